@@ -14,6 +14,8 @@ from batchyard.recipes import Answer, Failure, Item
 from batchyard.recipes.program import play
 from batchyard.settings import Settings
 from recipes import registry
+from recipes.rewards import LINEAR
+from tests.support.rewards import CATALOGUE
 from tests.support.stacks import ROOT
 
 DEBATE = '''\
@@ -138,3 +140,7 @@ def test_a_folder_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
 
 def test_no_recipe_can_take_the_name_of_a_command_of_the_terminal() -> None:
     assert set(cli.commands) - set(registry.load(None).recipes) <= COMMANDS
+
+
+def test_rewards_that_run_without_a_process_of_their_own_are_rewards() -> None:
+    assert set(CATALOGUE.rewards) >= LINEAR

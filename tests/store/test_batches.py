@@ -1,23 +1,25 @@
-"""Statuses move along one table, by compare-and-set."""
+"""A batch is planned, ends once all its segments have, and can be changed until it ends."""
 
 from __future__ import annotations
 
-import itertools
-import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from batchyard.errors import ConflictError, NotFoundError, RequestError
-from batchyard.statuses import TERMINAL, TRANSITIONS
-from store import batches, events, segments
+from batchyard import histogram
+from batchyard.errors import ConflictError, RequestError
+from batchyard.statuses import TRANSITIONS
+from store import batches, events, queue, segments
 from store.batches import PlannedSegment
 from store.database import Database
-from store.records import Batch, ResultChunk, Segment
+from store.keys import Principal
+from store.records import Batch, Segment
 
 NewBatch = Callable[..., Batch]
 
@@ -25,67 +27,6 @@ NewBatch = Callable[..., Batch]
 def status(database: Database, batch: Batch) -> str:
     with database.read() as session:
         return session.get_one(Batch, batch.id).status
-
-
-@given(st.lists(st.sampled_from(sorted(TRANSITIONS)), max_size=12))
-def test_no_path_leaves_a_terminal_status(path: list[str]) -> None:
-    current = "validating"
-    for following in path:
-        if following in TRANSITIONS[current]:
-            assert current not in TERMINAL
-            current = following
-
-
-def test_every_status_can_reach_a_terminal_one() -> None:
-    reaching = set(TERMINAL)
-    while more := {s for s, following in TRANSITIONS.items() if following & reaching} - reaching:
-        reaching |= more
-    assert reaching == set(TRANSITIONS)
-
-
-def test_the_side_that_loses_a_transition_changes_nothing(database: Database, new_batch: NewBatch) -> None:
-    batch = new_batch(1)
-    with database.write() as session:
-        assert batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
-        assert not batches.transition(session, batch.id, "in_progress", "cancelling", outcome="cancelled")
-    with database.read() as session:
-        record = session.get_one(Batch, batch.id)
-    assert (record.status, record.outcome, record.cancelling_at) == ("finalizing", "completed", None)
-
-
-def test_a_transition_that_the_table_does_not_have_is_a_fault(database: Database, new_batch: NewBatch) -> None:
-    batch = new_batch(1)
-    with pytest.raises(ValueError, match="never goes from completed"), database.write() as session:
-        batches.transition(session, batch.id, "completed", "in_progress")
-
-
-def test_cancelling_twice_is_fine_and_cancelling_the_ended_is_a_conflict(
-    database: Database, new_batch: NewBatch
-) -> None:
-    batch = new_batch(1)
-    with database.write() as session:
-        assert batches.cancel(session, batch.project_id, batch.id).status == "cancelling"
-        assert batches.cancel(session, batch.project_id, batch.id).status == "cancelling"
-        batches.transition(session, batch.id, "cancelling", "cancelled")
-        assert batches.cancel(session, batch.project_id, batch.id).status == "cancelled"
-    ended = new_batch(1)
-    with database.write() as session:
-        batches.transition(session, ended.id, "in_progress", "finalizing", outcome="completed")
-        batches.transition(session, ended.id, "finalizing", "completed")
-    with (
-        pytest.raises(ConflictError, match=r"^Cannot cancel a batch with status 'completed'\.$"),
-        database.write() as session,
-    ):
-        batches.cancel(session, ended.project_id, ended.id)
-
-
-def test_another_projects_batch_is_not_there(database: Database, new_batch: NewBatch) -> None:
-    batch = new_batch(1)
-    with database.read() as session:
-        for call in (batches.get, batches.cancel):
-            with pytest.raises(NotFoundError, match=f"^No batch found with id '{batch.id}'.$"):
-                call(session, "proj_other", batch.id)
-        assert batches.page(session, "proj_other", after=None, limit=20) == ([], False)
 
 
 def test_a_batch_is_finished_once_every_segment_is_done_and_by_one_caller(
@@ -200,61 +141,82 @@ def test_a_batch_past_its_window_expires_once(database: Database, new_batch: New
         assert batches.expire(session) == []
 
 
-def test_a_list_walked_while_batches_are_made_shows_each_once(database: Database, new_batch: NewBatch) -> None:
-    created = [new_batch().id for _ in range(7)]
-    listed: list[str] = []
-    more, after = True, None
-    while more:
-        with database.read() as session:
-            page, more = batches.page(session, new_batch().project_id, after=after, limit=2)
-        listed += [batch.id for batch in page]
-        after = listed[-1]
-    assert [batch_id for batch_id in listed if batch_id in created] == created[::-1]
-    assert len(set(listed)) == len(listed)
-
-
-def test_an_unknown_cursor_is_refused(database: Database, new_batch: NewBatch) -> None:
-    batch = new_batch()
-    with database.read() as session, pytest.raises(RequestError, match="no object with id 'batch_nope'"):
-        batches.page(session, batch.project_id, after="batch_nope", limit=2)
-
-
-def test_an_sla_state_is_told_of_once_however_often_it_comes_back(database: Database, new_batch: NewBatch) -> None:
-    batch = new_batch(10)
-    changes = []
-    for state in ("at_risk", "on_track", "at_risk", "late", "on_track"):
-        with database.write() as session:
-            current = session.get_one(Batch, batch.id)
-            changes.append((state, batches.set_sla(session, current, state)))
-    assert changes == [("at_risk", True), ("on_track", True), ("at_risk", False), ("late", True), ("on_track", False)]
+def acts(database: Database, batch: Batch) -> list[tuple[str, str | None]]:
     with database.read() as session:
-        emitted, _ = events.page(session, batch, after=None, limit=10)
-    assert [event.type for event in emitted] == ["batch.at_risk", "batch.on_track", "batch.late"]
+        recorded, _ = events.page(session, batch, after=None, limit=100)
+    return [(event.type, event.key_name) for event in recorded]
 
 
-def test_of_two_that_set_the_same_sla_state_one_tells_of_it(database: Database, new_batch: NewBatch) -> None:
-    batch = new_batch(10)
-    for first in (True, False):
-        with database.write() as session:
-            assert batches.set_sla(session, batch, "late") is first
-
-
-def test_a_timeline_has_few_points_and_all_that_was_answered(database: Database, new_batch: NewBatch) -> None:
-    batch = new_batch(5000)
+def changed(database: Database, me: Principal, batch: Batch, order: dict[str, Any], **metadata: str | None) -> Batch:
     with database.write() as session:
-        assert segments.timeline(session, batch) == []
-        segment_id = session.scalars(select(Segment.id)).one()
-        for number in range(2000):
-            values = {"completed": 2, "failed": 1, "input_tokens": 5, "output_tokens": 5, "cached_tokens": 0}
-            at = batch.created_at + 1 + number / 2
-            session.add(
-                ResultChunk(
-                    batch_id=batch.id, segment_id=segment_id, sha256=secrets.token_hex(32), created_at=at, **values
-                )
-            )
+        return batches.change(session, me, batch.id, order, metadata)
+
+
+def test_a_changed_priority_orders_the_projects_own_segments(
+    database: Database, new_batch: NewBatch, me: Principal
+) -> None:
+    first, second, third = (new_batch(1, due_after=seconds) for seconds in (10, 20, 30))
+    changed(database, me, third, {"priority": 1})
+    changed(database, me, first, {"priority": -1})
     with database.read() as session:
-        points = segments.timeline(session, batch)
-    assert 100 < len(points) <= segments.TIMELINE + 2
-    assert points[0] == [batch.created_at, 0, 0, 0]
-    assert points[-1] == [pytest.approx(batch.created_at + 1000.5, abs=0.1), 6000, 20_000, 2000]
-    assert all(before < after for before, after in itertools.pairwise(points))
+        waiting = segments.waiting(session, 2)
+        assert [entry.batch_id for entry in waiting] == [third.id, second.id]
+        assert [entry.priority for entry in waiting] == [1, 0]
+        assert {entry.batch_id: entry.priority for entry in queue.backlog(session)} == {
+            first.id: -1,
+            second.id: 0,
+            third.id: 1,
+        }
+    assert acts(database, third) == [("batch.changed", "ada")]
+
+
+def test_name_and_description_are_metadata_that_can_be_changed_and_removed_also_after_the_end(
+    database: Database, new_batch: NewBatch, me: Principal
+) -> None:
+    batch = new_batch(1, request_metadata={"team": "a"})
+    assert changed(database, me, batch, {}, name="nightly", description="first try").name == "nightly"
+    with database.write() as session:
+        batches.transition(session, batch.id, "in_progress", "finalizing", outcome="completed")
+        batches.transition(session, batch.id, "finalizing", "completed")
+    ended = changed(database, me, batch, {}, name=None, description="it was good")
+    assert (ended.name, ended.request_metadata) == ("in.jsonl", {"team": "a", "description": "it was good"})
+    with pytest.raises(ConflictError, match="deadline or the priority of a batch with status 'completed'"):
+        changed(database, me, batch, {"priority": 1})
+    assert changed(database, me, batch, {"priority": 0}, name="same").priority == 0, "nothing of its order changes"
+
+
+def test_metadata_stays_within_its_limit(database: Database, new_batch: NewBatch, me: Principal) -> None:
+    batch = new_batch(1, request_metadata={str(number): "x" for number in range(16)})
+    with pytest.raises(RequestError, match="16 entries"):
+        changed(database, me, batch, {}, name="one more")
+
+
+def test_of_two_changes_at_once_neither_loses_what_the_other_has_set(
+    database: Database, new_batch: NewBatch, me: Principal
+) -> None:
+    batch = new_batch(1, request_metadata={"team": "a"})
+    with ThreadPoolExecutor(1) as other:
+        with database.write() as session:
+            batches.change(session, me, batch.id, {}, {"name": "nightly"})
+            second = other.submit(changed, database, me, batch, {}, description="first try")
+            with pytest.raises(TimeoutError):
+                second.result(0.5)  # it waits for the first one
+        entries = second.result(60).request_metadata
+    assert entries == {"team": "a", "name": "nightly", "description": "first try"}
+
+
+def test_the_latest_latencies_are_those_of_batches_that_run_or_are_new(
+    database: Database, project: str, new_batch: NewBatch
+) -> None:
+    batch = new_batch(10)
+    with database.write() as session:
+        session.get_one(Batch, batch.id).latencies = {"echo": {"decode": dict(histogram.of([1.0]))}}
+        session.flush()
+        assert len(batches.latest_latencies(session, project, time.time())) == 1
+        assert len(batches.latest_latencies(session, None, time.time())) == 1
+        assert batches.latest_latencies(session, "another", time.time()) == []
+        later = time.time() + batches.LATEST_SECONDS + 10
+        assert len(batches.latest_latencies(session, project, later)) == 1
+        session.get_one(Batch, batch.id).status = "completed"
+        session.flush()
+        assert batches.latest_latencies(session, project, later) == []

@@ -47,23 +47,6 @@ def let_the_lease_run_out(database: Database, segment_id: object) -> None:
         session.execute(update(Segment).where(Segment.id == segment_id).values(lease_expires_at=time.time() - 1))
 
 
-def test_a_message_that_is_delivered_twice_starts_its_segment_once(database: Database, new_batch: NewBatch) -> None:
-    new_batch(10)
-    segment = started(database)
-    with database.write() as session:
-        assert segments.start(session, int(segment.lease.id), segment.lease.epoch, "worker-2", 60) is None
-
-
-def test_a_segment_is_dispatched_to_one_of_two_dispatchers(database: Database, new_batch: NewBatch) -> None:
-    new_batch(10)
-    with database.read() as session:
-        segment_id = session.scalars(select(Segment.id)).one()
-    with database.write() as session:
-        assert segments.dispatch(session, segment_id, 60) == 1
-    with database.write() as session:
-        assert segments.dispatch(session, segment_id, 60) is None
-
-
 def test_an_old_holder_that_wakes_up_cannot_write_renew_or_end(database: Database, new_batch: NewBatch) -> None:
     batch = new_batch(10)
     old = started(database)
@@ -85,17 +68,6 @@ def test_an_old_holder_that_wakes_up_cannot_write_renew_or_end(database: Databas
         assert len(segments.chunks(session, batch.id)) == 1
 
 
-def test_what_a_dead_holder_appended_is_there_for_the_next(database: Database, new_batch: NewBatch) -> None:
-    new_batch(10)
-    first = started(database)
-    with database.write() as session:
-        segments.append(session, first, a_chunk(first))
-    let_the_lease_run_out(database, first.lease.id)
-    with database.write() as session:
-        segments.recover(session)
-    assert started(database).chunks == ["2" * 64]
-
-
 def test_a_holder_that_renews_keeps_its_segment(database: Database, new_batch: NewBatch) -> None:
     new_batch(10)
     segment = started(database)
@@ -103,16 +75,6 @@ def test_a_holder_that_renews_keeps_its_segment(database: Database, new_batch: N
     with database.write() as session:
         assert segments.renew(session, segment, 60) == "run"
         assert segments.recover(session) == 0
-
-
-def test_a_holder_is_told_when_its_batch_is_cancelled(database: Database, new_batch: NewBatch) -> None:
-    from store import batches
-
-    batch = new_batch(10)
-    segment = started(database)
-    with database.write() as session:
-        batches.cancel(session, batch.project_id, batch.id)
-        assert segments.renew(session, segment, 60) == "stop"
 
 
 def test_one_of_two_validators_gets_the_batch(database: Database, new_batch: NewBatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import sqlite3
@@ -20,10 +19,8 @@ import httpx
 import psutil
 import pytest
 
-from batchyard.errors import ConfigurationError
 from batchyard.local import process
 from batchyard.local import stack as local_stack
-from batchyard.local.data_folder import DataFolder
 from tests.support.stacks import RunningStack, a_chat
 from tests.support.terminal import batchyard
 
@@ -244,18 +241,6 @@ def test_wrong_models_stop_the_start(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match=r"data folder .*file/data: Not a directory; .*--data"):
-        DataFolder(tmp_path / "file" / "data")
-
-
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, (1 << 30) - 4096, 4096))
-    with pytest.raises(ConfigurationError, match=r"0 MiB free, 256 needed; make room"):
-        DataFolder(tmp_path / "data")
-
-
 @pytest.mark.stack
 def test_data_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
@@ -263,21 +248,3 @@ def test_data_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
         connection.execute("INSERT INTO alembic_version VALUES ('9999')")
     assert "newer version" in refused(up(tmp_path / "data"))
-
-
-def test_a_stranger_whose_pid_stands_in_an_old_pid_file_is_left_alone(tmp_path: Path) -> None:
-    folder = DataFolder(tmp_path / "data")
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, "BATCHYARD_DATA": str(folder.path)}) as stranger:
-        (folder.run / "web.pid").write_text(str(stranger.pid))
-        folder.hold()
-        folder.release()
-        assert stranger.poll() is None
-        stranger.kill()
-
-
-def test_what_an_earlier_stack_left_is_ended(tmp_path: Path) -> None:
-    folder = DataFolder(tmp_path / "data")
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, process.TAG: f"{folder.path}#web"}) as leftover:
-        folder.hold()
-        folder.release()
-        assert leftover.poll() is not None

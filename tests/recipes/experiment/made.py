@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recipes.experiment.children import ComparedChild
+from recipes.experiment.values import Measured, read
 from tasks.jobs.finishing.journal import SCHEMA
 
 NUMBERS = itertools.count()
@@ -54,3 +56,8 @@ def child(
 def scored(folder: Path, variant: str, scores: Sequence[float], **values: Any) -> ComparedChild:
     """Write a child whose items have a number `score` in their results."""
     return child(folder, variant, [{"result": {"text": "", "score": score}} for score in scores], **values)
+
+
+def measured(own: ComparedChild) -> Measured:
+    """Read a child's files."""
+    return read(own, tempfile.TemporaryFile())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,11 @@ import numpy as np
 import pytest
 
 from batchyard.recipes import Answer, blocks
-from recipes import registry
 from recipes.experiment import verdicts
-from recipes.experiment.children import ComparedChild
 from recipes.experiment.comparison import compare
-from recipes.experiment.values import MOST_COLUMNS, ItemValues, read
+from recipes.experiment.values import MOST_COLUMNS
 from recipes.measures import intervals
-from tests.recipes.experiment.made import child, scored
-from tests.support.played import finished, played
+from tests.recipes.experiment.made import child, measured, scored
 
 LOST = Answer(ok=False, error={"code": "engine_died", "message": "It ended."})
 
@@ -27,10 +23,6 @@ LOST = Answer(ok=False, error={"code": "engine_died", "message": "It ended."})
 def entry(document: Mapping[str, Any], metric: str, variant: str) -> dict[str, Any]:
     found: dict[str, Any] = document["metrics"][metric]["variants"][variant]
     return found
-
-
-def table_of(own: ComparedChild) -> ItemValues:
-    return read(own, tempfile.TemporaryFile()).table
 
 
 def test_each_number_is_that_of_numpy_on_the_raw_rows(tmp_path: Path) -> None:
@@ -170,79 +162,6 @@ def test_the_last_round_is_compared_and_the_others_are_shown(tmp_path: Path) -> 
     assert lines["series"] == [{"name": "small", "y": [0.1, 1.1]}, {"name": "big", "y": [0.5, 1.5]}]
 
 
-# Rollouts
-
-
-GSM8K = {
-    "data_source": "openai/gsm8k",
-    "prompt": [{"content": "6 * 7?", "role": "user"}],
-    "reward_model": {"ground_truth": "42", "style": "rule"},
-}
-FUZZY = {"type": "text_similarity", "name": "n", "evaluation_metric": "fuzzy_match", "pass_threshold": 0.9} | {
-    "input": "{{sample.output_text}}",
-    "reference": "#### 42",
-}
-
-
-@pytest.mark.parametrize(
-    "chosen",
-    [{}, {"skip_unanswered": True}, {"threshold": 1.0, "wave": 1}, {"reward": FUZZY}],
-    ids=["plain", "skipped", "adaptive", "graded"],
-)
-def test_the_mean_over_items_is_the_metric_of_the_rollout(tmp_path: Path, chosen: dict[str, Any]) -> None:
-    recipe = registry.load(None).recipe("rollout")
-    options = recipe.options.model_validate({"model": "mini", "n": 4, **chosen})
-    texts: Sequence[Any] = ["#### 42", "#### 41", LOST, "no number", "#### 42", "#### 4", "#### 42"]
-
-    def answer(item: Any, request: Any) -> Any:
-        return LOST if item.number == 5 else texts[(item.number * 3 + request.sample) % len(texts)]
-
-    results = played(recipe, [GSM8K] * 12, options, answer)
-    report = finished(recipe, results, options)
-    lines = [{"state": each.state, "result": dict(each.result)} for each in results.ended]
-    manifest = {"recipe": "rollout", "options": options.model_dump(mode="json")}
-    own = table_of(child(tmp_path, "big", lines, manifest=manifest))
-    counts = {"prompts", "samples", "unanswered", "reward_errors", "intervals", "data_sources"}
-    metrics = {name: value for name, value in report.metrics.items() if name not in counts}
-    assert len(metrics) > 10
-    for name, value in metrics.items():
-        column = own.get(name)
-        assert column is not None, name
-        assert np.nanmean(column) == pytest.approx(value, abs=1e-12), name
-    assert set(own.names) - set(metrics) == {"completed"}
-
-
-def test_a_panels_winner_has_a_score_by_task(tmp_path: Path) -> None:
-    manifest = {"recipe": "panel", "options": {"checks": ["equals:1"]}}
-    items = [
-        {"result": {"results": [{"score": 1.0}, {"score": 0.0}]}},
-        {"state": "failed", "result": {}},
-        {"state": "cancelled", "result": {}},
-    ]
-    column = table_of(child(tmp_path, "panel", items, manifest=manifest)).get("best_of")
-    assert column is not None
-    assert column[:2].tolist() == [1, 0] and np.isnan(column[2])
-
-
-def test_an_item_of_refine_was_accepted_or_not_after_its_attempts(tmp_path: Path) -> None:
-    recipe = registry.load(None).recipe("refine")
-    options = recipe.options.model_validate({"tiers": ["nano", "mini"], "gates": ["equals:42"]})
-
-    def answer(item: Any, request: Any) -> str:
-        return "42" if item.number == 0 or (item.number < 3 and request.body["model"] == "mini") else "41"
-
-    results = played(recipe, [{"prompt": "6 * 7?"}] * 5, options, answer)
-    lines = [{"state": each.state, "result": dict(each.result)} for each in results.ended]
-    table = table_of(child(tmp_path, "refine", lines, manifest={"recipe": "refine"}))
-    accepted, attempts = table.get("pass_rate"), table.get("attempts")
-    assert accepted is not None and attempts is not None
-    assert accepted.tolist() == [1, 1, 1, 0, 0] and attempts[0] == 1 and min(attempts[1:]) > 1
-    assert accepted.mean() == finished(recipe, results, options).metrics["pass_rate"]["mean"]
-
-
-# Journals
-
-
 def test_requests_are_summed_by_item_and_their_seconds_have_numpys_percentiles(tmp_path: Path) -> None:
     source = np.random.default_rng(3)
     requests = [
@@ -261,7 +180,7 @@ def test_requests_are_summed_by_item_and_their_seconds_have_numpys_percentiles(t
         assert latency[f"p{share}"] == pytest.approx(np.percentile(seconds.astype(float), share), abs=1e-9)
     assert latency["requests"] == len(seconds) == 21
     assert document["variants"]["big"]["errors"] == {"request_timeout": 1}
-    table = table_of(own)
+    table = measured(own).table
     expected = {
         "requests": [3] * 6 + [4, 1, 0],
         "errors": [0] * 6 + [0.25, 0, np.nan],
@@ -272,16 +191,6 @@ def test_requests_are_summed_by_item_and_their_seconds_have_numpys_percentiles(t
         np.testing.assert_allclose(np.asarray(table.get(name)), values)
     assert entry(document, "seconds/p95", "big")["mean"] == latency["p95"]
     assert document["metrics"]["seconds/p95"]["by_item"] is False
-
-
-def test_a_table_takes_no_more_columns_than_it_has_room_for() -> None:
-    table = ItemValues(tempfile.TemporaryFile(), 2)  # noqa: SIM115
-    for number in range(MOST_COLUMNS + 5):
-        table.set(f"column-{number}", 1, number)
-    table.drop(["column-0"])
-    table.set("late", 0, 1)
-    assert len(table.names) == MOST_COLUMNS - 1
-    assert [float(np.nansum(np.asarray(table.get(name)))) for name in table.names] == list(range(1, MOST_COLUMNS))
 
 
 def test_metrics_that_there_is_no_room_for_are_named_in_a_warning(tmp_path: Path) -> None:
@@ -384,8 +293,3 @@ def test_a_child_without_results_and_journal_has_its_metrics(tmp_path: Path) -> 
     assert comparison.document()["expect"][0]["words"] == "not decidable: 'rate' has no values by item"
     assert "| rate | big | - | 2 |" in comparison.markdown()
     json.dumps(blocks.as_json(comparison.view()), allow_nan=False)
-
-
-def test_long_lines_of_results_are_read_to_the_last(tmp_path: Path) -> None:
-    items = [{"result": {"text": "x" * 300_000, "score": 1}}] * 3
-    assert table_of(child(tmp_path, "big", items)).rows == 3

@@ -2,66 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
-from batchyard.recipes import Answer, InvalidItem, Item, Options, Recipe, Report, Scored, blocks
+from batchyard.recipes import Answer, Item, Options, Report, Scored, blocks
 from batchyard.recipes.program import Request, play
-from recipes import registry
 from recipes.measures import verl
 from recipes.rollout.options import Rollout
-from tests.support.played import PlayedItem, PlayedResults, finished, played
+from tests.recipes.rollout.made import GSM8K, LOST, QUESTION, ROLLOUT, options, run, scripted, table_of
+from tests.support.played import finished, played
 from tests.support.stacks import ROOT
-
-ROLLOUT: Recipe[Any] = registry.load(None).recipe("rollout")
-QUESTION = [{"content": "6 * 7?", "role": "user"}]
-GSM8K = {
-    "data_source": "openai/gsm8k",
-    "prompt": QUESTION,
-    "ability": "math",
-    "reward_model": {"ground_truth": "42", "style": "rule"},
-    "extra_info": {"index": 3, "split": "train"},
-}
-LOST = Answer(ok=False, error={"code": "engine_died", "message": "It ended."}, status_code=500)
-
-
-def options(**values: Any) -> Rollout:
-    chosen = Rollout(**{"model": "mini", "n": 4} | values)
-    assert ROLLOUT.check is not None
-    ROLLOUT.check(chosen)
-    return chosen
-
-
-def scripted(*texts: str | Answer) -> Any:
-    """Answers with these texts by the number of the request, again and again."""
-    asked: dict[int, int] = {}
-
-    def answer(item: Item, request: Request) -> Answer | str:
-        number = asked[item.number] = asked.get(item.number, -1) + 1
-        return texts[number % len(texts)]
-
-    return answer
-
-
-def run(rows: Sequence[Mapping[str, Any]], answer: Any, **values: Any) -> tuple[PlayedResults, Report]:
-    results = played(ROLLOUT, rows, options(**values), answer)
-    return results, finished(ROLLOUT, results, options(**values))
 
 
 def view(report: Report) -> list[Mapping[str, Any]]:
     return blocks.as_json(report.view)
-
-
-def table_of(results: PlayedResults) -> pa.Table:
-    return pq.read_table(io.BytesIO(results.artifacts["rollouts.parquet"]))
 
 
 def test_each_sample_is_a_request_with_a_seed_of_its_own() -> None:
@@ -118,151 +76,6 @@ def test_samples_are_counted_for_the_job_also_where_all_are_lost(answer: Answer 
     assert result.counters == {"samples": 4, "unanswered": unanswered, "reward_errors": 0}
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"sampling": {"temperature": 0}}, r"^sampling\.temperature: at 0 all samples of a prompt are the same"),
-        ({"reward": "gsm9k"}, r"^reward: No reward is named 'gsm9k'\. Did you mean 'gsm8k'\?"),
-        ({"reward": {"acme/qa": "exakt"}}, r"^reward\.acme/qa: No reward is named 'exakt'\. Did you mean 'exact'"),
-        ({"reward": {"acme/qa": 1}}, r"^reward\.acme/qa: a data source has the name of its reward, not 1"),
-        ({"reward": {"type": "python", "source": ""}}, "^reward: The grader cannot be used: .* runs code of clients"),
-        ({"extract": "last_numbr"}, "^extract: No extract is named 'last_numbr'"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_with_their_place(values: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        options(**values)
-
-
-@pytest.mark.parametrize("values", [{"n": 0}, {"n": 1025}, {"sampling": {"n": 2}}, {"keep": "some"}])
-def test_options_out_of_range_are_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        options(**values)
-
-
-def columns(row: Mapping[str, Any], **values: Any) -> list[str]:
-    assert ROLLOUT.columns is not None
-    return list(ROLLOUT.columns(options(**values), row))
-
-
-def test_a_row_needs_what_its_reward_reads() -> None:
-    similar = {
-        "type": "string_check",
-        "operation": "eq",
-        "input": "{{sample.output_text}}",
-        "reference": "{{item.city.name}}",
-    }
-    assert columns(GSM8K) == ["reward_model.ground_truth"]
-    assert columns(GSM8K, ground_truth="answer") == ["answer"]
-    assert columns({"prompt": "Hi"}, reward="exact", ground_truth="answer") == ["answer"]
-    assert columns({"data_source": "acme/qa"}, reward={"acme/qa": "exact"}) == ["reward_model.ground_truth"]
-    assert columns(GSM8K, reward={"acme/qa": "exact"}) == ["reward_model.ground_truth"]
-    assert columns({}, reward=similar) == ["city.name"]
-
-
-@pytest.mark.parametrize(
-    ("row", "code", "says"),
-    [
-        (
-            {"data_source": "acme/qa"},
-            "no_reward",
-            "Data source 'acme/qa' has no reward; name one in the option `reward`",
-        ),
-        ({"prompt": "Hi"}, "no_reward", "Data source 'unknown' has no reward"),
-        (GSM8K | {"responses": []}, "column_taken", "a column 'responses' of their own; rename the input's"),
-    ],
-)
-def test_a_row_that_cannot_be_scored_or_written_is_no_item(row: dict[str, Any], code: str, says: str) -> None:
-    with pytest.raises(InvalidItem, match=says) as refused:
-        columns(row)
-    assert refused.value.code == code
-
-
-def test_the_rollouts_have_every_column_of_the_input_in_its_type_and_the_answered_samples() -> None:
-    kinds = pa.schema(
-        [
-            ("data_source", pa.string()),
-            ("prompt", pa.list_(pa.struct([("content", pa.string()), ("role", pa.string())]))),
-            ("ability", pa.string()),
-            ("reward_model", pa.struct([("ground_truth", pa.string()), ("style", pa.string())])),
-            ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string())])),
-            ("weight", pa.float16()),
-            ("tags", pa.dictionary(pa.int8(), pa.string())),
-        ]
-    )
-    rows = [GSM8K | {"weight": 0.5, "tags": "hard"}, GSM8K | {"weight": 2.0, "tags": "easy"}]
-    results = played(ROLLOUT, rows, options(), scripted("#### 42", LOST, "#### 7", "It is 42"))
-    arrow = pa.Table.from_arrays(
-        [pa.array([row[field.name] for row in rows], field.type) for field in kinds], schema=kinds
-    )
-    results.tables = lambda: iter([arrow])  # type: ignore[method-assign]
-    finished(ROLLOUT, results, options())
-    table = table_of(results)
-    assert table.schema.remove_metadata().names[: len(kinds)] == kinds.names
-    assert table.select(kinds.names).equals(arrow)
-    assert table.schema.field("responses").type == pa.list_(pa.string())
-    assert table.schema.field("scores").type == pa.list_(pa.float64())
-    assert table["responses"].to_pylist() == [["#### 42", "#### 7", "It is 42"]] * 2
-    assert table["scores"].to_pylist() == [[1.0, 0.0, 0.0]] * 2
-    assert table["unanswered"].to_pylist() == [1, 1]
-    assert table.column_names[len(kinds) :] == [
-        "responses",
-        "scores",
-        "finish_reasons",
-        "seeds",
-        "output_tokens",
-        "unanswered",
-    ]
-
-
-def test_what_verl_reads_is_added_to_an_input_without_it() -> None:
-    rows = [{"prompt": "Capital of France?", "answer": "Paris"}, {"prompt": "Of Italy?", "answer": "Rome"}]
-    terms = {"reward": "exact", "ground_truth": "answer", "system": "Be brief."}
-    results, _ = run(rows, scripted("Paris"), **terms)
-    first = table_of(results).to_pylist()[1]
-    assert first == {
-        "prompt": [{"content": "Be brief.", "role": "system"}, {"content": "Of Italy?", "role": "user"}],
-        "answer": "Rome",
-        "data_source": "unknown",
-        "ability": "unknown",
-        "reward_model": {"ground_truth": "Rome", "style": "rule"},
-        "extra_info": {"index": 1, "split": "unknown"},
-        "responses": ["Paris"] * 4,
-        "scores": [0.0] * 4,
-        "finish_reasons": [None] * 4,
-        "seeds": first["seeds"],
-        "output_tokens": [0] * 4,
-        "unanswered": 0,
-    }
-    kinds = table_of(results).schema
-    assert kinds.field("prompt").type == pa.list_(pa.struct([("content", pa.string()), ("role", pa.string())]))
-    assert [field.name for field in kinds.field("extra_info").type] == ["index", "split"]
-
-
-def test_samples_have_a_line_each_with_verls_keys() -> None:
-    results, _ = run([GSM8K], scripted("#### 42", LOST, "no number", "#### 7"), step=3)
-    lines = results.lines("samples.jsonl")
-    assert lines[0] == {
-        "input": "6 * 7?",
-        "output": "#### 42",
-        "gts": "42",
-        "score": 1.0,
-        "step": 3,
-        "custom_id": "item-0",
-        "sample": 0,
-        "seed": Item(0, "item-0", GSM8K).seed("sample", 0),
-        "data_source": "openai/gsm8k",
-        "acc": 1.0,
-        "pred": "42",
-        "finish_reason": None,
-        "error": None,
-    }
-    assert [line["output"] for line in lines] == ["#### 42", None, "no number", "#### 7"]
-    assert [line["score"] for line in lines] == [1.0, 0.0, 0.0, 0.0]
-    assert [line["pred"] for line in lines] == ["42", None, None, "7"]
-    assert lines[1]["error"] == {"code": "engine_died", "message": "It ended."}
-
-
 def test_a_prompt_without_any_answer_fails_and_has_no_text() -> None:
     results, report = run([GSM8K], scripted(LOST))
     (item,) = results.ended
@@ -274,13 +87,6 @@ def test_a_prompt_without_any_answer_fails_and_has_no_text() -> None:
     assert table_of(results)["responses"].to_pylist() == [[]]
     assert table_of(results)["unanswered"].to_pylist() == [4]
     assert (report.metrics["mean@4"], report.metrics["no_answer"], report.metrics["unanswered"]) == (0.0, 1.0, 4)
-
-
-def test_an_item_that_never_began_has_lost_all_its_samples() -> None:
-    results = PlayedResults([PlayedItem(0, "item-0", GSM8K, "expired", {"text": None}, {"code": "batch_expired"})])
-    report = finished(ROLLOUT, results, options())
-    assert report.metrics["unanswered"] == 4
-    assert [line["error"] for line in results.lines("samples.jsonl")] == [{"code": "batch_expired"}] * 4
 
 
 def test_the_result_has_the_text_of_the_best_sample() -> None:
@@ -353,40 +159,6 @@ def test_extract_is_what_the_reward_reads_and_what_a_sample_predicts() -> None:
     assert [line["pred"] for line in results.lines("samples.jsonl")] == ["42", None, "42", None]
 
 
-def test_pairs_are_the_first_best_and_the_first_worst_where_scores_differ() -> None:
-    results, _ = run([GSM8K, GSM8K], scripted("#### 7", "#### 42", LOST, "#### 42 ok"), keep="pairs")
-    pair = {
-        "prompt": QUESTION,
-        "chosen": [{"role": "assistant", "content": "#### 42"}],
-        "rejected": [{"role": "assistant", "content": "#### 7"}],
-    }
-    assert results.lines("preferences.jsonl") == [pair, pair]
-    equal, _ = run([GSM8K], scripted("#### 42"), keep="pairs")
-    assert equal.lines("preferences.jsonl") == []
-
-
-def test_best_is_the_first_sample_with_the_highest_score() -> None:
-    results, _ = run([GSM8K], scripted("#### 7", "#### 42", "#### 42 ok"), keep="best")
-    assert results.lines("best.jsonl") == [{"prompt": QUESTION, "response": "#### 42", "score": 1.0}]
-    assert sorted(results.artifacts) == ["best.jsonl", "rollouts.parquet", "samples.jsonl"]
-
-
-def test_log_probabilities_and_token_ids_are_kept_if_asked_for() -> None:
-    bodies: list[Mapping[str, Any]] = []
-    tokens = {"content": [{"token": "4", "logprob": -0.5}, {"token": "2", "logprob": -0.25}]}
-
-    def answer(item: Item, request: Request) -> Answer:
-        bodies.append(request.body)
-        return Answer(ok=True, text="42", extra={"logprobs": tokens, "token_ids": [19, 17]})
-
-    results, _ = run([GSM8K], answer, n=2, logprobs=True, response_ids=True)
-    assert (bodies[0]["logprobs"], bodies[0]["return_token_ids"]) == (True, True)
-    table = table_of(results)
-    assert table["logprobs"].to_pylist() == [[[-0.5, -0.25]] * 2]
-    assert table["response_ids"].to_pylist() == [[[19, 17]] * 2]
-    assert table.schema.field("response_ids").type == pa.list_(pa.list_(pa.int32()))
-
-
 def test_the_page_shows_the_curve_the_right_samples_the_rewards_and_the_sources() -> None:
     _, report = run([GSM8K] * 3, scripted("#### 42", "#### 7", "#### 7", "#### 7"))
     curve, correct, rewards, sources = view(report)
@@ -404,14 +176,6 @@ def test_large_numbers_of_samples_have_few_bars() -> None:
     assert len(correct["labels"]) == len(correct["values"]) <= 33
     assert correct["labels"][-1] == "100"
     assert sum(correct["values"]) == 1
-
-
-def test_an_input_without_rows_leaves_a_file_without_rows() -> None:
-    results = PlayedResults([])
-    results.tables = lambda: iter([])  # type: ignore[method-assign]
-    finished(ROLLOUT, results, options())
-    assert table_of(results).num_rows == 0
-    assert "responses" in table_of(results).column_names
 
 
 def test_the_documents_show_every_option_with_its_default() -> None:

@@ -8,37 +8,12 @@ import json
 from typing import Any
 from xml.etree import ElementTree
 
-import pytest
-
 from batchyard.recipes import blocks
 from recipes.tune import plots, report
-from recipes.tune.results import CellResult
 from tests.recipes.tune.made import MINI, NANO, failed, options, repeat, result, the_cells
 from webapp.pages import charts
 
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB."
-
-
-@pytest.fixture
-def document() -> dict[str, Any]:
-    """A tune of two by two cells and a repair, one of which has failed, one was not measured."""
-    values = {"batch": [8, 16], "concurrency": [1, 2]}
-    first, second, third, fourth = the_cells(MINI, **values)
-    repaired = fourth.model_copy(update={"name": "mini-16x2-repair", "repair_of": "mini-16x2", "batch": 8})
-    results: list[CellResult] = [
-        result(
-            first,
-            repeat(100, p95=1.0, jobs=("batch_1",)),
-            start_seconds=2.5,
-            peak_memory=3 * 2**30,
-            config_sha256="a" * 64,
-        ),
-        result(second, repeat(150, p95=3.0, errors={"request_timeout": 10}, ok=990)),
-        result(third, repeat(200, p95=2.0)),
-        failed(fourth, OUT_OF_MEMORY),
-        CellResult(cell=repaired, state="not_run"),
-    ]
-    return report.document(options(slo="p95<=5s", repair=True, **values), [MINI], results)
 
 
 def test_a_document_is_json_and_has_every_cell_with_its_entry(document: dict[str, Any]) -> None:
@@ -115,14 +90,6 @@ def test_a_heat_map_needs_two_dimensions() -> None:
     both = [result(cell) for cell in the_cells(NANO, MINI, batch=[8, 16])]
     heat = report.heat_map(report.document(options(models=["nano", "mini"]), [NANO, MINI], both))
     assert heat is not None and heat.columns == ["model nano", "model mini"]
-
-
-def test_plots_are_svg_with_the_names_of_the_front(document: dict[str, Any]) -> None:
-    drawn = plots.of(document)
-    assert sorted(drawn) == ["heat-map", "throughput"]
-    texts = {name: "".join(ElementTree.fromstring(svg).itertext()) for name, svg in drawn.items()}
-    assert "mini-8x1" in texts["throughput"] and "mini-16x1" in texts["throughput"]
-    assert "batch 16" in texts["heat-map"] and "concurrency 2" in texts["heat-map"]
 
 
 def test_a_tune_that_measured_nothing_has_a_report() -> None:

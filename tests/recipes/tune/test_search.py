@@ -127,35 +127,3 @@ def test_every_tune_ends_and_measures_no_configuration_twice(fates: list[str], r
     results = run(values, MINI, measure)
     identities = [each.cell.identity(MINI) for each in results]
     assert len(set(identities)) == len(identities)
-
-
-def known(cell: Cell) -> CellResult:
-    """Return the result of a cell whose tokens/s are highest at 64 requests at once and two replicas."""
-    place = abs((cell.batch or 8).bit_length() - 7) + abs(cell.overrides.get("replicas", 1) - 2)
-    return result(cell, repeat(seconds=10 + place))
-
-
-OPTUNA: dict[str, Any] = {"batch": [4, 8, 16, 32, 64, 128, 256, 512], "set": {"replicas": [1, 2, 3, 4]}}
-
-
-def test_optuna_finds_the_best_of_32_cells_by_measuring_16() -> None:
-    results = run(options(**OPTUNA, search="optuna", cells=16), MINI, known)
-    assert len(results) == 16
-    assert (64, 2) in [(each.cell.batch, each.cell.overrides["replicas"]) for each in results]
-
-
-def test_a_search_by_optuna_that_goes_on_chooses_the_same_cells() -> None:
-    values = options(**OPTUNA, search="optuna", cells=8, default=True, repair=True)
-
-    def measure(cell: Cell) -> CellResult:
-        return failed(cell, OUT_OF_MEMORY) if (cell.batch or 0) > 200 else known(cell)
-
-    whole = run(values, MINI, measure)
-    assert whole[0].cell.overrides == {}
-    for length in range(len(whole)):
-        assert run(values, MINI, measure, whole[:length]) == whole
-
-
-def test_optuna_measures_all_cells_of_a_small_matrix_once() -> None:
-    results = run(options(batch=[8, 16, 32], search="optuna"), MINI, known)
-    assert sorted(each.cell.batch or 0 for each in results) == [8, 16, 32]

@@ -16,6 +16,7 @@ from batchyard.statuses import JOB_TRANSITIONS, TERMINAL
 from store import events, leases, segments
 from store.database import Database
 from store.jobs import lifecycle, stages
+from store.keys import Principal
 from store.leases import acquire_job
 from store.records import Batch, Job, Segment
 from tests.support.jobs import create_job, open_stage, planned, start_job
@@ -337,25 +338,6 @@ def test_what_is_away_is_waited_for_until_a_day_after_the_window(database: Datab
     assert reload(database, job).status == "finalizing"
 
 
-def test_an_artifact_is_replaced_while_the_job_runs_and_gets_a_new_file_afterwards(
-    database: Database, project: str
-) -> None:
-    with database.write() as session:
-        job = start_job(session, project, output_expires_after=3600)
-        first = lifecycle.add_artifact(session, job, "results.jsonl", "1" * 64, 10, 1)
-        second = lifecycle.add_artifact(session, job, "results.jsonl", "2" * 64, 20, 2)
-        assert (second.id, second.sha256, second.bytes) == (first.id, "2" * 64, 20)
-        assert (first.filename, first.expires_at) == (f"{job.id}_results.jsonl", first.created_at + 3600)
-        lifecycle.transition(session, job.id, "in_progress", "finalizing", outcome="completed")
-        lifecycle.transition(session, job.id, "finalizing", "completed")
-        session.refresh(job)
-        amended = lifecycle.add_artifact(session, job, "results.jsonl", "3" * 64, 30, 3)
-    assert amended.id != first.id
-    with database.read() as session:
-        ((artifact, file),) = lifecycle.artifacts(session, [job.id])[job.id]
-    assert (artifact.name, artifact.lines, file.id, file.sha256) == ("results.jsonl", 3, amended.id, "3" * 64)
-
-
 def test_a_cancelled_jobs_segments_stop(database: Database, project: str) -> None:
     with database.write() as session:
         job = start_job(session, project)
@@ -368,3 +350,24 @@ def test_a_cancelled_jobs_segments_stop(database: Database, project: str) -> Non
         assert {segment.state for segment in session.query(Segment)} == {"pending"}
         cancelled = session.get_one(Batch, batch.id, populate_existing=True)
     assert (cancelled.status, cancelled.open) == ("cancelling", False)
+
+
+def test_a_paused_job_pauses_its_batches_also_those_to_come(database: Database, me: Principal) -> None:
+    with database.write() as session:
+        job = start_job(session, me.project_id)
+        first = open_stage(session, job)
+        stages.extend(session, first.id, [planned(5)])
+    with database.write() as session:
+        assert lifecycle.pause(session, me, job.id).paused_by == "ada"
+        second = open_stage(session, job, 1, "judge")
+        stages.extend(session, second.id, [planned(5, plan="2")])
+    with database.write() as session:
+        assert {session.get_one(Batch, batch.id).paused_by for batch in (first, second)} == {"ada"}
+        assert segments.waiting(session, 10) == []
+        lifecycle.resume(session, me, job.id)
+        assert len(segments.waiting(session, 10)) == 2
+        lifecycle.cancel(session, me.project_id, job.id, me)
+        with pytest.raises(ConflictError, match="Cannot pause a job with status 'cancelling'"):
+            lifecycle.pause(session, me, job.id)
+        recorded, _ = events.page(session, session.get_one(type(job), job.id), after=None, limit=9)
+        assert [event.type for event in recorded] == ["job.paused", "job.resumed", "job.cancelling"]

@@ -12,7 +12,7 @@ import pytest
 
 from batchyard.errors import LeaseLost
 from batchyard.models import ModelSpec, Tariff
-from store import batches, keys
+from store import batches
 from store.accounting import usage
 from store.accounting.months import Month
 from store.records import Batch, DailyUsage
@@ -150,32 +150,3 @@ def test_the_manifest_says_what_the_batch_has_cost(
     manifest = json.loads(context.artifacts.read(files["manifest.json"]))
     assert manifest["cost"] == euros("0.000013")
     assert manifest["models"][MODEL]["config"]["price"]["input"] == "1"
-
-
-def test_usage_is_listed_by_day_model_project_and_key_and_of_one_month(context: AppContext, project: str) -> None:
-    with context.database.write() as session:
-        other = keys.create(session, "other")
-        other_id = keys.authenticate(session, other.key).project_id  # type: ignore[union-attr]
-        day = Month(2026, 11).first + 22
-        for number, (owner, key, model, price) in enumerate(
-            [(project, "k1", "a", 1_000_000), (project, "k2", "b", None), (other_id, "k3", "a", 2_000_000)]
-        ):
-            session.add(_row(f"batch_{number}", owner, key, model, day, price))
-        session.add(_row("batch_9", project, "k1", "a", Month(2026, 12).first, 1_000_000))
-    with context.database.read() as session:
-        every = usage.listed(session, Month(2026, 11), ["project", "model"], None)
-        own = usage.listed(session, Month(2026, 11), ["day", "key"], project)
-        spent = usage.spent(session, Month(2026, 11), [project, other_id])
-    found = {(line.project_id, line.model): line.cost for line in every}
-    assert found == {(project, "a"): 1, (project, "b"): None, (other_id, "a"): 2}
-    assert [(line.day, line.key_id) for line in own] == [(day, "k1"), (day, "k2")]
-    assert {owner: dict(cost.amounts) for owner, cost in spent.items()} == {project: {"EUR": 1}, other_id: {"EUR": 2}}
-
-
-def _row(batch_id: str, project_id: str, key_id: str, model: str, day: int, price: int | None) -> DailyUsage:
-    """A million input tokens."""
-    amounts = dict.fromkeys(("failed", "shared_requests", "cached_tokens", "output_tokens", "bytes", "milliseconds"), 0)
-    prices = {} if price is None else {"currency": "EUR", "input_price": price, "cached_price": 0}
-    more = {} if price is None else {"output_price": 0, "hour_price": 0}
-    own = {"batch_id": batch_id, "project_id": project_id, "key_id": key_id, "model": model, "day": day}
-    return DailyUsage(**own, **amounts, **prices, **more, requests=1, input_tokens=1_000_000)

@@ -1,108 +1,16 @@
-"""The built-in rewards score as their sources say."""
+"""Graders in the form of OpenAI score as their JSON says, and what cannot be used is refused with its place."""
 
 from __future__ import annotations
 
 import json
-import random
-import re
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-from batchyard.errors import ConfigurationError, RequestError
-from batchyard.recipes import Answer, Scored, scored
-from recipes import registry
-from recipes.rewards import LINEAR, graders, mathematics
-
-CATALOGUE = registry.load(None)
-PIECES = ["#### ", "####", "#", " ", "$", ",", ".", "-", "1", "42", "1,234", "0.5", "The answer is ", "\n", "é", "٣"]
-TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=40).map("".join)
-
-
-def outcome(name: str, answer: str, ground_truth: Any = "", /, **columns: Any) -> Scored:
-    return scored(CATALOGUE.reward(name)("any", answer, ground_truth, columns))
-
-
-def verls_answer(text: str, method: str) -> str | None:
-    """A transcription of verl's `extract_solution` (verl/utils/reward_score/gsm8k.py, 0.9.1)."""
-    if len(text) > 300:
-        text = text[-300:]
-    if method == "strict":
-        solutions = re.findall("#### (\\-?[0-9\\.\\,]+)", text)
-        return solutions[-1].replace(",", "").replace("$", "") if len(solutions) > 0 else None
-    final = None
-    for final in reversed(re.findall("(\\-?[0-9\\.\\,]+)", text)):
-        if final not in ["", "."]:
-            break
-    return final
-
-
-def agrees_with_verl(text: str, truth: str) -> None:
-    for name, method in (("gsm8k", "strict"), ("gsm8k-flexible", "flexible")):
-        answer = verls_answer(text, method)
-        expected = 0.0 if answer is None or answer != truth else 1.0
-        result = outcome(name, text, truth)
-        assert (result.score, result.pred) == (expected, answer)
-
-
-@given(TEXTS, st.sampled_from(["42", "1234", "1,234", ".", "-", "-42", "0.5"]))
-@example("#### 42" + "x" * 300, "42")
-@example("." + "x" * 299 + " . . .", ".")
-@example("#### $42", "42")
-@settings(max_examples=300)
-def test_gsm8k_is_verls(text: str, truth: str) -> None:
-    agrees_with_verl(text, truth)
-
-
-def test_gsm8k_is_verls_on_ten_thousand_strings_of_any_length() -> None:
-    source = random.Random(42)
-    lengths = set()
-    for _ in range(10_000):
-        text = "".join(source.choices(PIECES, k=source.randrange(150)))
-        found = [answer for method in ("strict", "flexible") if (answer := verls_answer(text, method)) is not None]
-        agrees_with_verl(text, source.choice([*found, "42"]))
-        lengths.add(len(text) > 300)
-    assert lengths == {True, False}
-
-
-@pytest.mark.parametrize(
-    ("name", "answer", "truth", "score", "pred"),
-    [
-        ("exact", " Paris\n", "Paris", 1.0, "Paris"),
-        ("exact", "paris", "Paris", 0.0, "paris"),
-        ("exact", "42", 42, 1.0, "42"),
-        ("numeric", "That is 1,234.0 in all.", "#### 1234", 1.0, "1234"),
-        ("numeric", "95.0", 95, 1.0, "95"),
-        ("numeric", "none", "95", 0.0, None),
-        ("numeric", f"{10**40 + 1}", f"{10**40}", 0.0, f"{10**40 + 1}"),
-        ("regex", "It is Paris.", r"\bParis\b", 1.0, None),
-        ("regex", "It is Lyon.", r"\bParis\b", 0.0, None),
-    ],
-)
-def test_a_reward_compares_as_step_score_does(name: str, answer: str, truth: Any, score: float, pred: Any) -> None:
-    result = outcome(name, answer, truth)
-    assert (result.score, result.pred) == (score, pred)
-
-
-@pytest.mark.parametrize(
-    ("answer", "truth", "score"),
-    [
-        (r"So the answer is $\boxed{\frac{1}{2}}$.", "0.5", 1.0),
-        (r"So the answer is $\boxed{\frac{1}{3}}$.", "0.5", 0.0),
-        ("I do not know", "0.5", 0.0),
-        ("The answer is 1/2", r"\frac{1}{2}", 1.0),
-    ],
-)
-def test_math_compares_values_not_texts(answer: str, truth: str, score: float) -> None:
-    assert outcome("math", answer, truth).score == score
-
-
-def test_math_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mathematics.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'batchyard\[math\]'"):
-        outcome("math", "1", "1")
+from batchyard.errors import RequestError
+from batchyard.recipes import Answer, Scored
+from recipes.rewards import graders
+from tests.support.rewards import CATALOGUE, outcome
 
 
 def grader(**values: Any) -> str:
@@ -234,11 +142,36 @@ def test_a_grader_names_a_place_that_it_cannot_read() -> None:
         outcome(check, "x")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "1", {"acc": 1}, [1]])
-def test_what_is_no_finite_number_is_no_score(value: Any) -> None:
-    with pytest.raises(TypeError, match="a reward returns a number"):
-        scored(value)
+def test_only_a_grader_that_asks_a_model_is_for_a_model() -> None:
+    assert graders.of_model(None) is None
+    assert graders.of_model("exact") is None
+    assert graders.of_model(grader(type="string_check", operation="eq", **ANSWER)) is None
 
 
-def test_rewards_that_run_without_a_process_of_their_own_are_rewards() -> None:
-    assert set(CATALOGUE.rewards) >= LINEAR
+def test_a_models_grader_cannot_be_called_as_a_reward() -> None:
+    with pytest.raises(TypeError, match="grader label_model asks a model, which recipe rollout does"):
+        outcome(json.dumps(LABEL), "x", prompt="1 + 1")
+
+
+def test_a_grader_asks_its_model_with_the_fields_of_the_item() -> None:
+    asking = graders.of_model(json.dumps(LABEL))
+    assert asking is not None
+    assert asking.messages({"prompt": "1 + 1"}, "2") == [{"role": "user", "content": "Is 2 a good answer to 1 + 1?"}]
+    with pytest.raises(KeyError):
+        asking.messages({}, "2")
+
+
+def test_an_answer_that_is_not_the_json_a_grader_reads_is_not_asked_about() -> None:
+    content = "Is {{sample.output_json.name}} a name? {{sample.output_json}}"
+    asking = graders.of_model(json.dumps(LABEL | {"input": [{"role": "user", "content": content}]}))
+    assert asking is not None
+    assert asking.messages({}, '{"name": "Ann"}') == [{"role": "user", "content": 'Is Ann a name? {"name": "Ann"}'}]
+    assert asking.messages({}, '{"mail": 3}') is None
+    assert asking.messages({}, "no JSON") is None
+
+
+def test_a_formula_that_divides_by_zero_is_an_error_of_the_reward() -> None:
+    with pytest.raises(ZeroDivisionError):
+        outcome(
+            grader(calculate_output="1 / (name - mail)", **MULTI), '{"name": "Ann", "mail": "a"}', name="Ann", mail="a"
+        )

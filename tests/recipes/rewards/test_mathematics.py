@@ -1,0 +1,28 @@
+"""Reward math compares the values of expressions."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchyard.errors import ConfigurationError
+from recipes.rewards import mathematics
+from tests.support.rewards import outcome
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "score"),
+    [
+        (r"So the answer is $\boxed{\frac{1}{2}}$.", "0.5", 1.0),
+        (r"So the answer is $\boxed{\frac{1}{3}}$.", "0.5", 0.0),
+        ("I do not know", "0.5", 0.0),
+        ("The answer is 1/2", r"\frac{1}{2}", 1.0),
+    ],
+)
+def test_math_compares_values_not_texts(answer: str, truth: str, score: float) -> None:
+    assert outcome("math", answer, truth).score == score
+
+
+def test_math_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mathematics.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'batchyard\[math\]'"):
+        outcome("math", "1", "1")
