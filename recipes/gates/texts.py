@@ -20,11 +20,17 @@ def one(value: Any) -> str:
 
 
 def several(value: Any) -> list[str]:
-    """Return a gate's value as its texts: a list, or a text with commas. Raises ValueError if it is none."""
+    """Return a gate's value as its texts: a list, or a text with commas. Raises ValueError if it is none.
+
+    An empty text is refused: every answer contains it.
+    """
     values = value.split(",") if isinstance(value, str) else value
     if not isinstance(values, Sequence) or not values:
         raise ValueError(f"needs texts with commas between, or a list of texts, not {value!r}")
-    return [one(element).strip() for element in values]
+    texts = [one(element).strip() for element in values]
+    if "" in texts:
+        raise ValueError(f"needs texts that are not empty, not {value!r}")
+    return texts
 
 
 class Edits(NamedTuple):

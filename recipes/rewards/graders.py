@@ -149,6 +149,13 @@ class ScoreModel(_ModelGrader):
     range: tuple[float, float] = (0.0, 1.0)
     pass_threshold: float | None = None
 
+    @field_validator("range")
+    @classmethod
+    def _rises(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not value[0] < value[1]:
+            raise ValueError(f"the lowest score comes first, and is less than the highest, not {list(value)}")
+        return value
+
     def form(self) -> dict[str, Any]:
         result = {"type": "number", "minimum": self.range[0], "maximum": self.range[1]}
         schema = {"type": "object", "properties": {"result": result}, "required": ["result"]}

@@ -11,7 +11,7 @@ from batchyard.errors import RequestError
 
 DAY = 86400
 _EPOCH = date(1970, 1, 1)
-_FORM = re.compile(r"(\d{4})-(\d{2})")
+_FORM = re.compile(r"([0-9]{4})-([0-9]{2})")
 
 
 def day_of(at: float) -> int:

@@ -41,6 +41,8 @@ def test_a_gate_passes_these_and_its_twin_the_others(
         ("contains", None, "needs a text, not None"),
         ("equals", True, "needs a text, not True"),
         ("contains-any", None, "needs texts with commas between"),
+        ("contains-any", "one,", "needs texts that are not empty"),
+        ("contains-all", ["a", " "], "needs texts that are not empty"),
         ("contains-all", [], "needs texts with commas between"),
         ("regex", "(", "is no regular expression of RE2: missing ): ("),
         ("regex", r"(a)\1", "is no regular expression of RE2: invalid escape sequence"),

@@ -116,6 +116,10 @@ def test_a_models_label_scores_1_if_it_is_one_that_passes() -> None:
     [
         ({"type": "python", "source": "…"}, r"grader: grader 'python' runs code of clients, which Batchyard does not"),
         ({"type": "score_model", "model": "m", "input": []}, "input: .*at least 1"),
+        (
+            {"type": "score_model", "model": "m", "input": LABEL["input"], "range": [1, 0]},
+            "range: .*lowest score comes first",
+        ),
         (LABEL | {"passing_labels": ["godo"]}, "passing_labels: 'godo' is none of the labels"),
         (MULTI | {"graders": {"a": LABEL}, "calculate_output": "a"}, "graders.a: .*'string_check', 'text_similarity'"),
         (MULTI | {"graders": {"a": {"type": "python"}}, "calculate_output": "a"}, r"graders\.a: grader 'python' runs"),
