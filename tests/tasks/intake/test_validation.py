@@ -22,7 +22,7 @@ from store.formats.plan import PlanWriter
 from store.records import Batch, File
 from store.speeds import Measurement
 from tasks.context import AppContext
-from tasks.intake import lines, validation
+from tasks.intake import validation
 from tasks.intake.validation import ValidationReport, Validator
 from tests.support.batches import create_batch
 from tests.support.stacks import ROOT
@@ -174,27 +174,6 @@ def test_a_field_of_any_wrong_type_is_at_most_one_short_error(name: str, artifac
             assert "x" * 101 not in error["message"]
         count += len(report.errors)
     assert count >= len(WRONG) / 2
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"a": "\\u003a"}',
-        b'{"a": "\\\\u003a", "b": ":::"}',
-        b'{"a:\\u003A": {"a:": 1}, "a": [{"a": 1}, {"a": 1}]}',
-        b'{"\\u00e9\\u0000": 1e5, "x" : -1.5}',
-    ],
-)
-def test_keys_that_only_look_repeated_are_none(line: bytes) -> None:
-    assert lines.parse(1, line) == json.loads(line)
-
-
-@pytest.mark.parametrize("name", ["body", "metadata"])
-def test_a_line_is_at_most_254_levels_deep_wherever_it_nests(name: str) -> None:
-    lines.parse(1, json.dumps({name: nested(253)}).encode())
-    with pytest.raises(lines.LineError) as error:
-        lines.parse(1, json.dumps({name: nested(254)}).encode())
-    assert "254 levels" in error.value.message
 
 
 def test_the_error_names_the_repeated_key(artifacts: Artifacts) -> None:

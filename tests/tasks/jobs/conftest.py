@@ -1,9 +1,9 @@
-"""Fixtures of this folder: deployments with a recipe in a file."""
+"""Fixtures of this folder: deployments with a recipe in a file, and the end of contexts that tests have opened."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from tasks.context import AppContext
 from tasks.jobs.running import rebuild
 from tasks.jobs.running.segments import SegmentCutter
 from tests.support.running_jobs import HEAD
+from tests.support.webapps import close_contexts
 
 
 @pytest.fixture
@@ -34,3 +35,10 @@ def deployed(alone: None, new_context: Callable[..., AppContext], tmp_path: Path
         return new_context(recipes=str(folder))
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def _closed_contexts() -> Iterator[None]:
+    """Close what a test has opened."""
+    yield
+    close_contexts()

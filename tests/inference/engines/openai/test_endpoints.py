@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 from batchyard import retry_after
 from inference.engines.openai import endpoints
 from inference.engines.openai.endpoints import Endpoint, EndpointHealth, choose
-from inference.engines.openai.slots import SlotQueue
 
 ENDS: dict[str, Callable[[Endpoint, float], None]] = {
     "good": lambda one, now: one.answered(now, now - 1, 1),
@@ -143,30 +140,6 @@ def test_retry_after_is_a_number_of_seconds_or_a_date() -> None:
     date = format_datetime(now + timedelta(seconds=90), usegmt=True)
     headers = ["7", date, format_datetime(now - timedelta(hours=1), usegmt=True), "soon", "nan", None]
     assert [retry_after.seconds(header, now.timestamp()) for header in headers] == [7, 90, 0, None, None, None]
-
-
-def test_who_comes_again_goes_first_and_who_goes_away_leaves_the_place_to_the_next() -> None:
-    async def scene() -> None:
-        endpoint = Endpoint("http://a/v1", 1, 0.0)
-        endpoint.probed(0.0)
-        turns, order = SlotQueue({0: endpoint}), []
-
-        async def come(name: str, last: Endpoint | None) -> None:
-            assert await turns.acquire(lambda: math.inf, last) is endpoint
-            order.append(name)
-            turns.release(endpoint)
-
-        assert await turns.acquire(lambda: math.inf) is endpoint
-        tasks = [asyncio.create_task(come(*each)) for each in (("first", None), ("second", None), ("again", endpoint))]
-        await asyncio.sleep(0)
-        gone = asyncio.create_task(turns.acquire(lambda: math.inf, endpoint))
-        await asyncio.sleep(0)
-        turns.release(endpoint)
-        gone.cancel()  # it owns the slot, and has not resumed yet
-        await asyncio.wait([gone, *tasks], timeout=5)
-        assert gone.cancelled() and order == ["again", "first", "second"] and endpoint.in_flight == 0
-
-    asyncio.run(scene())
 
 
 # Prefixes

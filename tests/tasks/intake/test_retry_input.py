@@ -1,0 +1,85 @@
+"""The input of a retry: the lines of a batch that have no good answer, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from batchyard import output_lines
+from batchyard.errors import ConflictError
+from store.records import Batch, File
+from tasks.context import AppContext
+from tasks.intake import retry_input
+from tests.support.webapps import on_sqlite
+
+pytestmark = on_sqlite
+
+Upload = Callable[[bytes], File]
+
+
+def line(custom_id: str, blanks: str = "") -> bytes:
+    """A request as a client has written it, with blanks of its own."""
+    return f'{{{blanks}"custom_id":{blanks}"{custom_id}", "body": {{}}}}\n'.encode()
+
+
+def error(custom_id: str, code: str = "request_timeout") -> bytes:
+    text = output_lines.line(custom_id, None, None, {"code": code, "message": "too long"})
+    return text.encode() + b"\n"
+
+
+@pytest.fixture
+def batch(project: str, upload: Upload) -> Callable[..., Batch]:
+    """Makes an ended batch of this input and these errors, which is not saved."""
+
+    def make(source: bytes, errors: bytes | None, status: str = "completed") -> Batch:
+        error_file_id = None if errors is None else upload(errors).id
+        return Batch(
+            id="batch_1",
+            project_id=project,
+            status=status,
+            input_file_id=upload(source).id,
+            error_file_id=error_file_id,
+        )
+
+    return make
+
+
+def test_the_lines_without_a_good_answer_stay_as_they_are_and_in_their_order(
+    context: AppContext, batch: Callable[..., Batch]
+) -> None:
+    source = line("a") + line("b", "  ") + b"\r\n" + line("c").replace(b"\n", b"\r\n") + line("d").rstrip()
+    retried = retry_input.write(context, batch(source, error("b") + error("c") + error("d")))
+    assert context.artifacts.read(retried.sha256) == line("b", "  ") + line("c") + line("d")
+
+
+@pytest.mark.parametrize(
+    ("status", "errors", "says"),
+    [
+        ("in_progress", b"", "wait for its end"),
+        ("failed", b"", "correct the lines"),
+        ("completed", None, "nothing to retry"),
+    ],
+)
+def test_a_batch_that_cannot_be_retried_says_why(
+    context: AppContext, batch: Callable[..., Batch], status: str, errors: bytes | None, says: str
+) -> None:
+    with pytest.raises(ConflictError, match=says) as refused:
+        retry_input.write(context, batch(line("a"), errors, status))
+    assert refused.value.param == "batch_id"
+
+
+def test_a_batch_whose_files_are_gone_says_which(context: AppContext, batch: Callable[..., Batch]) -> None:
+    gone = batch(line("a"), error("a"))
+    gone.error_file_id = "file_gone"
+    with pytest.raises(ConflictError, match="The error file of this batch was deleted"):
+        retry_input.write(context, gone)
+
+
+def test_lines_that_are_no_requests_are_not_sent_again(context: AppContext, batch: Callable[..., Batch]) -> None:
+    refusal = {"code": "invalid_json_line", "message": "no JSON", "param": None}
+    skipped = output_lines.invalid(1, "a", refusal).encode() + b"\n"
+    with pytest.raises(ConflictError, match="is no valid request"):
+        retry_input.write(context, batch(line("a"), skipped))
+    retried = retry_input.write(context, batch(line("a") + line("b"), skipped + error("b")))
+    assert context.artifacts.read(retried.sha256) == line("b")

@@ -1,0 +1,77 @@
+"""Messages to workers: one wakes a job, and none that is lost fails its sender."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+import redis
+from celery import Signature
+from kombu.exceptions import OperationalError
+
+from tasks import messages
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], float | None]]:
+    """Name, arguments and countdown of each message that was sent."""
+    calls: list[tuple[str, tuple[Any, ...], float | None]] = []
+
+    def apply(message: Signature, *, retry: bool, countdown: float | None) -> None:
+        assert not retry, "a request waits for no broker"
+        calls.append((message.task, tuple(message.args), countdown))
+
+    monkeypatch.setattr(Signature, "apply_async", apply)
+    return calls
+
+
+class Keys:
+    """The keys of a Redis, without their times."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+
+    def set(self, key: str, value: object, *, nx: bool, ex: int) -> bool | None:
+        if nx and key in self.keys:
+            return None
+        self.keys.add(key)
+        return ex > 0
+
+    def delete(self, key: str) -> None:
+        self.keys.discard(key)
+
+
+def test_a_job_is_woken_once_until_its_message_has_come(sent: list[Any]) -> None:
+    client: Any = Keys()
+    for _ in range(3):
+        messages.wake_job(client, "job_1")
+    messages.wake_job(client, "job_2", 5.0)
+    assert sent == [("job.advance", ("job_1",), None), ("job.advance", ("job_2",), 5.0)]
+    messages.woken(client, "job_1")
+    messages.wake_job(client, "job_1")
+    assert len(sent) == 3
+
+
+def test_only_a_child_wakes_a_parent(sent: list[Any]) -> None:
+    client: Any = Keys()
+    messages.wake_parent(client, None)
+    assert sent == []
+    messages.wake_parent(client, "job_1")
+    assert [arguments for _, arguments, _ in sent] == [("job_1",)]
+
+
+def test_nobody_fails_when_redis_or_the_broker_is_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = mock.Mock(spec=redis.Redis)
+    away.set.side_effect = away.delete.side_effect = redis.ConnectionError("refused")
+    messages.wake_job(away, "job_1")
+    messages.woken(away, "job_1")
+    monkeypatch.setattr(Signature, "apply_async", mock.Mock(side_effect=OperationalError("refused")))
+    messages.validate("batch_1")
+    assert [record.getMessage().partition(",")[0].partition(":")[0] for record in caplog.records] == [
+        "job not woken",
+        "job not noted as woken",
+        "broker is away",
+    ]

@@ -1,0 +1,59 @@
+"""Batches through the API: they are accepted while the broker is away, and listed by status."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from store import batches
+from store.work.lifecycle import MESSAGE_SECONDS
+from tasks.context import AppContext
+from tests.support.webapps import client_of, context_in, upload
+
+
+def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: FlaskClient, context: AppContext) -> None:
+    file_id = upload(client, b"{}").get_json()["id"]
+    began = time.monotonic()
+    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    answer = client.post("/v1/batches", json=body)
+    assert (answer.status_code, answer.get_json()["status"]) == (200, "validating")
+    assert time.monotonic() - began < 5
+    assert client.get(f"/v1/batches/{answer.get_json()['id']}").status_code == 200
+    with context.database.write() as session:
+        assert batches.claim_validatable(session, 60) == []
+    later = time.time() + MESSAGE_SECONDS + 1
+    with pytest.MonkeyPatch.context() as clock, context.database.write() as session:
+        clock.setattr(time, "time", lambda: later)
+        assert batches.claim_validatable(session, 60) == [answer.get_json()["id"]]
+
+
+def test_a_broker_that_hangs_holds_no_request_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
+        monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        client = client_of(context_in(tmp_path))
+        file_id = upload(client, b"{}").get_json()["id"]
+        began = time.monotonic()
+        body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        assert client.post("/v1/batches", json=body).status_code == 200
+        assert time.monotonic() - began < 10
+
+
+def test_batches_are_listed_by_status_and_another_word_is_refused(client: FlaskClient) -> None:
+    file_id = upload(client, b"{}").get_json()["id"]
+    body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    first, second = (client.post("/v1/batches", json=body).get_json()["id"] for _ in range(2))
+    assert client.post(f"/v1/batches/{first}/cancel").status_code == 200
+
+    def listed(query: str) -> list[str]:
+        return [batch["id"] for batch in client.get(f"/v1/batches?{query}").get_json()["data"]]
+
+    assert listed("status=validating") == [second]
+    assert listed("status=cancelling") == [first]
+    assert listed(f"status=cancelling&after={second}") == [first]
+    assert listed("status=completed") == []
+    refused = client.get("/v1/batches?status=running")
+    assert (refused.status_code, refused.get_json()["error"]["param"]) == (400, "status")

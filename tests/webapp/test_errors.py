@@ -1,0 +1,76 @@
+"""Answers to requests that match no route: what is served, and what a client has meant."""
+
+from __future__ import annotations
+
+import pytest
+from flask.testing import FlaskClient
+
+from tasks.context import AppContext
+from webapp import create_app
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"])
+def test_a_request_for_one_answer_is_told_that_this_server_takes_batches(client: FlaskClient, path: str) -> None:
+    answer = client.post(path, json={"model": "echo"})
+    error = answer.get_json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "batches_only")
+    assert f"'{path}'" in error["message"]
+    assert "POST /v1/batches" in error["message"]
+
+
+def test_a_request_for_a_response_is_not_told_of_a_url_that_a_batch_refuses(client: FlaskClient) -> None:
+    answer = client.post("/v1/responses", json={"model": "echo"})
+    error = answer.get_json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "batches_only")
+    assert "no batches of /v1/responses" in error["message"]
+    assert "the urls /v1/chat/completions, /v1/completions, /v1/embeddings," in error["message"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/uploads", "/v1/messages", "/v1/rerank", "/v1/files/x/y/z", "/nope", "/v1/files/"]
+)
+def test_an_unknown_route_is_answered_with_what_is_served(client: FlaskClient, path: str) -> None:
+    answer = client.post(path, json={})
+    error = answer.get_json()["error"]
+    assert (answer.status_code, error["type"], error["code"]) == (404, "invalid_request_error", "unknown_url")
+    assert error["message"].startswith(f"Unknown request URL: POST {path}. This server has: /v1/")
+    assert "/v1/files, /v1/jobs," in error["message"] and "/start" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/chat/completions"),
+        ("POST", "/responses"),
+        ("POST", "/files"),
+        ("POST", "/batches"),
+        ("POST", "/batches/batch_1/cancel"),
+        ("GET", "/models"),
+        ("GET", "/files"),
+        ("GET", "/files/file-1/content"),
+        ("GET", "/batches/batch_1"),
+    ],
+)
+def test_a_client_whose_base_url_lacks_v1_is_told_so(context: AppContext, method: str, path: str) -> None:
+    """As OpenAI's SDK sends it: with a key, and no wish for a page."""
+    client = create_app(context).test_client()
+    headers = {"Authorization": "Bearer sk-x", "Accept": "application/json"}
+    answer = client.open(path, method=method, headers=headers)
+    assert (answer.status_code, answer.get_json()["error"]["code"]) == (404, "unknown_url")
+    message = f"Unknown request URL: {method} {path}. base_url must end in /v1: http://localhost/v1"
+    assert answer.get_json()["error"]["message"] == message
+    browser = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+    assert client.open(path, method=method, headers=browser).mimetype == "text/html"
+
+
+def test_a_method_that_a_route_does_not_have_is_answered_with_those_it_has(client: FlaskClient) -> None:
+    answer = client.put("/v1/files")
+    assert (answer.status_code, set(answer.headers["Allow"].split(", "))) == (405, {"GET", "HEAD", "OPTIONS", "POST"})
+    assert answer.get_json()["error"]["message"] == "Not allowed to PUT on /v1/files; allowed: GET, POST."
+
+
+def test_no_answer_has_the_frameworks_words(client: FlaskClient) -> None:
+    browser = {"Accept": "text/html"}
+    answers = [client.get("/nope", headers=browser), client.get("/nope"), client.delete("/v1/batches")]
+    for answer in answers:
+        assert "spelling" not in answer.text and "requested URL" not in answer.text
