@@ -143,6 +143,7 @@ def write(context: AppContext) -> None:
     """Write `metrics.json` in the data folder atomically."""
     snapshot = collect(context)
     document = asdict(snapshot)
+    document["engines"] = None if snapshot.engines is None else [engine.model_dump() for engine in snapshot.engines]
     document["totals"] = [
         {"what": name, "model": model, "amount": amount} for (name, model), amount in (snapshot.totals or {}).items()
     ]

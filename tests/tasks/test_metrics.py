@@ -8,10 +8,12 @@ import time
 import pytest
 from sqlalchemy import update
 
+from inference.residents.status import ResidentStatus
 from store.jobs import lifecycle
 from store.records import Job
 from tasks import metrics
 from tasks.context import AppContext
+from tasks.execution import engine_status
 from tasks.scheduling import deadlines
 from tests.support.jobs import create_job, start_job
 
@@ -45,6 +47,15 @@ def test_jobs_that_have_not_ended_are_counted_with_their_items(connected: AppCon
     }
     assert running.restarted == 4
     assert {state: number for state, number in finishing.items.items() if number} == {"completed": 2, "cancelled": 3}
+
+
+def test_the_file_in_the_data_folder_has_the_engines_as_json(connected: AppContext) -> None:
+    engine = ResidentStatus(name="engine-a", model="echo", state="busy", in_flight=3, seen_at=time.time())
+    engine_status.publish(connected, {engine.name: engine})
+    metrics.write(connected)
+    written = json.loads((connected.settings.data / metrics.FILE).read_text())
+    (shown,) = written["engines"]
+    assert (shown["name"], shown["state"], shown["in_flight"]) == ("engine-a", "busy", 3)
 
 
 def test_of_the_jobs_due_first_the_times_are_known(
