@@ -11,7 +11,7 @@ ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
 	@echo "make demo         run the example batch once, from nothing to scored answers"
-	@echo "make check        lint, type check and the tests that need no service: under three minutes on two cores"
+	@echo "make check        lint, type check and the tests that need no service: about three minutes on two cores"
 	@echo "make test         lint, type check and the whole test suite"
 	@echo "make bench        the benchmarks, into benchmarks/results/"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
