@@ -5,12 +5,12 @@ Numbers become one text for all that have one value: 95, 95.0 and 9.5e1 agree. O
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import Any
 
 import orjson
 
+from batchyard.recipes import field_of
 from batchyard.wording import nearest, quoted
 from recipes.patterns import compiled
 from recipes.rewards.comparing import last_number, shortest
@@ -61,16 +61,9 @@ def _boxed(text: str, _: str) -> str | None:
 def _json(text: str, path: str) -> str | None:
     """Return the value at a path of names and indices with dots between."""
     try:
-        value: Any = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        value = field_of(orjson.loads(text), path)
+    except (orjson.JSONDecodeError, KeyError):
         return None
-    for name in path.split("."):
-        if isinstance(value, Mapping) and name in value:
-            value = value[name]
-        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
-            value = value[int(name)]
-        else:
-            return None
     return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias
 
@@ -80,6 +80,16 @@ class ItemsWriter:
         self._writer.write_table(table, row_group_size=table.num_rows)
         self.total += table.num_rows
         self._numbers, self._custom_ids, self._columns, self._bytes = [], [], [], 0
+
+
+def write(artifacts: Artifacts, items: Iterable[tuple[int, str, bytes]]) -> tuple[str, int]:
+    """Write an items file of (number, custom_id, row as a JSON object). Return its SHA-256 and the number of items."""
+    with artifacts.create() as target:
+        writer = ItemsWriter(target)
+        for item in items:
+            writer.add(*item)
+        writer.close()
+    return target.sha256, writer.total
 
 
 class Reader:

@@ -11,13 +11,9 @@ from store import batches, events, retention
 from store.database import Database
 from store.keys import Principal
 from store.records import Batch, Event
+from tests.support.planned import pause
 
 NewBatch = Callable[..., Batch]
-
-
-def pause(database: Database, me: Principal, batch: Batch) -> Batch:
-    with database.write() as session:
-        return batches.pause(session, me, batch.id)
 
 
 def test_who_did_what_is_listed_newest_first_and_stays_as_long_as_the_batch(

@@ -12,23 +12,10 @@ from batchyard.errors import LeaseLost
 from store import segments
 from store.database import Database
 from store.leases import acquire_batch
-from store.records import Batch, ResultChunk, Segment
+from store.records import Batch, Segment
+from tests.support.planned import a_chunk
 
 NewBatch = Callable[..., Batch]
-
-
-def a_chunk(segment: segments.SegmentLease, completed: int = 1) -> ResultChunk:
-    return ResultChunk(
-        batch_id=segment.batch_id,
-        segment_id=segment.lease.id,
-        sha256="2" * 64,
-        completed=completed,
-        failed=0,
-        input_tokens=3,
-        cached_tokens=1,
-        output_tokens=2,
-        created_at=time.time(),
-    )
 
 
 def started(database: Database) -> segments.SegmentLease:

@@ -18,19 +18,9 @@ from store.database import Database
 from store.keys import Principal
 from store.records import Batch, ResultChunk, Segment
 from store.segments import SegmentLease
-from tests.support.planned import dispatched, reload, started, the_segment
+from tests.support.planned import a_chunk, dispatched, pause, reload, resume, started, the_segment
 
 NewBatch = Callable[..., Batch]
-
-
-def pause(database: Database, me: Principal, batch: Batch) -> Batch:
-    with database.write() as session:
-        return batches.pause(session, me, batch.id)
-
-
-def resume(database: Database, me: Principal, batch: Batch) -> Batch:
-    with database.write() as session:
-        return batches.resume(session, me, batch.id)
 
 
 def test_a_paused_batch_starts_nothing_and_stands_in_nobodys_way_until_it_is_resumed(
@@ -217,20 +207,6 @@ def test_a_former_holder_adds_nothing(database: Database, new_batch: NewBatch) -
     with pytest.raises(LeaseLost):
         append(database, lease, "a", [1.0])
     assert summary(database, batch) is None
-
-
-def a_chunk(segment: segments.SegmentLease, completed: int = 1) -> ResultChunk:
-    return ResultChunk(
-        batch_id=segment.batch_id,
-        segment_id=segment.lease.id,
-        sha256="2" * 64,
-        completed=completed,
-        failed=0,
-        input_tokens=3,
-        cached_tokens=1,
-        output_tokens=2,
-        created_at=time.time(),
-    )
 
 
 def let_the_lease_run_out(database: Database, segment_id: object) -> None:

@@ -18,6 +18,7 @@ from store import batches, files, segments
 from store.database import Database
 from store.formats import chunks
 from store.formats.plan import PlanWriter, SegmentSize
+from store.keys import Principal
 from store.leases import acquire_batch
 from store.records import Batch, ResultChunk, Segment
 from tasks.context import AppContext
@@ -192,3 +193,30 @@ def output_of(context: AppContext, batch: Batch) -> list[dict[str, Any]]:
         names = [sha256 for sha256, _ in segments.chunks(session, batch.id)]
     tables = [table for name in names for table in chunks.read(context.artifacts, name)]
     return [json.loads(answer) for table in tables for answer in table["answer"].to_pylist()]
+
+
+def a_chunk(segment: segments.SegmentLease, completed: int = 1) -> ResultChunk:
+    """Return a chunk that a segment may append, with answers to `completed` requests."""
+    return ResultChunk(
+        batch_id=segment.batch_id,
+        segment_id=segment.lease.id,
+        sha256="2" * 64,
+        completed=completed,
+        failed=0,
+        input_tokens=3,
+        cached_tokens=1,
+        output_tokens=2,
+        created_at=time.time(),
+    )
+
+
+def pause(database: Database, me: Principal, batch: Batch) -> Batch:
+    """Pause a batch as a client, and return it as it is then."""
+    with database.write() as session:
+        return batches.pause(session, me, batch.id)
+
+
+def resume(database: Database, me: Principal, batch: Batch) -> Batch:
+    """Resume a batch as a client, and return it as it is then."""
+    with database.write() as session:
+        return batches.resume(session, me, batch.id)

@@ -35,15 +35,12 @@ class Running:
 
     def __init__(self, context: AppContext, project: str, prompts: Sequence[str]) -> None:
         self.context = context
-        with context.artifacts.create() as file:
-            writer = items.ItemsWriter(file)
-            for number, prompt in enumerate(prompts):
-                writer.add(number, f"item-{number}", orjson.dumps({"prompt": prompt}))
-            writer.close()
+        rows = ((number, f"item-{number}", orjson.dumps({"prompt": prompt})) for number, prompt in enumerate(prompts))
+        items_sha256, total = items.write(context.artifacts, rows)
         with context.database.write() as session:
             sha256 = context.recipes.sha256("two")
             self.id = create_job(session, project, recipe="two", recipe_sha256=sha256, options={}).id
-            assert lifecycle.validated(session, self.id, items_sha256=file.sha256, total=len(prompts))
+            assert lifecycle.validated(session, self.id, items_sha256=items_sha256, total=total)
 
     @property
     def job(self) -> Job:

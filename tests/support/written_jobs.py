@@ -37,15 +37,12 @@ class Written:
     ) -> None:
         """Create it with an item for each of NUMBERS. `columns` returns the row of a number."""
         self.context = context
-        with context.artifacts.create() as file:
-            writer = items.ItemsWriter(file)
-            for number in NUMBERS:
-                writer.add(number, f"id-{number}", orjson.dumps(columns(number)))
-            writer.close()
+        rows = ((number, f"id-{number}", orjson.dumps(columns(number))) for number in NUMBERS)
+        sha256, total = items.write(context.artifacts, rows)
         self.batches: dict[str, str] = {}
         with context.database.write() as session:
             self.job = create_job(session, project, **changes)
-            assert lifecycle.validated(session, self.job.id, items_sha256=file.sha256, total=len(NUMBERS))
+            assert lifecycle.validated(session, self.job.id, items_sha256=sha256, total=total)
             session.refresh(self.job)
             for number, name in enumerate(stage_names):
                 self.batches[name] = stages.open_batch(session, self.job, number, name, "/v1/chat/completions").id

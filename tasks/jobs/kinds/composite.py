@@ -6,7 +6,6 @@ killed. All that a tick decides is committed in one transaction, which the epoch
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +29,7 @@ from tasks.jobs.intake.drafts import Configuration, JobDraft
 from tasks.jobs.kinds import child_drafts
 from tasks.jobs.kinds.child_drafts import ChildInput
 from tasks.jobs.kinds.commit import commit
-from tasks.jobs.kinds.ends import RecordedEnd, recorded
+from tasks.jobs.kinds.ends import RecordedEnd, recorded, row_of_end
 from tasks.jobs.kinds.kind import ChildRow, JobEstimate, OfJobs, Warnings
 from tasks.jobs.kinds.plan import ChildStart, plan
 
@@ -62,13 +61,12 @@ class CompositeKind(OfJobs[CompositeRecipe[Any]]):
     def write_items(
         self, context: AppContext, recipe: CompositeRecipe[Any], job: Job, report: ValidationReport
     ) -> tuple[str, int]:
-        with context.artifacts.create() as target:
-            writer = items_file.ItemsWriter(target)
-            for number, child in enumerate(recipe.children(recipe.options.model_validate(job.options))):
-                columns = {name: getattr(child, name) for name in ("variant", "repeat", "round", "recipe", "options")}
-                writer.add(number, child.key, orjson.dumps(columns))
-            writer.close()
-        return target.sha256, writer.total
+        names = ("variant", "repeat", "round", "recipe", "options")
+        children = enumerate(recipe.children(recipe.options.model_validate(job.options)))
+        return items_file.write(
+            context.artifacts,
+            ((n, child.key, orjson.dumps({name: getattr(child, name) for name in names})) for n, child in children),
+        )
 
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
         recipe: Any = context.recipes.recipe(job.recipe)
@@ -247,11 +245,12 @@ def _row(
         **{"config_sha256": job and job.config_sha256, "metrics": job and job.metrics},
     }
     at = time.time()
-    return {
-        **{"position": number, "number": number, "custom_id": key, "life": 1, "turns": 1},
-        "state": "completed" if status == "completed" else "failed",
-        "result": json.dumps(result),
-        "error": None if error is None else json.dumps(error),
-        "started_at": float(job.in_progress_at or job.created_at) if job else at,
-        "ended_at": float(job.finalizing_at or job.failed_at or at) if job else at,
-    }
+    return row_of_end(
+        number,
+        key,
+        completed=status == "completed",
+        result=result,
+        error=error,
+        started_at=float(job.in_progress_at or job.created_at) if job else at,
+        ended_at=float(job.finalizing_at or job.failed_at or at) if job else at,
+    )

@@ -28,6 +28,31 @@ def recorded(context: AppContext, job_id: str) -> dict[str, RecordedEnd]:
     return {key: end for chunk in stored for key, end in _entries(context.artifacts, chunk.sha256)}
 
 
+def row_of_end(
+    position: int,
+    custom_id: str,
+    *,
+    completed: bool,
+    result: Mapping[str, Any],
+    error: Mapping[str, Any] | None,
+    started_at: float,
+    ended_at: float,
+) -> dict[str, Any]:
+    """Return the row of results (store.formats.job_chunks) that records such an end. `custom_id`: key or name."""
+    return {
+        "position": position,
+        "number": position,
+        "custom_id": custom_id,
+        "life": 1,
+        "turns": 1,
+        "state": "completed" if completed else "failed",
+        "result": json.dumps(result),
+        "error": None if error is None else json.dumps(error),
+        "started_at": started_at,
+        "ended_at": ended_at,
+    }
+
+
 @functools.lru_cache(maxsize=1024)
 def _entries(artifacts: Artifacts, sha256: str) -> list[tuple[str, RecordedEnd]]:
     rows = job_chunks.read(artifacts, sha256, ["custom_id", "state", "result", "error"]).to_pylist()

@@ -7,7 +7,6 @@ that a tick knows stands in the records, so a tick after a crash decides the sam
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -37,7 +36,7 @@ from tasks.jobs.kinds import child_drafts, measuring
 from tasks.jobs.kinds.child_drafts import ChildInput
 from tasks.jobs.kinds.commit import commit
 from tasks.jobs.kinds.composite import UNKNOWN_END
-from tasks.jobs.kinds.ends import recorded
+from tasks.jobs.kinds.ends import recorded, row_of_end
 from tasks.jobs.kinds.kind import ChildRow, JobEstimate, OfJobs
 from tasks.jobs.kinds.measuring import Wave
 
@@ -126,12 +125,8 @@ def _check_cells(
 
 def _write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
     """Write the items file of a tune. Return its SHA-256 and the number of cells."""
-    with context.artifacts.create() as target:
-        writer = items_file.ItemsWriter(target)
-        for number, cell in enumerate(cells):
-            writer.add(number, cell.name, orjson.dumps(cell.model_dump(mode="json")))
-        writer.close()
-    return target.sha256, writer.total
+    rows = ((number, cell.name, orjson.dumps(cell.model_dump(mode="json"))) for number, cell in enumerate(cells))
+    return items_file.write(context.artifacts, rows)
 
 
 class _Tick:
@@ -278,15 +273,16 @@ class _Tick:
             **{"cell": result.model_dump(mode="json"), "base": asdict(base), "run": len(self.ends)},
         }
         message = result.error or "the time of all cells ended before it began"
-        now = time.time()
-        return {
-            **{"position": position, "number": position, "custom_id": cell.name, "life": 1, "turns": 1},
-            "state": "completed" if result.state == "completed" else "failed",
-            "result": json.dumps(value),
-            "error": None if result.state == "completed" else json.dumps({"code": result.state, "message": message}),
-            "started_at": float(cell_jobs[0].created_at) if cell_jobs else now,
-            "ended_at": now,
-        }
+        now, completed = time.time(), result.state == "completed"
+        return row_of_end(
+            position,
+            cell.name,
+            completed=completed,
+            result=value,
+            error=None if completed else {"code": result.state, "message": message},
+            started_at=float(cell_jobs[0].created_at) if cell_jobs else now,
+            ended_at=now,
+        )
 
     def _commit(
         self,

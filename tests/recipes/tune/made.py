@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
 from recipes.tune.results import CellResult, Repeat
+from recipes.tune.search import next_cell
 
 ECHO = TunedModel(
     "echo", {"engine": "echo", "engine_args": {"ms_per_token": 10}}, batch_argument="slots", batch_default=128
@@ -18,6 +20,8 @@ MINI = TunedModel(
 )
 NANO = TunedModel("nano", {"engine": "vllm", "source": "/models/nano"}, batch_argument="max_num_seqs", size=1_000_000)
 REMOTE = TunedModel("remote", {"engine": "openai"})
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB."
+Measure = Callable[[Cell], CellResult]
 
 
 def options(**values: Any) -> TuneOptions:
@@ -41,3 +45,15 @@ def result(cell: Cell, *repeats: Repeat, **values: Any) -> CellResult:
 
 def failed(cell: Cell, error: str, *evidence: str, **values: Any) -> CellResult:
     return CellResult(cell=cell, **{"state": "failed", "error": error, "evidence": evidence} | values)
+
+
+def run(
+    values: TuneOptions, base: TunedModel, measure: Measure, results: list[CellResult] | None = None, **more: Any
+) -> list[CellResult]:
+    """Measure cells until there are no more."""
+    results = [] if results is None else results
+    while (cell := next_cell(values, [base], results, **more)) is not None:
+        assert cell.name not in [other.cell.name for other in results]
+        assert len(results) < 100, "it does not end"
+        results.append(measure(cell))
+    return results

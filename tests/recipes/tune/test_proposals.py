@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from recipes.tune import proposals
-from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
+from recipes.tune.cells import Cell, cells
 from recipes.tune.results import CellResult
-from recipes.tune.search import next_cell
-from tests.recipes.tune.made import MINI, failed, options, repeat, result, the_cells
-
-OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB."
-Measure = Callable[[Cell], CellResult]
-
-
-def run(
-    values: TuneOptions, base: TunedModel, measure: Measure, results: list[CellResult] | None = None, **more: Any
-) -> list[CellResult]:
-    """Measure cells until there are no more."""
-    results = [] if results is None else results
-    while (cell := next_cell(values, [base], results, **more)) is not None:
-        assert cell.name not in [other.cell.name for other in results]
-        assert len(results) < 100, "it does not end"
-        results.append(measure(cell))
-    return results
+from tests.recipes.tune.made import MINI, OUT_OF_MEMORY, failed, options, repeat, result, run, the_cells
 
 
 def known(cell: Cell) -> CellResult:

@@ -17,12 +17,10 @@ from store.formats.items import StoredItem
 
 def write(artifacts: Artifacts, rows: list[dict[str, Any]]) -> str:
     """Store these rows as items that begin in reverse order of the input."""
-    with artifacts.create() as file:
-        writer = items.ItemsWriter(file)
-        for number in reversed(range(len(rows))):
-            writer.add(number, f"item-{number}", orjson.dumps(rows[number]))
-        writer.close()
-    return file.sha256
+    numbers = reversed(range(len(rows)))
+    sha256, total = items.write(artifacts, ((n, f"item-{n}", orjson.dumps(rows[n])) for n in numbers))
+    assert total == len(rows)
+    return sha256
 
 
 def group_sizes(artifacts: Artifacts, sha256: str) -> list[int]:

@@ -18,7 +18,7 @@ from store.database import Database
 from store.keys import Principal
 from store.records import Batch, Segment
 from tests.support.jobs import create_job, open_stage, start_job
-from tests.support.planned import reload, started
+from tests.support.planned import pause, reload, resume, started
 
 NewBatch = Callable[..., Batch]
 
@@ -27,16 +27,6 @@ def acts(database: Database, batch: Batch) -> list[tuple[str, str | None]]:
     with database.read() as session:
         recorded, _ = events.page(session, batch, after=None, limit=100)
     return [(event.type, event.key_name) for event in recorded]
-
-
-def pause(database: Database, me: Principal, batch: Batch) -> Batch:
-    with database.write() as session:
-        return batches.pause(session, me, batch.id)
-
-
-def resume(database: Database, me: Principal, batch: Batch) -> Batch:
-    with database.write() as session:
-        return batches.resume(session, me, batch.id)
 
 
 def test_pausing_and_resuming_twice_changes_nothing_and_is_on_record_once(
