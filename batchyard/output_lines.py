@@ -10,6 +10,12 @@ from typing import Any
 import orjson
 
 CODE = re.compile("[a-z][a-z0-9_]{0,63}")
+NEVER_RUN = {
+    "completed": None,
+    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
+    "cancelled": ("batch_cancelled", "This request was not executed because the batch was cancelled."),
+}
+"""Code and message of a request that never ran, by the outcome of its batch. One that completes has none."""
 
 
 def line(custom_id: str, status_code: int | None, body: bytes | None, error: dict[str, str] | None) -> str:

@@ -64,6 +64,8 @@ ITEM_STATES: tuple[ItemState, ...] = get_args(ItemState)
 """The states of a job's item; those of items that have not ended come first."""
 RETRIABLE_STATES: tuple[RetriableState, ...] = get_args(RetriableState)
 """The states of ended items that a retry takes."""
+NEVER_ENDED = {"expired": "expired", "cancelled": "cancelled", "failed": "cancelled", "completed": "cancelled"}
+"""The state of items that have not ended, by the job's outcome."""
 AfterDeath = Literal["starts_again", "runs_again", "runs_alone", "request_fails", "ends_run"]
 """What follows the death of an engine: it starts again, with nothing to repeat; its requests run again, or again with
 nothing else in the engine; the one request that was in it is answered with an error; or the run ends."""

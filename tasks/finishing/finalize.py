@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
+from batchyard import output_lines
 from batchyard.errors import ArtifactMissing, LeaseLost, UnavailableError
 from store import batches, segments
 from store.formats import results
@@ -31,11 +32,6 @@ STEP_SECONDS = FINISHING_SECONDS / 2
 """A step that waits longer than this for a part of the deployment has failed, and the batch completes without it."""
 UNINSTALLED = "_uninstalled"
 """Task of steps whose package was uninstalled: Celery drops a chain with an unknown task, which would never end."""
-NEVER_RUN = {
-    "completed": None,
-    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
-    "cancelled": ("batch_cancelled", "This request was not executed because the batch was cancelled."),
-}
 
 
 def start_ready(context: AppContext) -> None:
@@ -88,7 +84,7 @@ def _merge(context: AppContext, batch: Batch, lease: Lease) -> None:
         create() as seconds,
         create() as rows,
     ):
-        never_run = NEVER_RUN[outcome]
+        never_run = output_lines.NEVER_RUN[outcome]
         merged = result_files.merge(artifacts, plans, chunks, never_run, opened, output, errors, seconds, rows)
     with context.database.write() as session:
         lease.guard(session)

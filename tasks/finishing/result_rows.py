@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard.errors import ArtifactMissing, NotFoundError
+from batchyard.output_lines import NEVER_RUN
 from batchyard.statuses import TERMINAL
 from store import files, segments
 from store.artifacts import Artifacts
@@ -34,7 +35,6 @@ from store.formats.lines import MAX_LINE_BYTES
 from store.formats.results import ResultRow, readable
 from store.records import Batch
 from tasks.context import AppContext
-from tasks.finishing.finalize import NEVER_RUN
 
 STATES = ("succeeded", "failed", "expired", "cancelled", "waiting")
 """What becomes of a request; `waiting` is not answered yet."""

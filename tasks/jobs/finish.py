@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from batchyard.recipes import Report
-from batchyard.statuses import TERMINAL
+from batchyard.statuses import NEVER_ENDED, TERMINAL
 from store.accounting import usage as accounts
 from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import reading as job_records
@@ -17,7 +17,7 @@ from tasks.context import AppContext
 from tasks.heartbeat import hold_job
 from tasks.jobs import progress
 from tasks.jobs.finishing import artifacts
-from tasks.jobs.finishing.results import NEVER_ENDED, JobResults
+from tasks.jobs.finishing.results import JobResults
 from tasks.jobs.kinds.registry import kind_of_job
 from tasks.jobs.stage_records import records_of
 from tasks.steps import registry

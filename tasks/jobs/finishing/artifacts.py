@@ -11,12 +11,13 @@ import orjson
 from batchyard import __version__
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report, blocks
+from batchyard.statuses import NEVER_ENDED
 from batchyard.tariffs import TotalCost
 from store.artifacts import Artifacts
 from store.jobs.reading import Tokens
 from store.records import Job
 from tasks.context import AppContext
-from tasks.jobs.finishing.results import NEVER_ENDED, JobResults, StepResults
+from tasks.jobs.finishing.results import JobResults, StepResults
 from tasks.jobs.intake import identity
 from tasks.steps import registry
 

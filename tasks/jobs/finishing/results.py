@@ -26,9 +26,6 @@ from tasks.jobs.finishing import journal
 from tasks.jobs.intake.rows import tables
 from tasks.jobs.stage_records import StageRecords
 
-NEVER_ENDED = {"expired": "expired", "cancelled": "cancelled", "failed": "cancelled", "completed": "cancelled"}
-"""The state of items that have not ended, by the job's outcome."""
-
 
 @dataclass
 class FinishedItem:

@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard.errors import ArtifactMissing, NotFoundError
-from batchyard.statuses import ITEM_STATES, TERMINAL
+from batchyard.statuses import ITEM_STATES, NEVER_ENDED, TERMINAL
 from store.artifacts import Artifacts
 from store.formats import job_chunks
 from store.formats.items import Reader
 from store.records import Job
 from tasks.context import AppContext
-from tasks.jobs.finishing.results import NEVER_ENDED
 from tasks.jobs.items.results import collected, result_chunks
 
 _REASONS = {"waiting_for_verdict": ("result", "gate"), "failed": ("error", "code"), "stuck": ("error", "code")}

@@ -15,14 +15,13 @@ import orjson
 from batchyard.errors import ArtifactMissing, RequestError, UnavailableError
 from batchyard.models import ModelSpec
 from batchyard.recipes import Child, CompositeOptions, CompositeRecipe
-from batchyard.statuses import TERMINAL
+from batchyard.statuses import NEVER_ENDED, TERMINAL
 from store.formats import items as items_file
 from store.jobs import composites, lifecycle
 from store.leases import Lease
 from store.records import Job
 from tasks.context import AppContext
 from tasks.intake.validation import ValidationReport
-from tasks.jobs.finishing.results import NEVER_ENDED
 from tasks.jobs.intake import identity, rows
 from tasks.jobs.intake import options as job_options
 from tasks.jobs.intake.drafts import Configuration, JobDraft
