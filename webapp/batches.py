@@ -12,12 +12,12 @@ from flask import Blueprint, Response
 
 from batchyard import latency
 from batchyard.statuses import PRIORITIES, TERMINAL, priority_name
+from results import stream
 from store import batches, holds, segments
 from store.batches import BATCHES
 from store.records import Batch, Hold
 from tasks import messages
 from tasks.execution import progress
-from tasks.finishing import result_stream
 from tasks.intake import changes, retry_input, submission
 from tasks.intake.submission import Draft
 from tasks.scheduling import deadlines, states
@@ -253,7 +253,7 @@ def results(batch_id: str) -> Response:
     """
     batch = get_batch(batch_id)
     params = query(ListBatchResults)
-    lines = result_stream.lines(current_context(), batch, params.after, params.limit, with_seconds=params.seconds)
+    lines = stream.lines(current_context(), batch, params.after, params.limit, with_seconds=params.seconds)
     return Response(lines, mimetype="application/jsonl")
 
 

@@ -10,15 +10,15 @@ from flask import Blueprint, Response
 
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
+from results.items import detail, listing, stream
 from store import events, holds
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
 from store.jobs.reading import NO_TOKENS, Tokens
 from store.records import Batch, Job, JobStage
+from tasks.jobs import item_replies
 from tasks.jobs.intake.drafts import JobDraft
-from tasks.jobs.items import detail, item_replies, listing
-from tasks.jobs.items import results as item_results
 from tasks.jobs.kinds import registry as kinds
 from tasks.jobs.submission import again, creation, dry_run
 from tasks.jobs.submission.creation import ArtifactName, JobRequest
@@ -312,9 +312,7 @@ def results(job_id: str) -> Response:
     """
     job = get_job(job_id)
     params = query(ListResults)
-    return Response(
-        item_results.lines(current_context(), job, params.after, params.limit), mimetype="application/jsonl"
-    )
+    return Response(stream.lines(current_context(), job, params.after, params.limit), mimetype="application/jsonl")
 
 
 @routes.get("/v1/jobs/<job_id>/item_events")
@@ -325,9 +323,9 @@ def item_events(job_id: str) -> Response:
     Recipes that tell nothing of their own have `item.completed`, `item.failed` and so on. `after` counts items: it is
     the `sequence` of the last line that the caller has.
     """
-    job = get_job(job_id)
+    job, context = get_job(job_id), current_context()
     params = query(ListResults)
-    lines = item_results.event_lines(current_context(), job, params.after, params.limit)
+    lines = stream.event_lines(context, context.recipes.recipe(job.recipe), job, params.after, params.limit)
     return Response(lines, mimetype="application/jsonl")
 
 

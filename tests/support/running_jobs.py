@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import select
 
 from batchyard import output_lines
+from results.items import listing
 from store import segments
 from store.formats import asks, chunks, items, job_chunks
 from store.jobs import chunk_records, lifecycle
@@ -19,7 +20,6 @@ from store.jobs import stages as stage_records
 from store.records import File, Job, ResultChunk, Segment
 from tasks.context import AppContext
 from tasks.jobs import advance, finish
-from tasks.jobs.items import listing
 from tasks.jobs.kinds.flow import FLOW
 from tests.support.jobs import create_job
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 from sqlalchemy import select, update
 
 from batchyard import histogram, output_lines
+from results.items import detail, listing, states, stream
 from store.formats import asks, chunks, items, job_chunks
 from store.jobs import chunk_records, lifecycle, stages
 from store.jobs.stages import PlannedJobSegment
 from store.records import Batch, Job, ResultChunk, Segment
 from tasks.context import AppContext
-from tasks.jobs.items import detail, listing, results, states
 from tests.support.jobs import create_job
 
 NUMBERS = [3, 0, 1, 2, 5, 4]  # shuffled: row of the input, by position
@@ -143,8 +143,13 @@ class Written:
         with self.context.database.write() as session:
             assert chunk_records.add(session, self.job.id, kind, sha256, len(rows))
 
+    def events(self, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        recipe = self.context.recipes.recipe(self.job.recipe)
+        content = b"".join(stream.event_lines(self.context, recipe, self.job, after, limit))
+        return [json.loads(line) for line in content.splitlines()]
+
     def results(self, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
-        content = b"".join(results.lines(self.context, self.job, after, limit))
+        content = b"".join(stream.lines(self.context, self.job, after, limit))
         return [json.loads(line) for line in content.splitlines()]
 
     def listed(self, **changes: Any) -> tuple[list[states.ItemRow], bool]:

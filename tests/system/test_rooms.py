@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.stacks import ROOT
 
-PACKAGES = ("batchyard", "webapp", "tasks", "recipes", "inference", "store")
+PACKAGES = ("batchyard", "webapp", "tasks", "results", "recipes", "inference", "store")
 MIN_MODULES, MAX_MODULES = 3, 20
 MAX_LINES, MAX_PARAMETERS = 80, 12
 

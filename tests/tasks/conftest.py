@@ -7,10 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
-from batchyard.models import ModelSpec
-from batchyard.settings import Settings
 from store import files, schedules
 from store.artifacts import Artifacts
 from store.database import Database
@@ -27,24 +24,6 @@ BATCH = {
     "output_expires_after": None,
     "post_process": [],
 }
-
-
-@pytest.fixture
-def new_context(database: Database, artifacts: Artifacts) -> Callable[..., AppContext]:
-    """Makes a context with these settings and one simulated model; its broker is away unless they name one."""
-
-    def make(**options: Any) -> AppContext:
-        settings = Settings(**{"redis_url": "redis://127.0.0.1:1/0"} | options)
-        served = {"echo": ModelSpec(name="echo", engine="echo")}
-        broker = redis.Redis.from_url(settings.redis_url, decode_responses=True)
-        return AppContext(settings, served, database, artifacts, broker)
-
-    return make
-
-
-@pytest.fixture
-def context(new_context: Callable[..., AppContext]) -> AppContext:
-    return new_context()
 
 
 @pytest.fixture

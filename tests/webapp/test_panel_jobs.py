@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from results.items import events
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import validation
-from tasks.jobs.finishing import item_events
 from tests.support.webapps import client_of, context_in
 
 
@@ -86,8 +86,8 @@ def test_what_agents_are_told_may_have_any_names(client: FlaskClient) -> None:
 def test_events_of_each_task_are_for_jobs_of_up_to_1000(
     client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert item_events.MOST_NOTIFIED == 1000
-    monkeypatch.setattr(item_events, "MOST_NOTIFIED", 1)
+    assert events.MOST_NOTIFIED == 1000
+    monkeypatch.setattr(events, "MOST_NOTIFIED", 1)
     jobs = [post(client, notify=notify) for notify in (True, False)]
     for job in jobs:
         assert validation.run(context, job["id"], "here/1/task")

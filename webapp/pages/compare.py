@@ -11,10 +11,10 @@ from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, Field
 
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
+from results import rows as result_rows
+from results.pairs import Pairs
 from store import segments
 from store.records import Batch
-from tasks.finishing import result_rows
-from tasks.finishing.pairs import Pairs
 from webapp.batches import get_batch, to_wire
 from webapp.pages import rows, speed
 from webapp.pages.batches import summaries

@@ -14,10 +14,10 @@ from pydantic import BaseModel
 
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
-from tasks.jobs.items import detail
-from tasks.jobs.items.detail import ItemDetails, JudgementRow, TurnRow
-from tasks.jobs.items.item_replies import MENDABLE
-from tasks.jobs.items.requests import RequestRow
+from results.items import detail
+from results.items.detail import ItemDetails, JudgementRow, TurnRow
+from results.items.requests import RequestRow
+from tasks.jobs.item_replies import MENDABLE
 from webapp.jobs import get_job, post
 from webapp.pages import answers
 from webapp.pages.answers import Passage, text_of, value_of

@@ -15,14 +15,14 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from batchyard.errors import BatchyardError, ConflictError, NotFoundError
 from batchyard.statuses import ITEM_STATES, TERMINAL, ItemState
+from results.items import listing
+from results.items import mixed as mixed_items
 from store import events
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
 from store.records import Batch, Job
 from tasks.jobs.finishing.artifacts import RESULTS
-from tasks.jobs.items import listing
-from tasks.jobs.items import mixed as mixed_items
 from tasks.jobs.kinds import registry as kinds
 from tasks.jobs.kinds.kind import ChildRow
 from tasks.jobs.submission import again

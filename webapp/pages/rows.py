@@ -15,15 +15,16 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from batchyard.errors import ArtifactMissing, ConflictError, NotFoundError, UnavailableError
 from batchyard.statuses import TERMINAL
+from results import downloads, problems
+from results import rows as result_rows
+from results.problems import Problems
+from results.rows import Entry, Filter, Rows
 from store import batches, files
 from store.formats.lines import MAX_LINE_BYTES
 from store.formats.results import ResultRow
 from store.records import Batch
 from tasks.context import AppContext
-from tasks.finishing import downloads, problems, result_rows
 from tasks.finishing.finalize import ERRORS, OUTPUT
-from tasks.finishing.problems import Problems
-from tasks.finishing.result_rows import Entry, Filter, Rows
 from webapp.batches import get_batch
 from webapp.pages import answers
 from webapp.pages.answers import Passage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from results.items.ended import FinishedItem
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import items as items_file
 from store.formats import job_chunks
@@ -25,32 +26,6 @@ from tasks.context import AppContext
 from tasks.jobs.finishing import journal
 from tasks.jobs.intake.rows import tables
 from tasks.jobs.stage_records import StageRecords
-
-
-@dataclass
-class FinishedItem:
-    """See batchyard.recipes.EndedItem."""
-
-    number: int
-    custom_id: str
-    columns: Mapping[str, Any]
-    state: str
-    result: Mapping[str, Any]
-    error: Mapping[str, Any] | None
-    started_at: float | None
-    ended_at: float | None
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> FinishedItem:
-        """Return the item of a result row, whose `result` and `error` are JSON. It has no columns."""
-        kept = {name: record[name] for name in ("number", "custom_id", "state", "started_at", "ended_at")}
-        error = record["error"]
-        return cls(
-            columns={},
-            result=orjson.loads(record["result"]),
-            error=None if error is None else orjson.loads(error),
-            **kept,
-        )
 
 
 @dataclass

@@ -20,12 +20,12 @@ from batchyard.models import ModelSpec
 from batchyard.recipes import Answer, FlowRecipe, InvalidItem, Item, Options, messages_of
 from batchyard.recipes.program import Program, RecipeError, Request
 from batchyard.wording import MAX_NAME, nearest, quoted
+from results.items import events
 from store.formats import items as items_file
 from store.records import Job
 from tasks.context import AppContext
 from tasks.intake.lines import LineError
 from tasks.intake.validation import ValidationReport
-from tasks.jobs.finishing import item_events
 from tasks.jobs.intake.requests import Preparer
 from tasks.jobs.intake.rows import RowError, rows
 from tasks.steps import registry
@@ -208,8 +208,8 @@ class ItemChecker:
                 f"the job has {items:,}; leave 'streaming' out, or split the input."
             )
             self._report.add(None, LineError("too_many_items", message, "options.streaming"))
-        most = item_events.MOST_NOTIFIED
-        if items > most and item_events.notifies(self._options):
+        most = events.MOST_NOTIFIED
+        if items > most and events.notifies(self._options):
             message = f"Option 'notify' is for {most:,} items at most, and the job has {items:,}; leave it out."
             self._report.add(None, LineError("too_many_items", message, "options.notify"))
 

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from batchyard.recipes import FlowRecipe, Item, Options
+from results.items.ended import FinishedItem
+from results.items.events import events_of, notifies
 from store import events
 from store.formats.job_chunks import WAITING
-from tasks.jobs.finishing.item_events import events_of, notifies
-from tasks.jobs.finishing.results import FinishedItem
 from tasks.jobs.running.live import LiveItems
 from tasks.jobs.running.records import Change
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import RETRIABLE_STATES, TERMINAL
+from results.items.states import select
 from store import files
 from store.artifacts import ArtifactWriter
 from store.formats import items as items_file
@@ -16,7 +17,6 @@ from tasks.context import AppContext
 from tasks.jobs.finishing import journal
 from tasks.jobs.intake import identity
 from tasks.jobs.intake.drafts import JobDraft, configured, identify
-from tasks.jobs.items.states import select
 from tasks.jobs.kinds.registry import check, kind_of_job
 from tasks.steps import registry
 

@@ -10,14 +10,15 @@ import pytest
 from sqlalchemy import update
 
 from batchyard.errors import ConflictError
+from results import rows as result_rows
+from results.rows import Filter
 from store import batches, files, segments
 from store.formats.results import ResultRow
 from store.jobs import stages
 from store.records import Batch
 from tasks import messages
 from tasks.context import AppContext
-from tasks.finishing import finalize, manifest, result_rows
-from tasks.finishing.result_rows import Filter
+from tasks.finishing import finalize, manifest
 from tasks.intake import retry_input
 from tests.support.jobs import ask, open_stage, seal, start_job
 from tests.support.planned import answers, append, finish_segment, reload, started

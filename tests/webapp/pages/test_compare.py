@@ -115,7 +115,7 @@ def test_pages_of_what_differs_go_on_where_the_last_one_stopped(
     different = {line: f"other {line}" for line in range(1, 101, 3)}
     one, other = ended(context, 100), ended(context, 100, texts=different)
     path, pages, ids = f"/compare?a={one.id}&b={other.id}&differ=1", 0, list[str]()
-    monkeypatch.setattr("tasks.finishing.pairs.COMPARED_BYTES", 20_000)
+    monkeypatch.setattr("results.pairs.COMPARED_BYTES", 20_000)
     following: str | None = path
     while following is not None:
         page = client.get(following).text

@@ -18,6 +18,7 @@ import redis
 
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
+from results.items import detail
 from store import leases, projects
 from store.artifacts import Artifacts
 from store.database import Database
@@ -27,7 +28,6 @@ from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import progress as execution_progress
 from tasks.jobs import progress, validation
-from tasks.jobs.items import detail
 from tasks.jobs.kinds.flow import FLOW
 from tasks.jobs.running import rebuild, watchdog
 from tasks.jobs.running.judging import Judges

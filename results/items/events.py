@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batchyard.recipes import Options, Recipe
-from tasks.jobs.finishing.results import FinishedItem
+from results.items.ended import FinishedItem
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import IO
 import pytest
 
 from batchyard.errors import NotFoundError
+from results.items import detail
 from store.artifacts import Artifacts
-from tasks.jobs.items import detail
 from tests.support.written_jobs import TOTAL, Written
 
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from batchyard.statuses import ITEM_STATES
+from results.items.requests import asking
+from results.items.states import ItemRow, ItemStates
+from results.storage import Storage
 from store.jobs import reading as records
 from store.records import Job
-from tasks.context import AppContext
-from tasks.jobs.items.requests import asking
-from tasks.jobs.items.states import ItemRow, ItemStates
 
 
 def page(
-    context: AppContext,
+    storage: Storage,
     job: Job,
     *,
     state: str | None,
@@ -33,7 +33,7 @@ def page(
     """
     if not job.total:
         return [], False
-    known = ItemStates(context, job)
+    known = ItemStates(storage, job)
     wanted = np.ones(len(known.numbers), bool) if state is None else known.states == ITEM_STATES.index(state)
     if after is not None:
         wanted &= known.numbers > after
@@ -42,18 +42,18 @@ def page(
     positions = np.flatnonzero(wanted)
     positions = positions[np.argsort(known.numbers[positions])].tolist()
     rows = known.listed(positions[:limit])
-    _add_stages(context, job, positions[:limit], rows)
+    _add_stages(storage, job, positions[:limit], rows)
     return rows, len(positions) > limit
 
 
-def _add_stages(context: AppContext, job: Job, positions: Sequence[int], rows: Sequence[ItemRow]) -> None:
+def _add_stages(storage: Storage, job: Job, positions: Sequence[int], rows: Sequence[ItemRow]) -> None:
     """Say of live items in which stage they wait for an answer."""
     live = {position: item for position, item in zip(positions, rows, strict=True) if item.state == "live"}
     if not live:
         return
-    with context.database.read() as session:
+    with storage.database.read() as session:
         groups = records.plan_groups(session, job.id, unfinished=True)
     for group in groups:
-        asking_positions = asking(context.artifacts, group.plan_sha256, group.row_group)
+        asking_positions = asking(storage.artifacts, group.plan_sha256, group.row_group)
         for position in live.keys() & set(asking_positions.tolist()):
             live[position].stage = group.stage

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import delete
 
 from batchyard.errors import ConflictError
+from results.items import states
 from store.database import Database
 from store.records import JobChunk
-from tasks.jobs.items import states
 from tests.support.webapps import on_sqlite
 from tests.support.written_jobs import NUMBERS, TOTAL, Written
 

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 
 from batchyard.errors import ArtifactMissing, NotFoundError
 from batchyard.statuses import ITEM_STATES, NEVER_ENDED, TERMINAL
+from results.items.stream import collected, result_chunks
+from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import job_chunks
 from store.formats.items import Reader
 from store.records import Job
-from tasks.context import AppContext
-from tasks.jobs.items.results import collected, result_chunks
 
 _REASONS = {"waiting_for_verdict": ("result", "gate"), "failed": ("error", "code"), "stuck": ("error", "code")}
 """Where a result row says why an item is in its state."""
@@ -84,13 +84,13 @@ class ItemStates:
         states: of each item, an index of ITEM_STATES.
     """
 
-    def __init__(self, context: AppContext, job: Job) -> None:
+    def __init__(self, storage: Storage, job: Job) -> None:
         """Raises ConflictError if the job ended so long ago that they are gone, UnavailableError."""
-        self._artifacts = context.artifacts
-        self._stored = result_chunks(context, job)
+        self._artifacts = storage.artifacts
+        self._stored = result_chunks(storage, job)
         assert job.items_sha256 is not None
         try:
-            self.reader = Reader(context.artifacts, job.items_sha256)
+            self.reader = Reader(storage.artifacts, job.items_sha256)
         except ArtifactMissing:
             if job.status in TERMINAL:
                 raise collected(job) from None
@@ -149,19 +149,19 @@ class ItemStates:
         )
 
 
-def select(context: AppContext, job: Job, states: Collection[str]) -> tuple[Reader, npt.NDArray[np.int64]]:
+def select(storage: Storage, job: Job, states: Collection[str]) -> tuple[Reader, npt.NDArray[np.int64]]:
     """Return the items of an ended job, and the rising positions of those that are in one of these states.
 
     Raises:
         ConflictError: the job ended so long ago that only its artifacts have them.
     """
-    known = ItemStates(context, job)
+    known = ItemStates(storage, job)
     return known.reader, np.flatnonzero(np.isin(known.states, [ITEM_STATES.index(state) for state in states]))
 
 
-def cursor(context: AppContext, job: Job, number: int) -> ItemCursor:
+def cursor(storage: Storage, job: Job, number: int) -> ItemCursor:
     """Return where an item is. Raises as `find`."""
-    known, position = find(context, job, number)
+    known, position = find(storage, job, number)
     row = known.rows([position], ["result", "started_at"]).get(position, {})
     return ItemCursor(
         number=number,
@@ -175,7 +175,7 @@ def cursor(context: AppContext, job: Job, number: int) -> ItemCursor:
     )
 
 
-def find(context: AppContext, job: Job, number: int) -> tuple[ItemStates, int]:
+def find(storage: Storage, job: Job, number: int) -> tuple[ItemStates, int]:
     """Return the items of a job, and the position of one.
 
     Raises:
@@ -183,7 +183,7 @@ def find(context: AppContext, job: Job, number: int) -> tuple[ItemStates, int]:
         ConflictError: the job ended so long ago that only its artifacts have it.
     """
     if job.total:
-        known = ItemStates(context, job)
+        known = ItemStates(storage, job)
         positions = np.flatnonzero(known.numbers == min(number, 2**63 - 1))
         if positions.size:
             return known, int(positions[0])

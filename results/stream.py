@@ -9,15 +9,15 @@ import pyarrow as pa
 
 from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import TERMINAL
+from results.storage import Storage
 from store import segments
 from store.artifacts import Artifacts
 from store.formats.chunks import read as read_chunk
 from store.records import Batch
-from tasks.context import AppContext
 
 
 def lines(
-    context: AppContext, batch: Batch, after: int, limit: int | None, *, with_seconds: bool = False
+    storage: Storage, batch: Batch, after: int, limit: int | None, *, with_seconds: bool = False
 ) -> Iterator[bytes]:
     """Return output lines after the first `after`, at most `limit`, as JSONL in pieces of many lines.
 
@@ -28,7 +28,7 @@ def lines(
         RequestError: fewer than `after` lines are answered.
         ConflictError: the batch ended so long ago that only its files have the answers.
     """
-    with context.database.read() as session:
+    with storage.database.read() as session:
         chunks = segments.chunks(session, batch.id)
     available = sum(rows for _, rows in chunks)
     answered = batch.completed + batch.failed
@@ -43,7 +43,7 @@ def lines(
         raise RequestError(f"Invalid 'after': there are {available} lines so far.", code="invalid_value", param="after")
     stop = available if limit is None else min(after + limit, available)
     columns = ["answer", "seconds"] if with_seconds else ["answer"]
-    return _read(tables(context.artifacts, chunks, after, stop, columns))
+    return _read(tables(storage.artifacts, chunks, after, stop, columns))
 
 
 def _read(tables: Iterator[pa.Table]) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.jobs.items import mixed as mixed_items
+from results.items import mixed as mixed_items
 from tests.support.written_jobs import NUMBERS, Written
 
 

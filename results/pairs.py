@@ -13,8 +13,8 @@ import numpy as np
 import orjson
 import pyarrow.compute as pc
 
+from results.rows import PIECE, Entry, Numbers, Raw, Rows
 from store.formats import rows as rows_file
-from tasks.finishing.result_rows import PIECE, Entry, Numbers, Raw, Rows
 
 COMPARED_BYTES = 16 * 1024 * 1024
 _OWN = ("id", "created", "usage", "model", "object", "system_fingerprint", "service_tier", "simulated")

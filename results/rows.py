@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from batchyard.errors import ArtifactMissing, NotFoundError
 from batchyard.output_lines import NEVER_RUN
 from batchyard.statuses import TERMINAL
+from results.storage import Storage
 from store import files, segments
 from store.artifacts import Artifacts
 from store.formats import plan
@@ -34,7 +35,6 @@ from store.formats.chunks import read as read_chunk
 from store.formats.lines import MAX_LINE_BYTES
 from store.formats.results import ResultRow, readable
 from store.records import Batch
-from tasks.context import AppContext
 
 STATES = ("succeeded", "failed", "expired", "cancelled", "waiting")
 """What becomes of a request; `waiting` is not answered yet."""
@@ -280,7 +280,7 @@ def _texts(values: Sequence[Any]) -> Iterator[str]:
 
 
 @contextmanager
-def opened(context: AppContext, batch: Batch) -> Iterator[Rows]:
+def opened(storage: Storage, batch: Batch) -> Iterator[Rows]:
     """Open the requests of a batch that is planned.
 
     Raises:
@@ -289,29 +289,29 @@ def opened(context: AppContext, batch: Batch) -> Iterator[Rows]:
     """
     with ExitStack() as stack:
         if batch.status in TERMINAL and (batch.rows_sha256 or batch.output_file_id or batch.error_file_id):
-            yield _Merged(context, batch, stack)
+            yield _Merged(storage, batch, stack)
         else:
-            yield _Unmerged(context, batch, stack)
+            yield _Unmerged(storage, batch, stack)
 
 
-def _max_line_bytes(context: AppContext) -> int:
+def _max_line_bytes(storage: Storage) -> int:
     """Return the longest line that is shown: answers may be longer than requests."""
-    return max(MAX_LINE_BYTES, context.settings.max_line_bytes)
+    return max(MAX_LINE_BYTES, storage.settings.max_line_bytes)
 
 
 class _Merged(Rows):
     """The requests of a batch with an output and an error file, in input order."""
 
-    def __init__(self, context: AppContext, batch: Batch, stack: ExitStack) -> None:
-        self._max_line_bytes = _max_line_bytes(context)
-        with context.database.read() as session:
+    def __init__(self, storage: Storage, batch: Batch, stack: ExitStack) -> None:
+        self._max_line_bytes = _max_line_bytes(storage)
+        with storage.database.read() as session:
             ids = {"input": batch.input_file_id, "output": batch.output_file_id, "error": batch.error_file_id}
             found = {name: files.find(session, batch.project_id, id_) if id_ else None for name, id_ in ids.items()}
         gone = [name for name, file in found.items() if file is None and ids[name]]
         if gone:
             self.missing = f"The {' and the '.join(gone)} file of this batch was deleted or has expired."
         shas = {name: file.sha256 for name, file in found.items() if file is not None}
-        artifacts = context.artifacts
+        artifacts = storage.artifacts
         opened_files: dict[str, IO[bytes]] = {}
         for name, sha256 in (shas | ({"seconds": batch.seconds_sha256} if batch.seconds_sha256 else {})).items():
             try:
@@ -375,11 +375,11 @@ def _read_lines(file: IO[bytes] | None, starts: Numbers, max_bytes: int) -> list
 class _Unmerged(Rows):
     """The requests of a batch that runs: those with an answer in the order in which these came, then the others."""
 
-    def __init__(self, context: AppContext, batch: Batch, stack: ExitStack) -> None:
-        self._artifacts, self._batch, self._stack = context.artifacts, batch, stack
-        self._max_line_bytes = _max_line_bytes(context)
+    def __init__(self, storage: Storage, batch: Batch, stack: ExitStack) -> None:
+        self._artifacts, self._batch, self._stack = storage.artifacts, batch, stack
+        self._max_line_bytes = _max_line_bytes(storage)
         self._source: IO[bytes] | None = None
-        with context.database.read() as session:
+        with storage.database.read() as session:
             self._chunks = [sha256 for sha256, _ in segments.chunks(session, batch.id)]
             self._plans = segments.plans(session, batch.id)
         pieces = [self._planned(*place) for place in self._plans]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tasks.finishing.result_rows import Filter, Rows
+from results.rows import Filter, Rows
 
 EXAMPLES = 3
 GROUPS = 20

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 from batchyard.errors import RequestError
-from tasks.jobs.items import results
 from tests.support.webapps import on_sqlite
 from tests.support.written_jobs import Written
 
@@ -34,25 +30,24 @@ def test_item_events_are_what_the_recipe_tells_and_a_reader_goes_on_by_the_last_
     written.end((1, "completed"))
     written.end((0, "failed"), error={"code": "recipe_hangs", "message": None})
 
-    def told(after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
-        lines = b"".join(results.event_lines(written.context, written.job, after, limit)).splitlines()
-        return [json.loads(line) for line in lines]
-
-    assert [(event["sequence"], event["type"], event["task_id"]) for event in told()] == [
+    assert [(event["sequence"], event["type"], event["task_id"]) for event in written.events()] == [
         (1, "deliberation.completed", "id-0"),
         (2, "deliberation.failed", "id-3"),
     ]
-    assert told()[1]["error_type"] == "recipe_hangs"
-    assert told(after=1) == told()[1:] and told(limit=1) == told()[:1] and told(after=2) == []
+    assert written.events()[1]["error_type"] == "recipe_hangs"
+    assert (
+        written.events(after=1) == written.events()[1:]
+        and written.events(limit=1) == written.events()[:1]
+        and written.events(after=2) == []
+    )
     with pytest.raises(RequestError, match="there are 2 lines"):
-        told(after=3)
+        written.events(after=3)
 
 
 def test_an_item_of_a_recipe_without_events_is_told_by_its_state(written: Written) -> None:
     written.update(recipe="rollout", options={"model": "echo"})
     written.end((4, "failed"), error={"code": "no_answer", "message": None})
-    (line,) = b"".join(results.event_lines(written.context, written.job, 0, None)).splitlines()
-    event = json.loads(line)
+    (event,) = written.events()
     assert (event["sequence"], event["type"], event["number"], event["custom_id"]) == (1, "item.failed", 5, "id-5")
     assert event["error"] == {"code": "no_answer", "message": None}
 
@@ -63,5 +58,5 @@ def test_an_item_that_only_waits_has_a_line_and_no_event(written: Written) -> No
     written.end((0, "waiting_for_verdict"), gate="house")
     written.end((1, "completed"))
     assert [line["state"] for line in written.results()] == ["waiting_for_verdict", "completed"]
-    (event,) = map(json.loads, b"".join(results.event_lines(written.context, written.job, 0, None)).splitlines())
+    (event,) = written.events()
     assert (event["sequence"], event["type"]) == (2, "item.completed"), "the number of its line"

@@ -10,14 +10,16 @@ import pytest
 from sqlalchemy import update
 
 from batchyard.errors import NotFoundError
+from results import problems
+from results import rows as result_rows
+from results.rows import Filter, Page
 from store import files
 from store.formats import plan
 from store.formats import rows as rows_file
 from store.records import Batch
 from tasks import messages
 from tasks.context import AppContext
-from tasks.finishing import finalize, problems, result_rows
-from tasks.finishing.result_rows import Filter, Page
+from tasks.finishing import finalize
 from tests.support.planned import answers, append, finish_segment, plan_batch, reload, started
 
 HERE = "here/1/task"

@@ -12,15 +12,15 @@ import pytest
 from sqlalchemy import update
 
 from batchyard.errors import ConflictError, NotFoundError
+from results.items import detail
 from store import events, projects
 from store.jobs import lifecycle
 from store.keys import Principal
 from store.records import Event, Job
 from tasks import messages
 from tasks.context import AppContext
-from tasks.jobs import finish
+from tasks.jobs import finish, item_replies
 from tasks.jobs.finishing import ready
-from tasks.jobs.items import detail, item_replies
 from tasks.jobs.running import notices, tick
 from tasks.jobs.running.segments import SegmentCutter
 from tests.support.running_jobs import Running

@@ -13,14 +13,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from results.items.states import CACHED_CHUNKS
+from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import asks, chunks
 from store.jobs import chunk_records
 from store.jobs import reading as records
 from store.jobs.reading import PlanGroup
 from store.records import Job
-from tasks.context import AppContext
-from tasks.jobs.items.states import CACHED_CHUNKS
 
 
 @dataclass
@@ -53,15 +53,15 @@ def asking(artifacts: Artifacts, plan_sha256: str, row_group: int) -> npt.NDArra
     return positions
 
 
-def requests_of(context: AppContext, job: Job, position: int) -> Iterator[tuple[int, int | None, int, RequestRow]]:
+def requests_of(storage: Storage, job: Job, position: int) -> Iterator[tuple[int, int | None, int, RequestRow]]:
     """Yield life, turn (None if it is not known), number of the stage, and each request of an item with its answer."""
-    with context.database.read() as session:
+    with storage.database.read() as session:
         groups = records.plan_groups(session, job.id)
     for group in groups:
-        if position not in asking(context.artifacts, group.plan_sha256, group.row_group):
+        if position not in asking(storage.artifacts, group.plan_sha256, group.row_group):
             continue
-        table = asks.read_item(context.artifacts, group.plan_sha256, group.row_group, position)
-        answers = _answers(context, group, table["line"])
+        table = asks.read_item(storage.artifacts, group.plan_sha256, group.row_group, position)
+        answers = _answers(storage, group, table["line"])
         for row in table.to_pylist():
             request = RequestRow(
                 custom_id=row["custom_id"],
@@ -81,13 +81,13 @@ def requests_of(context: AppContext, job: Job, position: int) -> Iterator[tuple[
             yield row["life"], row["turn"], group.number, request
 
 
-def _answers(context: AppContext, group: PlanGroup, lines: pa.ChunkedArray) -> dict[int, tuple[str, float | None]]:
+def _answers(storage: Storage, group: PlanGroup, lines: pa.ChunkedArray) -> dict[int, tuple[str, float | None]]:
     """Return the output lines, and seconds, of these lines of a segment."""
-    with context.database.read() as session:
+    with storage.database.read() as session:
         stored = chunk_records.of_segment(session, group.segment_id)
     answers: dict[int, tuple[str, float | None]] = {}
     for sha256 in stored:
-        for table in chunks.read(context.artifacts, sha256, ["line", "answer", "seconds"]):
+        for table in chunks.read(storage.artifacts, sha256, ["line", "answer", "seconds"]):
             for row in table.filter(pc.is_in(table["line"], value_set=lines.combine_chunks())).to_pylist():
                 answers[row["line"]] = row["answer"], row["seconds"]
         if len(answers) == len(lines):

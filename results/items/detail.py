@@ -12,13 +12,13 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from results.items.requests import RequestRow, requests_of
+from results.items.states import CACHED_CHUNKS, ItemRow, find
+from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import job_chunks
 from store.jobs import chunk_records, replies
 from store.records import Job
-from tasks.context import AppContext
-from tasks.jobs.items.requests import RequestRow, requests_of
-from tasks.jobs.items.states import CACHED_CHUNKS, ItemRow, find
 
 SLACK_SECONDS = 60.0
 """A chunk is stored so long after what stands in it, at the latest; and clocks of machines differ."""
@@ -77,14 +77,14 @@ def _judged(artifacts: Artifacts, sha256: str) -> npt.NDArray[np.int32]:
     return positions.astype(np.int32)
 
 
-def item(context: AppContext, job: Job, number: int) -> ItemDetails:
+def item(storage: Storage, job: Job, number: int) -> ItemDetails:
     """Return an item with all that it has asked and got.
 
     Raises:
         NotFoundError: the job has no such item.
         ConflictError: the job ended so long ago that only its artifacts have it.
     """
-    known, position = find(context, job, number)
+    known, position = find(storage, job, number)
     (row,) = known.reader.read(position, 1)
     end = known.rows([position], ["result", "error", "started_at", "ended_at"]).get(position)
     details = ItemDetails(**vars(known.item(position, row.custom_id, end)), columns=row.columns)
@@ -99,8 +99,8 @@ def item(context: AppContext, job: Job, number: int) -> ItemDetails:
             details.result = value
         details.error = orjson.loads(end["error"]) if end["error"] else None
         details.started_at, details.ended_at = end["started_at"], end["ended_at"]
-    details.turns = _turns(context, job, position, details)
-    with context.database.read() as session:
+    details.turns = _turns(storage, job, position, details)
+    with storage.database.read() as session:
         details.replies = [
             ReplyRow(reply.life, reply.turn, reply.kind, reply.body, reply.created_at)
             for reply in replies.of_item(session, job.id, position)
@@ -112,7 +112,7 @@ def item(context: AppContext, job: Job, number: int) -> ItemDetails:
     return details
 
 
-def _turns(context: AppContext, job: Job, position: int, end: ItemDetails) -> list[TurnRow]:
+def _turns(storage: Storage, job: Job, position: int, end: ItemDetails) -> list[TurnRow]:
     """Return the turns of an item.
 
     The turns of requests whose plan file does not have them are numbered by what is left, by stage and visit: each
@@ -120,12 +120,12 @@ def _turns(context: AppContext, job: Job, position: int, end: ItemDetails) -> li
     """
     turns: dict[tuple[int, int], TurnRow] = {}
     refused: set[tuple[int, int]] = set()
-    for life, number, judgement in _judgements(context, job, position, end):
+    for life, number, judgement in _judgements(storage, job, position, end):
         turns.setdefault((life, number), TurnRow(life, number)).judgements.append(judgement)
         if judgement.kind == "refused":
             refused.add((life, number))
     by_visit: dict[tuple[int, int, int], list[RequestRow]] = {}
-    for life, known, stage, request in requests_of(context, job, position):
+    for life, known, stage, request in requests_of(storage, job, position):
         if known is None:
             by_visit.setdefault((life, stage, request.visit), []).append(request)
         else:
@@ -145,18 +145,16 @@ def _turns(context: AppContext, job: Job, position: int, end: ItemDetails) -> li
     return [turns[key] for key in sorted(turns)]
 
 
-def _judgements(
-    context: AppContext, job: Job, position: int, end: ItemDetails
-) -> Iterator[tuple[int, int, JudgementRow]]:
+def _judgements(storage: Storage, job: Job, position: int, end: ItemDetails) -> Iterator[tuple[int, int, JudgementRow]]:
     """Yield life, turn and outcome of each judgement of an item."""
     until = None if end.ended_at is None else end.ended_at + SLACK_SECONDS
     since = None if end.started_at is None or end.life > 1 else end.started_at - SLACK_SECONDS
-    with context.database.read() as session:
+    with storage.database.read() as session:
         stored = chunk_records.of_job(session, job.id, "judgement", since=since, until=until)
     for chunk in stored:
-        places = _judged(context.artifacts, chunk.sha256) == position
+        places = _judged(storage.artifacts, chunk.sha256) == position
         if places.any():
-            for row in job_chunks.read(context.artifacts, chunk.sha256).filter(pa.array(places)).to_pylist():
+            for row in job_chunks.read(storage.artifacts, chunk.sha256).filter(pa.array(places)).to_pylist():
                 if row["kind"] in (job_chunks.HANGS, job_chunks.RECIPE):
                     continue
                 yield row["life"], row["turn"], JudgementRow(row["index"], row["kind"], orjson.loads(row["value"]))

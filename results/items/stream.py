@@ -8,18 +8,19 @@ from typing import Any
 import orjson
 
 from batchyard.errors import ConflictError, RequestError
+from batchyard.recipes import Recipe
 from batchyard.statuses import TERMINAL
+from results.items.ended import FinishedItem
+from results.items.events import events_of
+from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import job_chunks
 from store.jobs import chunk_records
 from store.jobs.chunk_records import JobChunkEntry
 from store.records import Job
-from tasks.context import AppContext
-from tasks.jobs.finishing.item_events import events_of
-from tasks.jobs.finishing.results import FinishedItem
 
 
-def lines(context: AppContext, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
+def lines(storage: Storage, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
     """Return a line of JSON for each ended item after the first `after` lines, at most `limit`, in pieces.
 
     Chunks are only ever added, so the same `after` always means the same line.
@@ -28,19 +29,17 @@ def lines(context: AppContext, job: Job, after: int, limit: int | None) -> Itera
         RequestError: there are fewer than `after` lines.
         ConflictError: the job ended so long ago that only its artifacts have the results.
     """
-    return _read(context, job, after, limit, lambda number, row: _line(row))
+    return _read(storage, job, after, limit, lambda number, row: _line(row))
 
 
-def event_lines(context: AppContext, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
+def event_lines(storage: Storage, recipe: Recipe[Any], job: Job, after: int, limit: int | None) -> Iterator[bytes]:
     """Return the events of each item that `lines` has one for, a line of JSON each, in pieces.
 
     `sequence` is the number of the item's line in `lines`, from 1: that of the last line, as `after`, reads on.
 
     Raises:
-        RequestError: as `lines`; or the job's recipe is not there any more.
-        ConflictError: as `lines`.
+        RequestError, ConflictError: as `lines`.
     """
-    recipe = context.recipes.recipe(job.recipe)
     options = recipe.options.model_validate(job.options)
 
     def lines_of(number: int, row: dict[str, Any]) -> bytes:
@@ -49,23 +48,23 @@ def event_lines(context: AppContext, job: Job, after: int, limit: int | None) ->
         item_events = events_of(recipe, options, FinishedItem.of(row))
         return b"".join(orjson.dumps({"sequence": number} | dict(event)) + b"\n" for event in item_events)
 
-    return _read(context, job, after, limit, lines_of)
+    return _read(storage, job, after, limit, lines_of)
 
 
 def _read(
-    context: AppContext, job: Job, after: int, limit: int | None, line: Callable[[int, dict[str, Any]], bytes]
+    storage: Storage, job: Job, after: int, limit: int | None, line: Callable[[int, dict[str, Any]], bytes]
 ) -> Iterator[bytes]:
-    stored = result_chunks(context, job)
+    stored = result_chunks(storage, job)
     available = sum(chunk.rows for chunk in stored)
     if after > available:
         raise RequestError(f"Invalid 'after': there are {available} lines so far.", code="invalid_value", param="after")
     stop = available if limit is None else min(after + limit, available)
-    return _sliced(context.artifacts, stored, after, stop, line)
+    return _sliced(storage.artifacts, stored, after, stop, line)
 
 
-def result_chunks(context: AppContext, job: Job) -> list[JobChunkEntry]:
+def result_chunks(storage: Storage, job: Job) -> list[JobChunkEntry]:
     """Return the result chunks of a job. Raises ConflictError if only its artifacts have the results."""
-    with context.database.read() as session:
+    with storage.database.read() as session:
         stored = chunk_records.of_job(session, job.id, "result")
     if job.status in TERMINAL and not stored and job.completed + job.failed + job.stuck:
         raise collected(job)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from results.items.stream import result_chunks
+from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import job_chunks
 from store.jobs.chunk_records import JobChunkEntry
 from store.records import Job
-from tasks.context import AppContext
-from tasks.jobs.items.results import result_chunks
 
 # Lines of results, and their bytes, that are read for a page.
 MIXED_ROWS, MIXED_BYTES = 2000, 16 * 1024 * 1024
@@ -27,21 +27,21 @@ class MixedItem(NamedTuple):
     scores: list[float]
 
 
-def page(context: AppContext, job: Job, after: int, limit: int) -> tuple[list[MixedItem], int | None]:
+def page(storage: Storage, job: Job, after: int, limit: int) -> tuple[list[MixedItem], int | None]:
     """Return at most `limit` completed items whose samples have different scores, after the first `after` lines of
-    `results.lines`, and the number of lines read or None if these were all.
+    `stream.lines`, and the number of lines read or None if these were all.
 
     At most MIXED_ROWS lines, or a little more than MIXED_BYTES, are read at a time.
 
     Raises:
         ConflictError: the job ended so long ago that only its artifacts have them.
     """
-    stored = result_chunks(context, job)
+    stored = result_chunks(storage, job)
     end = sum(chunk.rows for chunk in stored)
     stop = min(after + MIXED_ROWS, end)
     items: list[MixedItem] = []
     remaining = MIXED_BYTES
-    for line, row in enumerate(_ended_rows(context.artifacts, stored, after, stop), after + 1):
+    for line, row in enumerate(_ended_rows(storage.artifacts, stored, after, stop), after + 1):
         scores = _scores(row["result"]) if row["state"] == "completed" else []
         if len(set(scores)) > 1:
             items.append(MixedItem(row["number"], row["custom_id"], scores))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from batchyard.recipes import Ask, EndedItem, Flow, Item, Options, Result, recipe
-from tasks.jobs.finishing.item_events import events_of, notifies
-from tasks.jobs.finishing.results import FinishedItem
+from results.items.ended import FinishedItem
+from results.items.events import events_of, notifies
 
 
 class Notified(Options):

@@ -16,6 +16,8 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
+from results.items import states
+from results.items.states import ItemCursor
 from store import events
 from store.formats import job_chunks
 from store.jobs import chunk_records, lifecycle, replies
@@ -24,8 +26,6 @@ from store.records import Job
 from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import progress
-from tasks.jobs.items import states
-from tasks.jobs.items.states import ItemCursor
 from tasks.jobs.kinds.registry import kind_of_job
 
 MENDABLE = ("stuck", "failed")

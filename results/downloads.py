@@ -16,13 +16,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from results import rows as result_rows
+from results.rows import Entry, Filter, Raw, Rows
+from results.storage import Storage
+from results.table import SCHEMA, record
 from store import batches
 from store.formats.results import ResultRow
 from store.records import Batch
-from tasks.context import AppContext
-from tasks.finishing import result_rows
-from tasks.finishing.result_rows import Entry, Filter, Raw, Rows
-from tasks.steps.parquet import SCHEMA, record
 
 PIECE = 500
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -32,7 +32,7 @@ COLUMNS = [name for name in SCHEMA.names if name != "embedding"]
 Rowed = tuple[Entry, Raw]
 
 
-def rows(context: AppContext, batch: Batch, chosen: Filter, stack: ExitStack, *, merged: bool) -> Iterator[Rowed]:
+def rows(storage: Storage, batch: Batch, chosen: Filter, stack: ExitStack, *, merged: bool) -> Iterator[Rowed]:
     """Return the requests that a filter leaves. Files are opened in `stack` before anything is read.
 
     Args:
@@ -41,19 +41,19 @@ def rows(context: AppContext, batch: Batch, chosen: Filter, stack: ExitStack, *,
     Raises:
         NotFoundError, UnavailableError: as result_rows.opened does.
     """
-    rows = stack.enter_context(result_rows.opened(context, batch))
+    rows = stack.enter_context(result_rows.opened(storage, batch))
     if not merged:
         return rows.each(chosen)
     return _merged(
-        rows, chosen, [stack.enter_context(result_rows.opened(context, retry)) for retry in _retries(context, batch)]
+        rows, chosen, [stack.enter_context(result_rows.opened(storage, retry)) for retry in _retries(storage, batch)]
     )
 
 
-def _retries(context: AppContext, batch: Batch) -> list[Batch]:
+def _retries(storage: Storage, batch: Batch) -> list[Batch]:
     """Return the batches that retry a batch, or one that retries it, the oldest first."""
     known: dict[str, Batch] = {}
     pending = [batch.id]
-    with context.database.read() as session:
+    with storage.database.read() as session:
         while pending:
             ids = [
                 id_ for retry_ids in batches.retries(session, pending).values() for id_ in retry_ids if id_ not in known
