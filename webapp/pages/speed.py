@@ -73,7 +73,6 @@ def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) ->
     course = _Course.of(timeline)
     if batch.batchyard.state is not None:  # it has not ended: go on to now, at the speed that stands beside the chart
         course.extend(now, recent(timeline, now).rows)
-    measured_until = course.times[-1]
     early, late = _expected(course, batch)
     unit, size = next((unit, size) for unit, size in UNITS if course.times[-1] - start >= 3 * size or size == 1)
     x = [round((at - start) / size, 3) for at in course.times]
@@ -88,7 +87,7 @@ def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) ->
     )
     speed = Lines(title="Rows a second", x=x, series=[Series(name="rows/s over the minute before", y=course.rates)])
     due_at = batch.batchyard.due_at
-    is_near = due_at - start <= DEADLINE_SPANS * (measured_until - start)
+    is_near = due_at - start <= DEADLINE_SPANS * (course.times[-1] - start)
     marks = {"deadline": (due_at - start) / size} if is_near else {}
     looks = {"failed": 4, EXPECTED: 3}
     return [charts.over_time(block, unit=unit, marks=marks, looks=looks) for block in (requests, speed)]
