@@ -142,7 +142,7 @@ def shoot_paused(page: Page, server: ApiClient, path: Path) -> None:
         time.sleep(0.1)
     server.control(batch_id, "pause")
     page.goto(f"/batches/{batch_id}")
-    page.locator(".chart canvas").wait_for()
+    page.locator("#chart .drawing").wait_for()
     page.wait_for_timeout(3000)  # what the engine has is answered meanwhile
     shoot(page, "paused")
     server.cancel(batch_id)
@@ -199,7 +199,7 @@ def main() -> None:
         for batch_id in running:
             watch(server, batch_id)
         page.goto(f"/batches/{running[0]}")
-        page.locator(".chart canvas").wait_for()
+        page.locator("#chart .drawing").wait_for()
         shoot(page, "batch")
         shoot_paused(page, server, filmed)
         shoot_job(page, rollout(server, Path(folder)))
@@ -209,7 +209,7 @@ def main() -> None:
         page.emulate_media(color_scheme="dark")
         page.set_viewport_size(NARROW)
         page.goto(f"/batches/{running[0]}")
-        page.locator(".chart canvas").wait_for()
+        page.locator("#chart .drawing").wait_for()
         shoot(page, "batch-narrow")
         browser.close()
 

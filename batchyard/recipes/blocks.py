@@ -72,11 +72,15 @@ class Series(BaseModel):
 
 
 class Lines(_Block):
-    """A line for each series over the numbers `x`."""
+    """A line for each series over the numbers `x`.
+
+    The vertical axis covers `y_range`, such as (0, 1) for shares; None: what the values need.
+    """
 
     kind: Literal["lines"] = "lines"
     x: list[Number]
     series: list[Series]
+    y_range: tuple[Number, Number] | None = Field(None, exclude_if=lambda y_range: y_range is None)
 
     @model_validator(mode="after")
     def _lengths(self) -> Lines:
@@ -84,6 +88,8 @@ class Lines(_Block):
             for values in (series.y, series.low, series.high):
                 if values is not None and len(values) != len(self.x):
                     raise ValueError(f"series '{series.name}' has {len(values)} values, x has {len(self.x)}")
+        if self.y_range is not None and self.y_range[0] >= self.y_range[1]:
+            raise ValueError("y_range must go up")
         return self
 
 

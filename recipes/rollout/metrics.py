@@ -67,9 +67,10 @@ class Summary:
         """Return what more samples gain: pass@k, or where that is unknown best@k and worst@k."""
         n = self._options.n
         if "pass@1" in metrics:
-            title, sizes, names = "pass@k", passing.sizes(n), ["pass@{}", "pass^{}"]
+            title, sizes, names, y_range = "pass@k", passing.sizes(n), ["pass@{}", "pass^{}"], (0, 1)
         else:
             title, sizes, names = "best@k and worst@k", verl.sizes(n), ["best@{}/mean", "worst@{}/mean"]
+            y_range = None  # a reward may be any number
         sizes = [size for size in sizes if all(name.format(size) in metrics for name in names)]
         if len(sizes) < 2:
             return None
@@ -80,7 +81,7 @@ class Summary:
             if all(ends):
                 line.low, line.high = [end[0] for end in ends], [end[1] for end in ends]
             series.append(line)
-        return Lines(title=title, x=sizes, series=series)
+        return Lines(title=title, x=sizes, series=series, y_range=y_range)
 
     def _correct(self) -> Histogram | None:
         if not self._all.correct:

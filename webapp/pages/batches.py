@@ -66,7 +66,6 @@ def show(batch_id: str) -> ResponseReturnValue:
         source = files.find(session, batch.project_id, batch.input_file_id)
         creator = keys.named(session, batch.project_id, {batch.created_by}) if batch.created_by else {}
     ended, shown = batch.status in TERMINAL, to_wire([batch])[0]
-    series = speed.chart(shown, timeline, now)
     variables: dict[str, Any] = {
         "now": now,
         "batch": shown,
@@ -77,8 +76,7 @@ def show(batch_id: str) -> ResponseReturnValue:
         "ended": ended,
         "steps": steps(batch, records),
         "speed": speed.average(timeline) if ended else speed.recent(timeline, now),
-        "series": series,
-        "plain_charts": speed.plain_charts(series),
+        "charts": speed.draw(shown, timeline, now),
         "before": _before(shown),
         "paused": int(batch.paused_at is not None),
         "poll": f"{flask.request.path}?{urlencode({**flask.request.args, 'seen': stamp})}",

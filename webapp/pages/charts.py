@@ -6,8 +6,8 @@ A chart has a size in abstract units, which `templates/charts.html` scales. Colo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,8 @@ MAX_BARS = 64
 MAX_SIDE = 24
 MAX_SERIES = 12
 MAX_ROWS = 200
+MAX_MARKED = 24
+"""Most points of a line that are drawn as circles."""
 LABEL = 20
 """Most characters of a label."""
 SMALLEST = 1e-200
@@ -56,7 +58,7 @@ class Box:
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A series of a chart of lines: its path, its points, and the path of its band.
+    """A series of a chart of lines: its path, its points if they are few, and the path of its band.
 
     `index` chooses its look.
     """
@@ -72,14 +74,15 @@ class ChartLine:
 class Chart:
     """A block to be drawn.
 
-    Its values stand in a table, too: all of it if it has no shapes. `more` says what is not shown, `problem` why
-    nothing is.
+    Its values stand in a table, too: all of it if it has no shapes. `rules` are heights of lines from left to right,
+    `marks` places of lines from top to bottom. `more` says what is not shown, `problem` why nothing is.
     """
 
     title: str
     height: float = 0.0
     boxes: list[Box] = field(default_factory=list)
     rules: list[float] = field(default_factory=list)
+    marks: list[float] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
     lines: list[ChartLine] = field(default_factory=list)
     left: float = 0.0
@@ -211,7 +214,87 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _lines(block: Lines) -> Chart:
-    """Draw a line a series, over its band if it has one."""
+    """Draw a line a series, with a label for each point that has room for one."""
+    chart = _lines_table(block)
+    frame = _frame(block)
+    if frame is None:
+        return chart
+    places = _places(block.x, frame.left + 10, frame.right - 10)
+    last = -math.inf
+    for place, x in sorted(zip(places, block.x, strict=True)):
+        width = CHARACTER * len(figure(x)) + 6
+        if place - last >= width:
+            chart.texts.append(Text(place, frame.bottom + 18, figure(x)))
+            last = place
+    _draw_series(chart, block, frame, places)
+    return chart
+
+
+def over_time(block: Lines, *, unit: str, marks: Mapping[str, float], looks: Mapping[str, int]) -> Chart:
+    """Draw lines over the time since a start, on an axis of round numbers of a `unit`.
+
+    Args:
+        marks: times with a dashed line each, by their names.
+        looks: number of the look of a series, by its name; others are numbered as they stand.
+    """
+    chart = _lines_table(block)
+    frame = _frame(block)
+    if frame is None:
+        return chart
+    low, high = 0.0, max(*block.x, *marks.values())
+
+    def to_x(time: float) -> float:
+        return round(frame.left + (frame.right - frame.left) * ((time - low) / ((high - low) or 1.0)), 2)
+
+    ticks = [tick for tick in _ticks(low, high) if tick <= high] if high > low else [0.0]
+    for tick in ticks:
+        label = f"{figure(tick)} {unit}" if tick == ticks[-1] else figure(tick)
+        chart.texts.append(_within(to_x(tick), frame.bottom + 18, label))
+    for name, time in marks.items():
+        chart.marks.append(to_x(time))
+        chart.texts.append(_within(to_x(time), frame.top - 4, name))
+    _draw_series(chart, block, frame, [to_x(time) for time in block.x])
+    chart.lines = [replace(line, index=looks.get(line.name, line.index)) for line in chart.lines]
+    return chart
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The rectangle of a chart of lines, and the round numbers of its vertical axis."""
+
+    left: float
+    ticks: list[float]
+    right: float = WIDTH - 14
+    top: float = 14.0
+    bottom: float = 178.0
+
+    def to_y(self, value: float) -> float:
+        share = (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+        return round(self.bottom - (self.bottom - self.top) * share, 2)
+
+
+def _frame(block: Lines) -> _Frame | None:
+    """Return the frame that holds all values, and the block's range; None if there are no values."""
+    values = [
+        value
+        for one in block.series[:MAX_SERIES]
+        for column in (one.y, one.low or [], one.high or [])
+        for value in column
+        if value is not None
+    ]
+    if not values or not block.x:
+        return None
+    low, high = min(values), max(values)
+    if block.y_range is not None:
+        low, high = min(low, block.y_range[0]), max(high, block.y_range[1])
+    elif 0 <= low <= high / 2:
+        low = 0.0
+    ticks = _ticks(low, high)
+    return _Frame(14 + CHARACTER * max(len(figure(tick)) for tick in ticks), ticks)
+
+
+def _lines_table(block: Lines) -> Chart:
+    """Return a chart of lines that has only its values, in a table."""
     series = block.series[:MAX_SERIES]
     columns = [
         "",
@@ -221,49 +304,31 @@ def _lines(block: Lines) -> Chart:
     chart = _with_values(Chart(block.title), columns, rows)
     if len(block.series) > MAX_SERIES:
         chart.more = f"The first {MAX_SERIES} of {len(block.series)} series are drawn."
-    values = [
-        value
-        for one in series
-        for column in (one.y, one.low or [], one.high or [])
-        for value in column
-        if value is not None
-    ]
-    if not values or not block.x:
-        return chart
-    low, high = min(values), max(values)
-    if 0 <= low <= high / 2:
-        low = 0.0
-    ticks = _ticks(low, high)
-    names = [figure(tick) for tick in ticks]
-    left = 14 + CHARACTER * max(map(len, names))
-    top, bottom, right = 10.0, 178.0, WIDTH - 14
-    chart.left, chart.height = left, bottom + 24
-
-    def to_y(value: float) -> float:
-        return round(bottom - (bottom - top) * ((value - ticks[0]) / (ticks[-1] - ticks[0])), 2)
-
-    places = _places(block.x, left + 10, right - 10)
-    chart.rules = [to_y(tick) for tick in ticks]
-    chart.texts = [Text(left - 8, to_y(tick) + 4, name, "end") for tick, name in zip(ticks, names, strict=True)]
-    last = -math.inf
-    for place, x in sorted(zip(places, block.x, strict=True)):
-        width = CHARACTER * len(figure(x)) + 6
-        if place - last >= width:
-            chart.texts.append(Text(place, bottom + 18, figure(x)))
-            last = place
-    for index, one in enumerate(series):
-        points = [(place, to_y(y)) for place, y in zip(places, one.y, strict=True) if y is not None]
-        band = ""
-        if one.low and one.high:
-            ends = [
-                (place, to_y(below), to_y(above))
-                for place, below, above in zip(places, one.low, one.high, strict=True)
-                if below is not None and above is not None
-            ]
-            outline = [(x, y) for x, _, y in ends] + [(x, y) for x, y, _ in reversed(ends)]
-            band = _path(outline) + "Z" if len(ends) > 1 else ""
-        chart.lines.append(ChartLine(index, one.name, _path(points), points, band))
     return chart
+
+
+def _draw_series(chart: Chart, block: Lines, frame: _Frame, places: Sequence[float]) -> None:
+    """Add the rules, and each series over its band if it has one."""
+    chart.left, chart.height = frame.left, frame.bottom + 24
+    chart.rules = [frame.to_y(tick) for tick in frame.ticks]
+    chart.texts += [Text(frame.left - 8, frame.to_y(tick) + 4, figure(tick), "end") for tick in frame.ticks]
+    for index, one in enumerate(block.series[:MAX_SERIES]):
+        points = [(place, frame.to_y(y)) for place, y in zip(places, one.y, strict=True) if y is not None]
+        marked = points if len(points) <= MAX_MARKED else []
+        chart.lines.append(ChartLine(index, one.name, _path(points), marked, _band(one, frame, places)))
+
+
+def _band(series: Series, frame: _Frame, places: Sequence[float]) -> str:
+    """Return the path around what is between a series' low and high; empty if it has no two of them."""
+    if not series.low or not series.high:
+        return ""
+    ends = [
+        (place, frame.to_y(below), frame.to_y(above))
+        for place, below, above in zip(places, series.low, series.high, strict=True)
+        if below is not None and above is not None
+    ]
+    outline = [(x, y) for x, _, y in ends] + [(x, y) for x, y, _ in reversed(ends)]
+    return _path(outline) + "Z" if len(ends) > 1 else ""
 
 
 def _at(series: Series, index: int) -> list[float | None]:

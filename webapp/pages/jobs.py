@@ -1,4 +1,4 @@
-"""/jobs/<id>: one job with its progress, stages, metrics, charts, items, files and actions."""
+"""/jobs/<id>: one job with its progress and actions, and its report, items, files or options, each on a tab."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from store import events
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
-from store.records import Batch, Job
+from store.records import Batch, File, Job
 from tasks.jobs.finishing.artifacts import RESULTS
 from tasks.jobs.kinds import registry as kinds
 from tasks.jobs.kinds.kind import ChildRow
@@ -48,6 +48,7 @@ SAMPLES = "samples"
 """A counter of jobs whose items have scored samples, as recipe `rollout` counts them."""
 
 
+Tab: TypeAlias = Literal["errors", "report", "jobs", "items", "files", "options"]
 Mixed: TypeAlias = Literal["sometimes_right"]
 MIXED: Mixed = "sometimes_right"
 
@@ -81,47 +82,92 @@ def title(job: Job) -> str:
     return job.name or (f"{job.recipe}: {job.input_name}" if job.input_name else job.recipe)
 
 
+class JobParams(BaseModel):
+    tab: Tab | None = Field(None, description="None: the first that the job has")
+
+
 @routes.get("")
 def show(job_id: str) -> ResponseReturnValue:
     """Show the page. For htmx: its live part, or a reload of the page once the job has ended."""
-    context = current_context()
-    job = get_job(job_id)
+    job, chosen = get_job(job_id), query(JobParams).tab
     live = "HX-Request" in flask.request.headers
     if live and job.status in TERMINAL:
         return Response(headers={"HX-Refresh": "true"})
-    with context.database.read() as session:
-        records, _ = events.page(session, job, after=None, limit=MAX_EVENTS)
-        batches = [batch for _, batch in job_records.stage_batches(session, [job.id])[job.id] if batch is not None]
-    data = to_wire([job])[0]
-    stages = _stages(data, batches)
-    children = kinds.children(context, job)
-    variables: dict[str, Any] = {
-        "now": time.time(),
-        "job": data,
-        "title": title(job),
-        "ended": job.status in TERMINAL,
-        "steps": steps(job, records),
-        "stages": stages,
-        "children": children,
-        "child_metrics": _common_metrics(children),
-        "speed": [_total(stages, name) for name in ("rows_per_second", "tokens_per_second")],
-    }
+    page = _JobPage(job)
     if live:
-        return flask.render_template("job_live.html", **variables)
-    chosen = ItemFilter()
-    listed = _mixed_first(job, chosen)
-    return flask.render_template(
-        "job.html",
-        **variables,
-        **_list_variables(job, chosen, listed),
-        needing=_needing(job),
-        record=job,
-        main=_main(job),
-        groups=metrics.groups(job.metrics),
-        charts=_charts(job),
-        max_errors=MAX_ERRORS,
-        once=secrets.token_hex(16),
-    )
+        return flask.render_template("job_jobs.html" if chosen == "jobs" else "job_live.html", **page.variables())
+    return page.render(chosen)
+
+
+@routes.get("/items")
+def items(job_id: str) -> ResponseReturnValue:
+    """Show the page with the items of a state. For htmx: only them, without the page."""
+    job, chosen = get_job(job_id), query(ItemFilter)
+    if "HX-Request" not in flask.request.headers:
+        return _JobPage(job).render("items", chosen)
+    return flask.render_template("items_table.html", **_list_variables(job, chosen, _list(job, chosen)))
+
+
+class _JobPage:
+    """The page of a job: what stands on all its tabs, and one of them."""
+
+    def __init__(self, job: Job) -> None:
+        context = current_context()
+        self._job = job
+        self._data = to_wire([job])[0]
+        self._children = kinds.children(context, job)
+        with context.database.read() as session:
+            self._events, _ = events.page(session, job, after=None, limit=MAX_EVENTS)
+            stage_batches = job_records.stage_batches(session, [job.id])[job.id]
+            self._view = lifecycle.find_artifact(session, job.project_id, job.id, VIEW)
+        self._stages = _stages(self._data, [batch for _, batch in stage_batches if batch is not None])
+
+    def variables(self) -> dict[str, Any]:
+        """Return what stands on all tabs."""
+        return {
+            "now": time.time(),
+            "job": self._data,
+            "title": title(self._job),
+            "ended": self._job.status in TERMINAL,
+            "stages": self._stages,
+            "children": self._children,
+            "child_metrics": _common_metrics(self._children),
+            "speed": [_total(self._stages, name) for name in ("rows_per_second", "tokens_per_second")],
+        }
+
+    def _tabs(self) -> dict[Tab, str]:
+        """Return the tabs that the job has, with their labels."""
+        report = self._data.batchyard.report
+        there: dict[Tab, bool] = {
+            "errors": bool(self._data.errors),
+            "report": self._view is not None or bool(self._job.metrics) or report is not None,
+            "jobs": bool(self._children),
+            "items": bool(self._job.total) and not self._children,
+            "files": True,
+            "options": True,
+        }
+        return {tab: tab.capitalize() for tab, is_there in there.items() if is_there}
+
+    def render(self, chosen: Tab | None, filtered: ItemFilter | None = None) -> str:
+        """Render the page with a tab, or with its first one if it does not have that.
+
+        Args:
+            filtered: which items tab "items" shows; None: those that somebody should look at first.
+        """
+        job, tabs = self._job, self._tabs()
+        tab = chosen if chosen in tabs else next(iter(tabs))
+        variables = self.variables() | {"tabs": tabs, "tab": tab, "main": _main(job), "once": secrets.token_hex(16)}
+        if tab == "report":
+            variables |= {"groups": metrics.groups(job.metrics), "charts": _charts(self._view)}
+        elif tab == "items":
+            first, filtered = filtered is None, filtered or ItemFilter()
+            listed = _mixed_first(job, filtered) if first else _list(job, filtered)
+            variables |= _list_variables(job, filtered, listed) | {"needing": _needing(job) if first else []}
+        elif tab == "options":
+            variables["steps"] = steps(job, self._events)
+        return flask.render_template(
+            "job.html", **variables, label=tabs[tab], input_name=job.input_name, max_errors=MAX_ERRORS
+        )
 
 
 def _stages(job: JobObject, records: list[Batch]) -> list[tuple[Any, BatchObject | None]]:
@@ -154,17 +200,14 @@ def _main(job: Job) -> str:
         return RESULTS
 
 
-def _charts(job: Job) -> list[Chart]:
+def _charts(view: File | None) -> list[Chart]:
     """Return the charts of an ended job's view."""
-    context = current_context()
-    with context.database.read() as session:
-        file = lifecycle.find_artifact(session, job.project_id, job.id, VIEW)
-    if file is None:
+    if view is None:
         return []
-    if file.bytes > MAX_VIEW_BYTES:
-        return [Chart(VIEW, problem=f"is too large to be drawn: {file.bytes:,} bytes")]
+    if view.bytes > MAX_VIEW_BYTES:
+        return [Chart(VIEW, problem=f"is too large to be drawn: {view.bytes:,} bytes")]
     try:
-        return charts.of_view(orjson.loads(context.artifacts.read(file.sha256)))
+        return charts.of_view(orjson.loads(current_context().artifacts.read(view.sha256)))
     except (orjson.JSONDecodeError, BatchyardError) as error:
         return [Chart(VIEW, problem=f"cannot be read: {error}")]
 
@@ -209,15 +252,6 @@ def _list_variables(job: Job, chosen: ItemFilter, listed: ItemList) -> dict[str,
         "listed": listed,
         "states": [*([MIXED] if SAMPLES in job.counters else []), *ITEM_STATES],
     }
-
-
-@routes.get("/items")
-def items(job_id: str) -> ResponseReturnValue:
-    """Show items by state. For htmx: only them, without the page."""
-    job = get_job(job_id)
-    chosen = query(ItemFilter)
-    template = "items_table.html" if "HX-Request" in flask.request.headers else "items.html"
-    return flask.render_template(template, title=title(job), **_list_variables(job, chosen, _list(job, chosen)))
 
 
 @routes.get("/input")

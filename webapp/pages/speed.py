@@ -1,12 +1,12 @@
-"""How fast a batch goes: its rate now or its average, and the chart of its answers, failures, forecast and deadline."""
+"""How fast a batch goes: its rate now or its average, and charts of its answers, failures, forecast and deadline."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
+from batchyard.recipes.blocks import Lines, Series
 from store.speeds import RECENT_SECONDS
 from webapp.pages import charts
 from webapp.pages.charts import Chart
@@ -16,9 +16,9 @@ MIN_SECONDS = 1.0
 """Answers arrive about once a second: a rate over less than that would say more than was measured."""
 DEADLINE_SPANS = 2.5
 """The chart reaches to the deadline if that makes it at most this many times as wide."""
-
-PLAIN_POINTS = 40
-"""Most points of a line that is drawn without a script."""
+UNITS = (("h", 3600), ("min", 60), ("s", 1))
+"""Units of the time since the start, with their seconds. The chart has the largest of which it covers three."""
+EXPECTED = "expected"
 
 
 @dataclass(frozen=True)
@@ -65,65 +65,73 @@ def rates(timeline: Sequence[Sequence[float]]) -> list[float | None]:
     return values
 
 
-def chart(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) -> str:
-    """Return the data of a batch's chart as JSON; empty before its first answer."""
+def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) -> list[Chart]:
+    """Return the charts of a batch: its requests, and its rows a second. None before its first answer."""
     if len(timeline) < 2:
-        return ""
-    times = [point[0] for point in timeline]
-    answered: list[float | None] = [point[1] for point in timeline]
-    # A timeline that an older version has stored has no failures.
-    failed: list[float | None] = [point[3] if len(point) > 3 else None for point in timeline]
-    rate, ours, total = rates(timeline), batch.batchyard, batch.request_counts.total
-    if (
-        ours.state is not None
-    ):  # it has not ended: the chart goes on to this moment, with the speed that is shown beside it
-        rows = recent(timeline, now).rows
-        times.append(round(max(now, times[-1]), 1))
-        answered.append(answered[-1])
-        failed.append(failed[-1])
-        rate.append(None if rows is None else round(rows, 1))
-    early: list[float | None] = [None] * len(times)
-    late = early.copy()
-    if ours.eta_earliest_seconds is not None and ours.eta_latest_seconds is not None and total:
-        done = timeline[-1][1]
-        early[-1] = late[-1] = done
-        ahead = sorted({ours.eta_earliest_seconds, ours.eta_latest_seconds} - {0.0})
-        times += [round(times[-1] + seconds, 1) for seconds in ahead]
-        early += [_line(done, total, seconds, ours.eta_earliest_seconds) for seconds in ahead]
-        late += [_line(done, total, seconds, ours.eta_latest_seconds) for seconds in ahead]
-        for values in (answered, failed, rate):
-            values += [None] * len(ahead)
-    deadline = ours.due_at if ours.due_at - times[0] <= DEADLINE_SPANS * (times[-1] - times[0]) else None
-    return json.dumps({"deadline": deadline, "data": [times, answered, failed, rate, early, late]})
-
-
-def plain_charts(series: str) -> list[Chart]:
-    """Return the chart as shapes, for visitors without scripts: answers and failures, and rows a second."""
-    if not series:
         return []
-    times, *columns = json.loads(series)["data"][:4]
-    known = [index for index, value in enumerate(columns[0]) if value is not None]
-    step = max(1, math.ceil(len(known) / (PLAIN_POINTS - 1)))
-    chosen = sorted({*known[::step], known[-1]})
-    unit, size = ("minutes", 60) if times[chosen[-1]] - times[0] >= 600 else ("seconds", 1)
-    x = [round((times[index] - times[0]) / size, 1) for index in chosen]
-    answered, failed, rows = ([column[index] for index in chosen] for column in columns)
-    return charts.of_view(
-        [
-            {
-                "kind": "lines",
-                "title": f"Requests, by {unit} since the start",
-                "x": x,
-                "series": [{"name": "answered", "y": answered}, {"name": "failed", "y": failed}],
-            },
-            {
-                "kind": "lines",
-                "title": f"Rows a second, by {unit} since the start",
-                "x": x,
-                "series": [{"name": "rows/s", "y": rows}],
-            },
-        ]
+    start = timeline[0][0]
+    course = _Course.of(timeline)
+    if batch.batchyard.state is not None:  # it has not ended: go on to now, at the speed that stands beside the chart
+        course.extend(now, recent(timeline, now).rows)
+    early, late = _expected(course, batch)
+    unit, size = next((unit, size) for unit, size in UNITS if course.times[-1] - start >= 3 * size or size == 1)
+    x = [round((at - start) / size, 3) for at in course.times]
+    requests = Lines(
+        title="Requests",
+        x=x,
+        series=[
+            Series(name="answered", y=course.answered),
+            Series(name="failed", y=course.failed),
+            *([Series(name=EXPECTED, y=[None] * len(x), low=late, high=early)] if early else []),
+        ],
     )
+    speed = Lines(title="Rows a second", x=x, series=[Series(name="rows/s over the minute before", y=course.rates)])
+    due_at = batch.batchyard.due_at
+    is_near = due_at - start <= DEADLINE_SPANS * (course.times[-1] - start)
+    marks = {"deadline": (due_at - start) / size} if is_near else {}
+    looks = {"failed": 4, EXPECTED: 3}
+    return [charts.over_time(block, unit=unit, marks=marks, looks=looks) for block in (requests, speed)]
+
+
+@dataclass
+class _Course:
+    """What was measured of a batch over time. A timeline that an older version has stored has no failures."""
+
+    times: list[float]
+    answered: list[float | None]
+    failed: list[float | None]
+    rates: list[float | None]
+
+    @classmethod
+    def of(cls, timeline: Sequence[Sequence[float]]) -> Self:
+        failed = [point[3] if len(point) > 3 else None for point in timeline]
+        return cls([point[0] for point in timeline], [point[1] for point in timeline], failed, rates(timeline))
+
+    def extend(self, now: float, rate: float | None) -> None:
+        """Go on to `now` with what was answered so far."""
+        self.times.append(max(now, self.times[-1]))
+        self.answered.append(self.answered[-1])
+        self.failed.append(self.failed[-1])
+        self.rates.append(None if rate is None else round(rate, 1))
+
+
+def _expected(course: _Course, batch: BatchObject) -> tuple[list[float | None], list[float | None]]:
+    """Add the times of a forecast to a course. Return what is answered by then at the earliest and at the latest.
+
+    Both are empty if there is no forecast.
+    """
+    ours, total, done = batch.batchyard, batch.request_counts.total, course.answered[-1]
+    earliest, latest = ours.eta_earliest_seconds, ours.eta_latest_seconds
+    if earliest is None or latest is None or not total or done is None:
+        return [], []
+    ahead = sorted({earliest, latest} - {0.0})
+    before: list[float | None] = [None] * (len(course.times) - 1)
+    early = [*before, done, *(_line(done, total, seconds, earliest) for seconds in ahead)]
+    late = [*before, done, *(_line(done, total, seconds, latest) for seconds in ahead)]
+    course.times += [course.times[-1] + seconds for seconds in ahead]
+    for values in (course.answered, course.failed, course.rates):
+        values += [None] * len(ahead)
+    return early, late
 
 
 def _line(done: float, total: float, seconds: float, end: float) -> float:

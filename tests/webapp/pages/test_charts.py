@@ -42,7 +42,8 @@ def test_a_bar_is_as_long_as_its_value() -> None:
 def test_lines_stay_in_the_picture(values: list[float | None]) -> None:
     drawn = chart(kind="lines", x=list(range(len(values))), series=[{"name": "a", "y": values}])
     for line in drawn.lines:
-        assert all(0 <= x <= WIDTH and 0 <= y <= drawn.height for x, y in line.points)
+        points = [tuple(map(float, point.split(","))) for point in line.path.removeprefix("M").split("L") if point]
+        assert all(0 <= x <= WIDTH and 0 <= y <= drawn.height for x, y in points)
 
 
 def test_a_line_has_its_values_between_named_rules_and_a_band() -> None:
@@ -57,6 +58,21 @@ def test_a_line_has_its_values_between_named_rules_and_a_band() -> None:
     assert line.band.count("L") == 5
     assert drawn.columns == ["", "pass@k", "low", "high"]
     assert drawn.rows[1] == ["4", "0.75", "0.7", "0.8"]
+
+
+def test_shares_have_the_whole_axis_from_0_to_1_and_values_beyond_it_stretch_it() -> None:
+    def names(*y: float) -> list[str]:
+        drawn = chart(kind="lines", x=[1, 2], series=[{"name": "pass@k", "y": list(y)}], y_range=[0, 1])
+        return [text.text for text in drawn.texts if text.anchor == "end"]
+
+    assert names(0.91, 0.93) == names(0.01, 0.02) == ["0", "0.25", "0.5", "0.75", "1"]
+    assert names(0.5, 2)[-1] == "2"
+
+
+def test_many_points_are_a_line_without_circles() -> None:
+    for number, circles in ((24, 24), (25, 0)):
+        drawn = chart(kind="lines", x=list(range(number)), series=[{"name": "a", "y": [1] * number}])
+        assert len(drawn.lines[0].points) == circles and drawn.lines[0].path.count("L") == number - 1
 
 
 def test_a_cell_is_darker_the_higher_it_is_and_none_is_empty() -> None:
@@ -80,6 +96,7 @@ def test_a_table_shows_few_digits() -> None:
         ({"kind": "bars", "title": "Shares", "labels": ["a"], "values": [float("nan")]}, "finite"),
         ({"kind": "matrix", "title": "Shares", "rows": ["a"], "columns": ["b"], "values": [[1, 2]]}, "1 rows of 1"),
         ({"kind": "lines", "title": "Shares", "x": [1], "series": [{"name": "a", "y": []}]}, "'a' has 0 values"),
+        ({"kind": "lines", "title": "Shares", "x": [], "series": [], "y_range": [1, 0]}, "y_range must go up"),
         ({"title": "Shares"}, "kind"),
     ],
 )

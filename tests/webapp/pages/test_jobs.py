@@ -49,6 +49,9 @@ VIEW = [
 ]
 
 
+TABS = ("?tab=report", "?tab=items", "?tab=files", "?tab=options")
+
+
 def project_of(context: AppContext) -> str:
     with context.database.read() as session:
         return session.scalars(select(Project.id).where(Project.name == "default")).one()
@@ -105,8 +108,8 @@ def test_a_jobs_page_counts_items_and_follows_each_stage(client: FlaskClient, jo
     assert "2 of 6 items (33.3 %), 1 failed" in words
     assert "argue Running 3 2 66.7 % 0 10 0.49 s 0.49 s 0.49 s n = 2" in words
     assert "samples 2" in words
-    assert "Completion window 24h" in words
-    assert '{ "n": 3 }' in words or "n 3" in words
+    options = text_of(client.get(f"/jobs/{job.job.id}?tab=options").text)
+    assert "Completion window 24h" in options and "n 3" in options
 
 
 def test_the_live_part_alone_is_fetched_until_the_job_ends(client: FlaskClient, job: Written) -> None:
@@ -218,7 +221,7 @@ def test_items_that_did_not_complete_are_retried_after_one_more_question_and_onc
     assert "Retry 1 of 2 selected?" in question and "has not ended" in question
     form = {"csrf": csrf_of(client), "action": "retry", "once": "1", "id": job.job.id}
     assert [client.post("/selected", data=form).status_code for _ in range(2)] == [303, 303]
-    assert client.get(path).text.count("Retried by") == 2
+    assert len(re.findall(r"retried by <a[^>]*>[^<]*</a>, <a", client.get(path).text)) == 1
 
 
 def test_items_are_listed_by_state_and_id_page_by_page(
@@ -292,7 +295,7 @@ def test_long_after_its_end_a_job_refers_to_its_files(client: FlaskClient, conte
     end(job)
     with context.database.write() as session:
         session.execute(delete(JobChunk))
-    for path in ("", "/items", "/items/0"):
+    for path in ("?tab=items", "/items", "/items/0"):
         answer = client.get(f"/jobs/{job.job.id}{path}")
         assert answer.status_code == 200
         assert "its results are in its artifacts now" in answer.text
@@ -353,7 +356,7 @@ def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
     window = Visit(browser, served, viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = window.sign_in(key)
     needing = (f"/jobs/{job.job.id}/items/{NUMBERS[position]}" for position in (4, 5))
-    shown = (f"/jobs/{one.id}{tail}" for one in (job.job, nasty) for tail in ("", "/items", "/items/3"))
+    shown = (f"/jobs/{one.id}{tail}" for one in (job.job, nasty) for tail in ("", *TABS, "/items", "/items/3"))
     for path in ("/", *shown, *needing):
         page.goto(path)
         window.check_accessibility()
@@ -366,10 +369,10 @@ def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
         assert filter_ is not None and filter_["height"] < 50, "it is one row"
     page.goto(f"/jobs/{nasty.id}/items/3")
     assert all(text in page.locator("main").inner_text() for text in NASTY)
-    page.goto(f"/jobs/{job.job.id}")
+    page.goto(f"/jobs/{job.job.id}?tab=items")
     page.get_by_label("State").select_option("failed")
     expect(page.locator("#items")).to_contain_text("no_answer")  # without loading the page again
-    assert page.url.endswith(job.job.id)
+    assert page.url.endswith("?tab=items")
     window.context.close()
     assert window.problems == []
 

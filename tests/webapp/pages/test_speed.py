@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from webapp.pages import speed
+from webapp.pages.charts import Chart
+from webapp.pages.formats import NOTHING
 from webapp.pages.speed import Rates
 from webapp.wire.batches import BatchObject
 
@@ -55,39 +56,56 @@ def shown(**ours: Any) -> BatchObject:
     return batch  # type: ignore[no-any-return]
 
 
-def test_the_chart_has_failures_the_deadline_and_a_band_where_the_end_is_expected() -> None:
-    chart = json.loads(
-        speed.chart(shown(state="running", eta_earliest_seconds=50.0, eta_latest_seconds=100.0), EVEN, 1110.0)
-    )
-    times, answered, failed, rate, early, late = chart["data"]
-    assert len({len(values) for values in chart["data"]}) == 1
-    assert times[-3:] == [1110.0, 1160.0, 1210.0]
-    assert answered[-3:] == [1000, None, None] and failed[-3:] == [100, None, None]
-    assert rate[-3] == pytest.approx(speed.recent(EVEN, 1110.0).rows, abs=0.05)
-    assert early[-4:] == [None, 1000, 2000, 2000]
-    assert late[-4:] == [None, 1000, 1500, 2000]
-    assert chart["deadline"] == 1300
+RUNNING = {"state": "running", "eta_earliest_seconds": 50.0, "eta_latest_seconds": 100.0}
 
 
-def test_the_chart_is_drawn_for_visitors_without_scripts() -> None:
+def labels(chart: Chart) -> list[str]:
+    """The labels below a chart, from left to right."""
+    return [text.text for text in sorted(chart.texts, key=lambda text: text.x) if text.y > 190]
+
+
+def test_the_charts_have_failures_the_deadline_and_a_band_where_the_end_is_expected() -> None:
+    requests, rates = speed.draw(shown(**RUNNING), EVEN, 1110.0)
+    assert requests.columns == ["", "answered", "failed", "expected", "low", "high"]
+    assert requests.rows[-3:] == [
+        ["1.833", "1,000", "100", NOTHING, "1,000", "1,000"],
+        ["2.667", NOTHING, NOTHING, NOTHING, "1,500", "2,000"],
+        ["3.5", NOTHING, NOTHING, NOTHING, "2,000", "2,000"],
+    ]
+    assert float(rates.rows[-3][1]) == pytest.approx(speed.recent(EVEN, 1110.0).rows, abs=0.05)
+    answered, failed, expected = requests.lines
+    assert failed.index != answered.index and expected.band.endswith("Z")
+    (deadline,) = requests.marks
+    assert answered.points[-1][0] < deadline
+    assert "deadline" in [text.text for text in requests.texts]
+
+
+def test_what_was_answered_never_falls_in_the_chart() -> None:
     long = timeline(*((1010.0 + 20 * number, 50) for number in range(200)))
-    for points, unit in ((EVEN, "seconds"), (long, "minutes")):
-        for batch in (shown(), shown(state="running", eta_earliest_seconds=50.0, eta_latest_seconds=100.0)):
-            counted, rates = speed.plain_charts(speed.chart(batch, points, points[-1][0] + 1))
-            assert counted.title == f"Requests, by {unit} since the start"
-            answered, failed = counted.lines
-            assert 15 <= len(answered.points) == len(failed.points) <= speed.PLAIN_POINTS
-            heights = [y for _, y in answered.points]
-            assert heights == sorted(heights, reverse=True) and heights[0] > heights[-1]
-            assert rates.lines[0].points
-    assert speed.plain_charts("") == []
+    requests, _ = speed.draw(shown(), long, long[-1][0])
+    heights = [float(point.partition(",")[2]) for point in requests.lines[0].path.removeprefix("M").split("L")]
+    assert heights == sorted(heights, reverse=True) and heights[0] > heights[-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit"), [(0.02, "s"), (1.0, "s"), (170.0, "s"), (200.0, "min"), (7000.0, "min"), (90_000.0, "h")]
+)
+def test_the_times_below_a_chart_differ_and_the_last_says_their_unit(seconds: float, unit: str) -> None:
+    points = timeline((1000.0 + seconds / 2, 500), (1000.0 + seconds, 500))
+    for chart in speed.draw(shown(due_at=10**9), points, points[-1][0]):
+        words = labels(chart)
+        assert len(set(words)) == len(words) >= 3, words
+        assert [word for word in words if word.endswith(f" {unit}")] == [words[-1]]
 
 
 def test_a_deadline_far_away_does_not_squeeze_the_chart() -> None:
-    assert json.loads(speed.chart(shown(due_at=90_000), EVEN, 1110.0))["deadline"] is None
-    assert speed.chart(shown(), EVEN[:1], 1110.0) == ""
+    assert [chart.marks for chart in speed.draw(shown(due_at=90_000), EVEN, 1110.0)] == [[], []]
+
+
+def test_there_is_no_chart_before_the_first_answer() -> None:
+    assert speed.draw(shown(), EVEN[:1], 1110.0) == speed.draw(shown(), [], 1110.0) == []
 
 
 def test_the_chart_of_an_older_batch_has_no_failures() -> None:
-    older = [point[:3] for point in EVEN]
-    assert json.loads(speed.chart(shown(), older, 1110.0))["data"][2] == [None] * len(older)
+    requests, _ = speed.draw(shown(), [point[:3] for point in EVEN], 1110.0)
+    assert {row[2] for row in requests.rows} == {NOTHING}

@@ -67,5 +67,5 @@ def test_errors_are_grouped_with_a_few_examples(filled: tuple[FlaskClient, str])
 
 def test_assets_are_small(filled: tuple[FlaskClient, str]) -> None:
     static = Path(str(filled[0].application.static_folder))
-    names = ("style.css", "pages.js", "icon.svg", "vendor/htmx.min.js", "vendor/uPlot.iife.min.js")
-    assert sum((static / name).stat().st_size for name in names) < 120_000
+    names = ("style.css", "pages.js", "icon.svg", "vendor/htmx.min.js")
+    assert sum((static / name).stat().st_size for name in names) < 80_000
