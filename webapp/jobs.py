@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,6 +40,7 @@ from webapp.wire.jobs import (
     CreateQuery,
     DryRun,
     DryRunStage,
+    FirstRequestObject,
     ItemCounts,
     JobExtension,
     JobObject,
@@ -49,7 +51,7 @@ from webapp.wire.jobs import (
     StageObject,
     WarningObject,
 )
-from webapp.wire.work import ListResults
+from webapp.wire.work import BatchErrors, ListResults
 from webapp.work import Related
 
 routes = Blueprint("jobs", __name__)
@@ -155,7 +157,7 @@ def create() -> JobObject | DryRun:
     body = parse_body(CreateJob, bulk=True)
     request = replace(request_of(body), admin=owner.admin)
     if params.dry_run:
-        return _dry_run(dry_run.run(context, owner.project_id, request))
+        return outlook_to_wire(dry_run.run(context, owner.project_id, request))
     created = create_once(idempotency.of_request(body), lambda: creation.draft(context, owner.project_id, request))
     if created.draft is None:
         return to_wire([created.record])[0]
@@ -201,16 +203,23 @@ def request_of(body: CreateJob) -> JobRequest:
     )
 
 
-def _dry_run(outlook: JobOutlook) -> DryRun:
+def outlook_to_wire(outlook: JobOutlook) -> DryRun:
+    """Return what a job would be as it crosses the wire."""
+    estimate = outlook.estimate
     return DryRun(
-        items=outlook.estimate.items,
-        stages=[DryRunStage(**stage._asdict()) for stage in outlook.estimate.stages],
-        eta_seconds=outlook.estimate.seconds,
+        items=estimate.items,
+        stages=[DryRunStage(**stage._asdict()) for stage in estimate.stages],
+        eta_seconds=estimate.seconds,
+        due_at=outlook.due_at,
+        on_time=None if estimate.seconds is None else time.time() + estimate.seconds <= outlook.due_at,
+        cost=None if estimate.parts is None else work.cost_of(estimate.parts),
+        requests=[FirstRequestObject(**request._asdict()) for request in estimate.requests],
+        errors=BatchErrors.model_validate({"data": estimate.errors}) if estimate.errors else None,
         config_sha256=outlook.config_sha256,
         work_sha256=outlook.work_sha256,
         same_as=outlook.same,
         warnings=_warnings(outlook.warnings),
-        cells=[CellObject(**cell.model_dump(include=set(CellObject.model_fields))) for cell in outlook.estimate.cells],
+        cells=[CellObject(**cell.model_dump(include=set(CellObject.model_fields))) for cell in estimate.cells],
     )
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import flask
 from flask import Blueprint, url_for
 
-from batchyard import tariffs
 from batchyard.errors import RequestError
 from batchyard.statuses import PRIORITIES
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from tasks.intake import estimate, inputs, prompts, submission
-from tasks.intake.estimate import Part
 from tasks.intake.inputs import InputOptions
 from tasks.intake.submission import Draft, NewInput
 from tasks.jobs.submission import creation as job_submission
@@ -25,7 +22,7 @@ from webapp.files import uploaded
 from webapp.idempotency import Idempotency
 from webapp.jobs import create_once as create_job_once
 from webapp.requests import caller, current_context, form, parse_body, query
-from webapp.wire.start import PARAMETERS, CostEstimate, Start, StartAnswer, StartDryRun, Started, StartForm, StartQuery
+from webapp.wire.start import PARAMETERS, Start, StartAnswer, StartDryRun, Started, StartForm, StartQuery
 
 routes = Blueprint("start", __name__)
 OF_PROMPTS = {"model", "system", "template", "null_values", "sampling", *PARAMETERS}
@@ -112,20 +109,8 @@ def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDr
         due_at=due_at,
         **work.eta(forecast),
         on_time=None if forecast is None else forecast.at <= due_at,
-        cost=cost_of(parts),
+        cost=work.cost_of(parts),
     )
-
-
-def cost_of(parts: Mapping[str, Part]) -> CostEstimate | None:
-    """Return what requests of the caller's project would cost; None if one of their models has no tariff."""
-    context = current_context()
-    with context.database.read() as session:
-        expected = estimate.estimate(context, session, caller().project_id, parts)
-    if expected is None:
-        return None
-    sums = {name: getattr(expected, name) for name in ("amount", "least", "most")}
-    texts = {name: None if value is None else tariffs.decimal(value) for name, value in sums.items()}
-    return CostEstimate(currency=expected.currency, batches=expected.batches, **texts)
 
 
 def submit(

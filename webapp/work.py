@@ -10,15 +10,19 @@ from typing import Any
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
+from batchyard import tariffs
 from batchyard.tariffs import TotalCost
 from store import schedules
 from store.accounting import usage
 from store.records import Batch, File, Job
 from store.work.artifacts import AnyArtifact
 from store.work.lifecycle import Lifecycle, Record, Verb
+from tasks.intake import estimate
+from tasks.intake.estimate import Part
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
 from webapp.requests import caller, current_context
+from webapp.wire.start import CostEstimate
 from webapp.wire.work import (
     ArtifactObject,
     BatchErrors,
@@ -122,6 +126,18 @@ def eta(forecast: Forecast | None) -> dict[str, float | None]:
         return dict.fromkeys(names)
     now = time.time()
     return {name: max(0.0, getattr(forecast, attribute) - now) for name, attribute in names.items()}
+
+
+def cost_of(parts: Mapping[str, Part]) -> CostEstimate | None:
+    """Return what requests of the caller's project would cost; None if one of their models has no tariff."""
+    context = current_context()
+    with context.database.read() as session:
+        expected = estimate.estimate(context, session, caller().project_id, parts)
+    if expected is None:
+        return None
+    sums = {name: getattr(expected, name) for name in ("amount", "least", "most")}
+    texts = {name: None if value is None else tariffs.decimal(value) for name, value in sums.items()}
+    return CostEstimate(currency=expected.currency, batches=expected.batches, **texts)
 
 
 def token_usage(input_tokens: int, cached_tokens: int, output_tokens: int) -> Usage:

@@ -126,14 +126,16 @@ def children(job: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> str:
 
 
 def outlook(dry_run: dict[str, Any]) -> str:
-    """What a job would be: its items, the requests of its stages, its warnings."""
+    """What a job would be: its items, the requests of its stages, its cost, its warnings, errors of its first rows."""
     seconds = dry_run["eta_seconds"]
     rows = [
         ("items", dry_run["items"]),
         *((f"requests, {stage['name']}", stage["expected"]) for stage in dry_run["stages"]),
         ("done in", None if seconds is None else durations.text(seconds)),
+        *((("cost", cost),) if (cost := view.expected_cost(dry_run.get("cost"))) else ()),
         ("the same as", dry_run["same_as"]),
         *(("warning", warning["message"]) for warning in dry_run["warnings"]),
+        *(("error", error["message"]) for error in (dry_run.get("errors") or {}).get("data", ())),
     ]
     return lines_of(["", ""], rows)
 

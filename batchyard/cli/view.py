@@ -107,7 +107,9 @@ def brief(batch: dict[str, Any]) -> str:
 
 def outlook(dry_run: dict[str, Any]) -> str:
     """How many requests a batch would have, what they would cost, and when it would be done."""
-    size = f"{dry_run['requests']} requests, {dry_run['bytes'] / 1e6:.1f} MB{_expected_cost(dry_run.get('cost'))}"
+    size = f"{dry_run['requests']} requests, {dry_run['bytes'] / 1e6:.1f} MB"
+    if cost := expected_cost(dry_run.get("cost")):
+        size += f", {cost}"
     due = f"due in {durations.text(dry_run['due_at'] - time.time())}"
     if dry_run["eta_seconds"] is None:
         return f"{size}: {due}; nothing like it was measured yet, so nobody knows when it would be done"
@@ -116,14 +118,14 @@ def outlook(dry_run: dict[str, Any]) -> str:
     return f"{size}: {end}, {due}: {'on time' if dry_run['on_time'] else 'too late'}"
 
 
-def _expected_cost(cost: dict[str, Any] | None) -> str:
-    """What a batch would cost, and from how many batches that is known; empty without a tariff."""
+def expected_cost(cost: dict[str, Any] | None) -> str:
+    """What a batch or a job would cost, with its range; empty without a tariff."""
     if cost is None:
         return ""
     if cost["amount"] is None:
-        return ", at a cost that nobody knows before the first batch"
+        return "at a cost that nobody knows before the first batch"
     amount, least, most = (tariffs.text(Fraction(cost[name]), cost["currency"]) for name in ("amount", "least", "most"))
-    return f", about {amount} ({least} to {most})"
+    return f"about {amount} ({least} to {most})"
 
 
 def refusal(document: dict[str, Any], command: str) -> str:

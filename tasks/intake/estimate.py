@@ -40,6 +40,11 @@ class Part(NamedTuple):
     bytes: int
     limit: int | None
 
+    def plus(self, other: Part) -> Part:
+        """Return the requests of both."""
+        limit = None if self.limit is None or other.limit is None else self.limit + other.limit
+        return Part(self.requests + other.requests, self.bytes + other.bytes, limit)
+
 
 @dataclass(frozen=True)
 class PriceEstimate:
@@ -62,9 +67,7 @@ def parts(endpoint: str, lines: Iterable[bytes]) -> dict[str, Part]:
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             continue
         if isinstance(model, str) and (limit is None or isinstance(limit, int)):
-            old = found.get(model, Part(0, 0, 0))
-            limits = None if limit is None or old.limit is None else old.limit + limit
-            found[model] = Part(old.requests + 1, old.bytes + size, limits)
+            found[model] = found.get(model, Part(0, 0, 0)).plus(Part(1, size, limit))
     return found
 
 

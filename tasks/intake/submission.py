@@ -19,7 +19,7 @@ from store import batches, files, projects, speeds
 from store.artifacts import ArtifactWriter
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
-from store.records import Batch, File
+from store.records import Batch, File, Job
 from store.speeds import Expected, RequestClass, Throughput
 from store.work import overview
 from tasks.context import AppContext
@@ -107,12 +107,16 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
 
 def dry_run(context: AppContext, draft: Draft) -> tuple[int, Forecast | None]:
     """Return until when the batch would have to be done if it were created now, and its forecast if there is one."""
+    due_at = due_if_created_now(context, draft.batch)
+    return due_at, None if draft.outlook is None else draft.outlook.forecast(due_at)
+
+
+def due_if_created_now(context: AppContext, work: Batch | Job) -> int:
+    """Return until when unsaved work would have to be done, by its window and its project's tier."""
     with context.database.read() as session:
-        tier = projects.get(session, draft.batch.project_id).tier
-    now = int(time.time())
-    expires_at = now + durations.seconds(draft.batch.completion_window)
-    due_at = now + context.settings.tier_seconds[tier] if tier in context.settings.tier_seconds else expires_at
-    return min(due_at, expires_at), None if draft.outlook is None else draft.outlook.forecast(due_at)
+        tier = projects.get(session, work.project_id).tier
+    seconds = durations.seconds(work.completion_window)
+    return int(time.time()) + min(seconds, context.settings.tier_seconds.get(tier or "", seconds))
 
 
 def admit(context: AppContext, session: Session, project_id: str, size: int) -> int | None:

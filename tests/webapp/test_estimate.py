@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from batchyard.cli import view
+from batchyard.cli import job_view, view
 from batchyard.models import Tariff
 from store import keys
 from store.records import Project
@@ -70,6 +70,53 @@ def test_one_batch_says_little(context: AppContext, client: FlaskClient, project
     found = dry_run(client, 10)
     assert Fraction(found["least"]) * 2 <= Fraction(found["amount"]) <= Fraction(found["most"]) / 2
     assert found["batches"] == 1
+
+
+def job_dry_run(client: FlaskClient, recipe: str = "rollout", **options: Any) -> Any:
+    items = [{"custom_id": f"row-{number}", "prompt": "x" * 400, "answer": "x"} for number in range(10)]
+    common = {"sampling": {"temperature": 1}, "ground_truth": "answer", "reward": "exact"}
+    body = {"recipe": recipe, "input": {"items": items}, "options": {**common, **options}}
+    return client.post("/v1/jobs?dry_run=true", json=body).get_json()
+
+
+def test_a_job_costs_what_the_requests_of_its_stages_do(context: AppContext, client: FlaskClient, project: str) -> None:
+    assert job_dry_run(client, model="echo")["cost"] is None, "no tariff"
+    priced(context)
+    assert job_dry_run(client, model="echo")["cost"]["amount"] is None, "nothing was measured"
+    spend(context.database, project, 1, requests=10, bytes=5000, input_tokens=1000, output_tokens=300)
+    once, four = (float(job_dry_run(client, model="echo", n=n)["cost"]["amount"]) for n in (1, 4))
+    assert 10 * (80 + 300) < once * MILLION < 10 * (140 + 300)
+    assert four == pytest.approx(4 * once, rel=0.05)
+    short = {"temperature": 1, "max_tokens": 5}
+    assert float(job_dry_run(client, model="echo", sampling=short)["cost"]["amount"]) < once
+
+
+def test_an_experiment_costs_what_all_its_jobs_do(context: AppContext, client: FlaskClient, project: str) -> None:
+    priced(context)
+    spend(context.database, project, 1, requests=10, bytes=5000, input_tokens=1000, output_tokens=300)
+    once = float(job_dry_run(client, model="echo")["cost"]["amount"])
+    common = {"model": "echo", "ground_truth": "answer", "reward": "exact"}
+    values = {"options": common, "variants": {"one": {"n": 1}, "three": {"n": 3}}, "repeats": 2}
+    body = {"recipe": "experiment", "options": {"recipe": "rollout", **values}}
+    body["input"] = {"items": [{"prompt": "x" * 400, "answer": "x"} for _ in range(10)]}
+    outlook = client.post("/v1/jobs?dry_run=true", json=body).get_json()
+    assert float(outlook["cost"]["amount"]) == pytest.approx(2 * (1 + 3) * once, rel=0.01)
+    assert outlook["requests"][0]["body"]["model"] == "echo"
+
+
+def test_a_dry_run_of_a_job_shows_the_first_requests_and_the_errors_of_the_first_rows(client: FlaskClient) -> None:
+    outlook = job_dry_run(client, model="echo", n=2, system="Be brief.")
+    assert [request["stage"] for request in outlook["requests"]] == ["sample", "sample"]
+    assert outlook["requests"][0]["body"]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "x" * 400},
+    ]
+    assert outlook["errors"] is None
+    body = {"recipe": "rollout", "options": {"model": "echo"}, "input": {"items": [{"text": "no prompt"}]}}
+    refused = client.post("/v1/jobs?dry_run=true", json=body).get_json()
+    assert [(error["line"], error["code"]) for error in refused["errors"]["data"]] == [(0, "missing_prompt")]
+    assert refused["requests"] == []
+    assert "no column 'messages' or 'prompt'" in job_view.outlook(refused)
 
 
 def test_the_terminal_and_the_form_show_it(context: AppContext, client: FlaskClient, project: str) -> None:

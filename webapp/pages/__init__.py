@@ -26,7 +26,6 @@ from webapp.pages import (
     items,
     jobs,
     models,
-    new,
     overview,
     rows,
     selection,
@@ -34,10 +33,11 @@ from webapp.pages import (
 )
 from webapp.pages.accounts import audit, keys, usage
 from webapp.pages.automation import schedules, webhooks
+from webapp.pages.starting import batch
 from webapp.requests import caller, current_context
 
 MODULES = (
-    *(sessions, overview, selection, compare, batches, rows, jobs, items, new, files, models, schedules, webhooks),
+    *(sessions, overview, selection, compare, batches, rows, jobs, items, batch, files, models, schedules, webhooks),
     *(usage, keys, audit),
 )
 NAVIGATION = {

@@ -11,6 +11,7 @@ from store.records import Sla
 from tasks.jobs.submission.dependencies import MOST, When
 from webapp.wire.fields import ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, Window
 from webapp.wire.lists import ListPage
+from webapp.wire.start import CostEstimate
 from webapp.wire.work import ArtifactObject, BatchErrors, Cost, EngineDeath, Usage
 
 MAX_INLINE = 1000
@@ -229,6 +230,14 @@ class CellObject(BaseModel):
     concurrency: int = Field(description="equal batches side by side")
 
 
+class FirstRequestObject(BaseModel):
+    """A request of the first item's first turn."""
+
+    stage: str
+    endpoint: str
+    body: dict[str, Any]
+
+
 class DryRun(BaseModel):
     """What a job would be. It was not created."""
 
@@ -236,6 +245,13 @@ class DryRun(BaseModel):
     items: int | None = Field(description="null: its input cannot be read, or is not there yet")
     stages: list[DryRunStage]
     eta_seconds: float | None = Field(description="null: nobody can know, and `warnings` say why")
+    due_at: int = Field(description="until when it would have to be done, by its window and the project's tier")
+    on_time: bool | None = Field(description="whether it would be done by then; null: no ETA")
+    cost: CostEstimate | None = Field(
+        description="what it would cost; null: a model has no tariff, or nobody knows how many requests there will be"
+    )
+    requests: list[FirstRequestObject] = Field(description="of the first item's first turn")
+    errors: BatchErrors | None = Field(description="of the first rows; the job would fail with them")
     config_sha256: str
     work_sha256: str
     same_as: str | None = Field(description="the newest job that is the same in everything")

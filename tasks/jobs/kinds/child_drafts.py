@@ -51,6 +51,7 @@ def draft(context: AppContext, parent: Job, child: Child, source: ChildInput) ->
         input_name=source.name,
         completion_window=parent.completion_window,
         output_expires_after=parent.output_expires_after,
+        post_process=[],
         parent_id=parent.id,
         child_key=child.key,
         variant=child.variant,

@@ -7,7 +7,9 @@ killed. All that a tick decides is committed in one transaction, which the epoch
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -21,6 +23,7 @@ from store.jobs import composites, lifecycle
 from store.leases import Lease
 from store.records import Job
 from tasks.context import AppContext
+from tasks.intake.estimate import Part, scaled
 from tasks.intake.validation import ValidationReport
 from tasks.jobs.intake import identity, rows
 from tasks.jobs.intake import options as job_options
@@ -29,6 +32,7 @@ from tasks.jobs.kinds import child_drafts
 from tasks.jobs.kinds.child_drafts import ChildInput
 from tasks.jobs.kinds.commit import commit
 from tasks.jobs.kinds.ends import RecordedEnd, recorded, row_of_end
+from tasks.jobs.kinds.flow import FLOW
 from tasks.jobs.kinds.kind import ChildRow, JobEstimate, OfJobs, Warnings
 from tasks.jobs.kinds.plan import ChildStart, plan
 
@@ -54,8 +58,8 @@ class CompositeKind(OfJobs[CompositeRecipe[Any]]):
         return Configuration(recipe, options, models)
 
     def estimate(self, context: AppContext, recipe: CompositeRecipe[Any], draft: JobDraft) -> JobEstimate:
-        children = recipe.children(recipe.options.model_validate(draft.job.options))
-        return JobEstimate(len(children), warnings=UNKNOWN_END)
+        children = list(recipe.children(recipe.options.model_validate(draft.job.options)))
+        return JobEstimate(len(children), warnings=UNKNOWN_END, **_work(context, draft, children))
 
     def write_items(
         self, context: AppContext, recipe: CompositeRecipe[Any], job: Job, report: ValidationReport
@@ -123,6 +127,27 @@ def _check_children(
             )
         models |= configuration.models
     return models
+
+
+def _work(context: AppContext, draft: JobDraft, children: Sequence[Child]) -> dict[str, Any]:
+    """Return `parts`, `requests` and `errors` of a composite's estimate: those of its first round's jobs together.
+
+    What later rounds take in is not known before.
+    """
+    source = ChildInput(None, draft.job.input_sha256, draft.job.input_name or "")
+    parts: dict[str, Part] | None = {}
+    first: JobEstimate | None = None
+    for variant, number in Counter(child.variant for child in children).items():
+        child = next(child for child in children if child.variant == variant)
+        child_draft = replace(child_drafts.draft(context, draft.job, child, source), source=draft.source)
+        outlook = FLOW.estimate(context, child_drafts.flow_recipe(context.recipes.recipe(child.recipe)), child_draft)
+        first = first or outlook
+        if outlook.parts is None or any(child.round for child in children):
+            parts = None
+        elif parts is not None:
+            for model, part in scaled(outlook.parts, number).items():
+                parts[model] = part.plus(parts[model]) if model in parts else part
+    return {"parts": parts, "requests": first.requests, "errors": first.errors} if first else {}
 
 
 def _tick(context: AppContext, recipe: CompositeRecipe[Any], lease: Lease, job: Job) -> None:

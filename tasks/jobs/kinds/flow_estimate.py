@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
+
+import orjson
 
 from batchyard import durations
 from batchyard.errors import RequestError
@@ -15,53 +19,104 @@ from store.records import File
 from store.speeds import Throughput
 from tasks.context import AppContext
 from tasks.execution import engine_status
+from tasks.intake.estimate import Part
+from tasks.intake.validation import ValidationReport
 from tasks.jobs.intake import options as job_options
 from tasks.jobs.intake import rows
 from tasks.jobs.intake.drafts import JobDraft
-from tasks.jobs.kinds.kind import JobEstimate, StageOutlook, Warnings
+from tasks.jobs.intake.requests import PreparedRequest
+from tasks.jobs.intake.rows import Columns, RowError
+from tasks.jobs.kinds.item_checks import ItemChecker
+from tasks.jobs.kinds.kind import FirstRequest, JobEstimate, StageOutlook, Warnings
 from tasks.scheduling import deadlines, dispatch, forecast
 from tasks.scheduling.states import Engines
 from tasks.scheduling.throughput import expected_finish, measured_throughputs
 
 _JOB = "dry run"
 """The id of the job in its forecast."""
+SAMPLE = 20
+"""The first turns of so many items say how large requests are."""
 
 
 def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> JobEstimate:
     """Return what a job would do. Raises RequestError."""
-    items = _count(context, draft)
+    items, sample = _rows(context, draft)
     stages = [
         StageOutlook(stage.name, stage.endpoint, None if each is None or items is None else round(each * items))
         for stage, each in zip(draft.stages, draft.expected, strict=True)
     ]
-    seconds, warnings = (None, []) if items is None else _seconds(context, recipe, draft, stages)
-    return JobEstimate(items, stages, seconds, warnings)
+    if items is None:
+        return JobEstimate(items, stages)
+    options = recipe.options.model_validate(draft.job.options)
+    shares = job_options.shares(recipe, options, draft.stages, draft.job.models)
+    seconds, warnings = _seconds(context, recipe, draft, stages, shares)
+    report = ValidationReport()
+    checker = ItemChecker(context, draft.job, recipe, report)
+    turns: list[list[PreparedRequest]] = []
+    for number, row in enumerate(sample):
+        checker.checked(number, row, probed=True)
+        turns.append(checker.first_turn)
+    endpoints = {stage.name: stage.endpoint for stage in stages}
+    return JobEstimate(
+        *(items, stages, seconds, warnings),
+        parts=_parts(stages, shares, [request for turn in turns for request in turn]),
+        requests=[
+            FirstRequest(request.stage, endpoints[request.stage], orjson.loads(request.body))
+            for request in next(filter(None, turns), ())
+        ],
+        errors=report.errors,
+    )
 
 
-def _count(context: AppContext, new: JobDraft) -> int | None:
+def _parts(
+    stages: Sequence[StageOutlook], shares: Sequence[Mapping[str, float]], sample: Sequence[PreparedRequest]
+) -> dict[str, Part] | None:
+    """Return what all requests ask of each model. Those of later stages are taken to be as large as the sample's."""
+    requests: defaultdict[str, float] = defaultdict(float)
+    for stage, by_model in zip(stages, shares, strict=True):
+        if stage.expected is None or not by_model:
+            return None
+        for model, share in by_model.items():
+            requests[model] += share * stage.expected
+    if not sample:
+        return None
+    size = sum(len(request.body) for request in sample) / len(sample)
+    limits = [request.output_tokens for request in sample if request.output_tokens is not None]
+    limit = sum(limits) / len(limits) if len(limits) == len(sample) else None
+    return {
+        model: Part(round(count), round(count * size), None if limit is None else round(count * limit))
+        for model, count in requests.items()
+    }
+
+
+def _rows(context: AppContext, new: JobDraft) -> tuple[int | None, list[Columns | RowError]]:
+    """Return the number of rows, None if the input cannot be read or is not there yet; and the first rows."""
     source = new.source
     if source is None:
-        return None
+        return None, []
     name, sha256 = (
         (source.filename, source.sha256) if isinstance(source, File) else (source.name, source.content.sha256)
     )
     with context.artifacts.open(sha256) as file:
         try:
-            count = sum(1 for _ in rows.rows(file, name, context.settings))
+            limited = islice(rows.rows(file, name, context.settings), new.job.options.get("limit"))
+            sample = list(islice(limited, SAMPLE))
+            return len(sample) + sum(1 for _ in limited), sample
         except RequestError:
-            return None
-    limit = new.job.options.get("limit")
-    return count if limit is None else min(count, limit)
+            return None, []
 
 
 def _seconds(
-    context: AppContext, recipe: FlowRecipe[Any], new: JobDraft, stages: Sequence[StageOutlook]
+    context: AppContext,
+    recipe: FlowRecipe[Any],
+    new: JobDraft,
+    stages: Sequence[StageOutlook],
+    shares: Sequence[Mapping[str, float]],
 ) -> tuple[float | None, Warnings]:
     """Return in how many seconds the job would be done, or None and the reason why nobody can know."""
     options = recipe.options.model_validate(new.job.options)
     if new.job.answers_from:
         return None, [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]
-    shares = job_options.shares(recipe, options, new.stages, new.job.models)
     for stage, by_model in zip(stages, shares, strict=True):
         if stage.expected is None or not by_model:
             depends = "which model it asks" if stage.expected is not None else "how many requests it makes"

@@ -26,7 +26,7 @@ from store.records import Job
 from tasks.context import AppContext
 from tasks.intake.lines import LineError
 from tasks.intake.validation import ValidationReport
-from tasks.jobs.intake.requests import Preparer
+from tasks.jobs.intake.requests import PreparedRequest, Preparer
 from tasks.jobs.intake.rows import RowError, rows
 from tasks.steps import registry
 
@@ -79,7 +79,11 @@ def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: Valida
 
 
 class ItemChecker:
-    """Checks the rows of one job's input. Keeps 8 bytes a row, and the rows themselves only to shuffle them."""
+    """Checks the rows of one job's input. Keeps 8 bytes a row, and the rows themselves only to shuffle them.
+
+    Attributes:
+        first_turn: the requests of the first turn of the row that was probed last.
+    """
 
     def __init__(self, context: AppContext, job: Job, recipe: FlowRecipe[Any], report: ValidationReport) -> None:
         self._job = job
@@ -95,6 +99,7 @@ class ItemChecker:
         specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
         self._preparer = Preparer(specs)
         self._step_checks = registry.checks(job.post_process)
+        self.first_turn: list[PreparedRequest] = []
         self._hashes: list[int] = []
         self._first: dict[str, int] = {}
 
@@ -112,7 +117,7 @@ class ItemChecker:
                     self._too_many()
                 break
             count += 1
-            item = self._checked(number, row, probed=number < PROBED_ITEMS)
+            item = self.checked(number, row, probed=number < PROBED_ITEMS)
             if item is None or self._report.count:
                 continue
             entry = (number, item.custom_id, orjson.dumps(_plain(item.columns), default=str))
@@ -132,10 +137,16 @@ class ItemChecker:
         """Add the error of each of these items to the report. Return their number."""
         for first in range(0, items.total, items_file.GROUP_ITEMS):
             for position, item in enumerate(items.read(first, items_file.GROUP_ITEMS), first):
-                self._checked(item.number, item.columns, probed=position < PROBED_ITEMS)
+                self.checked(item.number, item.columns, probed=position < PROBED_ITEMS)
         return items.total
 
-    def _checked(self, number: int, row: Mapping[str, Any] | RowError, *, probed: bool) -> Item | None:
+    def checked(self, number: int, row: Mapping[str, Any] | RowError, *, probed: bool) -> Item | None:
+        """Return the item of a row; None for a bad row, whose error goes to the report.
+
+        Args:
+            probed: check the requests of its first turn, too, unless there was an error before.
+        """
+        self.first_turn = []
         try:
             if isinstance(row, RowError):
                 raise LineError(row.code, row.message)
@@ -198,6 +209,8 @@ class ItemChecker:
                 if isinstance(prepared, Answer) and prepared.error is not None:
                     error = prepared.error
                     raise LineError(str(error["code"]), str(error["message"]), error.get("param"))
+                if isinstance(prepared, PreparedRequest):
+                    self.first_turn.append(prepared)
         program.close()
 
     def check_size(self, items: int) -> None:

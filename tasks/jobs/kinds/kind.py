@@ -13,12 +13,21 @@ from recipes.tune.cells import Cell
 from store.leases import Lease
 from store.records import Job
 from tasks.context import AppContext
+from tasks.intake.estimate import Part
 from tasks.intake.validation import ValidationReport
 from tasks.jobs.intake.drafts import Configuration, JobDraft
 
 R = TypeVar("R", bound=Recipe[Any])
 Warnings = list[tuple[str, str]]
 """Code and message of each."""
+
+
+class FirstRequest(NamedTuple):
+    """A request of the first item's first turn."""
+
+    stage: str
+    endpoint: str
+    body: Mapping[str, Any]
 
 
 class StageOutlook(NamedTuple):
@@ -37,6 +46,9 @@ class JobEstimate:
         items: None if the input cannot be read, or is not there yet.
         seconds: until it would be done; None if nobody can know, and `warnings` say why.
         cells: of a tune, those that are known before it begins.
+        parts: what all requests ask of each model; None if nobody can know how many there are.
+        requests: those of the first item's first turn.
+        errors: of the first rows, as in `errors.data` of a job.
     """
 
     items: int | None
@@ -44,6 +56,9 @@ class JobEstimate:
     seconds: float | None = None
     warnings: Sequence[tuple[str, str]] = ()
     cells: Sequence[Cell] = ()
+    parts: Mapping[str, Part] | None = None
+    requests: Sequence[FirstRequest] = ()
+    errors: Sequence[Mapping[str, Any]] = ()
 
 
 class ChildRow(NamedTuple):

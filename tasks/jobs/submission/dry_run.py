@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from store.jobs import reading
 from tasks.context import AppContext
+from tasks.intake import submission
 from tasks.jobs.kinds.kind import JobEstimate
 from tasks.jobs.kinds.registry import kind_of
 from tasks.jobs.submission import creation
@@ -19,6 +20,7 @@ class JobOutlook:
 
     Attributes:
         same: the id of the newest job of the project with this `config_sha256`.
+        due_at: until when it would have to be done.
         warnings: code and message of what makes it slow, and of why nobody knows its end.
     """
 
@@ -26,6 +28,7 @@ class JobOutlook:
     config_sha256: str
     work_sha256: str
     same: str | None
+    due_at: int
     warnings: Sequence[tuple[str, str]]
 
 
@@ -42,5 +45,6 @@ def run(context: AppContext, project_id: str, request: JobRequest) -> JobOutlook
         config_sha256=job.config_sha256,
         work_sha256=job.work_sha256,
         same=same,
+        due_at=submission.due_if_created_now(context, job),
         warnings=[*creation.warnings(context, job.models), *estimate.warnings],
     )

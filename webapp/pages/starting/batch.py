@@ -28,7 +28,7 @@ from tasks.intake.inputs import InputOptions
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import InputPrompt
 from tasks.intake.submission import NewInput
-from webapp import start
+from webapp import start, work
 from webapp.batches import get_batch
 from webapp.files import get_file, uploaded
 from webapp.pages import forms
@@ -153,7 +153,7 @@ def _preview_variables(input_preview: Preview | None, problem: Problem | None) -
         "requests": [cut(json.dumps(request, ensure_ascii=False, indent=2), _MAX_CHARACTERS) for request in requests],
         "max_errors": _MAX_ERRORS,
         "head_bytes": preview.HEAD_BYTES,
-        "cost": start.cost_of(input_preview.parts) if input_preview else None,
+        "cost": work.cost_of(input_preview.parts) if input_preview else None,
     }
 
 

@@ -1,0 +1,1 @@
+"""Pages by which people begin: what one can do, a new batch, a new job of a recipe."""
