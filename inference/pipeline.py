@@ -49,7 +49,7 @@ def run(
     paused: Event | None = None,
     on_death: Callable[[EngineDeath], None] | None = None,
 ) -> Generator[pa.Table]:
-    """Answer every row. Tables of answers come as they are ready, in any order; each row is in exactly one.
+    """Answer every row. Tables come in any order as they are ready; each row is in one.
 
     Args:
         spec: the model, with its engine and replicas.

@@ -138,7 +138,7 @@ def _first(
     stopped: Event,
     deaths: dict[str, EngineDeath],
 ) -> StartedEngine | None:
-    """Return the first replica that runs; None if all were being stopped or died. Add deaths by the engine's id.
+    """Return the first replica that runs, or None. Add deaths by the engine's id.
 
     Raises: as `start_replicas`.
     """

@@ -54,7 +54,7 @@ def asking(artifacts: Artifacts, plan_sha256: str, row_group: int) -> npt.NDArra
 
 
 def requests_of(context: AppContext, job: Job, position: int) -> Iterator[tuple[int, int | None, int, RequestRow]]:
-    """Yield life, turn (None if it is not known), number of the stage, and each request of an item with its answer."""
+    """Yield life, turn (None if unknown), stage number, and each request with its answer."""
     with context.database.read() as session:
         groups = records.plan_groups(session, job.id)
     for group in groups:

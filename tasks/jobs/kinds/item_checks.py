@@ -43,7 +43,7 @@ class _Overrun(BaseException):
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Interrupt the block with _Overrun after so long. It does nothing but in a process's main thread, as of Celery."""
+    """Interrupt the block with _Overrun after so long, in a process's main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -79,7 +79,7 @@ def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: Valida
 
 
 class ItemChecker:
-    """Checks the rows of one job's input. Keeps 8 bytes a row, and the rows themselves only to shuffle them."""
+    """Checks the rows of a job's input. Keeps 8 bytes a row; whole rows only to shuffle."""
 
     def __init__(self, context: AppContext, job: Job, recipe: FlowRecipe[Any], report: ValidationReport) -> None:
         self._job = job
