@@ -8,7 +8,7 @@ from batchyard.statuses import AfterDeath
 
 
 @dataclass(frozen=True)
-class EngineDeath:
+class Death:
     """One death of an engine.
 
     Attributes:

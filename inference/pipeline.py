@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from batchyard.errors import EngineError
 from batchyard.models import ModelSpec
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from inference.engine import JobEngine
 from inference.engines.registry import capabilities
 from inference.ray.caller import answer, answer_here
@@ -47,9 +47,9 @@ def run(
     idempotency_key: str | None = None,
     stopped: Event | None = None,
     paused: Event | None = None,
-    on_death: Callable[[EngineDeath], None] | None = None,
+    on_death: Callable[[Death], None] | None = None,
 ) -> Generator[pa.Table]:
-    """Answer every row. Tables of answers come as they are ready, in any order; each row is in exactly one.
+    """Answer every row. Tables come in any order as they are ready; each row is in one.
 
     Args:
         spec: the model, with its engine and replicas.
@@ -120,7 +120,7 @@ def _run_session(
     timeouts: EngineTimeouts,
     stopped: Event,
     paused: Event,
-    on_death: Callable[[EngineDeath], None],
+    on_death: Callable[[Death], None],
 ) -> Generator[pa.Table]:
     """Answer every row with one caller. If it is lost, the next one gets the rest."""
     losses = 0
@@ -197,7 +197,7 @@ def start(
     timeouts: EngineTimeouts,
     *,
     stopped: Event | None = None,
-    on_death: Callable[[EngineDeath], None] | None = None,
+    on_death: Callable[[Death], None] | None = None,
 ) -> StartedEngine:
     """Start the model's engine unless it runs. Return its limit of requests, and the versions behind its answers.
 
@@ -226,7 +226,7 @@ def _drop(spec: ModelSpec, timeouts: EngineTimeouts, name: str) -> None:
             handle.drop.remote(name)
 
 
-def _ignore(_: EngineDeath) -> None:
+def _ignore(_: Death) -> None:
     """Nobody wants to know of deaths."""
 
 

@@ -1,4 +1,4 @@
-"""Waits for Ray that end when the work is no longer wanted. Ray's waits cannot be ended from another thread."""
+"""Waits for Ray that end when work is no longer wanted. Ray's own cannot be ended."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ BOXED = "\\boxed{"
 
 
 def extract(how: str, text: str) -> str | None:
-    """Return what `how` takes of a text, None if there is nothing of that kind. Raises ValueError as `check` does."""
+    """Return what `how` takes of a text, or None. Raises ValueError as `check` does."""
     check(how)
     name, _, parameter = how.partition(":")
     part = _EXTRACTS[name](text, parameter)

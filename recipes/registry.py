@@ -239,7 +239,7 @@ def _place(entry: Entry) -> tuple[str, str]:
 
 
 def _sha256_of(file: Path) -> str:
-    """Return the hash of a recipe's file; of all files of its folder for a built-in one that has a folder."""
+    """Return the hash of a recipe's file, or of the folder of a built-in one."""
     folder = file.parent
     files = sorted(folder.glob("*.py")) if folder.parent == Path(__file__).parent else [file]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

@@ -272,7 +272,7 @@ def _begin_alone(wait_seconds: float, connection: Connection) -> None:
 
 
 def _replace_nul(engine: Engine) -> None:
-    """Send NUL, which PostgreSQL's texts cannot hold, as U+FFFD: an id with NUL is then as unknown as any other."""
+    """Send NUL, which PostgreSQL's texts cannot hold, as U+FFFD. Such ids stay unknown."""
     from psycopg.types.string import StrDumperUnknown
 
     class Dumper(StrDumperUnknown):  # type: ignore[misc]

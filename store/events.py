@@ -128,7 +128,7 @@ def act(session: Session, by: Principal | None, type_: Action, subject: Batch | 
 
 
 def actions(session: Session, project_id: str | None, *, after: str | None, limit: int) -> tuple[Sequence[Event], bool]:
-    """Return what clients have done in a project, or in all (None), newest first, and True if there is more.
+    """Return clients' actions in one project or all (None), newest first, and if more follow.
 
     Raises:
         RequestError: `after` is not one of these events.

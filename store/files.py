@@ -74,7 +74,7 @@ def get(session: Session, project_id: str, file_id: str) -> File:
 
 
 def names(session: Session, project_id: str, file_ids: Collection[str]) -> dict[str, str]:
-    """Return file names by id, also of deleted files. One that the project never had is named by its id."""
+    """Return file names by id, even of deleted files; an unknown id names itself."""
     rows = session.execute(
         select(File.id, File.filename).where(File.id.in_(file_ids), File.project_id == project_id)
     ).all()

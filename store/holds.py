@@ -55,7 +55,7 @@ def hold(session: Session, model: str, reason: str) -> Hold:
 def record_death(
     session: Session, batch_id: str, *, model: str, engine: str, replica: int, reason: str, requests: int, next_: str
 ) -> bool:
-    """Count the death of an engine for a batch of its run, and record an event and the model's last failure.
+    """Count an engine's death for a batch; record its event and the model's last failure.
 
     Returns:
         False if another run has reported the death of this engine before.
@@ -184,7 +184,7 @@ def of_batches(session: Session, batch_ids: Sequence[str]) -> dict[str, Hold]:
 
 
 def may_start() -> ColumnElement[bool]:
-    """Return the condition for segments whose model is not on hold now, or whose batch has no time to wait."""
+    """Return the condition for segments that need not wait for a hold on their model."""
     waits = or_(Hold.retry_at > time.time(), Hold.reason == UNSERVED)
     held = select(Hold.model).where(Hold.model == Segment.model, waits)
     return or_(~held.exists(), is_over())

@@ -138,7 +138,7 @@ def jobs(session: Session) -> Sequence[Job]:
 
 
 def backlog_of_job(job: Job, segment_requests: int) -> list[BacklogEntry]:
-    """Return a job's requests that are in no batch yet, as pending segments of a batch with the job's id.
+    """Return a job's requests outside any batch, as pending segments under the job's id.
 
     A paused job has none.
     """

@@ -42,7 +42,7 @@ BATCHES = 100
 
 
 class Old(NamedTuple):
-    """Rows of one table that may be deleted: `ended` is what their columns say, `free` that no other row needs them."""
+    """Rows of a table that may be deleted: `ended`, and `free` if no other row needs them."""
 
     record: type[Base]
     ended: ColumnElement[bool]

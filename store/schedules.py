@@ -108,7 +108,7 @@ def claim(session: Session, schedule: Schedule, next_run_at: int | None) -> bool
 
 
 def has_run(session: Session, schedule: Schedule, scheduled_at: int) -> bool:
-    """True if the schedule has a run for that time already, as it may if the system clock was set back."""
+    """True if the schedule has run at that time, as after the clock was set back."""
     statement = select(ScheduleRun.id).where(
         ScheduleRun.schedule_id == schedule.id, ScheduleRun.scheduled_at == scheduled_at
     )

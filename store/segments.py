@@ -310,7 +310,7 @@ def withdraw(session: Session, *which: ColumnElement[bool]) -> None:
 
 
 def page(session: Session, batch_id: str, *, after: int | None, limit: int) -> tuple[Sequence[Segment], bool]:
-    """Return at most `limit` segments of a batch after the one with number `after`, and True if there are more."""
+    """Return at most `limit` segments of a batch after number `after`, and if more follow."""
     statement = select(Segment).where(Segment.batch_id == batch_id).order_by(Segment.number).limit(limit + 1)
     if after is not None:
         statement = statement.where(Segment.number > after)

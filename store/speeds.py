@@ -99,7 +99,7 @@ class Throughput:
     start: Expected | None = None
 
     def speed(self, requests: float) -> tuple[float, float]:
-        """Return the work per second with that many requests left, and the logarithm of the factor it may be off.
+        """Return work per second with so many requests left, and the log of its error factor.
 
         From what was measured to `requests` the speed may have changed not at all, or as the number of requests. The
         result is the geometric mean of both.

@@ -1,4 +1,4 @@
-"""Advance: a task that ends starts what may run next. Housekeeping does the same, in case a task is lost."""
+"""Advance: a task that ends starts what may run next; housekeeping repeats it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ AGAIN = ("batch.", "post.", "job.validate", "job.finish")
 
 
 class _Task(Task):  # type: ignore[misc]  # Celery has no types
-    """A task that waits while a part of the deployment is away. A task of beat's has its next tick for that."""
+    """A task that waits while a part of the deployment is away; beat's tasks wait for their next tick."""
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         try:
@@ -127,7 +127,7 @@ def _stop_segments() -> None:
 
 
 def _end_if_large(**_: Any) -> None:
-    """End this worker if it has grown too large. Its segments are given back, and go on after the next start."""
+    """End this worker if it has grown too large; its segments go on elsewhere."""
     size = psutil.Process().memory_info().rss
     if size > MEMORY_BYTES and not RUNNING.ending:
         log.warning("worker has grown; it ends to start again", extra={"bytes": size})

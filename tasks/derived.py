@@ -25,7 +25,7 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 
 
 def running(context: AppContext, session: Session) -> dict[str, ModelSpec]:
-    """Return the models that may run, by name: those that are served, and those of jobs that have not ended."""
+    """Return the models that may run by name: served ones and unended jobs' derived ones."""
     specs = composites.derived_models(session)
     return {**context.models, **{name: ModelSpec.model_validate(spec) for name, spec in specs.items()}}
 

@@ -144,7 +144,7 @@ def _hold(
 
 
 def _release_failed(context: AppContext, lease: Lease, error: Exception) -> None:
-    """Release a batch or a job after a failed attempt. If the database is away, the lease runs out instead."""
+    """Release a lease after a failed attempt. It runs out if the database is away."""
     reason = error.message if isinstance(error, BatchyardError) else f"{type(error).__name__}: {error}"
     counted = not isinstance(error, UnavailableError) or isinstance(error, ArtifactMissing)
     try:

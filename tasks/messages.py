@@ -71,7 +71,7 @@ def woken(client: redis.Redis, job_id: str) -> None:
 
 
 def wake_job(client: redis.Redis, job_id: str, countdown: float = 0.0) -> None:
-    """Have a job advanced, unless a message on its way does that. Housekeeping wakes a job whose message is lost."""
+    """Have a job advanced, unless a message is on its way. Housekeeping replaces lost ones."""
     try:
         if client.set(_wake_key(job_id), 1, nx=True, ex=WAKE_SECONDS):
             advance_job(job_id, countdown)

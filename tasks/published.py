@@ -1,4 +1,4 @@
-"""Published hashes: what one task works out for all, and others read from Redis. They are copies and may be lost."""
+"""Published hashes: what one task computes for all, in Redis, where it may be lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def replace(pipeline: Pipeline, key: str, values: Mapping[str, str]) -> None:
 
 
 def read(context: AppContext, key: str, fields: Sequence[str], what: str) -> dict[str, str]:
-    """Return those of the fields that are there. Return none, and log that `what` was not read, if Redis is away."""
+    """Return those of the fields that are there; none, with a log entry, if Redis is away."""
     if not fields:
         return {}
     try:

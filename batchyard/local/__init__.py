@@ -1,1 +1,1 @@
-"""The local stack: every process of a deployment on one machine, and the data folder it keeps its state in."""
+"""The local stack: a deployment's processes on one machine, and their data folder."""

@@ -1,4 +1,4 @@
-"""What authors of recipes import: programs over the rows of an input, and the rewards and gates that they use.
+"""What authors of recipes import: programs, rewards and gates.
 
 A recipe is a generator function per item. It yields what it wants, is sent the outcomes, and returns a Result. It
 depends on its item, its options and what it is sent alone, because it is run again from its beginning after a crash and

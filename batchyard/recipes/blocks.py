@@ -123,6 +123,6 @@ def parse(block: Any) -> Block:
 
 
 def as_json(view: Iterable[Block | Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return a view as view.json has it. A mapping stays as it is: the page says what is wrong with it."""
+    """Return a view as view.json has it. A mapping stays: the page reports its faults."""
     # A label that is an integer is as it should be, and pydantic would warn of it.
     return [block.model_dump(warnings=False) if isinstance(block, BaseModel) else block for block in view]

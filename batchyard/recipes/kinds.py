@@ -44,13 +44,13 @@ class Results(Protocol):
         """Stream all items in the order of the input."""
 
     def tables(self) -> Iterator[Any]:
-        """Stream the input rows of these items in the same order, as tables of Arrow with the input's column types."""
+        """Stream these items' input rows in the same order, as Arrow tables of the input's types."""
 
     def create(self, name: str) -> AbstractContextManager[IO[bytes]]:
         """Open a new artifact for writing. It is one when the context ends without an error."""
 
     def of_child(self, job_id: str, name: str) -> Path | None:
-        """Return a copy of an artifact of a child of a composite, None if the child has none of that name."""
+        """Return a copy of a child's artifact; None if it has none of that name."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def composite(
     finish: Callable[[Results, O], Report] | None = None,
     main: str = "results.jsonl",
 ) -> Callable[[Callable[[O], Sequence[Child]]], CompositeRecipe[O]]:
-    """Make a recipe whose items are jobs of other recipes, of a function of the options that returns all of them.
+    """Make a recipe whose items are jobs, of a function from options to all of them.
 
     The arguments are those of `recipe`. A child stands behind the child of the round before. `finish` gets an item for
     each child, with its `variant`, `repeat` and `round` as columns, and its `job_id` and `status` in its result.

@@ -33,7 +33,7 @@ class BareOptions(NestedOptions):
     """What the options of recipes and of composites have in common."""
 
     def judging(self) -> set[str]:
-        """Return the names of the fields that only judge answers. A subclass may take out those that here do more."""
+        """Return the fields that only judge answers. A subclass removes those that do more."""
         return {name for name, field in type(self).model_fields.items() if is_judgement(field.metadata)}
 
 

@@ -51,7 +51,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Scored:
-    """The outcome of a Score. `acc` and `pred` are None unless the reward says them; `values` is all that it said.
+    """The outcome of a Score. `values` is all that the reward said, `acc` and `pred` if it did.
 
     A reward that raised, hung or crashed has score 0 and an `error`.
     """
@@ -74,7 +74,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Reply:
-    """The outcome of a Wait: the category and the message say why it did not pass, `by` who says so."""
+    """The outcome of a Wait: category and message say why it failed, `by` who says so."""
 
     passed: bool
     category: str | None = None

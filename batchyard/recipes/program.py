@@ -1,4 +1,4 @@
-"""A recipe's generator at work on one item: what it yields is checked, and its requests get their names and seeds."""
+"""A recipe's generator at work on one item: checks what it yields, names and seeds requests."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Program:
         self._advance(None)
 
     def send(self, outcomes: Outcomes) -> None:
-        """Send the outcomes of the current turn, in the order of `wants`, and go on to the next one or to the end.
+        """Send a turn's outcomes, in the order of `wants`, and go on to the next turn.
 
         Raises:
             RecipeError: the recipe raised, or yielded what it may not.

@@ -84,7 +84,7 @@ def _header(file: Path) -> dict[str, Any]:
 
 
 def token_bytes(config: Mapping[str, Any], dtype: str | None) -> int | None:
-    """Return what one token takes in the KV cache of an ordinary transformer; None if the config does not say."""
+    """Return an ordinary transformer's KV cache bytes per token; None if not configured."""
     config = config.get("text_config") or config
     layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
     if not layers or not heads or not config.get("hidden_size"):

@@ -25,7 +25,7 @@ from ray.actor import ActorHandle
 
 from batchyard.errors import EngineDied, EngineError, Stopped
 from batchyard.models import ModelSpec
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from inference.ray import starts, tables
 from inference.ray.isolation import Isolation
 from inference.ray.replicas import SHARE_SECONDS, Replica, Replicas, RunRow
@@ -51,7 +51,7 @@ class EngineCaller:
         self._replicas = Replicas(spec, session, timeouts, self._report)
         self._isolation = Isolation(spec, endpoint, self._replicas, self._answer)
         self._missing = 0
-        self._ready: list[RunRow | EngineDeath] = []
+        self._ready: list[RunRow | Death] = []
         self._failure: EngineError | None = None
         self._news = asyncio.Event()
         self._over = asyncio.Event()
@@ -82,9 +82,9 @@ class EngineCaller:
     def _take_ready(self, table: pa.Table) -> Iterator[pa.Table]:
         """Yield what is ready as tables, in its order."""
         ready, self._ready = self._ready, []
-        for is_death, entries in itertools.groupby(ready, key=lambda entry: isinstance(entry, EngineDeath)):
+        for is_death, entries in itertools.groupby(ready, key=lambda entry: isinstance(entry, Death)):
             if is_death:
-                yield from (tables.died(death) for death in entries if isinstance(death, EngineDeath))
+                yield from (tables.died(death) for death in entries if isinstance(death, Death))
             else:
                 rows = [row for row in entries if isinstance(row, RunRow)]
                 replies = [row.reply for row in rows if row.reply is not None]
@@ -111,7 +111,7 @@ class EngineCaller:
         if not self._missing:
             self._over.set()
 
-    def _report(self, death: EngineDeath) -> None:
+    def _report(self, death: Death) -> None:
         self._ready.append(death)
         self._news.set()
 

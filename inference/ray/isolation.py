@@ -87,7 +87,7 @@ class Isolation:
     async def _replies(
         self, replica: Replica, handle: ActorHandle, rows: list[RunRow]
     ) -> tuple[list[EngineReply] | None, str | None]:
-        """Return the replies to rows that run alone, None if they did not; and why the engine died with them in it."""
+        """Return the replies to rows that run alone, or None and why the engine died."""
         try:
             permit = await self._replicas.watch(handle, handle.reserve.remote())
         except EngineDied as death:  # none of these rows was in it

@@ -21,7 +21,7 @@ from batchyard.errors import EngineDied, EngineError, EngineStartError
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
 from batchyard.statuses import AfterDeath
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from inference.ray import starts
 from inference.ray_internals import actor_id
 from inference.residents.directory import get_or_create_engine
@@ -104,7 +104,7 @@ class Replicas:
         spec: ModelSpec,
         session: EngineSession,
         timeouts: EngineTimeouts,
-        on_death: Callable[[EngineDeath], None],
+        on_death: Callable[[Death], None],
     ) -> None:
         """`on_death` is called once with each death of an engine."""
         self._spec = spec
@@ -260,7 +260,7 @@ class Replicas:
         if too_many:
             following = "ends_run"
         log.warning("engine died", extra={"model": self._spec.name, "reason": reason, "deaths": self._deaths})
-        self._on_death(EngineDeath(self._spec.name, engine, replica.index, reason, requests, following))
+        self._on_death(Death(self._spec.name, engine, replica.index, reason, requests, following))
         if too_many:
             raise EngineError(
                 f"engine {self._spec.engine} of model {self._spec.name} died {self._deaths} times in one run, "

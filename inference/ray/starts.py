@@ -17,7 +17,7 @@ from batchyard.errors import EngineStartError, Stopped, UnavailableError
 from batchyard.failures.endings import actor_death
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from inference.engines.start_errors import fits_no_node, no_place, start_error, start_timed_out
 from inference.ray_internals import actor_id
 from inference.residents import gpu_eviction
@@ -97,7 +97,7 @@ def hopeless(
 
 
 def start_replicas(
-    spec: ModelSpec, timeouts: EngineTimeouts, stopped: Event, on_death: Callable[[EngineDeath], None]
+    spec: ModelSpec, timeouts: EngineTimeouts, stopped: Event, on_death: Callable[[Death], None]
 ) -> StartedEngine:
     """Start every replica that is not running, and return the first one that runs.
 
@@ -108,7 +108,7 @@ def start_replicas(
         EngineStartError: no replica starts.
         UnavailableError: the nodes of the replicas do not answer.
     """
-    deaths: dict[str, EngineDeath] = {}
+    deaths: dict[str, Death] = {}
     for failures in range(ATTEMPTS):
         if failures and stopped.wait(BACKOFF.seconds(failures)):
             raise Stopped
@@ -136,9 +136,9 @@ def _first(
     starts: dict[ray.ObjectRef, ActorHandle],
     timeout: float,
     stopped: Event,
-    deaths: dict[str, EngineDeath],
+    deaths: dict[str, Death],
 ) -> StartedEngine | None:
-    """Return the first replica that runs; None if all were being stopped or died. Add deaths by the engine's id.
+    """Return the first replica that runs, or None. Add deaths by the engine's id.
 
     Raises: as `start_replicas`.
     """
@@ -162,7 +162,7 @@ def _first(
             return start.engine
         if start.death is not None:
             engine = actor_id(handle)
-            death = EngineDeath(spec.name, engine, replicas[engine], start.death, 0, "starts_again")
+            death = Death(spec.name, engine, replicas[engine], start.death, 0, "starts_again")
             deaths.setdefault(engine, death)
         if failure is None or isinstance(start.failure, EngineStartError):
             failure = start.failure or failure

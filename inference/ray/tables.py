@@ -12,7 +12,7 @@ import pyarrow as pa
 from batchyard import output_lines
 from batchyard.errors import EngineError, EngineStartError
 from inference.answers import ANSWERS
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from inference.residents.replies import EngineReply
 
 PACKED = "answers"
@@ -67,15 +67,15 @@ def failed(error: EngineError) -> pa.Table:
     return _mark(FAILED, {"type": type(error).__name__, "message": error.message})
 
 
-def died(death: EngineDeath) -> pa.Table:
+def died(death: Death) -> pa.Table:
     """Return the table that stands for the death of an engine. See `death`."""
     return _mark(DIED, asdict(death))
 
 
-def death(answers: pa.Table) -> EngineDeath | None:
+def death(answers: pa.Table) -> Death | None:
     """Return the death that this table stands for; None if it is none."""
     content = _marked(answers, DIED)
-    return None if content is None else EngineDeath(**content)
+    return None if content is None else Death(**content)
 
 
 def raise_failure(answers: pa.Table) -> None:

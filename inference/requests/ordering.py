@@ -39,7 +39,7 @@ def order_key(endpoint: str, body: Mapping[str, Any]) -> bytes:
 
 
 def prefix_key(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
-    """Return a key of the requests that share this one's prefix; None if too little of it could be shared to matter.
+    """Return the key of requests that share this prefix; None if it is too short to matter.
 
     They share tools, system messages and the first PREFIX bytes that follow: a document, examples, or a conversation,
     whatever the question or the turn. If fewer bytes follow, tools and system messages alone are the key. Embeddings

@@ -16,7 +16,7 @@ MOST_TOKENS = 2**40
 
 
 class EngineReply(NamedTuple):
-    """The reply to one request: its EngineAnswer with the body as JSON, its tokens, and its seconds in the engine.
+    """The reply to one request: its EngineAnswer as JSON, its tokens, its engine seconds.
 
     Tokens are those of the engine's usage; 0 unless the status is 200.
     """

@@ -16,7 +16,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class MetricEstimate:
-    """The mean of a metric over items, and its interval of 95 %: Wilson's if every value is 0 or 1."""
+    """The mean of a metric over items with its 95 % interval: Wilson's for values of 0 and 1."""
 
     n: int
     mean: float
@@ -73,7 +73,7 @@ def differences(sides: Sequence[tuple[Variant, str, Variant, str]]) -> list[Diff
 
 
 def side(interval: tuple[float, float] | None, p: float | None = None) -> int:
-    """Return 1 or -1 if the interval lies above or below 0, and p, if there is one, is below LEVEL; else 0."""
+    """Return 1 or -1 if the difference is significant (interval and p), else 0."""
     if interval is None or (p is not None and p >= LEVEL):
         return 0
     return (interval[0] > 0) - (interval[1] < 0)

@@ -39,7 +39,7 @@ _READ = ("number", "kind", "ok", "error", "input_tokens", "output_tokens", "seco
 
 
 class ItemValues:
-    """Columns of numbers by item, at the end of a local file, so memory holds those in use. NaN is no value."""
+    """Columns of numbers by item, kept in a local file. NaN is no value."""
 
     def __init__(self, file: IO[bytes], rows: int) -> None:
         self.rows = rows
@@ -117,7 +117,7 @@ class Measured:
 
 
 def read(child: ComparedChild, file: IO[bytes]) -> Measured:
-    """Read a child's files. Memory holds 50 bytes an item and 4 bytes a request, the rest is in `file`."""
+    """Read a child's files, in memory 50 bytes an item and 4 a request; the rest is in `file`."""
     journal = None if child.journal is None else pq.ParquetFile(child.journal)
     table = ItemValues(file, 1 + max(_last_number(child.results), _last_number_of(journal), 0))
     if child.results is not None:

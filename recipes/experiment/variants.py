@@ -55,7 +55,7 @@ class Variant:
         return list(dict.fromkeys(name for measured in self.measured for name in measured.table.left_out))
 
     def column(self, metric: str) -> Values:
-        """Return a metric by the number of the item, the mean of the repeats that have it. NaN is no value."""
+        """Return a metric by item number, as the mean of its repeats. NaN is no value."""
         columns = [column for measured in self.measured if (column := measured.table.get(metric)) is not None]
         if len(columns) == 1:
             return columns[0]

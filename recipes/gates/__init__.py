@@ -68,7 +68,7 @@ def _negated(gate: Gate) -> Gate:
 
 
 def subject(gate: str, answer: Answer) -> str:
-    """Return what a gate looks at of an answer: its finish reason, its seconds in the engine, or its text."""
+    """Return what a gate judges of an answer: finish reason, engine seconds, or text."""
     name = gate.removeprefix("not-")
     if name == answers.finish_reason.name:
         return answer.finish_reason or ""

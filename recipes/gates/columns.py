@@ -21,7 +21,7 @@ def filled(text: str, item: Item, quote: Callable[[str], str] = str) -> str:
 
 
 def names(value: Any) -> list[str]:
-    """Return the columns that a gate's value names: in a text, a list of texts, or the `text` of an object."""
+    """Return the columns that a gate's value names: in a text, a list, or an object's `text`."""
     if isinstance(value, str):
         return PLACE.findall(value)
     inner = [value.get("text")] if isinstance(value, Mapping) else value if isinstance(value, list) else []

@@ -20,7 +20,7 @@ def one(value: Any) -> str:
 
 
 def several(value: Any) -> list[str]:
-    """Return a gate's value as its texts: a list, or a text with commas. Raises ValueError if it is none.
+    """Return a gate's value as texts: a list, or split at commas. Raises ValueError.
 
     An empty text is refused: every answer contains it.
     """

@@ -32,7 +32,7 @@ def of_means(columns: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 
 
 def of_draws(means: NDArray[np.float64], count: int) -> tuple[float, float]:
-    """Return the interval of the mean of so many values by the means of draws from them: the expanded percentiles.
+    """Return the interval of a mean by means of draws: the expanded percentiles.
 
     Percentiles 2.5 and 97.5 are too narrow for few values, as draws have the deviation of the values themselves, and
     the normal distribution's tails.
@@ -46,7 +46,7 @@ def of_draws(means: NDArray[np.float64], count: int) -> tuple[float, float]:
 
 @cache
 def _share(count: int) -> float:
-    """Return the share of draws below the interval of the mean of so many values. It tends to 2.5 %."""
+    """Return the share of draws below a mean's interval; it tends to 2.5 %."""
     return NormalDist().cdf(-sqrt(count / (count - 1)) * student(count - 1)) if count > 1 else 0.025
 
 

@@ -86,7 +86,7 @@ def is_binary(values: Values) -> bool:
 
 
 def permutation(columns: Sequence[Values]) -> list[float]:
-    """Return the two-sided p of each column of differences: the share of sign changes with a sum as far from 0.
+    """Return each column's two-sided p: the share of sign changes with as extreme a sum.
 
     All sign changes of the values that are not 0 are looked at if they are no more than DRAWS; else DRAWS at random,
     the same for columns of one length, and the column itself as one more (Davison and Hinkley 1997, 4.3).
@@ -115,7 +115,7 @@ def permutation(columns: Sequence[Values]) -> list[float]:
 
 
 def _as_far(swapped: NDArray[np.int64], table: Values) -> Values:
-    """Return for each row of a table in how many rows of `swapped` (1: another sign) its sum is as far from 0."""
+    """Return for each row in how many rows of `swapped` its sum is as far from 0."""
     sums = np.abs((1.0 - 2.0 * swapped) @ table.T)
     least = np.abs(table.sum(axis=1)) - ROUNDING * np.abs(table).sum(axis=1)
     reached: Values = (sums >= least).sum(axis=0, dtype=np.float64)

@@ -26,7 +26,7 @@ def pass_all(samples: int, correct: int, size: int) -> float:
 
 
 def majority(preds: Sequence[str | None], scores: Sequence[float]) -> float:
-    """Return the score of the most frequent pair of prediction and score, the mean of these where several are; else 0.
+    """Return the mean score of the most frequent pair of prediction and score; 0 without one.
 
     Samples without a prediction have no vote. As NeMo-Skills counts majority@k.
     """

@@ -47,14 +47,14 @@ def is_judged(kept: Mapping[str, Any]) -> bool:
 
 
 def all_binary(results: Iterable[Sequence[Mapping[str, Any]]]) -> bool:
-    """Return True if every score of kept samples is 0 or 1, but for those whose reward says what is right."""
+    """Return True if all kept scores are 0 or 1, unless the reward says what is right."""
     return all(
         kept["acc"] is not None or kept["score"] in (0, 1) for result in results for kept in result if is_judged(kept)
     )
 
 
 def samples_of(result: Sequence[Mapping[str, Any]], size: int, *, binary: bool) -> Iterator[Sample]:
-    """Yield the kept samples of an item. An item that ended before it was asked has lost all `size` of them.
+    """Yield the kept samples of an item; all `size` are lost if it was never asked.
 
     Args:
         binary: a score of 1 is a right answer where the reward does not say which is.

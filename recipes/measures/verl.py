@@ -67,7 +67,7 @@ def _metrics(values: tuple[float, ...], predicted: tuple[int, ...] | None) -> di
 
 
 def _elected(votes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the place in each row of the first vote for what has most votes; among equals, for the first drawn."""
+    """Return in each row the place of the first vote for the winner; ties go to the earliest."""
     choices = int(votes.max()) + 1
     cells = votes + choices * np.arange(len(votes))[:, None]
     counts = np.bincount(cells.ravel(), minlength=choices * len(votes))

@@ -25,7 +25,7 @@ class Agent:
 
 
 class Proposal(BaseModel):
-    """An agent's proposal as it stands in the end. `tokens` are those of the request that wrote it, in and out."""
+    """An agent's final proposal. `tokens`: in and out, of the request that wrote it."""
 
     content: str
     author_id: str

@@ -60,7 +60,7 @@ def _constraint(item: Item, options: PanelOptions, name: str) -> Any:
 
 
 def _section(title: str, value: Any) -> str:
-    """Return a value under its title, a list or an object with a line for each element; nothing for nothing."""
+    """Return a value under its title, a line for each element; nothing for nothing."""
     if not value:
         return ""
     if isinstance(value, Mapping):

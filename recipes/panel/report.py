@@ -63,7 +63,7 @@ class _AgentTally:
 
 
 def diversity(texts: Sequence[str]) -> float | None:
-    """Return 1 less the mean similarity of pairs of texts: 1 less their edits by the length of the longer one."""
+    """Return 1 less the mean similarity of pairs of texts, by edits over the longer length."""
     pairs = list(itertools.combinations(texts, 2))
     return sum(Levenshtein.normalized_distance(a, b) for a, b in pairs) / len(pairs) if pairs else None
 

@@ -280,7 +280,7 @@ class _Refinement:
         return Failure(gate.category or reply.category or name, message)
 
     def _vote(self, attempt: _Try, answer: Answer, votes: VoteOptions) -> _Part[None]:
-        """Count the answer and those of the voters. A text that wins and is not the answer's has to pass the gates."""
+        """Count the answer's and the voters' votes. Another text that wins has to pass the gates."""
         answers: list[Answer] = yield _vote_asks(self._options, votes, self._item.chat())
         attempt.count(answers)
         voters = [attempt.writer, *(model for model in votes.models for _ in range(votes.n))]
@@ -398,7 +398,7 @@ class _Refinement:
         )
 
     def _stuck(self, reason: str, message: str) -> Result:
-        """End the item for a person. If no attempt has an answer there is nothing to look at, and it has failed."""
+        """End the item for a person; without any answer it has failed."""
         if all(attempt["text"] is None for attempt in self._history):
             return self._item.failed(
                 "no_answer", self._history[-1]["failures"][0]["message"], counters=self._counters, **self._kept()

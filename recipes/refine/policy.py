@@ -92,7 +92,7 @@ def _fell(attempts: Sequence[Attempt]) -> bool:
 
 
 def _rubs(attempts: Sequence[Attempt], rules: Rules) -> bool:
-    """True if a category went and came back, failures did not fall over the last attempts, or categories are many."""
+    """True if a category came back, failures did not fall, or categories are many."""
     categories = [attempt.category for attempt in attempts]
     runs = [category for at, category in enumerate(categories) if at == 0 or categories[at - 1] != category]
     window = attempts[-rules.stalled :]

@@ -25,7 +25,7 @@ def shortened(label: str) -> str:
 
 
 def drawing(title: str, shapes: Sequence[str], height: float) -> str:
-    """Return shapes below a title as an SVG file of WIDTH, with the colours of a light or a dark page."""
+    """Return shapes and a title as an SVG file, in the page's light or dark colours."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'role="img" aria-label="{escape(title, {chr(34): "&quot;"})}"><style>{STYLE}</style>'

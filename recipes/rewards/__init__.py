@@ -1,4 +1,4 @@
-"""The built-in rewards: an answer and its ground truth to a score. They import neither Celery, Ray nor the store."""
+"""The built-in rewards: an answer and its ground truth to a score. Pure functions."""
 
 LINEAR = frozenset({"exact", "numeric", "regex", "gsm8k", "gsm8k-flexible"})
 """Those whose time grows with the answer's length alone, so that no other process has to judge them."""

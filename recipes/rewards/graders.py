@@ -116,7 +116,7 @@ class _ModelGrader(_Grader):
     sampling_params: SamplingParams = SamplingParams()
 
     def messages(self, item: Mapping[str, Any], answer: str) -> Messages | None:
-        """Return what the model is asked about an answer, None if that is not the JSON that a template reads."""
+        """Return what the model is asked about an answer, None if a template cannot read it."""
         try:
             return [
                 {"role": message.role, "content": _rendered(message.content, item, answer)} for message in self.input

@@ -34,7 +34,7 @@ GRADE = "grade"
 
 
 def reward_of(columns: Mapping[str, Any], options: Rollout, rewards: RewardCatalogue) -> str | None:
-    """Return the name of the reward of a row, or a grader's JSON; None if its data source has no reward."""
+    """Return the name of a row's reward, or a grader's JSON; None for an unknown source."""
     if isinstance(options.reward, str):
         return options.reward
     if options.grader is not None:

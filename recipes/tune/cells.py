@@ -166,7 +166,7 @@ class Cell(BaseModel):
     repair_of: str | None = None
 
     def entry(self, base: TunedModel) -> dict[str, Any]:
-        """Return the entry of the derived model: the base's under the overrides. A value of None takes a key out."""
+        """Return the derived model's entry: the base under the overrides. None removes a key."""
         entry = {**base.entry, "engine_args": dict(base.entry.get("engine_args") or {})}
         for key, value in self.overrides.items():
             first, *rest = config.path(key)
@@ -271,7 +271,7 @@ def defaults(options: TuneOptions, bases: Sequence[TunedModel]) -> int:
 
 
 def _defaults(options: TuneOptions, bases: Sequence[TunedModel]) -> Iterator[Cell]:
-    """Yield the models as they are, with as many batches side by side as the first of the cells that they are not."""
+    """Yield the models as they are, with the first other cell's batches side by side."""
     for base in bases[: defaults(options, bases)]:
         yield made(base, {}, None, (options.concurrency or [1])[0])
 

@@ -1,4 +1,4 @@
-"""Why a cell failed: its category, the line that says so, and the remedy, as overrides of one more cell if there are.
+"""Why a cell failed: category, the line that says so, and the remedy as overrides.
 
 The table of causes is that of all engines (`batchyard.failures`). Here stand the remedies that know the cell.
 """
@@ -26,7 +26,7 @@ CACHE_BYTES = f"{ARGUMENTS}.kv_cache_memory_bytes"
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do, and the overrides of the cell that does it; a value of None takes a key out."""
+    """What to do, and the overrides of a cell that does it; None takes a key out."""
 
     text: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -167,7 +167,7 @@ def diagnose(result: CellResult, base: TunedModel) -> Diagnosis | None:
 
 
 def repair(result: CellResult, base: TunedModel, taken: Sequence[str]) -> Cell | None:
-    """Return the cell that tries the remedy of a failed one; None if no cell can, or the failed one is a repair itself.
+    """Return the cell that tries the remedy of a failed one, if one can. A repair gets none.
 
     Args:
         taken: names of other cells.
@@ -200,7 +200,7 @@ def _found(rules: Sequence[Rule], result: CellResult, base: TunedModel) -> Diagn
 
 
 def _lines(result: CellResult) -> Iterator[str]:
-    """Yield the lines that may say why: of the error, then of the evidence, the last first, then codes of requests."""
+    """Yield lines that may say why: the error's, the evidence's from the last, then codes."""
     for text in (result.error or "", *reversed(result.evidence)):
         for line in reversed(cause_of(text).splitlines()):
             if line.strip():

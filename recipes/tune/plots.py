@@ -1,4 +1,4 @@
-"""Plots of a tune as SVG files: throughput over p95 with the Pareto front, and a heat map of two dimensions."""
+"""Plots of a tune as SVG: throughput over p95, and a heat map of two dimensions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _throughput(rows: Sequence[Mapping[str, Any]], recommended: str | None) -> str:
-    """Return a dot for each cell, tokens/s over p95, and a line through those that no other beats in both.
+    """Return a dot for each cell, tokens/s over p95, and the line of unbeaten ones.
 
     Both axes begin at 0. The recommended cell has a larger dot and a bold name.
     """

@@ -50,7 +50,7 @@ def requests(options: Tune, model: str, *, warm_up: bool = False) -> dict[str, A
 
 
 def job(options: Tune, cell: Cell, model: str, repeat: int, copy: int) -> Child:
-    """Return a job of a cell. Repeat 0 is the warm-up; `copy` counts those that run side by side, from 0."""
+    """Return a job of a cell. Repeat 0 is the warm-up; `copy` counts parallel ones from 0."""
     return Child(cell.name, repeat, copy, RECIPE, requests(options, model, warm_up=repeat == 0))
 
 

@@ -1,4 +1,4 @@
-"""Which cell to run with, and why: sentences that name the cells they rest on, and an entry of models.toml."""
+"""Which cell to run with and why, and its entry of models.toml."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def objective(options: TuneOptions) -> SLO | None:
 
 
 def measured(result: CellResult) -> Medians | None:
-    """Return the medians of a cell that ran to its end, as the configuration that it names, with answers; else None."""
+    """Return the medians of a completed cell with answers, as its configuration; else None."""
     medians = result.medians
     if result.state != "completed" or result.differing or medians is None:
         return None
@@ -217,7 +217,7 @@ def _rate(value: float) -> str:
 
 
 def pareto(results: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return the names of the points that no other dominates, by their x: less x, or more y, is better."""
+    """Return the names of undominated points by x: less x or more y is better."""
     front: list[str] = []
     most = float("-inf")
     for name, (_, y) in sorted(results.items(), key=lambda point: (point[1][0], -point[1][1])):

@@ -157,7 +157,7 @@ def at_once(result: CellResult, base: TunedModel) -> int | None:
 
 
 def is_steady(result: CellResult, base: TunedModel) -> bool | None:
-    """True if each repeat had STEADY rows for each request at once. None without repeats, or if that is unknown."""
+    """True if each repeat had STEADY rows for each parallel request. None if unknown."""
     requests = at_once(result, base)
     if not result.repeats or requests is None:
         return None

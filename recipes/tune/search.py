@@ -1,4 +1,4 @@
-"""Which cell comes next: a pure function of options and results, so a tune that goes on measures no cell again."""
+"""Which cell comes next: a pure function, so a resumed tune measures no cell again."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _VALUE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(\S*)")
 
 
 class Metric(NamedTuple):
-    """What a bound may bound: its better side, its units by how many make one, and how a value is written.
+    """What a bound may bound: its better side, its units, and how a value is written.
 
     Attributes:
         example: a value, for messages.

@@ -56,7 +56,7 @@ class ReplyRow:
 
 @dataclass
 class ItemDetails(ItemRow):
-    """An item with all that has happened to it. `previous` and `next` are the numbers of the items beside it."""
+    """An item and its history. `previous` and `next` number its neighbours."""
 
     columns: dict[str, Any] = field(default_factory=dict)
     turns: list[TurnRow] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The states of all items of a job, from its result chunks. What a chunk holds is read by the position of the item."""
+"""The states of all items of a job, read from its result chunks by position."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ItemRow:
 
 @dataclass(frozen=True)
 class ItemCursor:
-    """Where an item is: its state, and the life and the turns in which it has come there. `result` is empty before."""
+    """Where an item is: state, life and turns. `result` is empty until it ends."""
 
     number: int
     position: int
@@ -114,7 +114,7 @@ class ItemStates:
             self._places[ends.positions, 1] = np.arange(len(ends.positions))
 
     def rows(self, positions: Iterable[int], columns: Sequence[str]) -> dict[int, dict[str, Any]]:
-        """Return columns of the newest result row of each of these items that has one. Each chunk is read once."""
+        """Return columns of the newest result rows of these items. Reads each chunk once."""
         by_chunk = defaultdict[int, list[int]](list)
         for position in positions:
             by_chunk[int(self._places[position, 0])].append(position)

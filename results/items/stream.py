@@ -1,4 +1,4 @@
-"""The ended items of a job as they are kept: their results, and the events of each, as lines of JSON."""
+"""The ended items of a job: their results and events, as lines of JSON."""
 
 from __future__ import annotations
 

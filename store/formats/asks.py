@@ -1,4 +1,4 @@
-"""Asks: the plan file of a job, whose row groups are segments, and what each request is in its item.
+"""Asks: a job's plan file. Row groups are segments; each request names its item.
 
 Columns: those of a plan (store.formats.plan), whose lines count on from the batch's last segment, and
     position: int64, of the item in the items file.

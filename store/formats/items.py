@@ -83,7 +83,7 @@ class ItemsWriter:
 
 
 def write(artifacts: Artifacts, items: Iterable[tuple[int, str, bytes]]) -> tuple[str, int]:
-    """Write an items file of (number, custom_id, row as a JSON object). Return its SHA-256 and the number of items."""
+    """Write items (number, custom_id, row as JSON). Return SHA-256 and number."""
     with artifacts.create() as target:
         writer = ItemsWriter(target)
         for item in items:

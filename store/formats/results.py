@@ -1,4 +1,4 @@
-"""Results: the requests of a batch that has ended, each beside its line of the output or the error file."""
+"""Results: an ended batch's requests, each beside its output or error line."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def take_answer(custom_id: str, readers: Iterable[AnswerReader]) -> dict[str, An
 def rows(
     source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None, seconds: IO[bytes] | None = None
 ) -> Iterator[ResultRow]:
-    """Yield the requests of a batch in input order, each with its line of the output or the error file.
+    """Yield a batch's requests in input order, each with its output or error line.
 
     Args:
         output, errors, seconds: None if the batch has no such file.

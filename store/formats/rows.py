@@ -64,7 +64,7 @@ def code(answer: Mapping[str, Any]) -> str:
 
 
 def starts(file: IO[bytes]) -> npt.NDArray[np.int64]:
-    """Return the byte at which each line of a file begins, and its end if that is a line feed."""
+    """Return where each line of a file begins, and its end if that is a line feed."""
     pieces, at = [np.zeros(1, np.int64)], 0
     while block := file.read(BLOCK_BYTES):
         pieces.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (at + 1))

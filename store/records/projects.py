@@ -69,7 +69,7 @@ class Budget(Base):
 
 
 class DailyUsage(Base):
-    """What engines have computed of a batch's requests to a model on one day, with the prices at that time.
+    """A day's computed usage of a batch by model, at the prices of that time.
 
     `day` counts days of UTC since 1970. Amounts are those of batchyard.tariffs.Amounts, prices those of its Prices, all
     null without a tariff. There is no foreign key to the batch, which is deleted sooner. `key_id` is that of the key

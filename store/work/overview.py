@@ -101,7 +101,7 @@ def page(
     after: str | None = None,
     limit: int,
 ) -> tuple[list[Work], bool]:
-    """Return at most `limit` of the project's work after the one with id `after`, and True if there is more.
+    """Return at most `limit` of the project's work after id `after`, and if more follow.
 
     Raises:
         RequestError: `after` is no work of the project.

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from batchyard.errors import EngineStartError, Stopped
 from batchyard.models import ModelSpec, is_derived
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from inference.engines.registry import capabilities
 from inference.residents.session import EngineTimeouts
 from store import batches, holds, segments
@@ -191,7 +191,7 @@ class _Answering:
             starts = False
             yield table
 
-    def _record_death(self, death: EngineDeath) -> None:
+    def _record_death(self, death: Death) -> None:
         self._writer.flush()  # answers from before a death are none after it
         self._deaths.add(death)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from batchyard.errors import UnavailableError
 from batchyard.models import is_derived
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from store import holds, segments
 from tasks.context import AppContext
 from tasks.execution import progress
@@ -21,10 +21,10 @@ class DeathLog:
     def __init__(self, context: AppContext, segment: segments.SegmentLease) -> None:
         self._context = context
         self._segment = segment
-        self._unrecorded: list[EngineDeath] = []
+        self._unrecorded: list[Death] = []
         self._any = False
 
-    def add(self, death: EngineDeath) -> None:
+    def add(self, death: Death) -> None:
         """Record a death, or keep it while the database is away, for which no run need end."""
         facts = {name: value for name, value in asdict(death).items() if name != "engine"}
         ids = {"batch_id": self._segment.batch_id, "job_id": self._segment.job_id, "segment_id": self._segment.lease.id}

@@ -38,7 +38,7 @@ class Merged:
 
 
 class _Answers:
-    """The answers of a batch, in order of arrival: their lines in a spool, and what else is known of each."""
+    """The answers of a batch as they arrived: lines in a spool, and facts about each."""
 
     def __init__(self, lines: Spool) -> None:
         self._spool = lines

@@ -52,7 +52,7 @@ class Spool:
         return np.concatenate(self._sizes).astype(np.int64)
 
     def write(self, file: ArtifactWriter, chosen: npt.NDArray[np.bool_] | None = None) -> int:
-        """Write the chosen texts, or all, each with a line feed, in the order of their lines. Return how many."""
+        """Write chosen or all texts, each with a line feed, in line order. Return how many."""
         lines, sizes = self.lines(), self.sizes()
         starts = np.cumsum(sizes) - sizes
         rows = np.arange(lines.size) if chosen is None else np.flatnonzero(chosen)

@@ -31,7 +31,7 @@ SAMPLE = 1000
 
 
 class Part(NamedTuple):
-    """The requests of an input to one model: their number, bytes of their bodies, and most tokens of their answers.
+    """The requests of an input to one model: number, bytes, and most output tokens.
 
     `limit` is None if a request sets no limit.
     """
@@ -72,7 +72,7 @@ def parts(endpoint: str, lines: Iterable[bytes]) -> dict[str, Part]:
 
 
 def of_file(context: AppContext, endpoint: str, sha256: str) -> tuple[int, dict[str, Part]]:
-    """Return the number of requests of a stored batch file, and what all ask of each model, by the first SAMPLE."""
+    """Return a batch file's requests, and by its first SAMPLE what they ask of each model."""
     with context.artifacts.open(sha256) as content:
         lines = (line for line in content if line.strip())
         sample = list(islice(lines, SAMPLE))
@@ -111,7 +111,7 @@ def scaled(of: Mapping[str, Part], factor: float) -> dict[str, Part]:
 
 
 def _range(part: Part, prices: Prices, past: list[Amounts]) -> tuple[Fraction, Fraction, Fraction]:
-    """Return what a part would cost as all these batches together did, as the cheapest did, and as the dearest."""
+    """Return a part's cost at the mean, the lowest and the highest of these batches' costs."""
     whole = NOTHING
     for amounts in past:
         whole = whole.plus(amounts)

@@ -1,4 +1,4 @@
-"""Prompts from a list, a text file, a table (CSV or Parquet) or JSON lines, as the requests of a batch."""
+"""Prompts in a list, text, table (CSV or Parquet) or JSON lines, as a batch's requests."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def refused(error: TableError) -> RequestError:
 
 
 def changed(lines: Iterable[bytes], changes: Mapping[str, Any], max_line_bytes: int) -> Iterator[bytes]:
-    """Yield the lines of a batch file with `changes` made in the body of each request; None removes a parameter.
+    """Yield the lines of a batch file with `changes` in each body; None removes a parameter.
 
     A line that is no request stays as it is: validation reports it.
     """
@@ -279,7 +279,7 @@ def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
 
 
 def is_requests(file: IO[bytes], max_line_bytes: int = reading.MAX_LINE_BYTES) -> bool:
-    """True if the first line of a JSON lines file is a whole request, as in a batch's input. Reads that line."""
+    """True if a JSON lines file begins with a whole request. Reads its first line."""
     first = next(reading.rows(file, "jsonl", max_line_bytes=max_line_bytes), None)
     return first is not None and "custom_id" in first.values and "body" in first.values
 

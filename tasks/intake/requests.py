@@ -1,4 +1,4 @@
-"""Requests: what is wrong with one, and what the plan keeps of it. The same for batches, jobs and previews."""
+"""What is wrong with a request, and what a plan keeps of it: for batches, jobs and previews."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer to a valid request that no engine will run: it does not fit, or has media that are not allowed."""
+    """The answer to a valid request that no engine will run: too long, or forbidden media."""
 
     status_code: int | None
     body: Mapping[str, Any] | None

@@ -19,7 +19,7 @@ from tasks.context import AppContext
 
 
 def write(context: AppContext, batch: Batch) -> ArtifactWriter:
-    """Store the lines of the batch's input that failed, expired or were cancelled, byte for byte and in input order.
+    """Store the input's failed, expired and cancelled lines, byte for byte in input order.
 
     Lines that are no valid requests, which the batch has skipped, are left out: they would be no better this time.
 

@@ -63,7 +63,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Draft:
-    """A batch that is to be created: its record, not saved yet, its input, and its outlook if that is known."""
+    """A batch to create: its unsaved record, its input, and its outlook if known."""
 
     batch: Batch
     source: File | NewInput
@@ -186,7 +186,7 @@ def _admit(batch: Batch, expected: Forecast) -> None:
 
 
 def estimate_completion(context: AppContext, batch: Batch, outlook: Outlook | None) -> Forecast | None:
-    """Publish when a new batch will be done; warn if that is too late. Return the forecast, None without an outlook.
+    """Publish and return a new batch's forecast, if there is one; warn if it is too late.
 
     It raises nothing: the batch is committed, and a failure here must not look like a failure to create it.
     """
@@ -204,7 +204,7 @@ def estimate_completion(context: AppContext, batch: Batch, outlook: Outlook | No
 
 
 def _outlook(context: AppContext, batch: Batch, sha256: str, size: int) -> Outlook | None:
-    """Return the outlook of a batch with this input; None if its model's speed or its first line is unknown.
+    """Return a batch's outlook; None if its model's speed or its first line is unknown.
 
     It raises nothing: a batch that cannot be forecast is accepted all the same.
     """
@@ -267,7 +267,7 @@ def input_file(
 
 
 def input_file_or_none(session: Session, project_id: str, file_id: str) -> File:
-    """Return the file with that id, or one without content if there is none: validation then says so, as OpenAI's does.
+    """Return the file with that id, or an empty one, which validation reports as OpenAI does.
 
     Raises:
         RequestError: the file has another purpose.

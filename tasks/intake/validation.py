@@ -185,7 +185,7 @@ class Validator:
         self._max_embedding_inputs = max_embedding_inputs
 
     def run(self, source: IO[bytes], plan: PlanWriter | None, report: ValidationReport) -> bool:
-        """Add every valid line to `plan`, if any, and every error to `report`. Return True if the batch can run."""
+        """Add valid lines to `plan`, if any, and errors to `report`. Return True if the batch can run."""
         hashes = array.array("q")
         # A line is skipped when it is read, so what repeats has to be known before.
         unique = None

@@ -1,1 +1,1 @@
-"""Jobs: the programs of a recipe over the items of an input, in batches that stay open while their stage lasts."""
+"""Jobs: programs of a recipe over the items of an input, in one open batch for each stage."""

@@ -47,7 +47,7 @@ def measure(context: AppContext, job_id: str) -> dict[str, Any]:
 
 
 def count_failed_judgement(context: AppContext, call: Score | Check) -> None:
-    """Count a call that failed in a process of its own, by the name of its reward or gate, for /metrics."""
+    """Count a judgement that failed in its process, by reward or gate, for /metrics."""
     progress.count(context, call.reward if isinstance(call, Score) else call.gate, {progress.JUDGEMENT_ERRORS: 1})
 
 

@@ -120,7 +120,7 @@ def template(context: AppContext, schedule: Schedule) -> str | None:
 
 
 def source(context: AppContext, schedule: Schedule, cron: Cron, at: int) -> File | NewInput:
-    """Return the input of a run at Unix time `at`: the schedule's file, even a deleted one, or its filled template.
+    """Return the input of a run at Unix time `at`: the schedule's file, even a deleted one, or its template.
 
     Raises:
         UnavailableError: the artifact store is away.

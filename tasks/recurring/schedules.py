@@ -1,4 +1,4 @@
-"""Schedules: a tick runs what is due. It claims each scheduled time in the transaction that creates the batch or job.
+"""Schedules: a tick claims each scheduled time as it creates its batch or job.
 
 So concurrent ticks, a killed tick and a lost message are harmless. An unclaimed time stays due, and housekeeping sends
 the batch or job of a claimed one to a worker.
@@ -87,7 +87,7 @@ def tick(context: AppContext) -> None:
 
 
 def run_due(context: AppContext, at: int) -> None:
-    """Run one time of each schedule that is due at Unix time `at`. A schedule that fails delays no other."""
+    """Run one time of each schedule due at Unix time `at`; a failure delays no other."""
     with context.database.read() as session:
         due = schedules.due(session, at, AT_ONCE)
     for schedule in due:

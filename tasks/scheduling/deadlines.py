@@ -129,7 +129,7 @@ def _of_jobs(
     throughputs: Mapping[tuple[str, str], Throughput],
     now: float,
 ) -> dict[str, Forecast]:
-    """Return the forecasts of jobs: each ends with the last of its batches and of the requests that none has yet.
+    """Return the forecasts of jobs: the ends of their last batches and last requests.
 
     A job that is paused, or of which something is not known, has none.
     """

@@ -65,7 +65,7 @@ def forecast(
     recent_usage: RecentUsage,
     now: float,
 ) -> dict[str, Forecast]:
-    """Return a forecast for each batch with a backlog entry, unless a model it needs was never measured or cannot run.
+    """Forecast each batch with a backlog entry whose models can run and were measured.
 
     Args:
         entries: one for each batch, model and request class.

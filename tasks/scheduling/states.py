@@ -1,4 +1,4 @@
-"""States: what a batch that has not ended does now, so that a cold start looks neither like a hang nor like a queue."""
+"""States: what a batch that has not ended does now."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class ThroughputMeter:
         return self._start is not None
 
     def expect(self, requests: int, limit: float) -> None:
-        """Set the number of requests that the engine will get, at first all of the segment, and how many it holds."""
+        """Set the number of requests that the engine will get, and how many it holds."""
         self._unanswered, self._limit = requests, limit
 
     def measure(self, session: Session, answers: pa.Table) -> float:

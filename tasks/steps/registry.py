@@ -32,7 +32,7 @@ def request(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def checks(entries: Iterable[dict[str, Any]]) -> list[Callable[[Mapping[str, Any]], tuple[str, str] | None]]:
-    """Return the `check` of each step of a `post_process`, with its options. A step that is not installed has none."""
+    """Return the `check` of each installed step of a `post_process`, with its options."""
     names = STEPS.names()
     steps = [(STEPS.get(entry["step"]), entry) for entry in entries if entry["step"] in names]
     return [

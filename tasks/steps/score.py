@@ -30,7 +30,7 @@ def _expected(body: Mapping[str, Any]) -> str | None:
 
 
 def refusal(body: Mapping[str, Any], options: ScoreOptions) -> tuple[str, str] | None:
-    """Return param and reason if the expected text of a request is no regular expression; None if it can be used."""
+    """Return param and reason if the expected text is no regular expression, else None."""
     expected = _expected(body)
     if options.method != "regex" or expected is None:
         return None

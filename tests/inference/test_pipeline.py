@@ -27,7 +27,7 @@ import ray
 from batchyard.errors import EngineError, EngineStartError, Stopped
 from batchyard.models import ModelSpec
 from inference import pipeline
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from inference.ray import starts
 from inference.residents import directory
 from inference.residents.session import EngineTimeouts
@@ -321,7 +321,7 @@ def test_an_engine_that_always_dies_ends_the_run() -> None:
 
 def test_a_death_is_told_as_it_happens_with_what_was_in_the_engine_and_what_follows() -> None:
     spec = echo(latency_ms=100, max_in_flight=12)
-    deaths: list[EngineDeath] = []
+    deaths: list[Death] = []
     answered: list[int] = []
     for answers in pipeline.run(spec, CHAT, table(chat(*map(str, range(200)))), TIMEOUTS, on_death=deaths.append):
         if not answered:
@@ -334,7 +334,7 @@ def test_a_death_is_told_as_it_happens_with_what_was_in_the_engine_and_what_foll
 
 
 def test_each_death_until_a_request_is_convicted_is_told_once_and_says_what_follows() -> None:
-    deaths: list[EngineDeath] = []
+    deaths: list[Death] = []
     bodies = chat("fine", "poison", "fine too", "also fine")
     lines = Counter[int]()
     for answers in pipeline.run(echo(die_on="poison"), CHAT, table(bodies), TIMEOUTS, on_death=deaths.append):
@@ -346,14 +346,14 @@ def test_each_death_until_a_request_is_convicted_is_told_once_and_says_what_foll
 
 
 def test_the_last_death_of_a_run_that_gives_up_says_that_it_ends() -> None:
-    deaths: list[EngineDeath] = []
+    deaths: list[Death] = []
     with pytest.raises(EngineError, match="died"):
         list(pipeline.run(echo(die_on=""), CHAT, table(chat(*map(str, range(64)))), TIMEOUTS, on_death=deaths.append))
     assert [death.next for death in deaths].index("ends_run") == len(deaths) - 1 > 3
 
 
 def test_an_engine_that_ends_at_each_start_is_told_of_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    deaths: list[EngineDeath] = []
+    deaths: list[Death] = []
     spec = echo(name="ending")
     monkeypatch.setattr(starts, "get_or_create_engine", lambda *_: Ending.remote())
     with pytest.raises(EngineStartError, match=r"ended each time it was started: .+"):

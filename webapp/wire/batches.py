@@ -12,7 +12,7 @@ from store.records import Sla
 from tasks.scheduling.states import StateName
 from webapp.wire.fields import ON_INVALID, PRIORITY, ExpiresAfter, Metadata, OnInvalid, Repeatable, Short, Steps, Window
 from webapp.wire.lists import ListPage
-from webapp.wire.work import ArtifactObject, BatchErrors, Cost, EngineDeath, ListResults, Usage
+from webapp.wire.work import ArtifactObject, Cost, EngineDeath, ListResults, WorkObject
 
 
 class BatchOptions(BaseModel):
@@ -154,29 +154,15 @@ class Extension(BaseModel):
     stage: str | None = Field(description="the name of that stage")
 
 
-class BatchObject(BaseModel):
-    id: str
+class BatchObject(WorkObject):
     object: Literal["batch"] = "batch"
+    status: Status
     endpoint: str
     model: str | None
-    errors: BatchErrors | None
     input_file_id: str
-    completion_window: str
-    status: Status
     output_file_id: str | None
     error_file_id: str | None
-    created_at: int
-    in_progress_at: int | None
-    expires_at: int
-    finalizing_at: int | None
-    completed_at: int | None
-    failed_at: int | None
-    expired_at: int | None
-    cancelling_at: int | None
-    cancelled_at: int | None
     request_counts: RequestCounts
-    usage: Usage
-    metadata: dict[str, str] | None
     batchyard: Extension
 
 

@@ -12,7 +12,7 @@ from tasks.jobs.submission.dependencies import MOST, When
 from webapp.wire.fields import ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, Window
 from webapp.wire.lists import ListPage
 from webapp.wire.start import CostEstimate
-from webapp.wire.work import ArtifactObject, BatchErrors, Cost, EngineDeath, Usage
+from webapp.wire.work import ArtifactObject, BatchErrors, Cost, EngineDeath, Usage, WorkObject
 
 MAX_INLINE = 1000
 
@@ -185,29 +185,16 @@ class JobExtension(BaseModel):
     warnings: list[WarningObject]
 
 
-class JobObject(BaseModel):
+class JobObject(WorkObject):
     """A run of a recipe. Fields that a batch has, too, mean the same."""
 
-    id: str
     object: Literal["job"] = "job"
+    status: JobStatus
     recipe: str
     name: str | None
-    errors: BatchErrors | None
     input_file_id: str | None
-    completion_window: str
-    status: JobStatus
-    created_at: int
-    in_progress_at: int | None
-    expires_at: int
-    finalizing_at: int | None
-    completed_at: int | None
-    failed_at: int | None
-    expired_at: int | None
-    cancelling_at: int | None
-    cancelled_at: int | None
     request_counts: ItemCounts
     usage: Usage = Field(description="the sum over its batches, and over those of the jobs that it has started")
-    metadata: dict[str, str] | None
     batchyard: JobExtension
 
 

@@ -37,6 +37,27 @@ class Usage(BaseModel):
     total_tokens: int
 
 
+class WorkObject(BaseModel):
+    """The fields of OpenAI's batch object that a job has, too."""
+
+    id: str
+    object: str
+    status: str
+    errors: BatchErrors | None
+    completion_window: str
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    usage: Usage
+    metadata: dict[str, str] | None
+
+
 class ArtifactObject(BaseModel):
     """A file a batch has produced, under its name in that batch."""
 

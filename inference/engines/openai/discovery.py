@@ -30,7 +30,7 @@ class EndpointFile(BaseModel):
 
 
 class DiscoveredServer(NamedTuple):
-    """A server: base URL, and Unix time of its start. A server restarted at the same address is another one."""
+    """A server: base URL and Unix start time. After a restart it is another one."""
 
     url: str
     started_at: float

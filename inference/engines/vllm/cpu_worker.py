@@ -1,4 +1,4 @@
-"""vLLM's worker on the CPU, mended for requests with a seed and for bfloat16. vLLM imports it by its name."""
+"""vLLM's CPU worker, mended for seeds and bfloat16. vLLM imports it by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a job: a row for each of its requests, rewards, gates and replies, as a Parquet artifact.
+"""The journal of a job: its requests, rewards, gates and replies as Parquet rows.
 
 Columns: number (int64, of the item), custom_id (string), life, turn (int32), kind (string: `request`, that of a
 judgement, see store.formats.job_chunks, or `resolve` or `requeue`), stage (string), visit, sample, retry (int32), ask

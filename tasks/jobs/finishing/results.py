@@ -91,7 +91,7 @@ class JobResults:
         self.artifacts[name] = (file.sha256, file.size, None)
 
     def of_child(self, job_id: str, name: str) -> Path | None:
-        """Copy an artifact of a job of the same project to a local file, None if it has none of that name."""
+        """Copy an artifact of a job of the project to a local file; None if there is none."""
         path = self._folder / f"{job_id}-{name}"
         if not path.exists():
             with self._context.database.read() as session:
@@ -158,7 +158,7 @@ class StepResults:
     _results: JobResults
 
     def rows(self) -> Iterator[ResultRow]:
-        """Stream a row for each item in the order of the input: its columns as body, its result's text as answer."""
+        """Stream a row for each item in input order: columns as body, text as answer."""
         for item in self._results.items():
             text = item.result.get("text")
             completed = item.state == "completed"

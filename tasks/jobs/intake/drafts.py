@@ -46,7 +46,7 @@ class JobDraft:
 
 
 def configured(context: AppContext, job: Job, source: File | NewInput | None, configuration: Configuration) -> JobDraft:
-    """Set what an unsaved job runs: its recipe, its options and its models, with the hashes over all of it."""
+    """Set an unsaved job's recipe, options and models, with hashes over them."""
     recipe, models = configuration.recipe, configuration.models
     job.recipe, job.recipe_sha256 = recipe.name, context.recipes.sha256(recipe.name)
     job.options = configuration.options.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""Identity of a job: hashes over all that its outcome depends on, and over all that its requests depend on."""
+"""Identity of a job: hashes over what its outcome and its requests depend on."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def shares(
 def models(
     context: AppContext, catalogue: Catalogue, recipe: FlowRecipe[Any], options: Options, stages: Iterable[Stage]
 ) -> dict[str, ModelSpec]:
-    """Return the models that a job names in its options or in its recipe's example requests; all if it names none.
+    """Return the models that a job's options or its recipe's examples name; all without a name.
 
     Raises:
         RequestError: a model, reward or gate is unknown, or an example request cannot run; names the option.

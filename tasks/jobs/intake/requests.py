@@ -154,7 +154,7 @@ def answer_of(output_line: str, seconds: float | None, request: Request) -> Answ
 
 
 def _violation(structure: Mapping[str, Any], text: str) -> str | None:
-    """Return how a text breaks the `json` or the `choice` that it was asked for; None if it does not."""
+    """Return how a text breaks the requested `json` or `choice`, if it does."""
     if "choice" in structure and text not in structure["choice"]:
         return "The answer is none of the choices."
     if "json" in structure:

@@ -31,7 +31,7 @@ class RowError(Exception):
 
 
 def rows(file: IO[bytes], name: str, settings: Settings | None = None) -> Iterator[Columns | RowError]:
-    """Yield the columns of each row, or an error in its place. Row 0 is the first one; see `reading` for what is one.
+    """Yield the columns of each row, or its error. Row 0 is the first; see `reading`.
 
     Args:
         name: the file's name, whose suffixes say format and compression.
@@ -65,7 +65,7 @@ def check_name(name: str, param: str) -> None:
 
 
 def tables(file: IO[bytes], name: str) -> Iterator[pa.Table]:
-    """Yield the rows as tables of one schema: the file's own, or for formats without types one that holds all values.
+    """Yield the rows as tables of one schema: the file's, or one that holds all values.
 
     Raises:
         RequestError: as `rows`.

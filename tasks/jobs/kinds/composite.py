@@ -1,4 +1,4 @@
-"""The kind of recipes whose items are jobs: those that have ended are recorded, and those whose turn has come start.
+"""The kind of recipes whose items are jobs: records ended ones and starts the next.
 
 A child is found again by its composite and its key, which are unique together, so nothing starts twice, whatever is
 killed. All that a tick decides is committed in one transaction, which the epoch of the composite's lease guards.
@@ -214,7 +214,7 @@ def _prepared(
     jobs: Mapping[str, Job],
     ends: Mapping[str, RecordedEnd],
 ) -> JobDraft | Job | dict[str, Any]:
-    """Return the job that a child would be; or a completed one of the same configuration; or why it can never start.
+    """Return a child's job, a completed one of the same configuration, or why it cannot start.
 
     Raises:
         RequestError: it cannot start as things are.

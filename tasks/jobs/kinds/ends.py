@@ -14,7 +14,7 @@ from tasks.context import AppContext
 
 
 class RecordedEnd(NamedTuple):
-    """The end of a child or a cell. `result` has its `job_id`, null if it never started, and its `metrics`."""
+    """The end of a child or cell. `result`: its `job_id`, null if never started, and `metrics`."""
 
     state: str
     result: Mapping[str, Any]
@@ -22,7 +22,7 @@ class RecordedEnd(NamedTuple):
 
 
 def recorded(context: AppContext, job_id: str) -> dict[str, RecordedEnd]:
-    """Return the ends of the items of a job, by the key of a child or the name of a cell. Raises UnavailableError."""
+    """Return the ends of a job's items by key or cell. Raises UnavailableError."""
     with context.database.read() as session:
         stored = chunk_records.of_job(session, job_id, "result")
     return {key: end for chunk in stored for key, end in _entries(context.artifacts, chunk.sha256)}

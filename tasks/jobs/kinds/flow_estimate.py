@@ -1,4 +1,4 @@
-"""The estimate of a job whose items are rows: its items, the requests of its stages, and when it would be done."""
+"""The estimate of a job of rows: items, requests by stage, and when it would be done."""
 
 from __future__ import annotations
 

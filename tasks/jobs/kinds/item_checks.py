@@ -43,7 +43,7 @@ class _Overrun(BaseException):
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Interrupt the block with _Overrun after so long. It does nothing but in a process's main thread, as of Celery."""
+    """Interrupt the block with _Overrun after so long, in a process's main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What the kinds of recipes have in common, as a job's tasks and the intake of new jobs see them."""
+"""What all kinds of recipes offer to a job's tasks and to intake."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class JobEstimate:
 
 
 class ChildRow(NamedTuple):
-    """A job that another one has started or will start. `job_id` is None before; `taken`: it is an earlier job.
+    """A started or future child of a job. `job_id` is None before; `taken`: an earlier job.
 
     `round` of a job of a tune's cell says which of those that run side by side.
     """
@@ -104,7 +104,7 @@ class RecipeKind(ABC, Generic[R]):
 
     @abstractmethod
     def write_items(self, context: AppContext, recipe: R, job: Job, report: ValidationReport) -> tuple[str, int]:
-        """Write the items file of a new job. Return its SHA-256 and the number of items. Errors go to the report."""
+        """Write a new job's items file, errors to the report. Return SHA-256 and number of items."""
 
     @abstractmethod
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
@@ -115,7 +115,7 @@ class RecipeKind(ABC, Generic[R]):
         return {}
 
     def children(self, context: AppContext, recipe: R, job: Job) -> list[ChildRow]:
-        """Return the jobs that a job has started, and those that it will start as far as they are known."""
+        """Return the jobs that a job has started and those known that it will start."""
         return []
 
     def check_answers_from(self, recipe: R) -> None:

@@ -1,4 +1,4 @@
-"""What the jobs of a cell have measured: the rows that have ended, and why those that have not did not."""
+"""What the jobs of a cell have measured: rows that ended, and why others did not."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Wave:
-    """The jobs of a repeat of a cell that ran side by side, all of them ended. Repeat 0 is the warm-up."""
+    """The ended jobs of one repeat of a cell, which ran side by side. Repeat 0 is the warm-up."""
 
     repeat: int
     jobs: Sequence[Job]

@@ -11,7 +11,7 @@ from batchyard.statuses import TERMINAL
 
 
 class ChildStart(NamedTuple):
-    """A child that starts now. `source` is the key of an ended one that has made the same requests, if one has."""
+    """A child that starts now. `source`: the key of an ended one with the same requests."""
 
     child: Child
     source: str | None
@@ -19,7 +19,7 @@ class ChildStart(NamedTuple):
 
 @dataclass
 class Plan:
-    """What to do now. `hopeless` are the keys of children whose round before has not completed, so they never start."""
+    """What to do now. `hopeless`: children whose earlier round failed, so they never start."""
 
     starts: list[ChildStart] = field(default_factory=list)
     hopeless: list[str] = field(default_factory=list)

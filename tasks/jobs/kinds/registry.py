@@ -44,7 +44,7 @@ def check(
 
 
 def children(context: AppContext, job: Job) -> list[ChildRow]:
-    """Return the jobs that a job has started, and those that it will start as far as they are known."""
+    """Return the jobs that a job has started and those known that it will start."""
     recipe = context.recipes.recipes.get(job.recipe)
     return [] if recipe is None else kind_of(recipe).children(context, recipe, job)
 

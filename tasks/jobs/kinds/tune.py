@@ -1,4 +1,4 @@
-"""The kind of recipe `tune`: the cell that runs goes on, and when it has ended the next one begins.
+"""The kind of recipe `tune`: its cells run one after another.
 
 Its items are cells. A cell's jobs are one job to warm up, and then, for each repeat, so many equal ones side by side.
 Each repeat begins when the one before has ended, and each cell when the engines of the one before are stopped. All
@@ -102,7 +102,7 @@ def _known_cells(recipe: TuneRecipe, options: Tune, models: Mapping[str, Any]) -
 def _check_cells(
     context: AppContext, recipe: TuneRecipe, options: Tune, completion_window: str
 ) -> dict[str, ModelSpec]:
-    """Check each cell of a tune as a job on its derived model. Return the models that it tunes. Raises RequestError."""
+    """Check each cell as a job on its derived model; return the tuned models. Raises RequestError."""
     for index, name in enumerate(options.models):
         job_options.check_model(context, name, f"options.models.{index}")
     models = {name: context.models[name] for name in options.models}
@@ -233,7 +233,7 @@ class _Tick:
         return [cell for cell in self.cells if cell.name not in self.ends]
 
     def _engines_are_gone(self) -> bool:
-        """True if the engines of the last cell are stopped; else they are told to stop, and this is looked at again."""
+        """True if the last cell's engines are stopped; otherwise they are told to stop."""
         model = self.results[-1].derived if self.results else None
         begun = any(child.variant not in self.ends for child in self.jobs)
         if model is None or begun or not measuring.engines(self.context, model):

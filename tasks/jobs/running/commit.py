@@ -83,7 +83,7 @@ def commit(context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments
 
 
 def _batch_of(session: Session, job: Job, number: int, stage: Stage, existing: dict[str, JobStage]) -> str:
-    """Return the id of a stage's batch, which is made if there is none. `existing` has the job's stages by name."""
+    """Return the id of a stage's batch; create it if `existing`, by name, has none."""
     known = existing.get(stage.name)
     if known is not None and known.batch_id is not None:
         return known.batch_id

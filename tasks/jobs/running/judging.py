@@ -40,7 +40,7 @@ def judge(catalogue: Catalogue, call: Call, item: Item) -> Verdict:
 
 
 def is_quick(catalogue: Catalogue, call: Call) -> bool:
-    """True for a call of a built-in reward or gate whose time is linear in the text: it needs no process of its own."""
+    """True for a built-in reward or gate of linear time, which needs no process."""
     if isinstance(call, Check):
         return call.gate in gates.LINEAR and catalogue.gates.get(call.gate) is gates.BUILT_IN[call.gate]
     return call.reward in rewards.LINEAR

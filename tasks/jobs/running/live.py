@@ -238,7 +238,7 @@ class LiveItems:
         return any(self.out.values()) or self._judging > 0 or bool(self._calls)
 
     def _continue(self, live: _LiveItem, records: Records = NO_RECORDS) -> None:
-        """Send what a turn has got, once it is complete, and go on to where the item has to wait, or to its end."""
+        """Send each complete turn, and go on until the item waits or ends."""
         program = live.program
         while True:
             if program.result is not None:
@@ -304,7 +304,7 @@ class LiveItems:
             self.buffers[request.stage, request.model].append(prepared)
 
     def _ask_again(self, live: _LiveItem, index: int, request: Request, answer: Answer) -> bool:
-        """Put a request that failed for now into its buffer again, if it may be. Return True if it is there."""
+        """Buffer a request that failed for now once more. Return False if it may not be."""
         if not self.programs.asks_again(answer, live.retries[index]):
             return False
         live.retries[index] += 1

@@ -23,7 +23,7 @@ LIVE_BYTES = 512 * 1024 * 1024
 
 @dataclass
 class LiveJob:
-    """A job in memory. It is exact as long as `epoch` is that of the last lease on the job.
+    """A job in memory, exact while `epoch` is that of the job's last lease.
 
     Attributes:
         admitted: items that have begun.

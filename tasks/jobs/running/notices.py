@@ -1,4 +1,4 @@
-"""Events of a tick: of each item that has ended, if the options ask for them, and of items that need help.
+"""Events of a tick: ended items, if the options ask, and items that need help.
 
 Events of items that are stuck, or wait for a verdict, are of the job: the first at once, then all later ones together.
 """

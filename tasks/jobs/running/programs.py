@@ -94,7 +94,7 @@ class Programs:
         return retries < self.options.retries and may_better(answer)
 
     def asks_the_same(self, position: int, item: Item, records: Records) -> bool:
-        """True if an item's program asks all that was recorded of it. It is sent that, and nothing is noted."""
+        """True if an item's program asks all that was recorded. Nothing is noted."""
         used = 0
         try:
             program = self.start(position, item)

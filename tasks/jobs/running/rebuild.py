@@ -1,4 +1,4 @@
-"""A job is built in memory again from its records: at its first tick in this process, and after a fault."""
+"""Builds a job in memory from its records, at its first tick here and after a fault."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutcome:
-    """An outcome that no batch keeps, for the records: of all that is no request, or of one that no engine will run."""
+    """An outcome that no batch keeps: of a call, a wait, or a request that no engine runs."""
 
     position: int
     life: int
@@ -66,7 +66,7 @@ class Records(Protocol):
         """Return the present life of an item."""
 
     def waits(self, position: int) -> int | None:
-        """Return the turn in which an item waits for a verdict, None if it waits for none or has it."""
+        """Return the turn in which an item still waits for a verdict, or None."""
 
     def count(self, position: int) -> int:
         """Return how many requests and judgements of an item there are."""

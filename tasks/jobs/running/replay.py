@@ -1,4 +1,4 @@
-"""Replay: builds the live items of a job again from its records, after a crash or when another process takes it up."""
+"""Replay: rebuilds the live items of a job from its records."""
 
 from __future__ import annotations
 

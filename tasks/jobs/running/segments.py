@@ -57,7 +57,7 @@ class SegmentCutter:
         self._speeds: dict[str, float] = {}
 
     def capacity(self) -> int:
-        """Return how many requests a job should have out and in its buffers, so that no engine waits for it."""
+        """Return how many requests, out and buffered, keep every engine of a job busy."""
         segments = 2 if self._one_stage else 0
         return sum(
             max(4 * fill, 2 * (fill + self._ahead(model)), segments * self._sizes[model].requests)
@@ -66,7 +66,7 @@ class SegmentCutter:
         )
 
     def cuts(self, items: LiveItems, lines: dict[str, int], now: float) -> list[Cut]:
-        """Take requests out of the buffers for new segments. `lines`: the next line of each stage, which is moved on.
+        """Cut segments from the buffers. `lines`, each stage's next line, moves on.
 
         Args:
             now: time.monotonic().
@@ -99,7 +99,7 @@ class SegmentCutter:
         return []
 
     def starving(self, items: LiveItems) -> list[str]:
-        """Return the models that have less than half of what they hold out, though the job has requests to them."""
+        """Return models with less than half of what they hold out, though requests wait."""
         models = {model for (_, model), buffer in items.buffers.items() if buffer}
         return [model for model in models if items.unanswered[model] < self._fills.get(model, 0) / 2]
 

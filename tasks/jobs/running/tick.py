@@ -1,4 +1,4 @@
-"""One tick of a job: what has come is sent to its items, and what they want next becomes segments.
+"""One tick of a job: answers go to items, and their next requests into segments.
 
 All that a tick decides is committed in one transaction, which the epoch of the job's lease guards. After it, memory
 equals the records; if it fails, memory is thrown away and built again from them.
@@ -181,7 +181,7 @@ def _judge(context: AppContext, live: LiveJob, jobs: LiveJobs) -> None:
 
 
 def _stop(context: AppContext, lease: Lease, job: Job, **values: Any) -> None:
-    """End the batches of a job that is cancelled, whose window has passed, or that has failed. Answers are kept."""
+    """End the batches of a job that is cancelled, expired or failed. Answers stay."""
     with context.database.write() as session:
         lease.guard(session)
         stage_records.cancel_batches(session, job.id)
@@ -195,7 +195,7 @@ def _stop(context: AppContext, lease: Lease, job: Job, **values: Any) -> None:
 
 
 def _release(context: AppContext, lease: Lease, pause: float = 0.0) -> None:
-    """Give the lease back with another pause than that of a tick: the end of the last batch finishes the job."""
+    """Give the lease back without a tick's pause: the end of the last batch finishes the job."""
     with context.database.write() as session:
         lease.release(session, pause, attempts=0, attempt_error=None)
 

@@ -1,4 +1,4 @@
-"""The outlook of a job: how many requests its items will still make, from how far earlier items have gone.
+"""The outlook of a job: the requests still to come, judged by earlier items.
 
 An item at turn t makes the requests of later turns as far as items go: turn u follows with the share of items that have
 gone on from each turn before it. A job's forecast is that of its segments and of these requests together. Turns of one
@@ -35,7 +35,7 @@ class Turns:
         return self._counts[turn - 1]
 
     def later(self, turn: int) -> Counter[str] | None:
-        """Return the mean requests, by model, that an item makes after a turn; None before any item has shown it.
+        """Return mean later requests by model after a turn; None before any item has shown it.
 
         Args:
             turn: 0 for an item that has not begun.
@@ -55,7 +55,7 @@ class Turns:
         return means if self._counts else None
 
     def left(self, turn: int) -> float:
-        """Return the mean number of turns that an item has after a turn; 0 for an item that has not begun."""
+        """Return the mean number of turns after this one; 0 is before the first."""
         turns, share = 0.0, 1.0
         for before, number in enumerate(range(turn + 1, len(self._counts) + 1), start=turn):
             if before:

@@ -45,7 +45,7 @@ _FRAME = re.compile(r'File "(.+)", line (\d+) in ')
 
 
 class ProgramStep(NamedTuple):
-    """A step of an item's program. `number` is 0 if there is none, and no two steps of a process have the same.
+    """A step of an item's program. `number` is unique in its process; 0 is no step.
 
     Attributes:
         thread, native_id: identity of the thread that makes it, in Python and in the operating system.
@@ -158,7 +158,7 @@ class Patience:
 
 
 def place(dump: str, thread: int) -> str | None:
-    """Return file and line at which a thread's recipe is, from what faulthandler dumps; None if it is not there."""
+    """Return file and line of a thread's recipe in a faulthandler dump, None if not there."""
     stack = dump.partition(f"hread 0x{thread:016x} ")[2].partition("\n\n")[0]
     for (file, line), (outer, _) in itertools.pairwise(_FRAME.findall(stack)):
         if outer.endswith("/batchyard/recipes/program.py"):
@@ -253,7 +253,7 @@ def _record(parent: int, places: Mapping[ProgramStep, str | None], seconds: floa
 
 
 def record(database: Database, artifacts: Artifacts, process: str, reasons: Mapping[ProgramStep, str]) -> None:
-    """Record that the items of these steps hang, and why, and give all leases of a process on jobs back.
+    """Record why the items of these steps hang; give the process's leases on jobs back.
 
     A step is recorded only while no other process advances its job: what that one decides counts.
 

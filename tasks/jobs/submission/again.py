@@ -1,4 +1,4 @@
-"""Jobs over the items of an ended one: a retry asks its requests again, a rescoring judges its answers anew."""
+"""Jobs over an ended one's items: a retry asks again, a rescoring judges anew."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def retry(
     values: Mapping[str, Any] | None = None,
     completion_window: str | None = None,
 ) -> JobDraft:
-    """Prepare a job of the items of an ended one that did not complete. It asks all of their requests again.
+    """Prepare a job of an ended one's items that did not complete, with all requests anew.
 
     Its items are a file of its own, with the numbers, ids and rows that they have in the ended job.
 

@@ -60,7 +60,7 @@ class JobRequest:
 
 
 def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft:
-    """Check a job and prepare it. Reads the artifact store, so call it before the transaction that submits the job.
+    """Check and prepare a job. Reads the artifact store, so it precedes the transaction.
 
     Raises:
         RequestError: something in the request is unknown or invalid; `param` says what.
@@ -145,7 +145,7 @@ def send(job: Job) -> None:
 
 
 def job_warnings(context: AppContext, job: Job) -> list[tuple[str, str]]:
-    """Return code and message of what makes a job slow; of one that has ended, what its recipe's report warns of."""
+    """Return code and message of what slows a job, or of its report once it has ended."""
     if job.status in TERMINAL:
         return [(code, message) for code, message in (job.report or {}).get("warnings", [])]
     return warnings(context, job.models)
@@ -166,7 +166,7 @@ def warnings(context: AppContext, models: Mapping[str, Any]) -> list[tuple[str, 
 
 
 def _source(context: AppContext, project_id: str, request: JobRequest) -> File | NewInput | None:
-    """Return the input of a job, None for an artifact that what the job waits for will write. Raises RequestError."""
+    """Return a job's input; None for an artifact still to be written. Raises RequestError."""
     source = request.input
     if not isinstance(source, str | File | ArtifactName | NewInput):
         return _inline(context, source)
@@ -187,7 +187,7 @@ def _source(context: AppContext, project_id: str, request: JobRequest) -> File |
 
 
 def _artifact(session: Session, project_id: str, artifact: ArtifactName) -> File | None:
-    """Return an artifact, None if its batch or job has not ended. Raises RequestError if it will never be there."""
+    """Return an artifact; None before its work ends. Raises RequestError if it will never be."""
     source = dependencies.find_artifact(session, project_id, artifact.owner_id, artifact.name)
     status = records.statuses(session, project_id, [artifact.owner_id]).get(artifact.owner_id)
     if source is None and (status is None or status in TERMINAL):

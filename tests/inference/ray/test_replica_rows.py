@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.errors import EngineError
 from batchyard.models import ModelSpec
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from inference.ray import replicas as module
 from inference.ray.replicas import DEATHS_IN_A_ROW, Replica, Replicas, RunRow
 from inference.residents.session import EngineSession, EngineTimeouts
@@ -88,7 +88,7 @@ def test_engines_that_die_without_an_answer_end_the_run_and_an_answer_begins_the
 ) -> None:
     monkeypatch.setattr(module, "actor_id", lambda handle: str(id(handle)))
     monkeypatch.setattr(module.ray, "kill", lambda _handle: None)
-    deaths: list[EngineDeath] = []
+    deaths: list[Death] = []
     handles: list[object] = []
 
     def die(replicas: Replicas, replica: Replica) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from batchyard.errors import EngineError, EngineStartError
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from inference.ray import tables
 from inference.residents.replies import EngineReply
 
@@ -45,7 +45,7 @@ def test_the_error_that_ended_a_run_is_raised_as_it_was(kind: type[EngineError])
 
 
 def test_the_death_of_an_engine_arrives_as_it_was() -> None:
-    death = EngineDeath("mini", "mini/0", 1, "killed by SIGKILL", 12, "restart")
+    death = Death("mini", "mini/0", 1, "killed by SIGKILL", 12, "restart")
     marked = tables.died(death)
     assert tables.death(marked) == death
     tables.raise_failure(marked)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from batchyard.errors import Stopped
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from tasks import advance
 from tasks.execution import segment
 from tasks.execution.running import RunningSegments
@@ -29,7 +29,7 @@ class DirectedEngine:
         """Lines of the requests it was sent."""
         self.starts: Callable[[], None] = lambda: None
         self.run: Callable[[list[int]], Iterator[pa.Table]] = lambda lines: iter([planned.answers(lines)])
-        self.on_death: Callable[[EngineDeath], None] = lambda _: None
+        self.on_death: Callable[[Death], None] = lambda _: None
         """What a run calls with each death."""
         self.closed = threading.Event()
         """Set when the run is to send nothing more."""

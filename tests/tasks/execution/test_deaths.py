@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, update
 
 from batchyard.errors import EngineError
-from inference.deaths import EngineDeath
+from inference.deaths import Death
 from store import events, holds
 from store.records import Batch, Event, Hold, Job, Segment
 from tasks.context import AppContext
@@ -41,7 +41,7 @@ def die(engine: DirectedEngine, number: int, *, first: int = 0, then: str = "run
         if answered:
             yield answers(lines[:answered])
         for index in range(first, first + number):
-            engine.on_death(EngineDeath("echo", f"engine {index}", 0, REASON, 5, then))  # type: ignore[arg-type]
+            engine.on_death(Death("echo", f"engine {index}", 0, REASON, 5, then))  # type: ignore[arg-type]
         raise EngineError("died too often")
 
     engine.run = dies
