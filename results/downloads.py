@@ -16,8 +16,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from results import rows as result_rows
-from results.rows import Entry, Filter, Raw, Rows
+from results.filter import Filter
+from results.opening import open_rows
+from results.rows import Entry, Rows
+from results.search import Raw
 from results.storage import Storage
 from results.table import SCHEMA, record
 from store import batches
@@ -39,14 +41,12 @@ def rows(storage: Storage, batch: Batch, chosen: Filter, stack: ExitStack, *, me
         merged: a request without a good answer gets the one of the newest retry of the batch that has one.
 
     Raises:
-        NotFoundError, UnavailableError: as result_rows.opened does.
+        NotFoundError, UnavailableError: as `open_rows`.
     """
-    rows = stack.enter_context(result_rows.opened(storage, batch))
+    rows = stack.enter_context(open_rows(storage, batch))
     if not merged:
         return rows.each(chosen)
-    return _merged(
-        rows, chosen, [stack.enter_context(result_rows.opened(storage, retry)) for retry in _retries(storage, batch)]
-    )
+    return _merged(rows, chosen, [stack.enter_context(open_rows(storage, retry)) for retry in _retries(storage, batch)])
 
 
 def _retries(storage: Storage, batch: Batch) -> list[Batch]:

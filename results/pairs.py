@@ -1,6 +1,6 @@
 """Pairs: the requests that two batches share, by custom_id, and whether their answers differ.
 
-Both batches are read as `result_rows` reads one. Which requests they share is known without reading any text, and a
+Both batches are read as `results.rows` reads one. Which requests they share is known without reading any text, and a
 page reads the lines that it shows. Only a search for those that differ reads what it compares, COMPARED_BYTES for a
 page at most; the next page goes on.
 """
@@ -13,7 +13,9 @@ import numpy as np
 import orjson
 import pyarrow.compute as pc
 
-from results.rows import PIECE, Entry, Numbers, Raw, Rows
+from results.filter import Numbers
+from results.rows import PIECE, Entry, Rows
+from results.search import Raw
 from store.formats import rows as rows_file
 
 COMPARED_BYTES = 16 * 1024 * 1024

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from results.rows import Filter, Rows
+from results.filter import Filter
+from results.rows import Rows
 
 EXAMPLES = 3
 GROUPS = 20

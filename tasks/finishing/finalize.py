@@ -138,8 +138,7 @@ def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> 
         request = registry.request(entry)
         try:
             with ExitStack() as opened:
-                registry.run(request, _Results(context, batch, lease, opened))
-            outcome: dict[str, Any] = {"status": "completed"}
+                outcome = registry.run(request, _Results(context, batch, lease, opened))
         except LeaseLost:
             raise
         except Exception as error:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import orjson
+
 from batchyard.plugins import Registry
 from tasks.steps.step import Results, Step, StepOptions
 
+MAX_SUMMARY_BYTES = 4096
 BUILT_IN = {
     "parquet": "tasks.steps.parquet:STEP",
     "score": "tasks.steps.score:STEP",
@@ -28,7 +31,7 @@ STEPS: Registry[Step[StepOptions]] = Registry("step", "batchyard.steps", BUILT_I
 
 def request(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an entry of a batch's `post_process` as the client wrote it, without the step's outcome."""
-    return {key: value for key, value in entry.items() if key not in ("status", "error")}
+    return {key: value for key, value in entry.items() if key not in ("status", "error", "summary")}
 
 
 def checks(entries: Iterable[dict[str, Any]]) -> list[Callable[[Mapping[str, Any]], tuple[str, str] | None]]:
@@ -42,7 +45,18 @@ def checks(entries: Iterable[dict[str, Any]]) -> list[Callable[[Mapping[str, Any
     ]
 
 
-def run(entry: dict[str, Any], results: Results) -> None:
-    """Run the step of an entry of `post_process`. Raises whatever the step raises."""
+def run(entry: dict[str, Any], results: Results) -> dict[str, Any]:
+    """Run the step of an entry of `post_process`. Return its outcome: `status`, and `summary` if the step has one.
+
+    Raises:
+        ValueError: the summary is too large.
+        Exception: whatever the step raises.
+    """
     step = STEPS.get(entry["step"])
-    step.run(results, step.options.model_validate(entry))
+    summary = step.run(results, step.options.model_validate(entry))
+    if not summary:
+        return {"status": "completed"}
+    text = orjson.dumps(dict(summary))
+    if len(text) > MAX_SUMMARY_BYTES:
+        raise ValueError(f"its summary has {len(text):,} bytes, at most {MAX_SUMMARY_BYTES:,} are kept")
+    return {"status": "completed", "summary": orjson.loads(text)}

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from recipes.patterns import InvalidPattern, compiled
 from recipes.rewards.comparing import matches
+from store.formats import scores as score_lines
 from tasks.steps.step import Results, Step, StepOptions
 
 
@@ -44,10 +45,11 @@ def refusal(body: Mapping[str, Any], options: ScoreOptions) -> tuple[str, str] |
     return None
 
 
-def score(results: Results, options: ScoreOptions) -> None:
+def score(results: Results, options: ScoreOptions) -> Mapping[str, Any]:
     """Write `scores.jsonl`, with a line per request that has an expected answer, and `score-summary.json`.
 
     A request without an answer counts as wrong. Requests without an expected answer have a count of their own.
+    Return the totals.
     """
     tasks: dict[str, dict[str, int]] = {}
     unscored = 0
@@ -66,29 +68,34 @@ def score(results: Results, options: ScoreOptions) -> None:
             counts["total"] += 1
             counts["correct"] += correct
             entry = {
+                "line": row.line,
                 "custom_id": row.custom_id,
                 "task": task,
                 "correct": correct,
                 "expected": expected,
                 "answer": row.text,
             }
-            scores.write(json.dumps(entry | ({"error": error} if error else {}), ensure_ascii=False).encode() + b"\n")
+            scores.write(score_lines.line(entry | ({"error": error} if error else {})))
     total = sum(counts["total"] for counts in tasks.values())
     correct_total = sum(counts["correct"] for counts in tasks.values())
-    summary = {
-        "method": options.method,
+    totals = {
         "total": total,
         "correct": correct_total,
         "accuracy": correct_total / total if total else None,
         "without_expected": unscored,
+    }
+    summary = {
+        "method": options.method,
+        **totals,
         "tasks": {
             task: {**counts, "accuracy": counts["correct"] / counts["total"]} for task, counts in sorted(tasks.items())
         },
     }
     with results.create() as file:
         file.write(json.dumps(summary, indent=2, ensure_ascii=False).encode() + b"\n")
-    results.add("scores.jsonl", scores.sha256, scores.size, total)
+    results.add(score_lines.NAME, scores.sha256, scores.size, total)
     results.add("score-summary.json", file.sha256, file.size)
+    return totals
 
 
 STEP = Step(

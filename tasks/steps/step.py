@@ -50,12 +50,13 @@ class Step(Generic[Options]):
         name: as `step` in `post_process` and as its entry point.
         summary: one sentence for the form of a new batch.
         options: a subclass of StepOptions.
-        run: writes the artifacts; the same rows must give the same bytes. Whatever it raises fails the step alone.
+        run: writes the artifacts; the same rows must give the same bytes. Whatever it raises fails the step alone. It
+            may return a summary, a small JSON object that is shown with the step.
         check: called for every request in validation; a request that it refuses is an error of its line.
     """
 
     name: str
     summary: str
     options: type[Options]
-    run: Callable[[Results, Options], None]
+    run: Callable[[Results, Options], Mapping[str, Any] | None]
     check: RequestCheck[Options] | None = None

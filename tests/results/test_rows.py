@@ -11,8 +11,9 @@ from sqlalchemy import update
 
 from batchyard.errors import NotFoundError
 from results import problems
-from results import rows as result_rows
-from results.rows import Filter, Page
+from results.filter import Filter
+from results.opening import open_rows
+from results.rows import Page
 from store import files
 from store.formats import plan
 from store.formats import rows as rows_file
@@ -68,7 +69,7 @@ def planned_lines(context: AppContext, batch: Batch, row_group: int) -> list[int
 
 def listed(context: AppContext, batch: Batch, limit: int = 10, **chosen: Any) -> Page:
     at = {name: chosen.pop(name) for name in ("after", "before") if name in chosen}
-    with result_rows.opened(context, batch) as rows:
+    with open_rows(context, batch) as rows:
         return rows.page(Filter(**chosen), limit, **at)
 
 
@@ -89,7 +90,7 @@ def test_every_request_of_an_ended_batch_is_listed_with_its_state(context: AppCo
         (6, "r6", "expired", None, None),
     ]
     assert [entry.row.body["messages"][0]["content"] for entry in page.entries] == TEXTS
-    with result_rows.opened(context, ended) as rows:
+    with open_rows(context, ended) as rows:
         assert rows.counts() == {"succeeded": 3, "failed": 2, "expired": 1, "cancelled": 0, "waiting": 0}
         assert rows.codes() == [("batch_expired", 1), ("timeout", 1), ("too_long", 1)]
 
@@ -132,7 +133,7 @@ def test_pages_follow_each_other_both_ways(context: AppContext, ended: Batch, ch
 
 
 def test_the_neighbours_of_a_request_are_those_of_the_filter(context: AppContext, ended: Batch) -> None:
-    with result_rows.opened(context, ended) as rows:
+    with open_rows(context, ended) as rows:
         assert rows.beside(Filter(state="failed"), 4) == (2, None)
         assert rows.beside(Filter(), 1) == (None, 2)
         assert rows.beside(Filter(text="to r"), 3) == (1, 5)
@@ -143,7 +144,7 @@ def test_the_neighbours_of_a_request_are_those_of_the_filter(context: AppContext
 def test_a_search_stops_at_its_limit_and_goes_on(
     context: AppContext, ended: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(result_rows, "SEARCH_BYTES", 700)
+    monkeypatch.setattr("results.rows.SEARCH_BYTES", 700)
     page = listed(context, ended, text="five")
     matches, turns = lines(page), 1
     while page.stopped is not None:
@@ -169,7 +170,7 @@ def test_the_requests_of_a_running_batch_come_in_the_order_of_their_answers(
     assert lines(listed(context, running, code="too_long")) == answered[1::2]
     assert lines(listed(context, running, text=f"to r{answered[2]}")) == [answered[2]]
     assert lines(listed(context, running, 2, after=answered[1])) == answered[2:4]
-    with result_rows.opened(context, running) as rows:
+    with open_rows(context, running) as rows:
         assert rows.counts() == {"succeeded": 2, "failed": 2, "expired": 0, "cancelled": 0, "waiting": 2}
 
 
@@ -186,7 +187,7 @@ def test_without_its_input_an_ended_batch_still_shows_its_answers(context: AppCo
     page = listed(context, ended)
     assert [entry.row.body for entry in page.entries] == [{}] * 6
     assert page.entries[0].row.text == "to r1"
-    with result_rows.opened(context, ended) as rows:
+    with open_rows(context, ended) as rows:
         assert rows.missing == "The input file of this batch was deleted or has expired."
 
 
@@ -225,7 +226,7 @@ def test_failures_are_counted_by_code_with_examples(context: AppContext, ended: 
         (ended, [("batch_expired", 1, [6]), ("timeout", 1, [4]), ("too_long", 1, [2])]),
         (running, [("too_long", 2, sorted(planned_lines(context, running, n)[1] for n in (0, 1)))]),
     ):
-        with result_rows.opened(context, batch) as rows:
+        with open_rows(context, batch) as rows:
             grouped = problems.of_rows(rows)
         assert [(group.code, group.count) for group in grouped.groups] == [(code, count) for code, count, _ in expected]
         for group, (_, _, failed) in zip(grouped.groups, expected, strict=True):

@@ -120,6 +120,8 @@ def test_every_shared_module_stands_in_the_lowest_layer() -> None:
         ("tasks/scheduling/policy.py", "from tasks.finishing import finalize"),
         ("inference/engines/openai/client.py", "from inference.engines.vllm import engine"),
         ("recipes/rewards/__init__.py", "from store import files"),
+        ("results/rows.py", "from tasks.finishing import finalize"),
+        ("results/rows.py", "from recipes import registry"),
         ("batchyard/errors.py", "from batchyard.local import ports"),
         ("webapp/models.py", "from inference.engines import registry"),
     ],

@@ -38,7 +38,9 @@ def test_steps_get_a_row_an_item_and_their_artifacts_are_the_jobs(jobs: EndedJob
     created = jobs.create(ROWS, post_process=STEPS)
     assert created["batchyard"]["post_process"] == STEPS
     job = jobs.end(created, STATES, texts=TEXTS)
-    assert job["batchyard"]["post_process"] == [step | {"status": "completed"} for step in STEPS]
+    parquet, score = ({**step, "status": "completed"} for step in STEPS)
+    totals = {"total": 3, "correct": 1, "accuracy": 1 / 3, "without_expected": 1}
+    assert job["batchyard"]["post_process"] == [parquet, score | {"summary": totals}]
     artifacts = jobs.artifacts(job)
     table = pq.read_table(io.BytesIO(artifacts["results.parquet"])).to_pylist()
     assert [(row["line"], row["custom_id"], row["text"]) for row in table] == [

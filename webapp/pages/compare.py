@@ -11,7 +11,7 @@ from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, Field
 
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
-from results import rows as result_rows
+from results.opening import open_rows
 from results.pairs import Pairs
 from store import segments
 from store.records import Batch
@@ -68,7 +68,7 @@ def _answers(pair: tuple[Batch, Batch], params: CompareParams) -> dict[str, Any]
             reason = "it is still validated, or its input is invalid"
             return {"problem": f"The requests of batch '{batch.id}' are not known: {reason}."}
     context = current_context()
-    with result_rows.opened(context, pair[0]) as one, result_rows.opened(context, pair[1]) as other:
+    with open_rows(context, pair[0]) as one, open_rows(context, pair[1]) as other:
         pairs = Pairs(one, other)
         page = pairs.page(PAIRS, after=params.after, differing=params.differ)
         codes = dict(one.codes()), dict(other.codes())

@@ -16,9 +16,10 @@ from pydantic import BaseModel, BeforeValidator, Field
 from batchyard.errors import ArtifactMissing, ConflictError, NotFoundError, UnavailableError
 from batchyard.statuses import TERMINAL
 from results import downloads, problems
-from results import rows as result_rows
+from results.filter import Filter
+from results.opening import open_rows
 from results.problems import Problems
-from results.rows import Entry, Filter, Rows
+from results.rows import Entry, Rows
 from store import batches, files
 from store.formats.lines import MAX_LINE_BYTES
 from store.formats.results import ResultRow
@@ -115,7 +116,7 @@ def beginning(batch: Batch) -> tuple[dict[str, Any], Problems | None]:
     if not batch.planned:
         return {"pairs": [], "listed": None, "problem": None}, problems.of_validation(batch.errors or ())
     try:
-        with result_rows.opened(current_context(), batch) as rows:
+        with open_rows(current_context(), batch) as rows:
             return _listed(rows, RowParams(), FIRST_ROWS), problems.of_rows(rows)
     except (NotFoundError, UnavailableError) as error:
         return {"pairs": [], "listed": None, "problem": problem_of(error)}, None
@@ -141,7 +142,7 @@ def show(batch_id: str) -> ResponseReturnValue:
     params, batch = query(RowParams), _planned(batch_id)
     if params.line is not None:
         return flask.redirect(flask.url_for(".one", batch_id=batch.id, line=params.line), 303)
-    with result_rows.opened(current_context(), batch) as rows:
+    with open_rows(current_context(), batch) as rows:
         page = {
             "total": rows.table.num_rows,
             "counts": rows.counts(),
@@ -172,7 +173,7 @@ def _common(batch: Batch) -> dict[str, Any]:
 def one(batch_id: str, line: int) -> ResponseReturnValue:
     """Show one request: all of its prompt and of its answer."""
     params, batch, context = query(RowParams), _planned(batch_id), current_context()
-    with result_rows.opened(context, batch) as rows:
+    with open_rows(context, batch) as rows:
         entry, lines = rows.one(line)
         before, after = rows.beside(params.filter, line)
         missing = rows.missing
@@ -260,7 +261,7 @@ def _line_of(context: AppContext, sha256: str, quoted: set[bytes], custom_id: st
 @routes.get("/requests/<int:line>/<name>.json")
 def raw(batch_id: str, line: int, name: str) -> Response:
     """Send the line of a request or of its answer as it is in its file."""
-    with result_rows.opened(current_context(), _planned(batch_id)) as rows:
+    with open_rows(current_context(), _planned(batch_id)) as rows:
         _, lines = rows.one(line)
     content = {"request": lines.request, "answer": lines.answer}.get(name)
     if not content:

@@ -64,13 +64,12 @@ def write_common(results: JobResults, job: Job, report: Report) -> None:
 def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
     """Run a post-processing step. Return its entry with its outcome; a step that fails fails alone."""
     try:
-        registry.run(entry, StepResults(artifacts, results))
+        return entry | registry.run(entry, StepResults(artifacts, results))
     except (LeaseLost, UnavailableError):
         raise
     except Exception as error:
         log.exception("step failed", extra={"job_id": job.id, "step": entry["step"]})
         return entry | {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-    return entry | {"status": "completed"}
 
 
 def write_manifest(

@@ -30,7 +30,10 @@ def test_a_file_is_submitted_waited_for_and_its_results_fetched(terminal: Any, q
     batch = json.loads(submitted.stdout)
     assert batch["status"] == "completed"
     assert batch["metadata"] == {"team": "red"}
-    assert batch["batchyard"]["post_process"] == [{"step": "score", "method": "numeric", "status": "completed"}]
+    totals = {"total": 0, "correct": 0, "accuracy": None, "without_expected": 20}
+    assert batch["batchyard"]["post_process"] == [
+        {"step": "score", "method": "numeric", "status": "completed", "summary": totals}
+    ]
 
     assert terminal("results", batch["id"], "-o", tmp_path / "out.jsonl").returncode == 0
     answered = [json.loads(line)["custom_id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import update
 
 from batchyard.errors import ConflictError
-from results import rows as result_rows
-from results.rows import Filter
+from results.filter import Filter
+from results.opening import open_rows
 from store import batches, files, segments
 from store.formats.results import ResultRow
 from store.jobs import stages
@@ -58,7 +58,7 @@ def lines_of(context: AppContext, batch: Batch, file_id: str | None) -> list[dic
 
 
 def listed(context: AppContext, batch: Batch) -> list[ResultRow]:
-    with result_rows.opened(context, batch) as rows:
+    with open_rows(context, batch) as rows:
         return [entry.row for entry in rows.page(Filter(), 10).entries]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,8 +13,13 @@ from batchyard.errors import ConfigurationError
 from store.artifacts import Artifacts
 from tasks.steps import registry
 from tasks.steps.score import STEP as SCORE  # noqa: F401  an entry point of a test
-from tasks.steps.step import Step
+from tasks.steps.step import Step, StepOptions
 from tests.support.step_results import BatchResults
+
+
+class WordsOptions(StepOptions):
+    """No options of its own."""
+
 
 BARE = Step("bare", "has no options.", dict, print)  # type: ignore[type-var, arg-type]
 
@@ -49,3 +55,30 @@ def test_an_entry_point_of_no_usable_step_is_refused(name: str, says: str) -> No
 def test_an_unknown_option_is_refused(artifacts: Artifacts) -> None:
     with pytest.raises(ValidationError, match="metod"):
         registry.run({"step": "score", "metod": "exact"}, BatchResults(artifacts, []))
+
+
+@pytest.mark.parametrize(
+    ("summary", "outcome"),
+    [
+        (None, {"status": "completed"}),
+        ({}, {"status": "completed"}),
+        ({"words": 3, "share": float("nan")}, {"status": "completed", "summary": {"words": 3, "share": None}}),
+    ],
+)
+def test_what_a_step_returns_is_its_summary(
+    summary: dict[str, Any] | None, outcome: dict[str, Any], artifacts: Artifacts
+) -> None:
+    assert run_step_that_returns(summary, artifacts) == outcome
+
+
+def test_a_summary_that_no_record_can_hold_fails_its_step(artifacts: Artifacts) -> None:
+    with pytest.raises(ValueError, match=r"has 4,1\d\d bytes, at most 4,096 are kept"):
+        run_step_that_returns({"words": "x" * 4096}, artifacts)
+    with pytest.raises(TypeError):
+        run_step_that_returns({"words": {1, 2}}, artifacts)
+
+
+def run_step_that_returns(summary: dict[str, Any] | None, artifacts: Artifacts) -> dict[str, Any]:
+    step = Step("words", "counts words.", WordsOptions, lambda _results, _options: summary)
+    with mock.patch.object(registry.STEPS, "get", return_value=step):
+        return registry.run({"step": "words"}, BatchResults(artifacts, []))

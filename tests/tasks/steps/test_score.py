@@ -25,18 +25,19 @@ def test_score_counts_by_task_and_a_request_without_an_answer_is_wrong(artifacts
             a_row(5, "whatever", None),
         ],
     )
-    registry.run({"step": "score"}, results)
+    outcome = registry.run({"step": "score"}, results)
     summary = json.loads(artifacts.read(results.added["score-summary.json"]))
     assert summary["tasks"]["sum"] == {"total": 3, "correct": 1, "accuracy": 1 / 3}
     assert summary["tasks"]["reverse"]["accuracy"] == 1.0
     assert (summary["total"], summary["correct"], summary["without_expected"]) == (4, 2, 1)
     scores = [json.loads(line) for line in artifacts.read(results.added["scores.jsonl"]).splitlines()]
-    assert [(score["custom_id"], score["correct"]) for score in scores] == [
-        ("id-1", True),
-        ("id-2", False),
-        ("id-3", False),
-        ("id-4", True),
+    assert [(score["line"], score["custom_id"], score["correct"]) for score in scores] == [
+        (1, "id-1", True),
+        (2, "id-2", False),
+        (3, "id-3", False),
+        (4, "id-4", True),
     ]
+    assert outcome["summary"] == {"total": 4, "correct": 2, "accuracy": 0.5, "without_expected": 1}
 
 
 def test_score_of_a_batch_without_expected_answers_has_no_accuracy(artifacts: Artifacts) -> None:

@@ -1,0 +1,28 @@
+"""Opens the requests of a batch, whether it runs or has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from batchyard.statuses import TERMINAL
+from results.merged import MergedRows
+from results.rows import Rows
+from results.storage import Storage
+from results.unmerged import UnmergedRows
+from store.records import Batch
+
+
+@contextmanager
+def open_rows(storage: Storage, batch: Batch) -> Iterator[Rows]:
+    """Open the requests of a batch that is planned.
+
+    Raises:
+        NotFoundError: an older version has merged the batch, and its files were deleted or are too large.
+        UnavailableError: the artifact store is away or has lost what is needed.
+    """
+    with ExitStack() as stack:
+        if batch.status in TERMINAL and (batch.rows_sha256 or batch.output_file_id or batch.error_file_id):
+            yield MergedRows(storage, batch, stack)
+        else:
+            yield UnmergedRows(storage, batch, stack)

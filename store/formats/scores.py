@@ -1,0 +1,42 @@
+"""Scores: an artifact of a batch that says which requests were answered rightly, as lines of JSON.
+
+Each line is about a request that has an expected answer, in input order:
+    line: physical line number in the input, from 1.
+    custom_id: of the request.
+    task: the group in which it counts.
+    correct: true or false.
+    expected, answer: texts. `answer` is null if there is none, and `error` says why it is wrong then.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from store.artifacts import Artifacts
+
+NAME = "scores.jsonl"
+SCHEMA = pa.schema([("line", pa.int64()), ("task", pa.string()), ("correct", pa.bool_())])
+
+
+def line(entry: dict[str, Any]) -> bytes:
+    """Return a line of the artifact."""
+    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+
+
+def read(artifacts: Artifacts, sha256: str) -> pa.Table:
+    """Return the columns of SCHEMA; about 20 bytes a row are kept, whatever the answers' length is.
+
+    Raises:
+        UnavailableError: the store does not have them or cannot be reached.
+    """
+    columns: tuple[list[int], list[str], list[bool]] = ([], [], [])
+    with artifacts.open(sha256) as file:
+        for raw in file:
+            entry = orjson.loads(raw)
+            for column, field in zip(columns, SCHEMA.names, strict=True):
+                column.append(entry[field])
+    return pa.table(list(columns), schema=SCHEMA)
