@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from batchyard.errors import ConfigurationError
-from batchyard.wording import MAX_NAME, cut, nearest
+from batchyard.schema_words import WORDED, alternatives, at, shown, wanted
+from batchyard.wording import nearest
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -27,24 +28,6 @@ Keys: TypeAlias = tuple[str, ...]
 EXTENDS = "extends"
 _PATH = re.compile(r"(?:[^.\[\]=]+|\[[^\[\]]+\])(?:\.[^.\[\]=]+|\[[^\[\]]+\])*")
 _KEY = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
-_TYPES = {
-    "string": "a text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "object": "a mapping",
-    "null": "null",
-}
-_BOUNDS = {
-    "minimum": "at least {}",
-    "exclusiveMinimum": "more than {}",
-    "maximum": "at most {}",
-    "exclusiveMaximum": "less than {}",
-}
-
-
-_WORDED = ("type", "anyOf", "oneOf", "enum", "const", *_BOUNDS)
-"""Keywords of a schema that `Schema.wanted` puts into words."""
 
 
 class Origin(NamedTuple):
@@ -80,7 +63,6 @@ class Schema:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
-        self._definitions = document.get("$defs", {})
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -103,18 +85,14 @@ class Schema:
             if "default" in field:
                 values[name] = field["default"]
             elif name not in schema.get("required", []):
-                for model in self._alternatives(field):
+                for model in alternatives(self._document, field):
                     if "properties" in model:
                         values[name] = self._defaults(model)
         return values
 
     def at(self, keys: Sequence[str]) -> list[Mapping[str, Any]]:
         """Return the alternative schemas of the value at a path; empty if the path leads nowhere."""
-        schemas = list(self._alternatives(self._document))
-        for key in keys:
-            below = [child for schema in schemas if (child := _child(schema, key)) is not None]
-            schemas = [alternative for child in below for alternative in self._alternatives(child)]
-        return schemas
+        return at(self._document, keys)
 
     def read(self, keys: Keys, text: str) -> Any:
         """Return the value of a text from the command line.
@@ -157,45 +135,14 @@ class Schema:
 
     def wanted(self, schema: Mapping[str, Any]) -> str:
         """Return what a schema takes, in words."""
-        return ", or ".join(dict.fromkeys(self._wanted(alternative) for alternative in self._alternatives(schema)))
-
-    def _wanted(self, schema: Mapping[str, Any]) -> str:
-        if "enum" in schema or "const" in schema:
-            return "one of " + ", ".join(map(str, schema.get("enum", [schema.get("const")])))
-        if schema.get("type") == "array":
-            items = schema.get("items")
-            return "a list" + (f" (each {self.wanted(items)})" if items else "")
-        bounds = [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
-        return ", ".join([_TYPES.get(schema.get("type", ""), "a value"), *bounds])
+        return wanted(self._document, schema)
 
     def _accepts(self, keys: Keys, value: Any) -> bool:
         """True if a value may stand there. One with an interpolation in it is judged later."""
         from jsonschema import Draft202012Validator
 
-        schemas = self.at(keys)
-        return any(Draft202012Validator({**schema, "$defs": self._definitions}).is_valid(value) for schema in schemas)
-
-    def _alternatives(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield a schema without references, or each of those that it offers."""
-        if "$ref" in schema:
-            yield from self._alternatives(self._definitions[schema["$ref"].rpartition("/")[2]])
-        elif choices := schema.get("anyOf") or schema.get("oneOf"):
-            for choice in choices:
-                yield from self._alternatives(choice)
-        else:
-            yield schema
-
-
-def _child(schema: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    """Return the schema below a key; None if there can be nothing."""
-    if schema.get("type") == "array":
-        return dict(schema.get("items", {}))
-    if key in schema.get("properties", {}):
-        return dict(schema["properties"][key])
-    others = schema.get("additionalProperties", "properties" not in schema)
-    if schema.get("type", "object") != "object" or others is False:
-        return None
-    return {} if others is True else dict(others)
+        schemas, definitions = self.at(keys), self._document.get("$defs", {})
+        return any(Draft202012Validator({**schema, "$defs": definitions}).is_valid(value) for schema in schemas)
 
 
 def path(text: str) -> Keys:
@@ -270,7 +217,7 @@ def files(schema: Schema, file: Path) -> list[Layer]:
         values = _parsed(current)
         base = values.pop(EXTENDS, None)
         if base is not None and not isinstance(base, str):
-            raise ConfigurationError(f"{current}: {EXTENDS}: {_shown(base)} is not the name of a file")
+            raise ConfigurationError(f"{current}: {EXTENDS}: {shown(base)} is not the name of a file")
         try:
             layers.insert(0, Layer(Origin("file", str(current)), _expanded(schema, values, ())))
         except ValueError as error:
@@ -384,7 +331,7 @@ def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Set
         missing = next(name for name in refusing["required"] if name not in value)
         if not keys:
             return f"{missing} is missing: set it in a file, by a flag, or with {missing}=VALUE"
-        return f"{_where(_origin(keys, settings), keys)}: {_shown(value)} has no {missing}"
+        return f"{_where(_origin(keys, settings), keys)}: {shown(value)} has no {missing}"
     if error.validator == "additionalProperties":
         known = refusing.get("properties", {})
         unknown = next(name for name in value if name not in known)
@@ -392,8 +339,8 @@ def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Set
         remedy = f"did you mean {name_of([*keys, near])}?" if near else "nothing may stand there"
         return f"{_where(_origin([*keys, unknown], settings), [*keys, unknown])}: unknown key; {remedy}"
     where = _where(_origin(keys, settings), keys)
-    if error.validator in _WORDED:
-        return f"{where}: {_shown(value)} is not {schema.wanted(refusing)}"
+    if error.validator in WORDED:
+        return f"{where}: {shown(value)} is not {schema.wanted(refusing)}"
     return f"{where}: {error.message}"
 
 
@@ -407,10 +354,6 @@ def _origin(keys: Sequence[str], settings: Mapping[Keys, Setting]) -> Origin:
 def _where(origin: Origin, keys: Sequence[str]) -> str:
     """Return origin and key in words. A flag or an override says its key itself."""
     return f"{origin}: {name_of(keys)}" if origin.kind in ("default", "file") else str(origin)
-
-
-def _shown(value: Any) -> str:
-    return cut(json.dumps(value, ensure_ascii=False, default=str), MAX_NAME)
 
 
 def _expanded(schema: Schema, values: Any, above: Keys) -> Any:

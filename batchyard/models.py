@@ -78,7 +78,7 @@ class ModelSpec(BaseModel):
     @classmethod
     def _range(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and value < info.data.get("replicas", 1):
-            raise ValueError("Input should be at least replicas")
+            raise ValueError("must be at least replicas")
         return value
 
     def in_flight(self, capacity: int = CAPACITY) -> int:

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batchyard import durations
 from batchyard.errors import ConfigurationError
+from batchyard.schema_words import invalid_values
 from batchyard.wording import nearest
 
 PREFIX = "BATCHYARD_"
@@ -194,10 +195,10 @@ def load(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = str(first["loc"][0])
+        first = invalid_values(error)[0]
+        field = str(first.path[0])
         name = environment_name(field) if field in Settings.model_fields else field
-        raise ConfigurationError(f"{name}={first['input']!r}: {first['msg']}") from error
+        raise ConfigurationError(f"{name}: {first.reason}") from error
 
 
 def _refuse_unknown(environment: Mapping[str, str | None]) -> None:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from batchyard import models
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
+from batchyard.schema_words import invalid_values
 from inference.engine import Capabilities
 from inference.engines import registry
 
@@ -72,9 +73,8 @@ def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simu
     try:
         spec = ModelSpec(name=name, **entry)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(f"{where}.{key}: {first['msg']}") from error
+        first = invalid_values(error, {"name": name, **entry})[0]
+        raise ConfigurationError(f"{where}.{first}") from error
     engine = _engine(where, spec.engine)
     if spec.max_replicas is not None and not engine.adds_replicas:
         names = " or ".join(other.name for other in registry.ENGINES.load() if other.adds_replicas)
@@ -98,7 +98,7 @@ def _engine(where: str, name: str) -> type[Capabilities]:
     names = registry.ENGINES.names()
     if name not in names:
         *others, last = map(repr, [AUTO, *names])
-        raise ConfigurationError(f"{where}.engine: Input should be {', '.join(others)} or {last}")
+        raise ConfigurationError(f"{where}.engine: must be {', '.join(others)} or {last}")
     return registry.capabilities(name)
 
 

@@ -7,13 +7,14 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, TypeVar, cast
 
 import flask
 import orjson
 from flask import Flask, Response, current_app, g
 from pydantic import BaseModel, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 
@@ -25,7 +26,8 @@ from batchyard.errors import (
     UnavailableError,
     value_code,
 )
-from batchyard.wording import MAX_NAME, cut, nearest
+from batchyard.schema_words import invalid_values
+from batchyard.wording import MAX_NAME, cut
 from store import keys
 from store.artifacts import Artifacts, ArtifactWriter
 from tasks.context import AppContext
@@ -219,22 +221,27 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-    param = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "missing":
+        first = invalid_values(error, values, _schema(model))[0]
+    param = cut(first.place, MAX_NAME)
+    if first.kind == "missing":
         raise RequestError(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
-    if first["type"] == "extra_forbidden":
-        suggestion = nearest(param, model.model_fields, cutoff=0.6)
-        hint = f" Did you mean '{suggestion}'?" if suggestion else ""
-        raise RequestError(
-            f"Unknown parameter: '{param[:MAX_NAME]}'.{hint}", code="unknown_parameter", param=param[:MAX_NAME]
-        )
-    code = value_code(first["type"], first["input"])
-    if first["type"] == "literal_error":  # in OpenAI's words
-        value, supported = cut(str(first["input"]), MAX_NAME), first["ctx"]["expected"]
-        raise RequestError(f"Invalid {param}: {value}. Supported values: {supported}.", code=code, param=param)
-    message = first["msg"].removeprefix("Value error, ")
-    raise RequestError(f"Invalid value for '{param}': {message}.", code=code, param=param)
+    if first.kind == "extra_forbidden":
+        hint = f" Did you mean '{first.near}'?" if first.near else ""
+        raise RequestError(f"Unknown parameter: '{param}'.{hint}", code="unknown_parameter", param=param)
+    code = value_code(first.kind, first.value)
+    if first.kind == "literal_error":  # in OpenAI's words
+        supported = first.reason.rpartition("one of ")[2]
+        message = f"Invalid {param}: {cut(str(first.value), MAX_NAME)}. Supported values: {supported}."
+        raise RequestError(message, code=code, param=param)
+    raise RequestError(f"Invalid value for '{param}': {first.reason}.", code=code, param=param)
+
+
+def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
+    """Return the JSON schema of a model; an empty one where a field has none."""
+    try:
+        return model.model_json_schema()
+    except PydanticInvalidForJsonSchema:
+        return {}
 
 
 def _path_of_nul(values: dict[str, Any]) -> str | None:

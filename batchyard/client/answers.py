@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from batchyard import output_lines
 from batchyard.client.frames import Kind
 from batchyard.errors import ConfigurationError
+from batchyard.schema_words import invalid_values
 from batchyard.wording import MAX_NAME, cut
 
 MAX_REASON = 200
@@ -81,8 +82,7 @@ class Structure:
         try:
             return self._parse(answer.text), None
         except ValidationError as error:
-            first = error.errors()[0]
-            reason = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+            reason = str(invalid_values(error, answer.text)[0])
         except jsonschema.ValidationError as error:
             reason = f"{error.json_path}: {error.message}"
         except orjson.JSONDecodeError as error:

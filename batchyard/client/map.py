@@ -58,6 +58,7 @@ def map(
         data: a DataFrame of pandas or polars, a table of pyarrow or of a library that exports Arrow's, a Dataset of
             Hugging Face, or a list of dicts. It is not changed.
         template: the user's message, with columns in braces: "Translate {text} to {lang}". `{{` and `}}` are braces.
+            "{photo:image} What is this?" sends bytes, images of PIL or URLs in a column as images.
         system: a template of the system's message.
         schema: a class of pydantic or a JSON schema of an object. Answers have this form, and become its columns.
         response_format: another form of answers, as OpenAI's API has it.
@@ -163,6 +164,8 @@ def _messages(frame: Frame, template: str, system: str | None) -> list[tuple[str
     messages = [("user", _parsed(template, "template", frame))]
     if system is not None:
         messages.insert(0, ("system", _parsed(system, "system", frame)))
+        if messages[0][1].images:
+            raise ConfigurationError("system: images stand in the user's message; name them in template")
     if not any(message.columns for _, message in messages):
         columns = cut(", ".join(frame.columns), MAX_LIST) or "none"
         raise ConfigurationError(f"template: it names no column in braces, so all rows are one; there are {columns}")

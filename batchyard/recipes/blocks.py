@@ -16,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from batchyard.schema_words import invalid_values
+
 
 def _number(value: Any, to_float: ValidatorFunctionWrapHandler) -> Any:
     """Check a number, and keep an integer as it is: view.json has 3 and not 3.0."""
@@ -117,9 +119,7 @@ def parse(block: Any) -> Block:
     try:
         return _BLOCK.validate_python(block)
     except ValidationError as error:
-        first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    raise ValueError(f"{place} {first['msg']}".strip())
+        raise ValueError(str(invalid_values(error, block)[0])) from None
 
 
 def as_json(view: Iterable[Block | Mapping[str, Any]]) -> list[Mapping[str, Any]]:

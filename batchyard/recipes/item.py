@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 from batchyard.recipes.outcomes import Result
+from batchyard.tables import images
 from batchyard.tables.cells import CellError
 from batchyard.tables.template import TemplateError, parsed
 
@@ -42,13 +43,19 @@ def field_of(columns: Any, path: str) -> Any:
 def messages_of(columns: Mapping[str, Any], template: str | None = None) -> Messages:
     """Return the messages of a row: column `messages`, else `prompt` (a list or a string), else the template.
 
+    The first two have the images of the row's columns in their places, see `batchyard.tables.images`.
+
     Raises:
         InvalidItem: there is none, or it is no list of messages.
     """
     for name in ("messages", "prompt"):
         value = columns.get(name)
         if value is not None:
-            return [{"role": "user", "content": value}] if isinstance(value, str) else _messages(name, value)
+            messages = [{"role": "user", "content": value}] if isinstance(value, str) else _messages(name, value)
+            try:
+                return images.attached(messages, columns)
+            except CellError as error:
+                raise InvalidItem(error.code, f"The row cannot be asked: {error}.") from None
     if template is None:
         present = ", ".join(columns) or "none"
         raise InvalidItem("missing_prompt", f"The row has no column 'messages' or 'prompt'; its columns: {present}.")

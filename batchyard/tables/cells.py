@@ -18,6 +18,8 @@ EXACT = 1e15
 """Floats below it print all the digits of a whole number."""
 HALF = "has half of a character (a lone surrogate), which is no text"
 _BINARY = "holds binary data, which is no text"
+_IMAGE = "holds an image, which is no text"
+_PICTURES = (_BINARY, _IMAGE)
 _INFINITE = "is infinite, which is no number of JSON"
 _DEEP = "is nested too deep"
 
@@ -50,7 +52,8 @@ def text(value: Any, column: str) -> str:
             raise CellError("is empty", "empty_value")
         check(content)
     except CellError as error:
-        raise CellError(error.reason, error.code, column) from None
+        remedy = f"; in a template of a chat, {{{column}:image}} sends an image" if error.reason in _PICTURES else ""
+        raise CellError(f"{error.reason}{remedy}", error.code, column) from None
     except RecursionError:
         raise CellError(_DEEP, column=column) from None
     return content
@@ -116,7 +119,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Sequence):
         return [plain(child) for child in value]
     raise CellError(
-        "holds an image, which is no text"
+        _IMAGE
         if type(value).__module__.startswith("PIL.")
         else f"holds a {type(value).__name__}, which is neither text nor JSON; convert it first"
     )

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from batchyard.tables import cells
+from batchyard.tables import cells, images
 from batchyard.tables.cells import CellError
+from batchyard.tables.images import Part
 from batchyard.wording import MAX_LIST, cut, nearest, quoted
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _BRACES = "Braces that are text are doubled: {{ and }}"
+_IMAGE = ":image"
 
 
 class TemplateError(ValueError):
@@ -22,15 +24,17 @@ class TemplateError(ValueError):
 class Template:
     """A text with columns in braces. Doubled braces are braces, as in Python's format strings.
 
-    What stands in braces is a column's name and nothing else, so a name may have spaces, dots and colons.
+    What stands in braces is a column's name, which may have spaces, dots and colons. With `:image` behind it, the
+    column's cell is sent as an image, in a chat.
 
     Attributes:
         columns: the names of the columns, each once.
+        images: those of them that are sent as images.
     """
 
     def __init__(self, text: str) -> None:
         """Parse a template. Raises TemplateError for a brace that stands alone."""
-        self._literals, self._names = [""], list[str]()
+        self._literals, names = [""], list[str]()
         end = 0
         for match in _TOKEN.finditer(text):
             self._literals[-1] += text[end : match.start()]
@@ -41,10 +45,12 @@ class Template:
             elif name is None:
                 raise TemplateError(f"a single {token!r} at character {match.start() + 1}; double it")
             else:
-                self._names.append(name)
+                names.append(name)
                 self._literals.append("")
         self._literals[-1] += text[end:]
-        self.columns = tuple(dict.fromkeys(self._names))
+        self._places = [(name.removesuffix(_IMAGE), name.endswith(_IMAGE)) for name in names]
+        self.columns = tuple(dict.fromkeys(name for name, _ in self._places))
+        self.images = tuple(dict.fromkeys(name for name, is_image in self._places if is_image))
 
     def check(self, columns: Iterable[str]) -> None:
         """Raise TemplateError for the first name that is none of these columns."""
@@ -54,17 +60,27 @@ class Template:
                 hint = _hint(name, known)
                 raise TemplateError(f"no column {quoted(name)}; {hint}{'' if hint[-1] == '?' else ';'} {_BRACES}")
 
-    def fill(self, row: Mapping[str, Any]) -> str:
-        """Return the text with the cells of a row in place of their columns.
+    def fill(self, row: Mapping[str, Any]) -> str | list[Part]:
+        """Return the text with the cells of a row in place of their columns; content parts if some are images.
 
         Raises:
             CellError: the row has no such column, or what stands there cannot be part of a prompt.
         """
-        texts = {name: cells.text(row[name], name) for name in self.columns if name in row}
-        if missing := [name for name in self.columns if name not in texts]:
+        if missing := [name for name in self.columns if name not in row]:
             raise CellError(f"is missing; {_hint(missing[0], list(row))}", "missing_column", missing[0])
-        values = [*(texts[name] for name in self._names), ""]
-        return "".join(part for pair in zip(self._literals, values, strict=True) for part in pair)
+        texts, parts = [self._literals[0]], list[Part]()
+        for (name, is_image), literal in zip(self._places, self._literals[1:], strict=True):
+            if is_image:
+                parts += [*_text_part(texts), *images.parts(row[name], name)]
+                texts = [literal]
+            else:
+                texts += [cells.text(row[name], name), literal]
+        return [*parts, *_text_part(texts)] if self.images else "".join(texts)
+
+
+def _text_part(texts: list[str]) -> list[Part]:
+    text = "".join(texts)
+    return [{"type": "text", "text": text}] if text else []
 
 
 @lru_cache(64)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from batchyard.plugins import Registry
+from batchyard.schema_words import invalid_values
 from batchyard.wording import nearest
 from inference.engine import Capabilities, Engine, JobEngine
 
@@ -81,6 +82,5 @@ def check_arguments(spec: ModelSpec) -> None:
     try:
         schema.model_validate(spec.engine_args)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(f"models.{spec.name}.engine_args.{key}: {first['msg']}") from error
+        first = invalid_values(error, spec.engine_args, schema.model_json_schema(), show=False)[0]
+        raise ConfigurationError(f"models.{spec.name}.engine_args.{first}") from error

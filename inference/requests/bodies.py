@@ -6,7 +6,6 @@ as it does to the engines.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -21,8 +20,9 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
+from batchyard.schema_words import invalid_values
 from inference.requests.sampling import SamplingParameters
 
 NEED_CONTENT = ("system", "developer", "user", "tool")
@@ -41,7 +41,7 @@ def _prompt(value: Any) -> Any:
             return value
         if all(isinstance(ids, list) and ids and all(type(id) is int and id >= 0 for id in ids) for ids in values):
             return value
-    raise PydanticCustomError("prompt", "Input should be a text, a list of token ids, or a list of either, not empty")
+    raise PydanticCustomError("prompt", "it should be a text, a list of token ids, or a list of either, not empty")
 
 
 def _biases(value: Any) -> Any:
@@ -49,7 +49,7 @@ def _biases(value: Any) -> Any:
         type(bias) in (int, float) and -100 <= bias <= 100 and token.isdecimal() for token, bias in value.items()
     ):
         return value
-    raise PydanticCustomError("logit_bias", "Input should be an object of token ids and numbers from -100 to 100")
+    raise PydanticCustomError("logit_bias", "it should be an object of token ids and numbers from -100 to 100")
 
 
 Prompt = Annotated[Any, PlainValidator(_prompt)]
@@ -116,11 +116,11 @@ class Message(_Object):
     @classmethod
     def _there(cls, content: str | list[ContentPart] | None, info: ValidationInfo) -> str | list[ContentPart] | None:
         if content == [] or (content is None and info.data.get("role") in NEED_CONTENT):
-            raise PydanticCustomError("missing", "Input should be a string or a list of content parts")
+            raise PydanticCustomError("missing", "it should be a text or a list of content parts")
         for part in content if isinstance(content, list) else ():
             needed = CONTENT_KEYS.get(part.type)
             if needed is not None and getattr(part, needed) is None:
-                raise PydanticCustomError("part", "A part of this type should have its content in a key of that name")
+                raise PydanticCustomError("part", "a part of this type should have its content in a key of that name")
         return content
 
 
@@ -139,7 +139,7 @@ class ResponseFormat(_Object):
     @classmethod
     def _there(cls, schema: JSONSchema | None, info: ValidationInfo) -> JSONSchema | None:
         if schema is None and info.data.get("type") == "json_schema":
-            raise PydanticCustomError("missing", "Input should be an object with a name and a schema")
+            raise PydanticCustomError("missing", "it should be an object with a name and a schema")
         return schema
 
 
@@ -215,30 +215,11 @@ def validation_error(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | N
     try:
         BODIES[endpoint].model_validate(parameters)
     except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
         # A value of a union type has an error per type; the deepest one says most.
-        paths = [_path(parameters, detail) for detail in details]
-        path = max(paths, key=lambda path: path.count(".") + path.count("["))
-        messages = [_message(detail) for detail, detail_path in zip(details, paths, strict=True) if detail_path == path]
-        alternatives = [messages[0], *(text.removeprefix("Input should be ") for text in messages[1:])]
-        return path, f"{path}: {' or '.join(dict.fromkeys(alternatives))}."
+        first = max(invalid_values(error, parameters), key=lambda value: len(value.path))
+        path = "body" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first.path)
+        return path, f"{path}: {first.reason}."
     return None
-
-
-def _path(body: Any, detail: ErrorDetails) -> str:
-    """Return an error's path, such as `body.messages[3].content`, without the types that pydantic tried there."""
-    path, value, last = "body", body, len(detail["loc"]) - 1
-    for at, step in enumerate(detail["loc"]):
-        if isinstance(step, int):
-            path, value = f"{path}[{step}]", value[step]
-        elif isinstance(value, dict) and (step in value or (at == last and detail["type"] == "missing")):
-            path, value = f"{path}.{step}", value.get(step)
-    return path
-
-
-def _message(detail: ErrorDetails) -> str:
-    message = detail["msg"].removeprefix("Value error, ").replace(" after validation", "")
-    return re.sub(r"a valid dictionary( or instance of \w+)?", "an object", message)
 
 
 def output_limit(endpoint: str, body: dict[str, Any]) -> int | None:

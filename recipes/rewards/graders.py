@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from rapidfuzz import fuzz
 
 from batchyard.recipes import Answer, Messages, Reward, Scored, field_of
+from batchyard.schema_words import invalid_values
 
 REFUSED = {
     "python": "runs code of clients, which Batchyard does not: an operator can add a reward as a Python file",
@@ -192,7 +193,6 @@ class LabelModel(_ModelGrader):
 
 
 ModelGrader: TypeAlias = ScoreModel | LabelModel
-_TYPES = ("string_check", "text_similarity", "multi", "score_model", "label_model")
 _AnyGrader: TypeAlias = StringCheck | TextSimilarity | Multi | ScoreModel | LabelModel
 Grader: TypeAlias = Annotated[_AnyGrader, Field(discriminator="type")]
 _ADAPTER: TypeAdapter[_AnyGrader] = TypeAdapter(Grader)
@@ -242,9 +242,8 @@ def _parsed(grader_json: str) -> _AnyGrader:
     try:
         return _ADAPTER.validate_python(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"] if part not in _TYPES)
-        raise ValueError(f"{path or 'grader'}: {first['msg'].removeprefix('Value error, ')}") from None
+        first = invalid_values(error, value)[0]
+        raise ValueError(f"{first.place or 'grader'}: {first.reason}") from None
 
 
 def _kinds(value: Any, path: str = "grader") -> list[tuple[str, Any]]:

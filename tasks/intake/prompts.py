@@ -10,7 +10,7 @@ from typing import IO, Any
 import orjson
 
 from batchyard.errors import RequestError, TooLargeError
-from batchyard.tables import cells, formats, reading
+from batchyard.tables import cells, formats, images, reading
 from batchyard.tables.cells import CellError
 from batchyard.tables.formats import Format, Kind, TableError
 from batchyard.tables.reading import RULE
@@ -67,7 +67,10 @@ class RequestTemplate:
         elif isinstance(prompt.content, str):
             body["prompt" if self.endpoint == "/v1/completions" else "input"] = prompt.content
         else:
-            message = f"Line {prompt.number} has messages, which {self.endpoint} does not take."
+            message = (
+                f"Line {prompt.number} has messages or images, which {self.endpoint} does not take; name "
+                "/v1/chat/completions."
+            )
             raise RequestError(message, code="invalid_value", param="file")
         return {
             "custom_id": custom_id,
@@ -182,8 +185,8 @@ def of_file(
 ) -> Iterator[InputPrompt]:
     """Yield the prompts of a file while reading it.
 
-    Each row is a prompt: the template filled with its columns; its `messages` or `prompt`; or its only column. A column
-    `custom_id` names the request. A row that makes no request has its refusal.
+    Each row is a prompt: the template filled with its columns; its `messages` or `prompt`, with the images of its
+    columns; or its only column. A column `custom_id` names the request. A row that makes no request has its refusal.
 
     Args:
         null_values: cells of csv and tsv that are empty, such as NA.
@@ -200,7 +203,7 @@ def of_file(
             _check_columns(parsed, columns)
         elif not set(columns) & set(_CONTENT):
             return columns
-        wanted = _CONTENT if parsed is None else parsed.columns
+        wanted = (*_CONTENT, *images.COLUMNS, *images.OTHER_MEDIA) if parsed is None else parsed.columns
         return [name for name in dict.fromkeys([*wanted, "custom_id"]) if name in columns]
 
     word = "Row" if kind == "parquet" else "Line"
@@ -216,7 +219,7 @@ def of_file(
             custom_id = None
             try:
                 custom_id = cells.optional(row.values.get("custom_id"), "custom_id")
-                content = parsed.fill(row.values) if parsed else _content(row.values, is_table=is_table)
+                content = _filled(parsed, row.values) if parsed else _content(row.values, is_table=is_table)
             except CellError as error:
                 refusal = LineError(error.code, f"{word} {row.line}: {error}.", error.column)
                 yield InputPrompt(row.line, "", custom_id, refusal)
@@ -251,6 +254,11 @@ def _parsed(template: str, kind: Format) -> Template:
     return parsed
 
 
+def _filled(template: Template, row: Mapping[str, Any]) -> str | list[Any]:
+    content = template.fill(row)
+    return content if isinstance(content, str) else [{"role": "user", "content": content}]
+
+
 def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
     """Return the messages or the prompt of a row.
 
@@ -272,10 +280,12 @@ def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
             )
         reason = f"is missing, and so is 'messages'; there are {present}. Name them in a template"
         raise CellError(reason, "missing_column", name)
-    if isinstance(row[name], list):
-        messages: list[Any] = cells.json_value(row[name], name)
-        return messages
-    return cells.text(row[name], name)
+    if not isinstance(row[name], list):
+        text = cells.text(row[name], name)
+        messages = images.attached([{"role": "user", "content": text}], row)
+        return messages if isinstance(messages[0]["content"], list) else text
+    messages = cells.json_value(row[name], name)
+    return images.attached(messages, row) if all(isinstance(message, dict) for message in messages) else messages
 
 
 def is_requests(file: IO[bytes], max_line_bytes: int = reading.MAX_LINE_BYTES) -> bool:

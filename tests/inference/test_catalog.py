@@ -64,7 +64,7 @@ def test_the_engines_class_says_how_many_segments_overlap(file: Path) -> None:
 def test_an_unknown_engine_is_refused_with_those_of_packages_too(file: Path) -> None:
     file.write_text("[models.a]\nengine='smapler'")
     names = r"'auto', 'vllm', 'vllm-job', 'openai', 'transformers', 'echo' or 'sampler'"
-    with pytest.raises(ConfigurationError, match=rf"models\.a\.engine: Input should be {names}"):
+    with pytest.raises(ConfigurationError, match=rf"models\.a\.engine: must be {names}"):
         catalog.load(file)
 
 
@@ -136,9 +136,9 @@ def test_a_price_is_exact_and_no_part_of_the_configurations_hash(file: Path) -> 
         ("output = 0.6", "", r"models\.a\.price: .*input and output go together"),
         ("input = 0.15\n", "", r"models\.a\.price: .*input and output go together"),
         ("output =", "outputs =", r"models\.a\.price\.outputs: unknown key; did you mean output\?"),
-        ("0.15", "-1", r"models\.a\.price\.input: Input should be greater than or equal to 0"),
+        ("0.15", "-1", r"models\.a\.price\.input: -1 is not at least 0"),
         ("0.15", "0.0000001", r"models\.a\.price\.input: .*no more than 6 decimal places"),
-        ("0.15", "nan", r"models\.a\.price\.input: Input should be a finite number"),
+        ("0.15", "nan", r"models\.a\.price\.input: NaN is not a finite number"),
         ("[models.a.price]", "[models.b]\nengine = 'echo'\nprice = 3\n[models.a.price]", r"models\.b\.price: "),
     ],
 )

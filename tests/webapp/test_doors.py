@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import decimal
 import gzip
@@ -85,7 +86,7 @@ class Server:
 
     def __init__(self, client: FlaskClient, context: AppContext) -> None:
         self._client, self._context = client, context
-        self._files: dict[str, bytes] = {}
+        self.files: dict[str, bytes] = {}
 
     def models(self) -> list[dict[str, Any]]:
         return [{"id": "echo", "batchyard": {"simulated": True, "endpoints": ["/v1/chat/completions"]}}]
@@ -94,7 +95,7 @@ class Server:
         return iter(())
 
     def upload(self, file: Path) -> str:
-        self._files[file.name] = file.read_bytes()
+        self.files[file.name] = file.read_bytes()
         return file.name
 
     def create(self, file_id: str, **_options: Any) -> dict[str, Any]:
@@ -109,7 +110,7 @@ class Server:
 
     def download(self, file_id: str, to: Path) -> None:
         with to.open("wb") as file:
-            for line in self._files[file_id].splitlines():
+            for line in self.files[file_id].splitlines():
                 request = json.loads(line)
                 choice = {"message": request["body"]["messages"][-1], "finish_reason": "stop"}
                 response = {"status_code": 200, "body": {"choices": [choice], "usage": {"completion_tokens": 1}}}
@@ -318,3 +319,66 @@ def test_a_job_has_as_many_items_as_a_one_column_table_has_lines(kind: str, clie
     file = upload(client, content, name=f"in{kind}", purpose="user_data").get_json()
     body = {"recipe": "rollout", "options": SCORED, "input_file_id": file["id"]}
     assert client.post("/v1/jobs?dry_run=true", json=body).get_json()["items"] == 3
+
+
+PNG = b"\x89PNG\r\n\x1a\n rest"
+PICTURE = {
+    "type": "image_url",
+    "image_url": {"url": f"data:image/png;base64,{base64.b64encode(PNG).decode()}"},
+}
+
+
+@pytest.mark.parametrize("door", ["pandas", "polars", "pyarrow", "datasets", "rows", "start", "job"])
+@pytest.mark.parametrize("cell", [PNG, {"bytes": PNG, "path": None}], ids=["bytes", "struct"])
+def test_an_image_is_a_part_of_the_prompt_through_every_door(
+    door: str, cell: Any, client: FlaskClient, context: AppContext, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "TEMPLATE", "{cell:image} Which colour?")
+    if door == "start":
+        (prompt, _) = by_start(".parquet", cell, client)
+    elif door == "job":
+        (prompt, _) = by_job(".parquet", cell, client, context)
+    else:
+        by_map(door, cell, server)
+        (requests,) = server.files.values()
+        prompt = json.loads(requests.splitlines()[0])["body"]["messages"][0]["content"]
+    assert prompt == [PICTURE, {"type": "text", "text": " Which colour?"}]
+
+
+@pytest.mark.parametrize("door", ["start", "job"])
+@pytest.mark.parametrize("question", ["<image>Which?", [{"role": "user", "content": "<image>Which?"}]])
+def test_the_images_of_a_row_go_with_its_messages(
+    door: str, question: Any, client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"n": ["0", "1"], "prompt": [question] * 2, "images": [[{"bytes": PNG, "path": None}]] * 2})
+    file = io.BytesIO()
+    pq.write_table(table, file)
+    monkeypatch.setitem(globals(), "content", lambda *_: file.getvalue())
+    monkeypatch.setitem(globals(), "TEMPLATE", None)
+    if door == "job":
+        monkeypatch.setitem(globals(), "TEMPLATE", "unused")
+        (prompt, _) = by_job(".parquet", None, client, context)
+    else:
+        form = {"model": "echo", "file": (io.BytesIO(file.getvalue()), "in.parquet")}
+        started = client.post("/start", data=form, content_type="multipart/form-data").get_json()
+        (prompt, _) = prompts_of(client, started["file_id"])
+    assert prompt == [PICTURE, {"type": "text", "text": "Which?"}]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "template", "message"),
+    [
+        ("/v1/embeddings", "{cell:image}", "Line 1 has messages or images, which /v1/embeddings does not take"),
+        ("/v1/completions", "{cell:image}", "Line 1 has messages or images, which /v1/completions does not take"),
+        ("/v1/chat/completions", "{cell}", "Row 1: column cell holds binary data, which is no text; in a template"),
+        ("/v1/chat/completions", "{n:image}", "Row 1: column n holds a text that is no URL of an image"),
+    ],
+)
+def test_an_image_that_cannot_be_sent_is_refused_with_its_place(
+    endpoint: str, template: str, message: str, client: FlaskClient
+) -> None:
+    file = (io.BytesIO(content(".parquet", PNG)), "in.parquet")
+    form = {"model": "echo", "endpoint": endpoint, "template": template, "file": file}
+    refused = client.post("/start", data=form, content_type="multipart/form-data")
+    assert refused.status_code == 400
+    assert refused.get_json()["error"]["message"].startswith(message)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
+from batchyard.schema_words import invalid_values
+
 MAX_BYTES = 65536
 
 log = logging.getLogger(__name__)
@@ -81,9 +83,7 @@ class Folder:
             with path.open("rb") as file:
                 content = EndpointFile.model_validate_json(file.read(MAX_BYTES))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            key = ".".join(map(str, first["loc"]))
-            log.warning("endpoint file ignored: %s: %s", path, f"{key}: {first['msg']}" if key else first["msg"])
+            log.warning("endpoint file ignored: %s: %s", path, invalid_values(error, show=False)[0])
             return None
         except OSError as error:
             log.warning("endpoint file ignored: %s", error)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
+from batchyard.schema_words import invalid_values
 from inference.engine import Engine, EngineAnswer, first_not_text, first_unsupported
 from inference.engines.transformers.decoding import Decoder, GeneratedSample
 from inference.engines.transformers.sampling import generator
@@ -234,9 +235,9 @@ class Transformers(Engine):
         try:
             sampling = SamplingParameters.of(body, self._defaults)
         except ValidationError as error:
-            first = error.errors()[0]
-            param = ".".join(str(part) for part in first["loc"]) or None
-            raise Refused(f"{param or 'body'}: {first['msg']}", param=param, code="invalid_value") from error
+            first = invalid_values(error, body)[0]
+            param = first.place or None
+            raise Refused(f"{param or 'body'}: {first.reason}", param=param, code="invalid_value") from error
         request = GenerationRequest(
             body, [self._chat_prompt(body)] if chat else self._prompts(body.get("prompt"), "prompt")
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from batchyard.schema_words import invalid_values
 from inference.engine import EngineAnswer, refusal_code
 from inference.engines.vllm import internals
 
@@ -16,9 +17,8 @@ def parse(schema: Any, body: dict[str, Any]) -> Any:
     try:
         return _validator(schema).validate_python(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        param = ".".join(str(part) for part in first["loc"] if part in body) or None
-        return EngineAnswer.refused(first["msg"], param=param, code="invalid_value")
+        first = invalid_values(error, body)[0]
+        return EngineAnswer.refused(str(first), param=first.place or None, code="invalid_value")
     except ValueError as error:  # vLLM's validators raise other errors too
         return refusal(internals.create_error_response(error))
 

@@ -6,15 +6,15 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from batchyard.errors import RequestError, value_code
 from batchyard.models import ModelSpec
 from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Check, FlowRecipe, Item, Options, Recipe, Stage
 from batchyard.recipes.program import Request
+from batchyard.schema_words import InvalidValue, invalid_values
 from batchyard.statuses import ENDPOINTS
 from batchyard.wording import MAX_LIST, MAX_MESSAGE, MAX_NAME, cut, nearest, quoted
 from recipes.registry import Catalogue
@@ -41,50 +41,33 @@ def parse(recipe: Recipe[Any], values: Mapping[str, Any]) -> Options:
     try:
         options: Options = recipe.options.model_validate(values)
     except ValidationError as error:
-        raise _refusal(recipe.options, error.errors(include_url=False)) from None
+        raise _refusal(invalid_values(error, values, recipe.options.model_json_schema())) from None
     called(recipe, "check", recipe.check, options)
     return options
 
 
-def _refusal(schema: type[Options], errors: list[ErrorDetails]) -> RequestError:
-    messages = [_message(schema, error) for error in errors[:MAX_ERRORS]]
-    if len(errors) > MAX_ERRORS:
-        messages.append(f"There are {len(errors)} errors in all.")
-    first = errors[0]["type"]
+def _refusal(invalid: list[InvalidValue]) -> RequestError:
+    messages = [_message(value) for value in invalid[:MAX_ERRORS]]
+    if len(invalid) > MAX_ERRORS:
+        messages.append(f"There are {len(invalid)} errors in all.")
+    first = invalid[0]
     codes = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
-    code = codes.get(first) or value_code(first, errors[0]["input"])
-    return RequestError(" ".join(messages), code=code, param=_path(errors[0]["loc"]))
+    code = codes.get(first.kind) or value_code(first.kind, first.value)
+    return RequestError(" ".join(messages), code=code, param=_path(first.path))
 
 
-def _message(schema: type[Options], error: ErrorDetails) -> str:
-    param = _path(error["loc"])
-    if error["type"] == "missing":
+def _message(invalid: InvalidValue) -> str:
+    param = _path(invalid.path)
+    if invalid.kind == "missing":
         return f"Missing required parameter: '{param}'."
-    if error["type"] == "extra_forbidden":
-        near = nearest(str(error["loc"][-1]), _fields_beside(schema, error["loc"]), cutoff=0.6)
-        hint = f" Did you mean '{_path((*error['loc'][:-1], near))}'?" if near else ""
+    if invalid.kind == "extra_forbidden":
+        hint = f" Did you mean '{_path((*invalid.path[:-1], invalid.near))}'?" if invalid.near else ""
         return f"Unknown parameter: '{param}'.{hint}"
-    return f"Invalid value for '{param}': {cut(error['msg'].removeprefix('Value error, '), MAX_LIST)}."
+    return f"Invalid value for '{param}': {cut(invalid.reason, MAX_LIST)}."
 
 
 def _path(parts: Iterable[Any]) -> str:
     return cut(".".join([ROOT, *map(str, parts)]), MAX_NAME)
-
-
-def _fields_beside(schema: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Return the names of the fields that the model at a path has, without its last part."""
-    models: list[type[BaseModel]] = [schema]
-    for part in path[:-1]:
-        inner = [model.model_fields[part].annotation for model in models if part in model.model_fields]
-        if inner:  # otherwise it is an index, or the name of one alternative of a union
-            models = [model for annotation in inner for model in _models_in(annotation)]
-    return [name for model in models for name in model.model_fields]
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]
 
 
 def called(recipe: Recipe[Any], name: str, function: Any, options: Any) -> Any:

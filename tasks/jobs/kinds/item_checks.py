@@ -19,6 +19,8 @@ from batchyard.errors import RequestError
 from batchyard.models import ModelSpec
 from batchyard.recipes import Answer, FlowRecipe, InvalidItem, Item, Options, messages_of
 from batchyard.recipes.program import Program, RecipeError, Request
+from batchyard.tables import images
+from batchyard.tables.template import parsed
 from batchyard.wording import MAX_NAME, nearest, quoted
 from results.items import events
 from store.formats import items as items_file
@@ -120,7 +122,7 @@ class ItemChecker:
             item = self.checked(number, row, probed=number < PROBED_ITEMS)
             if item is None or self._report.count:
                 continue
-            entry = (number, item.custom_id, orjson.dumps(_plain(item.columns), default=str))
+            entry = (number, item.custom_id, orjson.dumps(self._stored(item.columns), default=str))
             if self._options.shuffle is None:
                 writer.add(*entry)
             else:
@@ -132,6 +134,13 @@ class ItemChecker:
             for entry in shuffled:
                 writer.add(*entry)
         self._report_duplicates(source, name)
+
+    def _stored(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns as JSON can have them, those of images as their messages have them."""
+        template = self._options.template
+        has_messages = any(columns.get(name) is not None for name in ("messages", "prompt"))
+        of_template = () if template is None else parsed(template).images
+        return images.stored(columns, images.COLUMNS if has_messages else of_template)
 
     def check(self, items: items_file.Reader) -> int:
         """Add the error of each of these items to the report. Return their number."""
@@ -263,8 +272,3 @@ def _custom_id(number: int, row: Mapping[str, Any]) -> str:
     if not custom_id.isprintable():
         raise LineError("invalid_custom_id", f"the custom_id {quoted(custom_id)} has control characters.", "custom_id")
     return custom_id
-
-
-def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns without binary ones, which no recipe reads as text."""
-    return {name: value for name, value in columns.items() if not isinstance(value, bytes)}

@@ -80,7 +80,7 @@ def test_a_setting_that_cannot_be_used_is_named() -> None:
     wrong = {**os.environ, "BATCHYARD_MAX_SEGMENTS": "many"}
     result = subprocess.run([*MODULE, "worker"], env=wrong, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
-    assert result.stderr.startswith("batchyard: BATCHYARD_MAX_SEGMENTS='many'")
+    assert result.stderr.startswith('batchyard: BATCHYARD_MAX_SEGMENTS: "many" is not a whole number')
 
 
 def test_a_service_starts_without_what_only_some_of_its_work_needs() -> None:

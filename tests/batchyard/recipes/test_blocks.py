@@ -38,13 +38,13 @@ def test_a_mapping_of_a_recipe_stays_as_it_is_even_if_it_cannot_be_drawn() -> No
 @pytest.mark.parametrize(
     ("block", "reason"),
     [
-        ({"kind": "bars", "labels": ["a"], "values": []}, "bars Value error, 1 labels, 0 values"),
-        ({"kind": "bars", "labels": ["a"], "values": [float("nan")]}, r"bars\.values\.0 "),
+        ({"kind": "bars", "labels": ["a"], "values": []}, "^1 labels, 0 values"),
+        ({"kind": "bars", "labels": ["a"], "values": [float("nan")]}, r"^values\.0: NaN is not a finite number"),
         ({"kind": "lines", "x": [1], "series": [{"name": "s", "y": [1, 2]}]}, "series 's' has 2 values, x has 1"),
         ({"kind": "matrix", "rows": ["r"], "columns": ["a"], "values": [[1, 2]]}, "the values are not 1 rows of 1"),
         ({"kind": "lines", "x": [1], "series": [{"name": "s", "y": [1], "low": []}]}, "series 's' has 0 values"),
-        ({"kind": "pie"}, "'pie'"),
-        ("no block", "^.*dict"),
+        ({"kind": "pie"}, '"pie"} is not one of'),
+        ("no block", "is not an object"),
     ],
 )
 def test_what_is_no_block_says_where(block: Any, reason: str) -> None:

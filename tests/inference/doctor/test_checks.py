@@ -45,7 +45,7 @@ def test_every_entry_is_checked_though_others_cannot_be_used(tmp_path: Path, fol
     findings = checked(tmp_path, text)
     wrong = findings["a", "engine_args.batchsize"]
     assert (wrong.result, wrong.remedy) == ("failed", "did you mean batch_size?")
-    assert "Input should be 'auto'" in findings["b", "engine"].detail
+    assert "must be 'auto'" in findings["b", "engine"].detail
     assert findings["c", "memory"].result == "ok"
 
 

@@ -34,7 +34,7 @@ def test_an_unknown_engine_and_unknown_arguments_are_refused_with_the_nearest_ri
         engine_class("transformer")
     with pytest.raises(ConfigurationError, match=r"models\.m\.engine_args\.batchsize.*batch_size"):
         check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batchsize": 2}))
-    with pytest.raises(ConfigurationError, match=r"engine_args\.batch_size: Input should be greater than 0"):
+    with pytest.raises(ConfigurationError, match=r"engine_args\.batch_size: must be a whole number, more than 0"):
         check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batch_size": 0}))
 
 

@@ -42,7 +42,7 @@ def debate(item: Item, options: Debate) -> Flow:
     [
         ({}, "missing_required_parameter", "options.model", "Missing required parameter: 'options.model'."),
         ({"model": "echo", "round": 1}, "unknown_parameter", "options.round", "Did you mean 'options.rounds'?"),
-        ({"model": "echo", "rounds": 0}, "invalid_value", "options.rounds", "greater than or equal to 1"),
+        ({"model": "echo", "rounds": 0}, "invalid_value", "options.rounds", "0 is not a whole number, at least 1."),
         ({"model": "echo", "rounds": 13}, "invalid_value", "options.rounds", "'options.rounds': 13 brings bad luck."),
         ({"model": "echo", "rounds": 14}, "recipe_error", "options", "its author has to look"),
     ],
