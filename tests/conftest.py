@@ -27,6 +27,7 @@ from store.database import Database
 from store.records import Batch, Project
 from tasks import messages
 from tests.support.batches import create_batch
+from tests.support.messages import SentMessages
 from tests.support.postgresql import create_database, serving
 from tests.support.recipes import write_recipes
 from tests.support.s3 import S3Server
@@ -208,6 +209,12 @@ def validate_messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     batch_ids: list[str] = []
     monkeypatch.setattr(messages, "validate", batch_ids.append)
     return batch_ids
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> SentMessages:
+    """The messages that were sent to workers. None leaves the test."""
+    return SentMessages(monkeypatch)
 
 
 StartStack = Callable[..., RunningStack]
