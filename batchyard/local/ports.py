@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import psutil
 
 from batchyard.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
 
 
 class Port:
@@ -47,6 +50,29 @@ class Port:
     def close(self) -> None:
         """Hold the port no longer."""
         self._socket.close()
+
+
+def plan(host: str, port: int, flower_port: int) -> dict[str, Port]:
+    """Hold the ports of a stack's services, all at once, so that no two get the same.
+
+    Raises:
+        ConfigurationError: the web app's port is taken.
+    """
+    return {
+        "web": Port(host, port, "--port"),
+        "flower": _flower_port(flower_port),
+        "ray": Port("127.0.0.1", 0),
+    }
+
+
+def _flower_port(number: int) -> Port:
+    """Hold the port if Flower can have it, else a free one: nobody waits for Flower."""
+    try:
+        return Port("127.0.0.1", number, "--flower-port")
+    except ConfigurationError as error:
+        other = Port("127.0.0.1", 0)
+        log.warning("Flower takes port %s: %s", other.number, error)
+        return other
 
 
 def free() -> int:

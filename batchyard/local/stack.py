@@ -6,27 +6,22 @@ import http.client
 import json
 import logging
 import math
-import os
 import signal
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
 
 from batchyard import wording
-from batchyard.errors import BatchyardError, ConfigurationError
-from batchyard.local import ports, process, programs, services
+from batchyard.errors import BatchyardError
+from batchyard.local import children, ports, process
 from batchyard.local.data_folder import DataFolder
 from batchyard.local.process import ChildProcess
-from batchyard.settings import Settings, environment_name
+from batchyard.settings import Settings
 
 log = logging.getLogger(__name__)
 
-ROOT = Path(__file__).parents[2]
-"""The folder that our packages are in."""
 START_SECONDS = 180
 # Ray ends itself if a busy machine takes 15 s to start one of its agents.
 START_ATTEMPTS = 3
@@ -63,9 +58,10 @@ class Stack:
         self.folder.hold()
         try:
             self.settings, self.host = settings, host
-            self._ports = plan_ports(host, port, flower_port)
+            self._ports = ports.plan(host, port, flower_port)
             self._prepare_database()
-            self.children = self._children()
+            numbers = {name: held.number for name, held in self._ports.items()}
+            self.children = children.of(settings, self.folder, host, numbers)
         except BaseException:
             self.folder.release()
             raise
@@ -247,110 +243,3 @@ class Stack:
                 self.folder.secret("admin.key", lambda: keys.create_admin(session).key)
         finally:
             database.close()
-
-    def _children(self) -> dict[str, ChildProcess]:
-        explicit, folder = self.settings.model_fields_set, self.folder
-        socket_path = folder.short / "redis.sock"
-        redis_url = self.settings.redis_url if "redis_url" in explicit else f"unix://{socket_path}"
-        ray_port = self._ports["ray"].number
-        ray_address = self.settings.ray_address if "ray_address" in explicit else f"127.0.0.1:{ray_port}"
-        environment = self._environment(redis_url, ray_address)
-        make = partial(self._child, environment)
-        children = {}
-        if "redis_url" not in explicit:
-            children["redis"] = make("redis", programs.redis(socket_path), ready=partial(programs.pong, socket_path))
-            children["redis"].folder = folder.redis
-        if "ray_address" not in explicit:
-            # Engines would take long to end, and have nothing to lose.
-            children["ray"] = make("ray", programs.ray(folder.ray, ray_port), grace=1.0)
-            children["ray"].environment = {**environment, "RAY_START_HOOK": programs.RAY_START_HOOK}
-            children["ray"].ready = partial(programs.accepts, folder.ray / "session_latest/sockets/raylet")
-        # Node names differ between local stacks, which may share a broker.
-        children["worker"] = make("worker", services.worker(self.settings, folder.name), grace=9.0)
-        for name, command in (("housekeeper", services.housekeeper), ("webhooks", services.webhooks)):
-            children[name] = make(name, command(self.settings, f"{name}-{folder.name}"), grace=9.0)
-            children[name].end_signal = signal.SIGQUIT  # its tasks end, but within seconds
-        for name in ("worker", "housekeeper", "webhooks"):
-            children[name].orphan_signal = signal.SIGKILL  # Celery would wait for a broker that is gone
-        for name in children.keys() & {"worker", "housekeeper", "webhooks", "ray"}:
-            children[name].nice = 5  # the web app goes first; hours of work take no longer for it
-        children["beat"] = make("beat", services.beat(self.settings, folder.run / "beat-schedule"))
-        children["flower"] = make("flower", services.flower("127.0.0.1", self._ports["flower"].number))
-        children["flower"].environment = {**environment, "FLOWER_BASIC_AUTH": folder.flower_password()}
-        children["web"] = make(
-            "web", services.web(self.host, self.port), ready=partial(ports.answers, *self._local_address())
-        )
-        return children
-
-    def _child(
-        self,
-        environment: dict[str, str],
-        name: str,
-        argv: list[str],
-        *,
-        ready: Callable[[], bool] = lambda: True,
-        grace: float = 5.0,
-    ) -> ChildProcess:
-        folder = self.folder
-        return ChildProcess(
-            name,
-            argv,
-            environment,
-            tag=f"{folder.path}#{name}",
-            log=folder.logs / f"{name}.log",
-            pid_file=folder.run / f"{name}.pid",
-            ready=ready,
-            grace=grace,
-        )
-
-    def _local_address(self) -> tuple[str, int]:
-        """The address at which this machine reaches the web app."""
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host), self.port
-
-    def _environment(self, redis_url: str, ray_address: str) -> dict[str, str]:
-        """The environment of every child: these settings, and variables that keep Ray quiet and local."""
-        settings = self.settings
-        values = {field: str(getattr(settings, field)) for field in settings.model_fields_set}
-        values |= {"data": str(self.folder.path), "models": str(settings.models.resolve())}
-        values |= {"database_url": settings.database, "artifacts_url": settings.artifacts}
-        values |= {"redis_url": redis_url, "ray_address": ray_address}
-        return {
-            **os.environ,
-            **{environment_name(field): value for field, value in values.items()},
-            "PYTHONUNBUFFERED": "1",
-            # Our packages go before modules of the same name in the folder where `up` runs, such as a user's
-            # recipes.py. Celery and gunicorn put that folder first unless it is in the path.
-            "PYTHONSAFEPATH": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), str(Path.cwd()), os.environ.get("PYTHONPATH")])),
-            **services.RAY_ENVIRONMENT,
-            # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-            "RAY_ROTATION_MAX_BYTES": str(16 * 1024 * 1024),
-            "RAY_ROTATION_BACKUP_COUNT": "1",
-            "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
-            # Ray's process titles would overwrite the environment, by which `process.tagged` finds them.
-            "SPT_NOENV": "1",
-        }
-
-
-def plan_ports(host: str, port: int, flower_port: int) -> dict[str, ports.Port]:
-    """Hold the ports of a stack's services, all at once, so that no two get the same.
-
-    Raises:
-        ConfigurationError: the web app's port is taken.
-    """
-    return {
-        "web": ports.Port(host, port, "--port"),
-        "flower": _flower_port(flower_port),
-        "ray": ports.Port("127.0.0.1", 0),
-    }
-
-
-def _flower_port(number: int) -> ports.Port:
-    """Hold the port if Flower can have it, else a free one: nobody waits for Flower."""
-    try:
-        return ports.Port("127.0.0.1", number, "--flower-port")
-    except ConfigurationError as error:
-        other = ports.Port("127.0.0.1", 0)
-        log.warning("Flower takes port %s: %s", other.number, error)
-        return other

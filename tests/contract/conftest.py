@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,13 @@ import pytest
 from tests.support.stacks import RunningStack, a_chat
 
 MIXED = 90  # requests of the batch that many tests read
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each fuzzed operation a node id of its own: with one for all, xdist would run the first of them only."""
+    for item in items:
+        if item.path.name == "test_fuzzing.py":
+            item._id = dataclasses.replace(item.id, params=item.name.partition("[")[2].removesuffix("]"))
 
 
 @pytest.fixture(scope="session")

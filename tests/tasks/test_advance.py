@@ -11,19 +11,12 @@ from sqlalchemy import select
 from store import segments
 from store.leases import acquire_batch
 from store.records import Batch, File, Segment
-from tasks import advance, messages
+from tasks import advance
 from tasks.context import AppContext
 from tasks.execution import segment
 from tests.support.batches import create_batch
+from tests.support.messages import SentMessages
 from tests.support.stacks import a_chat
-
-
-@pytest.fixture
-def dispatched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The batches whose segments were sent to a worker."""
-    batch_ids: list[str] = []
-    monkeypatch.setattr(messages, "segment", lambda _id, _epoch, batch_id, _number: batch_ids.append(batch_id))
-    return batch_ids
 
 
 @pytest.fixture
@@ -34,25 +27,23 @@ def unvalidated(context: AppContext, upload: Callable[[bytes], File]) -> Batch:
         return create_batch(session, source)
 
 
-def test_a_validated_batch_is_dispatched_at_once(
-    context: AppContext, unvalidated: Batch, dispatched: list[str]
-) -> None:
+def test_a_validated_batch_is_dispatched_at_once(context: AppContext, unvalidated: Batch, sent: SentMessages) -> None:
     advance.validate(context, unvalidated.id, "here/1/task")
-    assert dispatched == [unvalidated.id]
+    assert sent.dispatched() == [unvalidated.id]
 
 
 def test_validation_that_another_holder_does_starts_nothing(
-    context: AppContext, unvalidated: Batch, new_batch: Callable[..., Batch], dispatched: list[str]
+    context: AppContext, unvalidated: Batch, new_batch: Callable[..., Batch], sent: SentMessages
 ) -> None:
     new_batch(1)
     with context.database.write() as session:
         assert acquire_batch(session, unvalidated.id, "there/1/task", 60)
     advance.validate(context, unvalidated.id, "here/1/task")
-    assert dispatched == []
+    assert sent.dispatched() == []
 
 
 def test_an_unexpected_error_of_a_segment_counts_as_an_attempt_and_no_other_starts(
-    context: AppContext, new_batch: Callable[..., Batch], dispatched: list[str], monkeypatch: pytest.MonkeyPatch
+    context: AppContext, new_batch: Callable[..., Batch], sent: SentMessages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, _ = new_batch(1), new_batch(1)
     with context.database.write() as session:
@@ -65,7 +56,7 @@ def test_an_unexpected_error_of_a_segment_counts_as_an_attempt_and_no_other_star
     monkeypatch.setattr(segment, "_hold", broken)
     with pytest.raises(RuntimeError, match="broken"):
         advance.run_segment(context, segment_id, epoch or 0, "here/1/task")
-    assert dispatched == []
+    assert sent.dispatched() == []
     with context.database.read() as session:
         failed = session.get_one(Segment, segment_id)
     assert (failed.state, failed.attempts, failed.error) == ("pending", 1, "RuntimeError: broken")

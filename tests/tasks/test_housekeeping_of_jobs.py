@@ -13,19 +13,13 @@ from store import leases
 from store.jobs import lifecycle, stages
 from store.leases import acquire_job
 from store.records import Batch, Job
-from tasks import heartbeat, housekeeping, messages
+from tasks import heartbeat, housekeeping
 from tasks.context import AppContext
 from tests.support.jobs import create_job, open_stage, planned, start_job
+from tests.support.messages import SentMessages
 from tests.tasks.test_housekeeping import dead
 
-
-@pytest.fixture(autouse=True)
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The messages of jobs that were sent, as (what for, id)."""
-    entries: list[tuple[str, str]] = []
-    for what in ("validate_job", "advance_job", "finish_job"):
-        monkeypatch.setattr(messages, what, lambda job_id, what=what: entries.append((what, job_id)))
-    return entries
+pytestmark = pytest.mark.usefixtures("sent")
 
 
 def later(context: AppContext, job: Job, **values: Any) -> None:
@@ -39,7 +33,7 @@ def reload(context: AppContext, job: Job) -> Job:
 
 
 def test_each_job_goes_on_with_what_it_has_to_do_next_and_once(
-    context: AppContext, project: str, sent: list[tuple[str, str]]
+    context: AppContext, project: str, sent: SentMessages
 ) -> None:
     with context.database.write() as session:
         new, running = create_job(session, project), start_job(session, project)
@@ -47,16 +41,20 @@ def test_each_job_goes_on_with_what_it_has_to_do_next_and_once(
         ending = start_job(session, project)
         lifecycle.transition(session, ending.id, "in_progress", "finalizing", outcome="completed")
     housekeeping.tick(context)
-    assert sent == []
+    assert sent.calls == []
     for job in (new, running, waiting, ending):
         later(context, job)
     for _ in range(2):
         housekeeping.tick(context)
-    assert sorted(sent) == sorted([("validate_job", new.id), ("advance_job", running.id), ("finish_job", ending.id)])
+    assert sorted(sent.calls) == [
+        ("advance_job", (running.id,)),
+        ("finish_job", (ending.id,)),
+        ("validate_job", (new.id,)),
+    ]
 
 
 def test_the_job_of_a_process_that_died_is_taken_up_at_once(
-    context: AppContext, project: str, sent: list[tuple[str, str]]
+    context: AppContext, project: str, sent: SentMessages
 ) -> None:
     holder = f"{heartbeat.machine()}/{dead()}/task"
     with context.database.write() as session:
@@ -64,14 +62,14 @@ def test_the_job_of_a_process_that_died_is_taken_up_at_once(
         lease = acquire_job(session, job.id, holder, 60)
         assert lease is not None
     housekeeping.tick(context)
-    assert sent == [("advance_job", job.id)]
+    assert sent.ids("advance_job") == [job.id]
     lost = reload(context, job)
     assert (lost.holder, lost.attempts) == (None, 1)
     assert lost.epoch > lease.epoch  # what it still writes is refused
 
 
 def test_a_window_that_ends_wakes_the_job_and_ends_its_batches(
-    context: AppContext, project: str, sent: list[tuple[str, str]]
+    context: AppContext, project: str, sent: SentMessages
 ) -> None:
     with context.database.write() as session:
         job, new = start_job(session, project), create_job(session, project)
@@ -80,7 +78,7 @@ def test_a_window_that_ends_wakes_the_job_and_ends_its_batches(
         for record in (Job, Batch):
             session.execute(update(record).values(expires_at=int(time.time()) - 1))
     housekeeping.tick(context)
-    assert sent == [("advance_job", job.id)]
+    assert sent.ids("advance_job") == [job.id]
     with context.database.read() as session:
         ended = session.get_one(Batch, batch.id)
     assert (ended.status, ended.outcome, ended.open) == ("finalizing", "expired", False)
@@ -89,7 +87,7 @@ def test_a_window_that_ends_wakes_the_job_and_ends_its_batches(
 
 
 def test_a_job_whose_workers_die_without_end_is_finished_as_failed(
-    context: AppContext, project: str, sent: list[tuple[str, str]]
+    context: AppContext, project: str, sent: SentMessages
 ) -> None:
     holder = f"{heartbeat.machine()}/{dead()}/task"
     with context.database.write() as session:

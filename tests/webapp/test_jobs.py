@@ -17,13 +17,15 @@ from batchyard.models import ModelSpec
 from store import speeds
 from store.jobs import lifecycle
 from store.speeds import Measurement
-from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import validation
 from tasks.jobs.kinds import item_checks
 from tasks.scheduling import deadlines
+from tests.support.messages import SentMessages
 from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, context_in, on_sqlite, upload
+
+pytestmark = pytest.mark.usefixtures("sent")
 
 OPTIONS = {"model": "echo"}
 JOB: dict[str, Any] = {"recipe": "debate", "options": OPTIONS, "input": {"prompts": ["Why?", "How?"]}}
@@ -38,14 +40,6 @@ def context(database_url: str, broker: str, tmp_path: Path) -> AppContext:
 @pytest.fixture
 def client(context: AppContext) -> FlaskClient:
     return client_of(context)
-
-
-@pytest.fixture(autouse=True)
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the jobs that were sent to a worker for validation. No message leaves the test."""
-    job_ids: list[str] = []
-    monkeypatch.setattr(messages, "validate_job", job_ids.append)
-    return job_ids
 
 
 def refused(client: FlaskClient, **changes: Any) -> tuple[str, str, str]:
@@ -76,7 +70,9 @@ def test_recipes_are_listed_with_the_schema_of_their_options_and_what_they_may_n
     assert {"name": "no-apology"} in listed["gates"]
 
 
-def test_a_new_job_has_the_defaults_of_its_recipe_and_is_sent_to_a_worker(client: FlaskClient, sent: list[str]) -> None:
+def test_a_new_job_has_the_defaults_of_its_recipe_and_is_sent_to_a_worker(
+    client: FlaskClient, sent: SentMessages
+) -> None:
     answer = client.post("/v1/jobs", json=JOB | {"name": "first", "metadata": {"team": "a"}, "seed": 7}, buffered=True)
     job = answer.get_json()
     assert (answer.status_code, job["object"], job["status"]) == (200, "job", "validating")
@@ -87,7 +83,7 @@ def test_a_new_job_has_the_defaults_of_its_recipe_and_is_sent_to_a_worker(client
     assert ours["options"] | {"n": 3, "temperature": 0.8, "retries": 2, "model": "echo"} == ours["options"]
     assert (ours["seed"], ours["simulated"], ours["models"]) == (7, True, {"echo": "echo"})
     assert (ours["stages"], ours["artifacts"], ours["warnings"], ours["eta_seconds"]) == ([], [], [], None)
-    assert sent == [job["id"]]
+    assert sent.ids("validate_job") == [job["id"]]
     assert client.get(f"/v1/jobs/{job['id']}").get_json() == job
 
 
@@ -143,13 +139,13 @@ def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> Non
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
-    client: FlaskClient, sent: list[str], changes: dict[str, Any], code: str, param: str, says: str
+    client: FlaskClient, sent: SentMessages, changes: dict[str, Any], code: str, param: str, says: str
 ) -> None:
     actual = refused(client, **changes)
     assert actual[:2] == (code, param)
     assert says in actual[2]
     assert client.get("/v1/jobs").get_json()["data"] == []
-    assert sent == []
+    assert sent.ids("validate_job") == []
 
 
 def test_one_refusal_names_every_wrong_option(client: FlaskClient) -> None:
@@ -182,7 +178,7 @@ def test_an_input_file_has_a_purpose_and_a_format(client: FlaskClient) -> None:
 
 
 def test_a_dry_run_says_what_the_job_would_be_and_makes_none(
-    client: FlaskClient, context: AppContext, sent: list[str]
+    client: FlaskClient, context: AppContext, sent: SentMessages
 ) -> None:
     file_id = input_file(client, "in.csv", b'prompt\nWhy?\nHow?\n"a\nb"\n')
     body = {"recipe": "debate", "options": {**OPTIONS, "n": 2}, "input_file_id": file_id}
@@ -193,7 +189,7 @@ def test_a_dry_run_says_what_the_job_would_be_and_makes_none(
         {"name": "argue", "endpoint": endpoint, "expected": 6},
         {"name": "judge", "endpoint": endpoint, "expected": None},
     ]
-    assert client.get("/v1/jobs").get_json()["data"] == sent == []
+    assert client.get("/v1/jobs").get_json()["data"] == sent.ids("validate_job") == []
     job = client.post("/v1/jobs", json=body).get_json()
     assert job["batchyard"]["config_sha256"] == plan["config_sha256"]
     again = client.post("/v1/jobs?dry_run=1", json=body).get_json()
@@ -386,7 +382,7 @@ def test_inputs_of_jobs_count_against_the_bytes_in_flight(database_url: str, bro
 
 
 def test_a_job_waits_for_others_and_for_the_artifact_that_it_reads(
-    client: FlaskClient, context: AppContext, sent: list[str]
+    client: FlaskClient, context: AppContext, sent: SentMessages
 ) -> None:
     first = client.post("/v1/jobs", json=JOB, buffered=True).get_json()["id"]
     file_id = upload(client, b"{}").get_json()["id"]
@@ -398,7 +394,7 @@ def test_a_job_waits_for_others_and_for_the_artifact_that_it_reads(
     }
     assert client.post("/v1/jobs?dry_run=true", json=body).get_json()["items"] is None
     waiting = client.post("/v1/jobs", json=body, buffered=True).get_json()
-    assert (waiting["status"], waiting["input_file_id"], sent) == ("waiting", None, [first])
+    assert (waiting["status"], waiting["input_file_id"], sent.ids("validate_job")) == ("waiting", None, [first])
     assert waiting["batchyard"]["depends_on"] == [
         {"id": second, "when": "afterany"},
         {"id": first, "when": "afterok", "artifact": "results.jsonl"},
@@ -410,11 +406,11 @@ def test_a_job_waits_for_others_and_for_the_artifact_that_it_reads(
     assert client.post(f"/v1/jobs/{waiting['id']}/cancel").get_json()["status"] == "cancelling"
 
 
-def test_a_job_is_started_with_prompts_in_one_step(client: FlaskClient, sent: list[str]) -> None:
+def test_a_job_is_started_with_prompts_in_one_step(client: FlaskClient, sent: SentMessages) -> None:
     body = {"recipe": "debate", "options": OPTIONS, "prompts": "Why?\n\nHow?\n", "metadata": {"team": "a"}}
     answer = client.post("/start", json=body | {"post_process": [{"step": "parquet"}]}, buffered=True)
     started = answer.get_json()
-    assert (answer.status_code, started["batch_id"], sent) == (202, None, [started["job_id"]])
+    assert (answer.status_code, started["batch_id"], sent.ids("validate_job")) == (202, None, [started["job_id"]])
     job = client.get(started["status_url"]).get_json()
     assert (job["id"], job["input_file_id"], job["metadata"]) == (started["job_id"], started["file_id"], {"team": "a"})
     assert job["batchyard"]["post_process"] == [{"step": "parquet"}]

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from tasks import messages
 from tasks.context import AppContext
 from tasks.recurring import schedules as recurring
+from tests.support.messages import SentMessages
 from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, context_in, on_sqlite, upload
+
+pytestmark = pytest.mark.usefixtures("sent")
 
 MINUTE = 60
 SCHEDULE: dict[str, Any] = {
@@ -39,14 +41,6 @@ def client(context: AppContext) -> FlaskClient:
     return client_of(context)
 
 
-@pytest.fixture(autouse=True)
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the jobs that were sent to a worker for validation."""
-    job_ids: list[str] = []
-    monkeypatch.setattr(messages, "validate_job", job_ids.append)
-    return job_ids
-
-
 def create(client: FlaskClient, **changes: Any) -> dict[str, Any]:
     answer = client.post("/v1/schedules", json=SCHEDULE | changes)
     assert answer.status_code == 200, answer.text
@@ -68,13 +62,13 @@ def run(context: AppContext, client: FlaskClient, schedule: dict[str, Any], time
     return list(reversed(client.get(f"/v1/schedules/{schedule['id']}/runs").get_json()["data"]))
 
 
-def test_a_run_makes_a_job_of_its_time(client: FlaskClient, context: AppContext, sent: list[str]) -> None:
+def test_a_run_makes_a_job_of_its_time(client: FlaskClient, context: AppContext, sent: SentMessages) -> None:
     schedule = create(client)
     assert (schedule["batch"], schedule["job"]["recipe"]) == (None, "debate")
     (first,) = run(context, client, schedule)
     assert (first["state"], first["batch_id"], first["reason"]) == ("created", None, None)
     job = client.get(f"/v1/jobs/{first['job_id']}").get_json()
-    assert sent == [job["id"]]
+    assert sent.ids("validate_job") == [job["id"]]
     assert (job["recipe"], job["batchyard"]["seed"], job["batchyard"]["schedule_id"]) == ("debate", 7, schedule["id"])
     (row,) = client.get(f"/v1/files/{job['input_file_id']}/content").data.splitlines()
     assert json.loads(row) == {"prompt": f"What happened on {job['metadata']['day']}?"}

@@ -12,7 +12,6 @@ import pytest
 
 from batchyard.errors import ConfigurationError
 from batchyard.local import ports
-from batchyard.local.stack import plan_ports
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems share no port with a bound socket")
 
@@ -40,7 +39,7 @@ def bind(number: int, *, reuse: bool) -> socket.socket:
 
 def test_fifty_stacks_that_plan_their_ports_at_once_never_clash() -> None:
     with ThreadPoolExecutor(16) as pool:
-        plans = list(pool.map(lambda _: plan_ports("127.0.0.1", 0, 0), range(50)))
+        plans = list(pool.map(lambda _: ports.plan("127.0.0.1", 0, 0), range(50)))
     held = [port for plan in plans for port in plan.values()]
     for port in held:  # as at the start of the services: from then on others could bind it by number, if at all
         port.share()

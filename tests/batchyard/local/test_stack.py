@@ -19,8 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from batchyard.local import process
-from batchyard.local import stack as local_stack
+from batchyard.local import ports, process
 from tests.support.stacks import RunningStack, a_chat
 from tests.support.terminal import batchyard
 
@@ -230,7 +229,7 @@ def test_the_start_says_what_it_waits_for(private_stack: RunningStack) -> None:
 def test_flower_takes_another_port_if_its_own_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        other = local_stack.plan_ports("127.0.0.1", 0, port)["flower"].number
+        other = ports.plan("127.0.0.1", 0, port)["flower"].number
     assert other not in (0, port)
     assert f"Flower takes port {other}: port {port} on 127.0.0.1 is taken by" in caplog.text
 

@@ -15,11 +15,11 @@ from store import batches, speeds
 from store.formats.results import ResultRow
 from store.leases import acquire_batch
 from store.records import Batch, Event, File, Segment
-from tasks import messages
 from tasks.app import app
 from tasks.context import AppContext
 from tasks.finishing import finalize, manifest
 from tasks.steps.step import Results, StepOptions
+from tests.support.messages import SentMessages
 from tests.support.planned import answers, finish_segment, plan_batch, reload
 from tests.support.steps import add_step
 
@@ -27,22 +27,14 @@ HERE, THERE = "here/1/task", "there/1/task"
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """The batches whose finishing was sent to a worker, each with the steps that are to run."""
-    chains: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr(messages, "finish", lambda batch_id, steps: chains.append((batch_id, list(steps))))
-    return chains
-
-
-@pytest.fixture
-def new_answered(context: AppContext, project: str, sent: list[tuple[str, list[str]]]) -> Callable[..., Batch]:
+def new_answered(context: AppContext, project: str, sent: SentMessages) -> Callable[..., Batch]:
     """Makes a batch of three requests, finalizing, of whose lines these were answered."""
 
     def make(*lines: int, failed: dict[int, str] | None = None, steps: tuple[str, ...] = ()) -> Batch:
         batch = plan_batch(context, project, ["one", "two", "three"], post_process=steps)
         finish_segment(context, batch, answers(lines, failed=failed))
         finalize.start_ready(context)
-        assert [batch_id for batch_id, _ in sent][-1:] == [batch.id]
+        assert sent.ids("finish")[-1:] == [batch.id]
         return reload(context.database, batch)
 
     return make
@@ -82,29 +74,25 @@ def test_the_time_of_finishing_is_measured_by_its_steps(
         assert speeds.expected_duration(session, "finish", "", "parquet", 3) is None
 
 
-def test_finishing_starts_once_all_segments_are_done(
-    context: AppContext, project: str, sent: list[tuple[str, list[str]]]
-) -> None:
+def test_finishing_starts_once_all_segments_are_done(context: AppContext, project: str, sent: SentMessages) -> None:
     batch = plan_batch(context, project, ["one", "two"], segment_requests=1, post_process=["score", "parquet"])
     finish_segment(context, batch, answers([1]), number=0)
     finalize.start_ready(context)
-    assert (reload(context.database, batch).status, sent) == ("in_progress", [])
+    assert (reload(context.database, batch).status, sent.of("finish")) == ("in_progress", [])
     finish_segment(context, batch, answers([2]), number=1)
     finalize.start_ready(context)
     finalize.start_ready(context)
     batch = reload(context.database, batch)
     assert (batch.status, batch.outcome) == ("finalizing", "completed")
-    assert sent == [(batch.id, ["score", "parquet"])], "one of two callers sends it"
+    assert sent.of("finish") == [(batch.id, ["score", "parquet"])], "one of two callers sends it"
 
 
-def test_a_cancelled_batch_is_finished_without_its_steps(
-    context: AppContext, project: str, sent: list[tuple[str, list[str]]]
-) -> None:
+def test_a_cancelled_batch_is_finished_without_its_steps(context: AppContext, project: str, sent: SentMessages) -> None:
     batch = plan_batch(context, project, ["one"], post_process=["score"])
     with context.database.write() as session:
         batches.cancel(session, project, batch.id)
     finalize.start_ready(context)
-    assert sent == [(batch.id, [])]
+    assert sent.of("finish") == [(batch.id, [])]
 
 
 def test_every_line_is_in_the_right_file_and_counted(context: AppContext, new_answered: Callable[..., Batch]) -> None:
@@ -145,7 +133,7 @@ def test_a_batch_that_lacks_a_line_or_has_one_twice_publishes_nothing(
 
 @pytest.mark.parametrize(("status", "code"), [("expired", "batch_expired"), ("cancelled", "batch_cancelled")])
 def test_lines_that_were_never_run_say_why(
-    context: AppContext, project: str, sent: list[tuple[str, list[str]]], status: str, code: str
+    context: AppContext, project: str, sent: SentMessages, status: str, code: str
 ) -> None:
     batch = plan_batch(context, project, ["one", "two", "three"], segment_requests=2)
     finish_segment(context, batch, answers([1, 2], failed={2: "too_long"}))
@@ -156,7 +144,7 @@ def test_lines_that_were_never_run_say_why(
             session.execute(update(Batch).values(expires_at=int(time.time()) - 1))
             assert batches.expire(session) == [batch.id]
     finalize.start_ready(context)
-    assert [batch_id for batch_id, _ in sent] == [batch.id]
+    assert sent.ids("finish") == [batch.id]
     batch = finish(context, batch)
     assert (batch.status, batch.completed, batch.failed, getattr(batch, status)) == (status, 1, 1, 1)
     assert batch.expired + batch.cancelled == 1
@@ -234,12 +222,12 @@ def test_a_step_that_fails_is_recorded_and_the_batch_completes(
 
 
 def test_a_step_whose_package_was_uninstalled_is_recorded_and_the_batch_completes(
-    context: AppContext, project: str, sent: list[tuple[str, list[str]]]
+    context: AppContext, project: str, sent: SentMessages
 ) -> None:
     batch = plan_batch(context, project, ["one"], post_process=["gone", "parquet"])
     finish_segment(context, batch, answers([1]))
     finalize.start_ready(context)
-    assert sent == [(batch.id, [finalize.UNINSTALLED, "parquet"])], "a task that every worker knows"
+    assert sent.of("finish") == [(batch.id, [finalize.UNINSTALLED, "parquet"])], "a task that every worker knows"
     assert f"post.{finalize.UNINSTALLED}" in app.tasks
     batch = finish(context, batch)
     assert batch.status == "completed"
@@ -282,7 +270,7 @@ def test_a_step_sees_every_request_with_what_became_of_it(
 
 
 def test_a_request_that_was_never_run_has_no_seconds(
-    context: AppContext, project: str, monkeypatch: pytest.MonkeyPatch, sent: list[tuple[str, list[str]]]
+    context: AppContext, project: str, monkeypatch: pytest.MonkeyPatch, sent: SentMessages
 ) -> None:
     rows: list[ResultRow] = []
     add_step(monkeypatch, "reader", lambda results, _options: rows.extend(results.rows()))
@@ -344,7 +332,7 @@ def test_a_cancellation_that_wins_the_race_against_the_end_ends_as_cancelled(
 
 @pytest.mark.parametrize("link", ["merge", "step", "end"])
 def test_an_expired_batch_that_is_cancelled_on_its_way_has_lines_that_say_so(
-    context: AppContext, project: str, sent: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch, link: str
+    context: AppContext, project: str, sent: SentMessages, monkeypatch: pytest.MonkeyPatch, link: str
 ) -> None:
     def cancelling(link: Callable[..., Any]) -> Callable[..., Any]:
         def cancelled_meanwhile(*arguments: Any) -> Any:

@@ -16,23 +16,17 @@ from store import batches, files, segments
 from store.formats.results import ResultRow
 from store.jobs import stages
 from store.records import Batch
-from tasks import messages
 from tasks.context import AppContext
 from tasks.finishing import finalize, manifest
 from tasks.intake import retry_input
 from tests.support.jobs import ask, open_stage, seal, start_job
+from tests.support.messages import SentMessages
 from tests.support.planned import answers, append, finish_segment, reload, started
 from tests.support.stacks import a_chat
 
+pytestmark = pytest.mark.usefixtures("sent")
+
 HERE = "here/1/task"
-
-
-@pytest.fixture(autouse=True)
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the batches whose finishing was sent to a worker."""
-    batch_ids: list[str] = []
-    monkeypatch.setattr(messages, "finish", lambda batch_id, steps: batch_ids.append(batch_id))
-    return batch_ids
 
 
 @pytest.fixture
@@ -63,12 +57,12 @@ def listed(context: AppContext, batch: Batch) -> list[ResultRow]:
 
 
 def test_a_stage_ends_with_the_requests_of_all_its_segments_and_their_answers(
-    context: AppContext, stage: Batch, sent: list[str]
+    context: AppContext, stage: Batch, sent: SentMessages
 ) -> None:
     ask(context, stage, {2: "two", 1: "one", 3: "two"}, same_as={3: 2})
     finish_segment(context, stage, answers([1, 2, 3]))
     finalize.start_ready(context)
-    assert sent == []  # it is open
+    assert sent.of("finish") == []  # it is open
     ask(context, stage, {5: "five", 4: "four"})
     seal(context, stage)
     finish_segment(context, stage, answers([4, 5], failed={5: "bad"}), number=1)

@@ -16,10 +16,10 @@ from store.database import Database
 from store.records import Batch, Segment
 from store.segments import PendingSegment
 from store.speeds import Measurement
-from tasks import messages
 from tasks.context import AppContext
 from tasks.scheduling import dispatch, gpu_sharing
 from tasks.scheduling.policy import Limits, choose
+from tests.support.messages import SentMessages
 
 
 def test_what_is_due_first_is_first_and_a_batch_runs_from_its_start(
@@ -53,33 +53,25 @@ def test_a_segment_that_failed_waits_its_delay(database: Database, new_batch: Ca
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the batches whose segments were sent to a worker."""
-    batch_ids: list[str] = []
-    monkeypatch.setattr(messages, "segment", lambda _id, _epoch, batch_id, _number: batch_ids.append(batch_id))
-    return batch_ids
-
-
-@pytest.fixture
 def two_models(context: AppContext) -> AppContext:
     """A deployment of two models, each full with 512 requests."""
     return replace(context, models={name: ModelSpec(name=name, engine="echo") for name in ("echo", "other")})
 
 
 def test_an_idle_model_gets_its_segment_while_another_has_a_hundred_waiting(
-    two_models: AppContext, new_batch: Callable[..., Batch], sent: list[str]
+    two_models: AppContext, new_batch: Callable[..., Batch], sent: SentMessages
 ) -> None:
     big = new_batch(*[2000] * 100, window="1h")
     dispatch.run(two_models)
     dispatch.run(two_models)
-    assert sent == [big.id]
+    assert sent.dispatched() == [big.id]
     idle = new_batch(1, window="24h", model="other")
     dispatch.run(two_models)
-    assert sent == [big.id, idle.id]
+    assert sent.dispatched() == [big.id, idle.id]
 
 
 def test_a_segment_that_drains_makes_way_for_the_next_and_small_ones_share_a_slot(
-    two_models: AppContext, database: Database, new_batch: Callable[..., Batch], sent: list[str]
+    two_models: AppContext, database: Database, new_batch: Callable[..., Batch], sent: SentMessages
 ) -> None:
     big = new_batch(2000, 2000, window="1h")
     small = [new_batch(50, window="24h") for _ in range(5)]
@@ -87,11 +79,11 @@ def test_a_segment_that_drains_makes_way_for_the_next_and_small_ones_share_a_slo
         with database.write() as session:
             session.execute(update(Segment).where(Segment.state == "dispatched").values(answered=answered))
         dispatch.run(two_models)
-        assert sent == [big.id] * number
+        assert sent.dispatched() == [big.id] * number
     with database.write() as session:
         session.execute(update(Segment).where(Segment.state == "dispatched").values(answered=1999))
     dispatch.run(two_models)
-    assert sent[2:] == [batch.id for batch in small]
+    assert sent.dispatched()[2:] == [batch.id for batch in small]
 
 
 def test_a_fast_models_segments_drain_for_as_long_as_the_next_needs_to_begin(

@@ -12,21 +12,12 @@ from sqlalchemy import select, update
 from batchyard.models import ModelSpec
 from store import holds
 from store.records import Batch, Event
-from tasks import messages, metrics
+from tasks import metrics
 from tasks.context import AppContext
 from tasks.execution import segment
 from tasks.scheduling import deadlines, dispatch
+from tests.support.messages import SentMessages
 from tests.support.planned import output_of, plan_batch, reload
-
-Sent = list[tuple[int, int]]
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
-    """The (id, epoch) of the segments that were sent to a worker."""
-    segments: Sent = []
-    monkeypatch.setattr(messages, "segment", lambda segment_id, epoch, *_: segments.append((segment_id, epoch)))
-    return segments
 
 
 @pytest.fixture
@@ -52,7 +43,7 @@ def announced(context: AppContext) -> list[str]:
 
 
 def test_a_batch_whose_model_is_gone_is_held_and_told_of_once(
-    context: AppContext, without: AppContext, batch: Batch, new_batch: Callable[..., Batch], sent: Sent
+    context: AppContext, without: AppContext, batch: Batch, new_batch: Callable[..., Batch], sent: SentMessages
 ) -> None:
     other = new_batch(1, model="other")
     for _ in range(3):
@@ -61,30 +52,35 @@ def test_a_batch_whose_model_is_gone_is_held_and_told_of_once(
     assert "models.toml" in (reason(without, batch) or "")
     assert reason(without, other) is None
     assert announced(without) == [batch.id]
-    assert len(sent) == 1, "the other model runs"
+    assert len(sent.of("segment")) == 1, "the other model runs"
     (entry,) = [entry for entry in metrics.collect(without).queue.models if entry.model == "echo"]
     assert entry.held == reason(without, batch)
 
 
-def test_it_goes_on_when_the_model_is_back(context: AppContext, without: AppContext, batch: Batch, sent: Sent) -> None:
+def test_it_goes_on_when_the_model_is_back(
+    context: AppContext, without: AppContext, batch: Batch, sent: SentMessages
+) -> None:
     deadlines.tick(without)
     dispatch.run(without)
-    assert sent == []
+    assert sent.of("segment") == []
     deadlines.tick(context)
     dispatch.run(context)
-    assert (len(sent), reason(context, batch)) == (1, None)
+    assert (len(sent.of("segment")), reason(context, batch)) == (1, None)
     assert announced(context) == [batch.id]
 
 
-def test_it_ends_with_the_reason_when_its_window_is_nearly_over(without: AppContext, batch: Batch, sent: Sent) -> None:
+def test_it_ends_with_the_reason_when_its_window_is_nearly_over(
+    without: AppContext, batch: Batch, sent: SentMessages
+) -> None:
     deadlines.tick(without)
     dispatch.run(without)
-    assert sent == []
+    assert sent.of("segment") == []
     with without.database.write() as session:
         expires_at = int(time.time()) + 30
         session.execute(update(Batch).values(expires_at=expires_at, created_at=expires_at - 86400))
     dispatch.run(without)
-    assert segment.run(without, *sent[0], "here/1/task")
+    ((segment_id, epoch, _, _),) = sent.of("segment")
+    assert segment.run(without, segment_id, epoch, "here/1/task")
     lines = output_of(without, batch)
     assert {line["error"]["code"] for line in lines} == {"model_not_found"}
     assert "model 'echo'" in lines[0]["error"]["message"]

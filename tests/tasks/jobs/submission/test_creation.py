@@ -10,22 +10,13 @@ import pytest
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store.jobs import lifecycle
 from store.records import File, Job
-from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs import validation
 from tasks.jobs.submission import again, creation, dry_run
 from tasks.jobs.submission.creation import ArtifactName, JobRequest
+from tests.support.messages import SentMessages
 
 ROWS = b'{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": "c"}\n'
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the jobs that were sent to a worker."""
-    ids: list[str] = []
-    monkeypatch.setattr(messages, "validate_job", ids.append)
-    monkeypatch.setattr(messages, "advance_job", lambda *_: None)
-    return ids
 
 
 @pytest.fixture
@@ -38,11 +29,11 @@ def request(source: Any, **values: Any) -> JobRequest:
 
 
 def test_a_job_has_its_configuration_and_is_sent_once(
-    context: AppContext, project: str, file: File, sent: list[str]
+    context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
     job = creation.create(context, project, request(file, seed=7))
     assert (job.status, job.seed, job.input_file_id, list(job.models)) == ("validating", 7, file.id, ["echo"])
-    assert sent == [job.id]
+    assert sent.ids("validate_job") == [job.id]
     same = creation.create(context, project, request(file.id, seed=7))
     other = creation.create(context, project, request(file.id, seed=8))
     assert same.config_sha256 == job.config_sha256 != other.config_sha256
@@ -61,7 +52,7 @@ def test_an_input_that_will_never_be_there_is_refused(
 
 
 def test_answers_come_from_an_ended_job_of_the_same_work(
-    context: AppContext, project: str, file: File, sent: list[str]
+    context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
     job = creation.create(context, project, request(file))
     with pytest.raises(RequestError, match="has not ended") as refused:
@@ -85,14 +76,14 @@ def test_a_dry_run_counts_rows_and_requests_and_creates_nothing(context: AppCont
 
 
 def test_a_dry_run_names_the_newest_job_of_the_same_configuration(
-    context: AppContext, project: str, file: File, sent: list[str]
+    context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
     job = creation.create(context, project, request(file))
     assert dry_run.run(context, project, request(file)).same == job.id
 
 
 def test_a_job_that_has_not_ended_is_neither_retried_nor_judged_anew(
-    context: AppContext, project: str, file: File, sent: list[str]
+    context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
     job = creation.create(context, project, request(file))
     assert validation.run(context, job.id, "here/1/task")
@@ -103,7 +94,7 @@ def test_a_job_that_has_not_ended_is_neither_retried_nor_judged_anew(
 
 
 def test_a_retry_takes_the_items_that_did_not_complete_and_chooses_no_rows(
-    context: AppContext, project: str, file: File, sent: list[str]
+    context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
     job = creation.create(context, project, request(file))
     assert validation.run(context, job.id, "here/1/task")

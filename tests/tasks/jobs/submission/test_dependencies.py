@@ -11,19 +11,13 @@ import pytest
 from store.database import Database
 from store.jobs import lifecycle
 from store.records import Job
-from tasks import messages
 from tasks.context import AppContext
 from tasks.jobs.submission import dependencies
 from tests.support.jobs import create_job
+from tests.support.messages import SentMessages
 from tests.support.recipes import write_recipes
 
-
-@pytest.fixture(autouse=True)
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the jobs that were sent to a worker for validation."""
-    job_ids: list[str] = []
-    monkeypatch.setattr(messages, "validate_job", job_ids.append)
-    return job_ids
+pytestmark = pytest.mark.usefixtures("sent")
 
 
 class Waiting:
@@ -67,7 +61,7 @@ def jobs(new_context: Callable[..., AppContext], project: str, tmp_path: Path) -
 @pytest.mark.parametrize("status", ["completed", "failed", "expired", "cancelled"])
 @pytest.mark.parametrize("when", ["afterok", "afternotok", "afterany"])
 def test_an_end_is_what_the_job_waits_for_or_its_own_end(
-    jobs: Waiting, sent: list[str], when: str, status: str
+    jobs: Waiting, sent: SentMessages, when: str, status: str
 ) -> None:
     first = jobs.create()
     job_id = jobs.wait_for((first, when))
@@ -75,7 +69,7 @@ def test_an_end_is_what_the_job_waits_for_or_its_own_end(
     jobs.end(first, status)
     goes_on = when == "afterany" or (when == "afterok") == (status == "completed")
     job = jobs.look(job_id)
-    assert (job.status, sent) == (("validating", [job_id]) if goes_on else ("cancelling", []))
+    assert (job.status, sent.ids("validate_job")) == (("validating", [job_id]) if goes_on else ("cancelling", []))
     if not goes_on:
         assert job.outcome == "cancelled"
         (error,) = job.errors or []
@@ -85,10 +79,10 @@ def test_an_end_is_what_the_job_waits_for_or_its_own_end(
             True,
         )
     jobs.look(job_id)
-    assert len(sent) == int(goes_on)
+    assert len(sent.ids("validate_job")) == int(goes_on)
 
 
-def test_a_job_waits_for_all_and_one_that_fails_is_enough(jobs: Waiting, sent: list[str]) -> None:
+def test_a_job_waits_for_all_and_one_that_fails_is_enough(jobs: Waiting, sent: SentMessages) -> None:
     first, second = jobs.create(), jobs.create()
     both = jobs.wait_for((first, "afterok"), (second, "afterok"))
     either = jobs.wait_for((first, "afterok"), (second, "afternotok"))
@@ -98,7 +92,7 @@ def test_a_job_waits_for_all_and_one_that_fails_is_enough(jobs: Waiting, sent: l
     assert (jobs.look(both).status, jobs.look(either).status) == ("validating", "cancelling")
 
 
-def test_a_job_gets_the_artifact_that_it_waited_for(jobs: Waiting, database: Database, sent: list[str]) -> None:
+def test_a_job_gets_the_artifact_that_it_waited_for(jobs: Waiting, database: Database, sent: SentMessages) -> None:
     first, without = jobs.create(), jobs.create()
     wanted = [{"id": owner, "when": "afterok", "artifact": "out.jsonl"} for owner in (first, without)]
     job_id, hopeless = (jobs.create(depends_on=[entry], input_sha256="") for entry in wanted)
@@ -112,16 +106,16 @@ def test_a_job_gets_the_artifact_that_it_waited_for(jobs: Waiting, database: Dat
     assert job.input_name.endswith("out.jsonl")
     assert job.config_sha256 != before
     assert jobs.look(hopeless).status == "cancelling"
-    assert sent == [job_id]
+    assert sent.ids("validate_job") == [job_id]
 
 
-def test_a_job_that_is_cancelled_while_it_waits_stays_so(jobs: Waiting, sent: list[str], project: str) -> None:
+def test_a_job_that_is_cancelled_while_it_waits_stays_so(jobs: Waiting, sent: SentMessages, project: str) -> None:
     first = jobs.create()
     job_id = jobs.wait_for((first, "afterok"))
     with jobs.context.database.write() as session:
         lifecycle.cancel(session, project, job_id)
     jobs.end(first, "completed")
-    assert (jobs.look(job_id).status, sent) == ("cancelling", [])
+    assert (jobs.look(job_id).status, sent.ids("validate_job")) == ("cancelling", [])
 
 
 def test_what_was_deleted_long_after_its_end_has_ended_in_some_way(jobs: Waiting) -> None:

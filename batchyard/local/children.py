@@ -1,0 +1,104 @@
+"""The processes of a local stack: command lines, environments, when each is ready, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from batchyard.local import ports, programs, services
+from batchyard.local.data_folder import DataFolder
+from batchyard.local.process import ChildProcess
+from batchyard.settings import Settings, environment_name
+
+ROOT = Path(__file__).parents[2]
+"""The folder that our packages are in."""
+_LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""The address at which this machine reaches a server, by the one where it listens."""
+
+
+def of(settings: Settings, folder: DataFolder, host: str, numbers: Mapping[str, int]) -> dict[str, ChildProcess]:
+    """Return the processes of a stack by name, in the order of their start; none runs yet.
+
+    Args:
+        host: where the web app listens.
+        numbers: the ports of the web app, Flower and Ray.
+    """
+    explicit = settings.model_fields_set
+    socket_path = folder.short / "redis.sock"
+    redis_url = settings.redis_url if "redis_url" in explicit else f"unix://{socket_path}"
+    ray_address = settings.ray_address if "ray_address" in explicit else f"127.0.0.1:{numbers['ray']}"
+    environment = _environment(settings, folder, redis_url, ray_address)
+    make = partial(_child, folder, environment)
+    children = {}
+    if "redis_url" not in explicit:
+        children["redis"] = make("redis", programs.redis(socket_path), ready=partial(programs.pong, socket_path))
+        children["redis"].folder = folder.redis
+    if "ray_address" not in explicit:
+        # Engines would take long to end, and have nothing to lose.
+        children["ray"] = make("ray", programs.ray(folder.ray, numbers["ray"]), grace=1.0)
+        children["ray"].environment = {**environment, "RAY_START_HOOK": programs.RAY_START_HOOK}
+        children["ray"].ready = partial(programs.accepts, folder.ray / "session_latest/sockets/raylet")
+    # Node names differ between local stacks, which may share a broker.
+    children["worker"] = make("worker", services.worker(settings, folder.name), grace=9.0)
+    for name, command in (("housekeeper", services.housekeeper), ("webhooks", services.webhooks)):
+        children[name] = make(name, command(settings, f"{name}-{folder.name}"), grace=9.0)
+        children[name].end_signal = signal.SIGQUIT  # its tasks end, but within seconds
+    for name in ("worker", "housekeeper", "webhooks"):
+        children[name].orphan_signal = signal.SIGKILL  # Celery would wait for a broker that is gone
+    for name in children.keys() & {"worker", "housekeeper", "webhooks", "ray"}:
+        children[name].nice = 5  # the web app goes first; hours of work take no longer for it
+    children["beat"] = make("beat", services.beat(settings, folder.run / "beat-schedule"))
+    children["flower"] = make("flower", services.flower("127.0.0.1", numbers["flower"]))
+    children["flower"].environment = {**environment, "FLOWER_BASIC_AUTH": folder.flower_password()}
+    web = partial(ports.answers, _LOCAL.get(host, host), numbers["web"])
+    children["web"] = make("web", services.web(host, numbers["web"]), ready=web)
+    return children
+
+
+def _child(
+    folder: DataFolder,
+    environment: dict[str, str],
+    name: str,
+    argv: list[str],
+    *,
+    ready: Callable[[], bool] = lambda: True,
+    grace: float = 5.0,
+) -> ChildProcess:
+    return ChildProcess(
+        name,
+        argv,
+        environment,
+        tag=f"{folder.path}#{name}",
+        log=folder.logs / f"{name}.log",
+        pid_file=folder.run / f"{name}.pid",
+        ready=ready,
+        grace=grace,
+    )
+
+
+def _environment(settings: Settings, folder: DataFolder, redis_url: str, ray_address: str) -> dict[str, str]:
+    """Return the environment of every child: these settings, and variables that keep Ray quiet and local."""
+    values = {field: str(getattr(settings, field)) for field in settings.model_fields_set}
+    values |= {"data": str(folder.path), "models": str(settings.models.resolve())}
+    values |= {"database_url": settings.database, "artifacts_url": settings.artifacts}
+    values |= {"redis_url": redis_url, "ray_address": ray_address}
+    return {
+        **os.environ,
+        **{environment_name(field): value for field, value in values.items()},
+        "PYTHONUNBUFFERED": "1",
+        # Our packages go before modules of the same name in the folder where `up` runs, such as a user's
+        # recipes.py. Celery and gunicorn put that folder first unless it is in the path.
+        "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), str(Path.cwd()), os.environ.get("PYTHONPATH")])),
+        **services.RAY_ENVIRONMENT,
+        # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_ROTATION_MAX_BYTES": str(16 * 1024 * 1024),
+        "RAY_ROTATION_BACKUP_COUNT": "1",
+        "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
+        # Ray's process titles would overwrite the environment, by which `process.tagged` finds them.
+        "SPT_NOENV": "1",
+    }
