@@ -14,8 +14,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationInfo, field_validator, model_validator
 
+from batchyard.endpoints.path import EndpointPath
 from batchyard.errors import ConfigurationError
-from batchyard.statuses import Endpoint
 from batchyard.tariffs import CURRENCY, MICRO, PLACES, Prices
 from batchyard.wording import nearest
 
@@ -65,7 +65,7 @@ class ModelSpec(BaseModel):
     name: str
     engine: str
     source: str = ""
-    endpoints: tuple[Endpoint, ...] = ("/v1/chat/completions", "/v1/completions")
+    endpoints: tuple[EndpointPath, ...] = ("/v1/chat/completions", "/v1/completions")
     replicas: PositiveInt = Field(1, description="the most there may be: a model runs with those that have room")
     max_replicas: PositiveInt | None = Field(None, description="engine vllm-job: as many as there is room and work for")
     max_segments: PositiveInt = Field(2, description="segments that fill the engine: one, and others due sooner")

@@ -1,4 +1,4 @@
-"""OpenAI's names: endpoints, statuses of batches and jobs, allowed transitions.
+"""OpenAI's names: statuses of batches and jobs, allowed transitions.
 
 Priorities and the states of a job's items are Batchyard's own.
 """
@@ -6,9 +6,6 @@ Priorities and the states of a job's items are Batchyard's own.
 from __future__ import annotations
 
 from typing import Literal, get_args
-
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
-ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 JobStatus = Literal[

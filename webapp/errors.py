@@ -10,8 +10,8 @@ from flask import Flask, Response, jsonify
 from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge
 
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import AuthenticationError, BatchyardError, ConflictError, RateLimitError
-from batchyard.statuses import ENDPOINTS
 from batchyard.wording import MAX_NAME, cut
 from webapp.requests import current_context
 

@@ -12,8 +12,9 @@ import click
 
 from batchyard import durations
 from batchyard.cli import lines
+from batchyard.endpoints.catalog import CHAT, ENDPOINTS
 from batchyard.errors import ConfigurationError
-from batchyard.statuses import ENDPOINTS, PRIORITIES
+from batchyard.statuses import PRIORITIES
 from batchyard.tables import formats
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def endpoint_of(file: Path) -> str:
     with file.open("rb") as stream:
         first = lines.first_value(next((line for line in stream if line.strip()), b""))
     url = first.get("url") if isinstance(first, dict) else None
-    return next((endpoint for endpoint in ENDPOINTS if endpoint == url), ENDPOINTS[0])
+    return url if url in ENDPOINTS else CHAT.path
 
 
 def with_model(source: Path, model: str, target: Path) -> None:

@@ -18,6 +18,7 @@ from batchyard.client.answers import RowAnswer, Structure
 from batchyard.client.api import ApiClient, connect
 from batchyard.client.frames import Column, Frame
 from batchyard.client.progress import bar, counts, follow, problems
+from batchyard.endpoints.catalog import CHAT
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError
@@ -27,7 +28,6 @@ from batchyard.wording import MAX_LIST, cut, nearest, quoted
 MAX_REQUESTS = 50_000
 MAX_BYTES = 200_000_000
 """Of one batch: OpenAI's limits, which are this server's defaults. More rows become several batches."""
-ENDPOINT = "/v1/chat/completions"
 DETAILS = ("error", "tokens")
 
 
@@ -210,7 +210,7 @@ def served(server: ApiClient, model: str) -> dict[str, Any]:
         remedy = f"did you mean {close}?" if (close := nearest(model, models, 0.6)) else "it serves"
         raise ConfigurationError(f"{server.url} does not serve {quoted(model)}; {remedy} {', '.join(sorted(models))}")
     endpoints = models[model]["batchyard"]["endpoints"]
-    if ENDPOINT not in endpoints:
+    if CHAT.path not in endpoints:
         raise ConfigurationError(f"model {model} does not take chats, only {', '.join(endpoints)}; name another")
     return models[model]
 
@@ -227,7 +227,7 @@ def _lines(
         except CellError as error:
             results.refuse(row, error)
             continue
-        request = {"custom_id": f"row-{row}", "method": "POST", "url": ENDPOINT, "body": {**body, "messages": chat}}
+        request = {"custom_id": f"row-{row}", "method": "POST", "url": CHAT.path, "body": {**body, "messages": chat}}
         yield orjson.dumps(request) + b"\n"
 
 
@@ -259,7 +259,7 @@ def _batches(
         if batch is None:
             # A row that cannot run, such as one that is too long, keeps no other from its answer.
             upload = server.upload(file)
-            batch = server.create(upload, endpoint=ENDPOINT, window=window, metadata=mark, on_invalid="skip")
+            batch = server.create(upload, endpoint=CHAT.path, window=window, metadata=mark, on_invalid="skip")
         batches.append(batch)
     return batches
 

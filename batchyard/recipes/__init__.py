@@ -12,7 +12,7 @@ must then take the same way: no clock, no I/O, no global state, no random number
         return Result(text=final.text)
 """
 
-from batchyard.recipes.asks import CHAT, CONTENT, Ask, Check, Flow, Peer, Score, Stage, Stages, Turn, Wait
+from batchyard.recipes.asks import CHAT, Ask, Check, Flow, Peer, Score, Stage, Stages, Turn, Wait
 from batchyard.recipes.blocks import Bars, Block, Histogram, Lines, Matrix, Series, Table
 from batchyard.recipes.item import InvalidItem, Item, Messages, field_of, messages_of
 from batchyard.recipes.judges import Gate, Reward, gate, reward, scored
@@ -33,7 +33,6 @@ from batchyard.recipes.program import RecipeError, play
 
 __all__ = [
     "CHAT",
-    "CONTENT",
     "Answer",
     "Ask",
     "BareOptions",

@@ -6,11 +6,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from batchyard.endpoints.catalog import CHAT as CHAT_ENDPOINT
 from batchyard.recipes.outcomes import Result
 
-CHAT = "/v1/chat/completions"
-CONTENT = {CHAT: "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
-"""The key of a request body that holds an Ask's content, by endpoint."""
+CHAT = CHAT_ENDPOINT.path
 
 
 class Ask:

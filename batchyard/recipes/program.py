@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from batchyard.recipes.asks import CHAT, CONTENT, Ask, Check, Flow, Peer, Score, Wait
+from batchyard.endpoints.catalog import ENDPOINTS
+from batchyard.recipes.asks import CHAT, Ask, Check, Flow, Peer, Score, Wait
 from batchyard.recipes.item import Item
 from batchyard.recipes.kinds import FlowRecipe
 from batchyard.recipes.options import Options
@@ -184,9 +185,9 @@ class Program:
         content = ask.content
         if endpoint == CHAT and isinstance(content, str):
             content = [{"role": "user", "content": content}]
-        body = {"model": ask.model, CONTENT[endpoint]: content, **ask.sampling}
+        body = {"model": ask.model, ENDPOINTS[endpoint].content[0]: content, **ask.sampling}
         seed = body.get("seed")
-        drawn = ask.sampling.get("temperature") != 0 and endpoint != "/v1/embeddings"
+        drawn = ask.sampling.get("temperature") != 0 and ENDPOINTS[endpoint].generates
         if seed is None and drawn and self._options.seeds == "derived":
             seed = body["seed"] = self.item.seed(ask.stage, visit, sample)
         return Request(ask.stage, endpoint, visit, sample, ask.model, body, ask.structure, seed, self.turn)

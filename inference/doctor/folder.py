@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from batchyard.endpoints.catalog import CHAT
 from batchyard.models import ModelSpec
 from inference.doctor.findings import Finding
 
-CHAT = "/v1/chat/completions"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model")
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
@@ -56,7 +56,7 @@ def tokenizer(spec: ModelSpec, folder: Path) -> Finding:
 
 def chat_template(spec: ModelSpec, folder: Path) -> Finding | None:
     """Check that a model that answers chats has a chat template. None for another one."""
-    if CHAT not in spec.endpoints:
+    if CHAT.path not in spec.endpoints:
         return None
     if "chat_template" in spec.engine_args:
         return Finding(spec.name, "chat template", "ok", "engine_args.chat_template")
@@ -65,7 +65,7 @@ def chat_template(spec: ModelSpec, folder: Path) -> Finding | None:
         name = "tokenizer_config.json"
     if name is None:
         return Finding(
-            *(spec.name, "chat template", "warning", f"none in {folder}: requests to {CHAT} will fail"),
+            *(spec.name, "chat template", "warning", f"none in {folder}: requests to {CHAT.path} will fail"),
             "put the model's chat_template.jinja into the folder, or list its other endpoints in `endpoints`",
         )
     return Finding(spec.name, "chat template", "ok", name)

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
 
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import BatchyardError
 from batchyard.models import ModelSpec
 from inference.doctor.findings import Finding
@@ -23,11 +23,6 @@ from inference.engine import JobEngine
 from inference.engines import registry
 
 ANSWER_SECONDS = 120.0
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8},
-    "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 8},
-    "/v1/embeddings": {"input": "Say hello."},
-}
 MARK = "batchyard-doctor: "
 
 
@@ -77,7 +72,7 @@ async def _try(spec: ModelSpec) -> list[Finding]:
     findings = [Finding(spec.name, "start", "ok", f"{time.monotonic() - began:.1f} s")]
     for endpoint in spec.endpoints:
         began = time.monotonic()
-        answer = await engine.answer(endpoint, {"model": spec.name, **BODIES[endpoint]})
+        answer = await engine.answer(endpoint, {"model": spec.name, **ENDPOINTS[endpoint].example})
         if answer.status_code == 200:
             findings.append(Finding(spec.name, endpoint, "ok", f"answered in {time.monotonic() - began:.1f} s"))
         else:

@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batchyard.endpoints.bodies.common import prompts
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
-from inference.requests.bodies import prompts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -51,15 +52,14 @@ class ContextLength:
         """Return the answer to a request that cannot fit, or None. `size`: bytes of `body` as JSON."""
         if self.longest is None:
             return None
-        for name in ("max_completion_tokens", "max_tokens"):
-            limit = body.get(name)
-            if limit is not None:
-                if limit > self.longest:
-                    return self._answer(name, f"{limit} tokens are to be generated")
-                break
+        entry = ENDPOINTS[endpoint]
+        limit = entry.output_limit(body)
+        if limit is not None and limit > self.longest:
+            param = next(key for key in entry.output_limits if body.get(key) is not None)
+            return self._answer(param, f"{limit} tokens are to be generated")
         if size <= ORDINARY * self.longest or body.get("truncate_prompt_tokens") is not None:
             return None
-        name = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}.get(endpoint, "input")
+        name = entry.content_key(body)
         texts = _contents(body[name]) if name == "messages" else prompts(body[name])
         tokens = 0
         for text in texts:

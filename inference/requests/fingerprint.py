@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from batchyard.endpoints.catalog import ENDPOINTS
 from inference.engine import NO_OPS
 from inference.requests import media
 
@@ -18,7 +19,7 @@ def fingerprint(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
     None if sampling is random, or if media come from a URL, where they may change. Null values and parameters without
     effect do not count.
     """
-    if endpoint != "/v1/embeddings" and body.get("temperature") != 0 and body.get("seed") is None:
+    if ENDPOINTS[endpoint].generates and body.get("temperature") != 0 and body.get("seed") is None:
         return None
     if any(media.remote(body)):
         return None

@@ -14,13 +14,12 @@ from typing import Any
 
 import orjson
 
+from batchyard.endpoints.catalog import ENDPOINTS
+
 PIECE = 64
 """Bytes compared as one: engines cache blocks of 16 tokens and more."""
 PREFIX = 512
 """Bytes after the instructions that say which group of requests a request belongs to."""
-PROMPTS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/embeddings": "input"}
-CACHED = PROMPTS.keys() - {"/v1/embeddings"}
-"""Endpoints whose engines cache prefixes."""
 
 
 def order_key(endpoint: str, body: Mapping[str, Any]) -> bytes:
@@ -29,8 +28,8 @@ def order_key(endpoint: str, body: Mapping[str, Any]) -> bytes:
     The key is a running checksum at each piece of the text: a sixteenth of its size, with equal prefixes where the
     texts have them.
     """
-    # Chat templates render tools before messages.
-    text = orjson.dumps([body.get("tools") or None, body[PROMPTS[endpoint]]], option=orjson.OPT_SORT_KEYS)
+    entry = ENDPOINTS[endpoint]
+    text = orjson.dumps([*entry.leading_values(body), *entry.contents(body)], option=orjson.OPT_SORT_KEYS)
     key, checksum = bytearray(), 0
     for start in range(0, len(text), PIECE):
         checksum = zlib.crc32(text[start : start + PIECE], checksum)
@@ -45,12 +44,13 @@ def prefix_key(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
     whatever the question or the turn. If fewer bytes follow, tools and system messages alone are the key. Embeddings
     have none: engines cache no prefixes of them.
     """
-    if endpoint not in CACHED:
+    entry = ENDPOINTS[endpoint]
+    if not entry.generates:
         return None
-    prompt = body.get(PROMPTS[endpoint])
+    prompt = body.get(entry.content_key(body))
     turns = prompt if isinstance(prompt, list) else [prompt]
     instructions = list(takewhile(_instructs, turns))
-    shared = orjson.dumps([body.get("tools") or None, instructions], option=orjson.OPT_SORT_KEYS)
+    shared = orjson.dumps([*entry.leading_values(body), instructions], option=orjson.OPT_SORT_KEYS)
     following = orjson.dumps(turns[len(instructions) :], option=orjson.OPT_SORT_KEYS)
     if len(following) >= PREFIX:
         shared += following[:PREFIX]

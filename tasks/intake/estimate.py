@@ -16,8 +16,8 @@ import orjson
 from sqlalchemy.orm import Session
 
 from batchyard import tariffs
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.tariffs import NOTHING, Amounts, Prices
-from inference.requests import bodies
 from store.accounting import usage
 from tasks.context import AppContext
 
@@ -63,7 +63,7 @@ def parts(endpoint: str, lines: Iterable[bytes]) -> dict[str, Part]:
     for line in lines:
         try:
             body = orjson.loads(line)["body"]
-            model, size, limit = body["model"], len(orjson.dumps(body)), bodies.output_limit(endpoint, body)
+            model, size, limit = body["model"], len(orjson.dumps(body)), ENDPOINTS[endpoint].output_limit(body)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             continue
         if isinstance(model, str) and (limit is None or isinstance(limit, int)):

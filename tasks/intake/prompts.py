@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import orjson
 
+from batchyard.endpoints.catalog import CHAT, ENDPOINTS
 from batchyard.errors import RequestError, TooLargeError
 from batchyard.tables import cells, formats, images, reading
 from batchyard.tables.cells import CellError
@@ -57,7 +58,7 @@ class RequestTemplate:
         if prompt.refusal is not None:
             return {"custom_id": custom_id, REFUSED: asdict(prompt.refusal)}
         body: dict[str, Any] = {"model": self.model}
-        if self.endpoint == "/v1/chat/completions":
+        if self.endpoint == CHAT.path:
             messages = [{"role": "system", "content": self.system}] if self.system else []
             if isinstance(prompt.content, str):
                 messages.append({"role": "user", "content": prompt.content})
@@ -65,7 +66,7 @@ class RequestTemplate:
                 messages += prompt.content
             body["messages"] = messages
         elif isinstance(prompt.content, str):
-            body["prompt" if self.endpoint == "/v1/completions" else "input"] = prompt.content
+            body[ENDPOINTS[self.endpoint].content[0]] = prompt.content
         else:
             message = (
                 f"Line {prompt.number} has messages or images, which {self.endpoint} does not take; name "
@@ -331,7 +332,7 @@ def _taken_apart(request: dict[str, Any]) -> tuple[RequestTemplate, str]:
             (first,) = others
             system = first["content"]
     else:
-        content = body.pop("prompt" if request["url"] == "/v1/completions" else "input")
+        content = body.pop(ENDPOINTS[request["url"]].content[0])
     if not isinstance(content, str):
         raise ValueError("a prompt is a text")
     return RequestTemplate(request["url"], model, system, body), content

@@ -8,11 +8,13 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from batchyard.endpoints.bodies.validation import validation_error
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.models import ModelSpec
 from batchyard.wording import quoted
 from inference.engine import Capabilities
 from inference.engines import registry
-from inference.requests import bodies, media, ordering
+from inference.requests import media, ordering
 from inference.requests.context_length import ContextLength
 from inference.requests.fingerprint import fingerprint
 from tasks.intake.lines import REFUSED, LineError
@@ -78,9 +80,9 @@ class RequestChecker:
                 f"The model {name!r} does not serve {endpoint}; it serves {', '.join(model.spec.endpoints)}.",
                 "url",
             )
-        validation_error = bodies.validation_error(endpoint, body)
-        if validation_error is not None:
-            raise LineError("invalid_request", validation_error[1], validation_error[0])
+        invalid = validation_error(endpoint, body)
+        if invalid is not None:
+            raise LineError("invalid_request", invalid[1], invalid[0])
         if body.get("stream"):
             raise LineError(
                 "streaming_unsupported", "Streaming is not supported in batches; leave 'stream' out.", "body.stream"
@@ -103,7 +105,7 @@ class RequestChecker:
         # The order key and the fingerprint each serialise their share of the body again, with sorted keys: the engine
         # gets the client's key order, but requests that differ in it only are alike.
         return Prepared(
-            output_limit=bodies.output_limit(endpoint, body),
+            output_limit=ENDPOINTS[endpoint].output_limit(body),
             order_key=ordering.order_key(endpoint, body),
             fingerprint=fingerprint(endpoint, body),
         )

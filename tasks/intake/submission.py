@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from sqlalchemy.orm import Session
 
 from batchyard import durations
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RateLimitError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
-from inference.requests import bodies
 from store import batches, files, projects, speeds
 from store.artifacts import ArtifactWriter
 from store.files import INPUT_EXPIRES_AFTER
@@ -236,7 +236,7 @@ def _first_request(context: AppContext, endpoint: str, raw: bytes) -> tuple[Mode
     """Return the model and the class of a file's first line; None for a line that validation will refuse."""
     try:
         body = parse(1, raw, context.settings.max_line_bytes)["body"]
-        limit = bodies.output_limit(endpoint, body)
+        limit = ENDPOINTS[endpoint].output_limit(body)
         return context.models[body["model"]], plan.request_class(
             len(raw), plan.ORDINARY_OUTPUT if limit is None else limit
         )

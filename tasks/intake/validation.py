@@ -14,10 +14,11 @@ from typing import IO, Any
 import numpy as np
 
 from batchyard import output_lines
+from batchyard.endpoints.bodies.common import prompts
+from batchyard.endpoints.catalog import EMBEDDINGS
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut, quoted
 from inference.engines import registry
-from inference.requests import bodies
 from store import batches, speeds
 from store.formats.lines import MAX_LINE_BYTES, numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
@@ -209,8 +210,8 @@ class Validator:
                     plan.add(None, number, name or "", b"", output_lines.invalid(number, name, _of_line(entry)))
                 continue
             valid += 1
-            if self._endpoint == "/v1/embeddings":
-                inputs += len(bodies.prompts(request["body"]["input"]))
+            if self._endpoint == EMBEDDINGS.path:
+                inputs += len(prompts(request["body"]["input"]))
             # After an error that fails the file the plan is discarded.
             if plan and (self._skip_invalid or not report.count) and requests <= self._max_requests:
                 self._plan(plan, model, number, request, body_json)

@@ -10,8 +10,9 @@ from typing import Any
 import flask
 from pydantic import BaseModel, BeforeValidator, Field
 
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RequestError
-from batchyard.statuses import ENDPOINTS, priority_name
+from batchyard.statuses import priority_name
 from store import batches
 from store.records import Batch
 from tasks.steps import registry

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from batchyard.endpoints.path import EndpointPath
 from batchyard.latency import Latency
-from batchyard.statuses import Endpoint, Priority, Status
+from batchyard.statuses import Priority, Status
 from store.records import Sla
 from tasks.scheduling.states import StateName
 from webapp.wire.fields import ON_INVALID, PRIORITY, ExpiresAfter, Metadata, OnInvalid, Repeatable, Short, Steps, Window
@@ -19,7 +20,7 @@ class BatchOptions(BaseModel):
     """How a batch is run. Unknown parameters are refused: a misspelt one must not be lost in silence."""
 
     model_config = ConfigDict(extra="forbid")
-    endpoint: Endpoint
+    endpoint: EndpointPath
     completion_window: Window
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from batchyard.statuses import Endpoint, Priority
+from batchyard.endpoints.path import EndpointPath
+from batchyard.statuses import Priority
 from webapp.wire.fields import (
     ON_INVALID,
     PRIORITY,
@@ -69,7 +70,7 @@ class Start(BaseModel):
     model_config = ConfigDict(extra="forbid")
     model: str | None = Field(None, description="needed unless the file holds whole requests")
     prompts: list[str] | str | None = Field(None, description="a list, or a text with one prompt a line")
-    endpoint: Endpoint = "/v1/chat/completions"
+    endpoint: EndpointPath = "/v1/chat/completions"
     system: str | None = Field(None, description="system message of every chat")
     template: str | None = Field(None, description="prompt with the columns of a file: 'Translate {text}'")
     null_values: Annotated[list[str], JsonText] = Field(

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from batchyard.endpoints.bodies.sampling import SamplingParameters
 from inference.engines.transformers.sampling import choose, penalise
-from inference.requests.sampling import SamplingParameters
 
 if TYPE_CHECKING:
     import torch

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
+from batchyard.endpoints.bodies.sampling import SamplingParameters
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from batchyard.schema_words import invalid_values
@@ -24,7 +25,6 @@ from inference.engine import Engine, EngineAnswer, first_not_text, first_unsuppo
 from inference.engines.transformers.decoding import Decoder, GeneratedSample
 from inference.engines.transformers.sampling import generator
 from inference.engines.weights import model_sha256
-from inference.requests.sampling import SamplingParameters
 
 COMMON = frozenset({"model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"}) | {
     "presence_penalty",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inference.requests.sampling import SamplingParameters
+from batchyard.endpoints.bodies.sampling import SamplingParameters
 
 if TYPE_CHECKING:
     import torch

@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RequestError, value_code
 from batchyard.models import ModelSpec
-from batchyard.recipes import CHAT, CONTENT, Answer, Ask, Check, FlowRecipe, Item, Options, Recipe, Stage
+from batchyard.recipes import CHAT, Answer, Ask, Check, FlowRecipe, Item, Options, Recipe, Stage
 from batchyard.recipes.program import Request
 from batchyard.schema_words import InvalidValue, invalid_values
-from batchyard.statuses import ENDPOINTS
 from batchyard.wording import MAX_LIST, MAX_MESSAGE, MAX_NAME, cut, nearest, quoted
 from recipes.registry import Catalogue
 from tasks.context import AppContext
@@ -90,7 +90,7 @@ def called(recipe: Recipe[Any], name: str, function: Any, options: Any) -> Any:
 def stages(recipe: FlowRecipe[Any], options: Options) -> list[Stage]:
     """Return the stages of a job. Raises RequestError if the recipe has none for these options."""
     stages: list[Stage] = called(recipe, "stages", recipe.stages_of, options)
-    unknown = [stage.endpoint for stage in stages if stage.endpoint not in CONTENT]
+    unknown = [stage.endpoint for stage in stages if stage.endpoint not in ENDPOINTS]
     if not stages or unknown or len({stage.name for stage in stages}) < len(stages):
         reason = f"the endpoint {unknown[0]!r}" if unknown else "no stage, or one twice"
         message = f"Recipe {recipe.name!r} has {reason}; its author has to look. Endpoints: {', '.join(ENDPOINTS)}."
@@ -220,7 +220,7 @@ def _check_ask(
     content: Any = ask.content
     if endpoint == CHAT and isinstance(content, str):
         content = [{"role": "user", "content": content}]
-    body = {"model": ask.model, CONTENT[endpoint]: content, **ask.sampling}
+    body = {"model": ask.model, ENDPOINTS[endpoint].content[0]: content, **ask.sampling}
     request = Request(ask.stage, endpoint, 1, 0, ask.model, body, ask.structure, None)
     refused = Preparer(context.models).prepare(Item(0, "probe", {}), 0, request)
     if isinstance(refused, Answer):

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.cli import lines, requests
+from batchyard.endpoints.catalog import CHAT
 from batchyard.models import ModelSpec
-from batchyard.statuses import ENDPOINTS
 from tasks.intake.validation import ValidationReport, Validator
 from tests.support.stacks import a_chat
 
@@ -74,8 +74,8 @@ def test_a_line_that_is_no_json_is_left_to_the_server_which_refuses_it_alone(tmp
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(line + b"\n" + json.dumps(a_chat("good", "hello")).encode() + b"\n")
     assert not requests.becomes_requests(source, {"template": None})
-    assert requests.endpoint_of(source) == ENDPOINTS[0]
+    assert requests.endpoint_of(source) == CHAT.path
     requests.with_model(source, "echo", target)
     report, models = ValidationReport(), {"echo": ModelSpec(name="echo", engine="echo")}
-    Validator(models, ENDPOINTS[0], 10).run(io.BytesIO(target.read_bytes()), None, report)
+    Validator(models, CHAT.path, 10).run(io.BytesIO(target.read_bytes()), None, report)
     assert [(error["line"], error["code"]) for error in report.errors] == [(1, "invalid_json_line")]

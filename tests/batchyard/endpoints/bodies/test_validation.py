@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.requests import bodies
+from batchyard.endpoints.bodies import validation
+from batchyard.endpoints.catalog import ENDPOINTS
 
-CHAT, COMPLETIONS, EMBEDDINGS = bodies.BODIES
+CHAT, COMPLETIONS, EMBEDDINGS = ENDPOINTS
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -23,7 +24,7 @@ BASE: dict[str, dict[str, Any]] = {
 
 
 def validation_error(endpoint: str, **changes: Any) -> tuple[str, str] | None:
-    return bodies.validation_error(endpoint, {"model": "m"} | BASE[endpoint] | changes)
+    return validation.validation_error(endpoint, {"model": "m"} | BASE[endpoint] | changes)
 
 
 def chat(*messages: Any) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def test_a_million_mistakes_are_one_and_cost_no_memory(changes: dict[str, Any]) 
     assert peak < 2**20
 
 
-KEYS = sorted({name for schema in bodies.BODIES.values() for name in schema.model_fields} | {"max_completion_tokens"})
+KEYS = sorted({name for entry in ENDPOINTS.values() for name in entry.body.model_fields} | {"max_completion_tokens"})
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=300),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*KEYS, "role", "content"]), inner),
@@ -149,9 +150,9 @@ VALUES = st.recursive(
 )
 
 
-@given(endpoint=st.sampled_from(list(bodies.BODIES)), body=st.dictionaries(st.sampled_from(KEYS), VALUES))
+@given(endpoint=st.sampled_from(list(ENDPOINTS)), body=st.dictionaries(st.sampled_from(KEYS), VALUES))
 def test_any_body_at_all_has_at_most_one_mistake_with_a_short_message(endpoint: str, body: dict[str, Any]) -> None:
-    error = bodies.validation_error(endpoint, {"model": "m"} | BASE[endpoint] | body)
+    error = validation.validation_error(endpoint, {"model": "m"} | BASE[endpoint] | body)
     if error is not None:
         assert error[0].startswith("body")
         assert len(error[1]) < 350

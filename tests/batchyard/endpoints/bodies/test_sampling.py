@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from inference.requests.sampling import SamplingParameters
+from batchyard.endpoints.bodies.sampling import SamplingParameters
 
 of = SamplingParameters.of
 

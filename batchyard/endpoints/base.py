@@ -1,0 +1,64 @@
+"""What an endpoint of the inference API is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Result = Literal["text", "vectors", "labels", "scores", "tokens"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Endpoint:
+    """One endpoint.
+
+    Attributes:
+        path: the `url` of a request's line.
+        body_class: the model in `batchyard.endpoints.bodies` that checks a body, as `module:class`.
+        content: keys of a body that may hold its prompt. A body has some of them.
+        leading: keys that are rendered before the prompt, such as `tools`.
+        output_limits: keys that limit the tokens of an answer; the first that is set counts.
+        generates: samples tokens. So an answer may be random, and engines cache what prompts share.
+        result: what an answer holds.
+        example: a small body, without its model, with which an engine is tried.
+    """
+
+    path: str
+    body_class: str
+    content: tuple[str, ...]
+    leading: tuple[str, ...] = ()
+    output_limits: tuple[str, ...] = ()
+    generates: bool = False
+    result: Result
+    example: Mapping[str, Any]
+
+    @cached_property
+    def body(self) -> type[BaseModel]:
+        """The model that checks a body without its null values. It is imported at its first use."""
+        module, _, name = self.body_class.partition(":")
+        model: type[BaseModel] = getattr(import_module(f"batchyard.endpoints.bodies.{module}"), name)
+        return model
+
+    def leading_values(self, body: Mapping[str, Any]) -> list[Any]:
+        """Return what is rendered before the prompt; None for what the body leaves empty."""
+        return [body.get(key) or None for key in self.leading]
+
+    def contents(self, body: Mapping[str, Any]) -> list[Any]:
+        """Return all parts of the prompt."""
+        return [body[key] for key in self.content if body.get(key) is not None]
+
+    def content_key(self, body: Mapping[str, Any]) -> str:
+        """Return the first key of `body` that holds its prompt."""
+        return next((key for key in self.content if body.get(key) is not None), self.content[0])
+
+    def output_limit(self, body: Mapping[str, Any]) -> int | None:
+        """Return the most output tokens that a valid body allows; None if it sets no limit."""
+        if not self.generates:
+            return 0
+        return next((body[key] for key in self.output_limits if body.get(key) is not None), None)

@@ -1,0 +1,94 @@
+"""Chat completions (OpenAI's API reference)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from batchyard.endpoints.bodies.common import Generation, RequestObject
+
+NEED_CONTENT = ("system", "developer", "user", "tool")
+CONTENT_KEYS = {"text": "text", "refusal": "refusal", "image_url": "image_url", "input_audio": "input_audio"}
+
+
+class Function(RequestObject):
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(RequestObject):
+    type: Literal["function"]
+    function: Function
+
+
+class Call(RequestObject):
+    name: str
+    arguments: str
+
+
+class ToolCall(RequestObject):
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: Call
+
+
+class NamedFunction(RequestObject):
+    name: str
+
+
+class NamedTool(RequestObject):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ContentPart(RequestObject):
+    """A piece of a message's content."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | dict[str, Any] | None = None
+    input_audio: dict[str, Any] | None = None
+
+
+class Message(RequestObject):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = Field(None, validate_default=True)
+    name: str | None = None
+    refusal: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[ToolCall] | None = Field(None, fail_fast=True)
+    function_call: Call | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _there(cls, content: str | list[ContentPart] | None, info: ValidationInfo) -> str | list[ContentPart] | None:
+        if content == [] or (content is None and info.data.get("role") in NEED_CONTENT):
+            raise PydanticCustomError("missing", "it should be a text or a list of content parts")
+        for part in content if isinstance(content, list) else ():
+            needed = CONTENT_KEYS.get(part.type)
+            if needed is not None and getattr(part, needed) is None:
+                raise PydanticCustomError("part", "a part of this type should have its content in a key of that name")
+        return content
+
+
+class Chat(Generation):
+    """The body of /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    tools: list[Tool] = Field(default_factory=list, fail_fast=True)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool = True
+    functions: list[Function] = Field(default_factory=list, fail_fast=True)
+    function_call: Literal["none", "auto"] | NamedFunction | None = None
+    modalities: list[str] = Field(default_factory=list, fail_fast=True)
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+    reasoning_effort: str = ""
+    verbosity: str = ""
