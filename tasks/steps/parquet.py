@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchyard import responses
+from batchyard.responses import Output
 from store.formats.results import ResultRow
 from tasks.steps.step import Results, Step, StepOptions
 
@@ -25,10 +27,15 @@ SCHEMA = pa.schema(
         ("model", pa.string()),
         ("status_code", pa.int32()),
         ("text", pa.string()),
-        ("embedding", pa.list_(pa.float32())),
+        ("reasoning", pa.string()),
+        ("tool_calls", pa.string()),
+        ("embeddings", pa.list_(pa.list_(pa.float32()))),
+        ("labels", pa.list_(pa.string())),
+        ("scores", pa.list_(pa.float64())),
         ("finish_reason", pa.string()),
         ("input_tokens", pa.int64()),
         ("output_tokens", pa.int64()),
+        ("reasoning_tokens", pa.int64()),
         ("seconds", pa.float64()),
         ("error_code", pa.string()),
         ("error_message", pa.string()),
@@ -45,27 +52,43 @@ class ParquetOptions(StepOptions):
 
 def record(row: ResultRow) -> dict[str, Any]:
     """Return the values of SCHEMA of a request."""
-    response = row.response or {}
-    usage = response.get("usage") or {}
-    choices = response.get("choices") or [{}]
-    data = response.get("data") or [{}]
-    error = row.failure if isinstance(row.failure, dict) else {}
+    answered = row.status_code == 200
+    output, usage = row.output or Output(), responses.usage(row.response)
+    error = _error(row)
     metadata = row.body.get("metadata")
     return {
         "line": row.line,
         "custom_id": row.custom_id,
-        "model": row.body.get("model"),
+        "model": _text(row.body.get("model")),
         "status_code": row.status_code,
-        "text": row.text,
-        "embedding": data[0].get("embedding") if isinstance(data[0].get("embedding"), list) else None,
-        "finish_reason": choices[0].get("finish_reason"),
-        "input_tokens": usage.get("prompt_tokens"),
-        "output_tokens": usage.get("completion_tokens"),
+        "text": output.text,
+        "reasoning": output.reasoning,
+        "tool_calls": _json(list(output.tool_calls) or None),
+        "embeddings": (responses.vectors(row.response, row.body) or None) if answered else None,
+        "labels": (responses.labels(row.response) or None) if answered else None,
+        "scores": (responses.scores(row.response) or None) if answered else None,
+        "finish_reason": output.finish_reason,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
         "seconds": row.seconds,
-        "error_code": None if error.get("code") is None else str(error["code"]),
-        "error_message": None if error.get("message") is None else str(error["message"]),
-        "metadata": None if metadata is None else json.dumps(metadata, ensure_ascii=False),
+        "error_code": _text(error.get("code")),
+        "error_message": _text(error.get("message")),
+        "metadata": _json(metadata),
     }
+
+
+def _error(row: ResultRow) -> Mapping[str, Any]:
+    """Return code and message of a request that failed, or whose answer has no text."""
+    return row.failure or {} if row.no_text is None else row.no_text._asdict()
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _block(rows: Iterator[ResultRow]) -> Iterator[dict[str, Any]]:
@@ -73,13 +96,16 @@ def _block(rows: Iterator[ResultRow]) -> Iterator[dict[str, Any]]:
     for row in itertools.islice(rows, BLOCK_ROWS):
         entry = record(row)
         yield entry
-        size += len(entry["text"] or "") + FLOAT_BYTES * len(entry["embedding"] or ())
+        size += len(entry["text"] or "") + FLOAT_BYTES * sum(map(len, entry["embeddings"] or ()))
         if size >= BLOCK_BYTES:
             return
 
 
 def parquet(results: Results, options: ParquetOptions) -> None:
-    """Write `results.parquet` (SCHEMA; null where a request has no such value)."""
+    """Write `results.parquet` (SCHEMA; null where a request has no such value).
+
+    `embeddings` are the vectors of all inputs of a line. `tool_calls` and `metadata` are JSON.
+    """
     lines = 0
     rows = results.rows()
     with results.create() as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
