@@ -188,6 +188,12 @@ def usage(body: Any) -> Usage:
     )
 
 
+def served_model(body: Any) -> str | None:
+    """Return what an endpoint calls the model that answered; None if nothing stands beside our own name."""
+    extension = body.get("batchyard") if isinstance(body, Mapping) else None
+    return _string(_mapping(extension).get("served_model"))
+
+
 def _of_result(key: str, place: str, result: Any) -> Fault | None:
     """Return why one of several results is none."""
     if not isinstance(result, Mapping):
