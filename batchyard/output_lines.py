@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 
+from batchyard import responses
+
 CODE = re.compile("[a-z][a-z0-9_]{0,63}")
 NEVER_RUN = {
     "completed": None,
@@ -76,8 +78,7 @@ def invalid_line(answer: Mapping[str, Any]) -> int | None:
 
 def error(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the error of a parsed output line or of its response body; empty if none."""
-    response = answer.get("response") or {}
-    return answer.get("error") or (response.get("body") or {}).get("error") or {}
+    return answer.get("error") or responses.error((answer.get("response") or {}).get("body"))
 
 
 def reason(answer: Mapping[str, Any]) -> tuple[str, str]:

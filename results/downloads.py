@@ -29,7 +29,8 @@ from store.records import Batch
 PIECE = 500
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Characters with which a cell begins that spreadsheets run as a formula."""
-COLUMNS = [name for name in SCHEMA.names if name != "embedding"]
+COLUMNS = [field.name for field in SCHEMA if not pa.types.is_list(field.type)]
+"""Of csv: a cell holds no list."""
 
 Rowed = tuple[Entry, Raw]
 

@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 import pyarrow.compute as pc
 
+from batchyard import responses
 from results.filter import Numbers
 from results.rows import PIECE, Entry, Rows
 from results.search import Raw
@@ -120,8 +121,6 @@ def _answer(raw: Raw) -> Any:
     if response.get("status_code") != 200:
         return rows_file.code(line)
     body = response.get("body") or {}
-    choices = body.get("choices")
-    if not isinstance(choices, list):
-        return {name: value for name, value in body.items() if name not in _OWN}
-    said = [choice.get("message") or {"content": choice.get("text")} for choice in choices if isinstance(choice, dict)]
-    return [(message.get("content"), message.get("tool_calls") or None) for message in said]
+    if outputs := responses.outputs(body):
+        return [(output.text, output.refusal, output.tool_calls) for output in outputs]
+    return {name: value for name, value in body.items() if name not in _OWN}

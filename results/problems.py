@@ -61,7 +61,6 @@ def of_rows(rows: Rows) -> Problems:
     entries = dict(zip(chosen.tolist(), rows.entries(chosen), strict=True))
     for group, members in zip(groups, places, strict=True):
         for row, _, _ in (entries[place] for place in members.tolist()):
-            error = row.error or (row.response or {}).get("error") or {}
-            message = error.get("message") if isinstance(error, dict) else None
+            message = (row.failure or {}).get("message")
             group.examples.append(Example(row.line, row.custom_id, str(message or "")))
     return Problems(tuple(groups), len(codes))

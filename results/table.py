@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from batchyard import responses
+from batchyard.responses import Output
 from store.formats.results import ResultRow
 
 SCHEMA = pa.schema(
@@ -16,10 +19,15 @@ SCHEMA = pa.schema(
         ("model", pa.string()),
         ("status_code", pa.int32()),
         ("text", pa.string()),
-        ("embedding", pa.list_(pa.float32())),
+        ("reasoning", pa.string()),
+        ("tool_calls", pa.string()),
+        ("embeddings", pa.list_(pa.list_(pa.float32()))),
+        ("labels", pa.list_(pa.string())),
+        ("scores", pa.list_(pa.float64())),
         ("finish_reason", pa.string()),
         ("input_tokens", pa.int64()),
         ("output_tokens", pa.int64()),
+        ("reasoning_tokens", pa.int64()),
         ("seconds", pa.float64()),
         ("error_code", pa.string()),
         ("error_message", pa.string()),
@@ -30,24 +38,40 @@ SCHEMA = pa.schema(
 
 def record(row: ResultRow) -> dict[str, Any]:
     """Return the values of SCHEMA of a request."""
-    response = row.response or {}
-    usage = response.get("usage") or {}
-    choices = response.get("choices") or [{}]
-    data = response.get("data") or [{}]
-    error = row.failure if isinstance(row.failure, dict) else {}
+    answered = row.status_code == 200
+    output, usage = row.output or Output(), responses.usage(row.response)
+    error = _error(row)
     metadata = row.body.get("metadata")
     return {
         "line": row.line,
         "custom_id": row.custom_id,
-        "model": row.body.get("model"),
+        "model": _text(row.body.get("model")),
         "status_code": row.status_code,
-        "text": row.text,
-        "embedding": data[0].get("embedding") if isinstance(data[0].get("embedding"), list) else None,
-        "finish_reason": choices[0].get("finish_reason"),
-        "input_tokens": usage.get("prompt_tokens"),
-        "output_tokens": usage.get("completion_tokens"),
+        "text": output.text,
+        "reasoning": output.reasoning,
+        "tool_calls": _json(list(output.tool_calls) or None),
+        "embeddings": (responses.vectors(row.response, row.body) or None) if answered else None,
+        "labels": (responses.labels(row.response) or None) if answered else None,
+        "scores": (responses.scores(row.response) or None) if answered else None,
+        "finish_reason": output.finish_reason,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
         "seconds": row.seconds,
-        "error_code": None if error.get("code") is None else str(error["code"]),
-        "error_message": None if error.get("message") is None else str(error["message"]),
-        "metadata": None if metadata is None else json.dumps(metadata, ensure_ascii=False),
+        "error_code": _text(error.get("code")),
+        "error_message": _text(error.get("message")),
+        "metadata": _json(metadata),
     }
+
+
+def _error(row: ResultRow) -> Mapping[str, Any]:
+    """Return code and message of a request that failed, or whose answer has no text."""
+    return row.failure or {} if row.no_text is None else row.no_text._asdict()
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)

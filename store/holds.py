@@ -26,6 +26,8 @@ UNSERVED = (
     "Shortly before the completion window ends they get the error model_not_found."
 )
 """The reason of a model's hold for which nothing is tried."""
+REFUSED = "Its endpoints refuse every request: "
+"""The beginning of the reason of a hold that ends with an answer: their servers start, and answer nothing."""
 FRUITLESS_DEATHS = 4
 """A model goes on hold after so many deaths of its engines without an answer between, over all runs. One request that
 kills engines costs three: one among others, two alone."""
@@ -148,9 +150,10 @@ def release(session: Session, model: str) -> None:
 
 
 def engine_started(session: Session, model: str) -> None:
-    """End a model's hold, unless its engines start and then die: that hold ends with an answer."""
+    """End a model's hold, unless its engines start and then die or answer nothing: that hold ends with an answer."""
     dying = select(EngineFailure.model).where(EngineFailure.model == model, EngineFailure.deaths >= FRUITLESS_DEATHS)
-    session.execute(delete(Hold).where(Hold.model == model, or_(Hold.reason == UNSERVED, ~dying.exists())))
+    fruitless = or_(dying.exists(), Hold.reason.startswith(REFUSED))
+    session.execute(delete(Hold).where(Hold.model == model, or_(Hold.reason == UNSERVED, ~fruitless)))
 
 
 def engine_answered(session: Session, model: str) -> None:

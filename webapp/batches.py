@@ -87,7 +87,7 @@ def _object(
     return BatchObject(
         **work.fields(batch, BatchObject),
         request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
-        usage=work.token_usage(batch.input_tokens, batch.cached_tokens, batch.output_tokens),
+        usage=work.token_usage(batch.input_tokens, batch.cached_tokens, batch.output_tokens, batch.reasoning_tokens),
         batchyard=Extension(
             **work.extension_fields(batch, related, held=held is not None, deaths=[batch.engine_deaths]),
             name=batch.stage or batch.name or batch.input_file_id,

@@ -140,13 +140,13 @@ def cost_of(parts: Mapping[str, Part]) -> CostEstimate | None:
     return CostEstimate(currency=expected.currency, batches=expected.batches, **texts)
 
 
-def token_usage(input_tokens: int, cached_tokens: int, output_tokens: int) -> Usage:
+def token_usage(input_tokens: int, cached_tokens: int, output_tokens: int, reasoning_tokens: int) -> Usage:
     """Return amounts of tokens as OpenAI's usage object."""
     return Usage(
         input_tokens=input_tokens,
         input_tokens_details=InputTokensDetails(cached_tokens=cached_tokens),
         output_tokens=output_tokens,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning_tokens),
         total_tokens=input_tokens + output_tokens,
     )
 

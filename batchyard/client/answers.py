@@ -9,7 +9,7 @@ import jsonschema
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from batchyard import output_lines
+from batchyard import output_lines, responses
 from batchyard.client.frames import Kind
 from batchyard.errors import ConfigurationError
 from batchyard.schema_words import invalid_values
@@ -32,15 +32,16 @@ class RowAnswer(NamedTuple):
 def read(line: bytes) -> RowAnswer:
     """Parse a line of an output or error file of chat completions."""
     answer = orjson.loads(line)
-    body = (answer["response"] or {}).get("body") or {}
-    tokens = (body.get("usage") or {}).get("total_tokens")
-    if not body.get("choices"):
+    response = answer["response"] or {}
+    body = response.get("body")
+    tokens = responses.usage(body).total_tokens
+    if response.get("status_code") != 200 or responses.fault(body) is not None:
         code, message = output_lines.reason(answer)
         return RowAnswer(answer["custom_id"], None, f"{code}: {message}" if message else code, tokens)
-    choice = body["choices"][0]
-    text, reason = choice["message"].get("content"), choice.get("finish_reason")
-    error = f"the answer has no text (finish_reason {reason})" if text is None else None
-    return RowAnswer(answer["custom_id"], text, error, tokens, reason == "length")
+    output = responses.output(body)
+    error = None if output.no_text is None else f"{output.no_text.code}: {output.no_text.message}"
+    text = output.text if error is None else None
+    return RowAnswer(answer["custom_id"], text, error, tokens, output.finish_reason == "length")
 
 
 class Structure:

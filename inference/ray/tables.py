@@ -30,17 +30,13 @@ def answers(table: pa.Table, replies: list[EngineReply]) -> pa.Table:
         output_lines.line(custom_id, reply.status_code, reply.body, reply.error)
         for custom_id, reply in zip(table.column("custom_id").to_pylist(), replies, strict=True)
     ]
-    _, _, _, input_tokens, cached_tokens, output_tokens, seconds = zip(*replies, strict=True)
-    columns = [
-        table.column("line").cast(pa.int64()),
-        pa.array([reply.status_code == 200 for reply in replies]),
-        pa.array(lines, pa.string()),
-        pa.array(input_tokens, pa.int64()),
-        pa.array(cached_tokens, pa.int64()),
-        pa.array(output_tokens, pa.int64()),
-        pa.array(seconds, pa.float64()),
-    ]
-    return pa.Table.from_arrays(columns, schema=ANSWERS)
+    columns = {
+        "line": table.column("line").cast(pa.int64()),
+        "ok": [reply.status_code == 200 for reply in replies],
+        "answer": lines,
+    }
+    measured = {name: [getattr(reply, name) for reply in replies] for name in ANSWERS.names if name not in columns}
+    return pa.table(columns | measured, schema=ANSWERS)
 
 
 def packed(answers: pa.Table) -> Iterator[pa.Table]:

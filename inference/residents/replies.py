@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
 
+from batchyard import responses
 from inference.engine import EngineAnswer
 
 ENGINE_DIED = "engine_died"
@@ -18,7 +18,8 @@ MOST_TOKENS = 2**40
 class EngineReply(NamedTuple):
     """The reply to one request: its EngineAnswer as JSON, its tokens, its engine seconds.
 
-    Tokens are those of the engine's usage; 0 unless the status is 200.
+    Tokens are those of the engine's usage; 0 unless the status is 200. A body that is no answer (`responses.fault`) is
+    none whatever its status.
     """
 
     status_code: int | None
@@ -28,6 +29,8 @@ class EngineReply(NamedTuple):
     cached_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
+    reasoning_tokens: int = 0
+    served_model: str | None = None
 
     @classmethod
     def of(cls, answer: EngineAnswer, seconds: float) -> EngineReply:
@@ -39,15 +42,23 @@ class EngineReply(NamedTuple):
         error = None if answer.error is None else {name: _text(value) for name, value in answer.error.items()}
         if answer.body is None:
             return cls(answer.status_code, None, error, seconds=seconds)
-        usage = _mapping(answer.body.get("usage")) if answer.status_code == 200 else {}
+        body = orjson.dumps(answer.body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        if answer.status_code != 200:
+            return cls(answer.status_code, body, error, seconds=seconds)
+        fault = responses.fault(answer.body)
+        if fault is not None:
+            return cls.failed("invalid_response", f"the engine's answer cannot be used: {fault.message}", seconds)
+        usage, served = responses.usage(answer.body), responses.served_model(answer.body)
         return cls(
-            answer.status_code,
-            orjson.dumps(answer.body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS),
-            error,
-            _tokens(usage, "prompt_tokens"),
-            _tokens(_mapping(usage.get("prompt_tokens_details")), "cached_tokens"),
-            _tokens(usage, "completion_tokens"),
+            200,
+            body,
+            None,
+            _counted(usage.input_tokens),
+            _counted(usage.cached_tokens),
+            _counted(usage.output_tokens),
             seconds,
+            _counted(usage.reasoning_tokens),
+            None if served is None else _text(served),
         )
 
     @classmethod
@@ -83,11 +94,6 @@ def _text(value: Any) -> str:
     return str(value).encode(errors="replace").decode()
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _tokens(usage: Mapping[str, Any], name: str) -> int:
-    """Return a number of tokens; 0 if the engine gives none, or none that is a number of something."""
-    tokens = usage.get(name)
-    return tokens if isinstance(tokens, int) and 0 <= tokens <= MOST_TOKENS else 0
+def _counted(tokens: int | None) -> int:
+    """Return a number of tokens; 0 if the engine gives none, or more than there can be."""
+    return tokens if tokens is not None and tokens <= MOST_TOKENS else 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import IO, Any
 
 import orjson
 
-from batchyard import output_lines
+from batchyard import output_lines, responses
 from batchyard.errors import BatchyardError
+from batchyard.responses import NoText, Output
 from store.formats import seconds as seconds_file
 
 
@@ -39,18 +41,24 @@ class ResultRow:
         return cls(line, custom_id, body, status_code, response.get("body"), error, seconds)
 
     @property
-    def failure(self) -> dict[str, Any] | None:
+    def failure(self) -> Mapping[str, Any] | None:
         """The error of a request that failed: that of the line, or the one in its response body."""
-        return self.error or (self.response or {}).get("error")
+        return self.error or responses.error(self.response) or None
+
+    @cached_property
+    def output(self) -> Output | None:
+        """The first text that a model has generated; None if the request failed, or asked for no text."""
+        return next(iter(responses.outputs(self.response)), None) if self.status_code == 200 else None
 
     @property
     def text(self) -> str | None:
-        """The first choice's text, for chat and completions that were answered; None otherwise."""
-        if self.status_code != 200 or self.response is None or not self.response.get("choices"):
-            return None
-        choice = self.response["choices"][0]
-        content = choice["message"].get("content") if "message" in choice else choice.get("text")
-        return content if isinstance(content, str) else None
+        """The first output's text; None without one."""
+        return None if self.output is None else self.output.text
+
+    @property
+    def no_text(self) -> NoText | None:
+        """Why an answered request has no text; None if it has one, failed, or asked for no text."""
+        return None if self.output is None else self.output.no_text
 
 
 class AnswerReader:

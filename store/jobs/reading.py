@@ -27,14 +27,15 @@ def stage_batches(session: Session, job_ids: Sequence[str]) -> dict[str, list[tu
 
 
 class Tokens(NamedTuple):
-    """Tokens of prompts, those of them that were in the prefix cache, and tokens of answers."""
+    """Tokens of prompts, those of them from the prefix cache, tokens of answers, and those of them of reasoning."""
 
     input: int
     cached: int
     output: int
+    reasoning: int
 
 
-NO_TOKENS = Tokens(0, 0, 0)
+NO_TOKENS = Tokens(0, 0, 0, 0)
 
 
 def usage(session: Session, job_ids: Sequence[str]) -> dict[str, Tokens]:

@@ -60,7 +60,7 @@ class Leased:
 
 
 AMOUNTS = (
-    *("completed", "failed", "input_tokens", "cached_tokens", "output_tokens"),
+    *("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"),
     *("shared_requests", "shared_input_tokens", "shared_output_tokens"),
 )
 
@@ -68,7 +68,8 @@ AMOUNTS = (
 class AnswerAmounts:
     """Columns of the amounts that answers add up to.
 
-    `cached_tokens` counts input tokens from the engine's prefix cache. The `shared_` columns count requests that were
+    `cached_tokens` counts input tokens from the engine's prefix cache, `reasoning_tokens` output tokens as engines
+    report them. The `shared_` columns count requests that were
     answered with another request's answer, and its tokens.
     """
 
@@ -77,6 +78,7 @@ class AnswerAmounts:
     input_tokens: Mapped[int] = mapped_column(default=0)
     cached_tokens: Mapped[int] = mapped_column(default=0)
     output_tokens: Mapped[int] = mapped_column(default=0)
+    reasoning_tokens: Mapped[int] = mapped_column(default=0)
     shared_requests: Mapped[int] = mapped_column(default=0)
     shared_input_tokens: Mapped[int] = mapped_column(default=0)
     shared_output_tokens: Mapped[int] = mapped_column(default=0)

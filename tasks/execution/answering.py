@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchyard import output_lines
 from batchyard.errors import EngineStartError, Stopped
+from batchyard.failures import accounts
 from batchyard.models import ModelSpec, is_derived
 from inference.deaths import Death
 from inference.engines.registry import capabilities
@@ -30,6 +33,9 @@ from tasks.scheduling.dispatch import Drain
 from tasks.scheduling.throughput import ThroughputMeter
 
 log = logging.getLogger(__name__)
+
+REFUSED_REQUESTS = 20
+"""A model goes on hold if its endpoints refuse the key, the quota or the bill of so many requests and answer none."""
 
 
 class Pause:
@@ -103,6 +109,7 @@ class _Answering:
         drain = Drain(context, spec.name, rows.num_rows)
         self._writer = ChunkWriter(context, segment, stopped, self._meter, self._cache, drain)
         self._engine: dict[str, str] | None = None
+        self._served_models: set[str] = set()
 
     def run(self) -> dict[str, str] | None:
         try:
@@ -126,6 +133,8 @@ class _Answering:
             log.info("segment stopped", extra=ids)
         if not self._stopped.is_set():
             self._publish_engines()
+        if self._engine is not None and self._served_models:
+            return self._engine | {"served_model": ", ".join(sorted(self._served_models))}
         return self._engine
 
     def _answers(self, engines: ExitStack) -> Iterator[pa.Table]:
@@ -142,7 +151,8 @@ class _Answering:
             requests = _without(requests, table["line"])
         self._writer.flush()
         self._meter.expect(requests.num_rows, in_flight * self._spec.replicas)
-        for table in self._computed(requests, engines):
+        for table in self._unless_refused(self._computed(requests, engines)):
+            self._served_models.update(pc.unique(pc.drop_null(table["served_model"])).to_pylist())
             yield from duplicates.join(table)
             if time.monotonic() - published_at >= engine_status.INTERVAL_SECONDS:
                 published_at = time.monotonic()
@@ -191,6 +201,29 @@ class _Answering:
             starts = False
             yield table
 
+    def _unless_refused(self, answers: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """Yield the answers, unless the account of the endpoints is refused whatever is asked.
+
+        Raises:
+            EngineStartError: the first REFUSED_REQUESTS answers, or all, say so. None of them is an answer.
+        """
+        refused: list[pa.Table] = []
+        reason: str | None = None
+        for table in answers:
+            answered = pc.any(table["ok"]).as_py()
+            reasons = [None] if answered else [_account_refusal(line) for line in table["answer"].to_pylist()]
+            if not all(reasons):
+                yield from refused
+                yield table
+                yield from answers
+                return
+            refused.append(table)
+            reason = reasons[0] if reasons else reason
+            if sum(one.num_rows for one in refused) >= REFUSED_REQUESTS:
+                break
+        if reason is not None and not self._stopped.is_set():
+            raise EngineStartError(f"{holds.REFUSED}{reason}")
+
     def _record_death(self, death: Death) -> None:
         self._writer.flush()  # answers from before a death are none after it
         self._deaths.add(death)
@@ -199,6 +232,13 @@ class _Answering:
         from inference.residents import directory
 
         engine_status.publish(self._context, directory.states(timeout=1.0))
+
+
+def _account_refusal(line: str) -> str | None:
+    """Return the message of an output line that says that a key, a quota or a bill is refused; None for others."""
+    answer = orjson.loads(line)
+    status = (answer.get("response") or {}).get("status_code")
+    return output_lines.reason(answer)[1] if accounts.refused(status, output_lines.error(answer)) else None
 
 
 def _unanswered(context: AppContext, segment: segments.SegmentLease) -> pa.Table:

@@ -111,7 +111,7 @@ class ChunkWriter:
             sha256=chunks.write(self._context.artifacts, table),
             completed=completed,
             failed=table.num_rows - completed,
-            **{name: _sum(table[name]) for name in TOKENS},
+            **{name: _sum(table[name]) for name in (*TOKENS, "reasoning_tokens")},
             shared_requests=shared.num_rows,
             shared_input_tokens=_sum(shared["input_tokens"]),
             shared_output_tokens=_sum(shared["output_tokens"]),

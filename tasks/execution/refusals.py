@@ -43,4 +43,5 @@ def _engine_error(rows: pa.Table, code: str, message: str) -> pa.Table:
     answers = output_lines.unanswered(rows["line"].to_pylist(), rows["custom_id"].to_pylist(), code, message)
     none, zeros = [False] * rows.num_rows, pa.array([0] * rows.num_rows, pa.int64())
     columns = {"line": rows["line"], "ok": none, "answer": answers, **dict.fromkeys(TOKENS, zeros), "shared": none}
+    columns["reasoning_tokens"] = zeros
     return pa.table(columns | {"seconds": pa.nulls(rows.num_rows, pa.float64())})

@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard import output_lines
+from batchyard import output_lines, responses
 from batchyard.errors import UnavailableError
 from inference.answers import ANSWERS
 from store import cache, segments
@@ -78,11 +78,14 @@ class Cache:
 
 
 def _answers(rows: pa.Table, entries: list[cache.StoredAnswer]) -> pa.Table:
+    bodies = [entry.body for entry in entries]
     lines = [
-        output_lines.line(custom_id, 200, entry.body, None)
-        for custom_id, entry in zip(rows["custom_id"].to_pylist(), entries, strict=True)
+        output_lines.line(custom_id, 200, body, None)
+        for custom_id, body in zip(rows["custom_id"].to_pylist(), bodies, strict=True)
     ]
-    columns = {"line": rows["line"], "ok": [True] * len(lines), "answer": lines, "seconds": [None] * len(lines)}
+    none = [None] * len(lines)
+    columns = {"line": rows["line"], "ok": [True] * len(lines), "answer": lines, "seconds": none, "served_model": none}
+    columns["reasoning_tokens"] = [responses.usage(orjson.loads(body)).reasoning_tokens or 0 for body in bodies]
     return pa.table(columns | {name: [getattr(entry, name) for entry in entries] for name in TOKENS}, schema=ANSWERS)
 
 

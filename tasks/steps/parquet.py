@@ -31,13 +31,16 @@ def _block(rows: Iterator[ResultRow]) -> Iterator[dict[str, Any]]:
     for row in itertools.islice(rows, BLOCK_ROWS):
         entry = record(row)
         yield entry
-        size += len(entry["text"] or "") + FLOAT_BYTES * len(entry["embedding"] or ())
+        size += len(entry["text"] or "") + FLOAT_BYTES * sum(map(len, entry["embeddings"] or ()))
         if size >= BLOCK_BYTES:
             return
 
 
 def parquet(results: Results, options: ParquetOptions) -> None:
-    """Write `results.parquet` (SCHEMA; null where a request has no such value)."""
+    """Write `results.parquet` (SCHEMA; null where a request has no such value).
+
+    `embeddings` are the vectors of all inputs of a line. `tool_calls` and `metadata` are JSON.
+    """
     lines = 0
     rows = results.rows()
     with results.create() as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:

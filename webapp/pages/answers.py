@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from batchyard import responses
+from batchyard.responses import Output
 from webapp.pages.formats import figure
 
 PROMPTS = ("prompt", "input")
@@ -59,17 +61,14 @@ def parameters(body: Mapping[str, Any]) -> dict[str, str]:
     return {name: text_of(value) for name, value in body.items() if name not in ("messages", "model", *PROMPTS)}
 
 
-def choices(response: Mapping[str, Any]) -> list[ShownAnswer]:
-    """Return the answers in a response; its JSON as the one text if it has no choices."""
-    entries = response.get("choices")
-    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        return [ShownAnswer(text_of(response), "", None)]
-    return [_choice(entry) for entry in entries]
+def choices(response: Any) -> list[ShownAnswer]:
+    """Return the answers in a response; its JSON as the one text if it has none for people."""
+    outputs = responses.outputs(response)
+    return [_shown(output) for output in outputs] or [ShownAnswer(text_of(response), "", None)]
 
 
-def _choice(entry: Mapping[str, Any]) -> ShownAnswer:
-    message = entry.get("message")
-    message = message if isinstance(message, dict) else {"content": entry.get("text")}
-    parts = [text_of(part) for part in (message.get("content"), message.get("tool_calls")) if part]
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    return ShownAnswer("\n".join(parts), text_of(reasoning) if reasoning else "", entry.get("finish_reason"))
+def _shown(output: Output) -> ShownAnswer:
+    parts = [text_of(part) for part in (output.text, output.refusal, output.tool_calls) if part]
+    if not parts and output.no_text is not None:
+        parts = [output.no_text.message]
+    return ShownAnswer("\n".join(parts), output.reasoning or "", output.finish_reason)

@@ -12,6 +12,7 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 from pydantic import BaseModel
 
+from batchyard import responses
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
 from results.items import detail
@@ -133,22 +134,17 @@ def _exchanges(turn: TurnRow) -> list[Exchange]:
 
 def _answer(request: RequestRow) -> AnswerView:
     answer = AnswerView(request)
-    response = request.response or {}
-    failure = request.error or response.get("error")
+    failure = request.error or responses.error(request.response)
     if request.status_code is None and request.error is None:
         answer.waiting = True
     elif failure or request.status_code != 200:
-        failure = failure if isinstance(failure, dict) else {"message": text_of(failure)}
         answer.error = ": ".join(str(part) for part in (failure.get("code"), failure.get("message")) if part)
     else:
-        answer.text, answer.thinking, finish_reason = answers.choices(response)[0]
-        usage = response.get("usage") or {}
+        answer.text, answer.thinking, finish_reason = answers.choices(request.response)[0]
+        usage = responses.usage(request.response)
+        tokens = ((usage.output_tokens, "out"), (usage.input_tokens, "in"))
         answer.facts = [
-            *(
-                f"{figure(usage[name])} tokens {way}"
-                for name, way in (("completion_tokens", "out"), ("prompt_tokens", "in"))
-                if usage.get(name) is not None
-            ),
+            *(f"{figure(number)} tokens {way}" for number, way in tokens if number is not None),
             *([f"finish reason {finish_reason}"] if finish_reason else []),
         ]
     if (seed := request.body.get("seed")) is not None:

@@ -13,6 +13,7 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, BeforeValidator, Field
 
+from batchyard import responses
 from batchyard.errors import ArtifactMissing, ConflictError, NotFoundError, UnavailableError
 from batchyard.statuses import TERMINAL
 from results import downloads, problems
@@ -98,15 +99,16 @@ def pair_of(entry: Entry) -> RowPreview:
     answer = row.text
     if answer is None:
         code, message = _error(row)
-        answer = message or code or (answers.text_of(row.response) if row.response else "")
+        shown = answers.choices(row.response)[0].text if row.response else ""
+        answer = message or code or shown
     return RowPreview(row, entry.state, [Passage(role, _cut(text)) for role, text in prompt[-2:]], _cut(answer))
 
 
 def _error(row: ResultRow) -> tuple[str, str]:
     """Return code and message of a request that failed, empty if it did not."""
-    error = row.failure or (row.response if row.status_code not in (None, 200) else None)
-    if not isinstance(error, dict):
-        return "", answers.text_of(error) if error else ""
+    error = row.failure or (row.response if row.status_code not in (None, 200) else None) or {}
+    if not error:
+        return "", ""
     message = error.get("message")
     return str(error.get("code") or ""), message if isinstance(message, str) else answers.text_of(error)
 
@@ -195,22 +197,13 @@ def one(batch_id: str, line: int) -> ResponseReturnValue:
         prompt=answers.prompt(row.body),
         parameters=answers.parameters(row.body),
         choices=texts,
-        usage=_usage(row),
+        usage=responses.usage(row.response),
         scores=_scores(context, batch, row.custom_id) if batch.status in TERMINAL else {},
         json={
             name: _shown(content) for name, content in (("request", lines.request), ("answer", lines.answer)) if content
         },
         **_common(batch),
     )
-
-
-def _usage(row: ResultRow) -> dict[str, Any]:
-    usage = (row.response or {}).get("usage")
-    if not isinstance(usage, dict):
-        return {}
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return {"input": usage.get("prompt_tokens"), "output": usage.get("completion_tokens"), "cached": cached}
 
 
 def _shown(content: bytes) -> str | None:

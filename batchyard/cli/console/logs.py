@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from batchyard import durations
+from batchyard import durations, output_lines
 from batchyard.cli import completion
 from batchyard.cli.console.records import changes
 from batchyard.cli.options import connect, data_option, load_settings
@@ -221,8 +221,7 @@ def _errors(server: ApiClient, work: _Work) -> list[dict[str, Any]]:
     lines = (line for file_id in files for line in server.lines(file_id))
     for line in itertools.islice(lines, MAX_ERRORS):
         answer = json.loads(line)
-        error = answer["error"] or ((answer["response"] or {}).get("body") or {}).get("error") or {}
-        code = str(error.get("code") or error.get("type"))
+        code, message = output_lines.reason(answer)
         counts[code] += 1
-        examples.setdefault(code, {"example": answer["custom_id"], "message": error.get("message")})
+        examples.setdefault(code, {"example": answer["custom_id"], "message": message or None})
     return [{"code": code, "count": count, **examples[code]} for code, count in counts.most_common()]

@@ -14,6 +14,7 @@ import aiohttp
 import orjson
 
 from batchyard import __version__
+from batchyard.responses import Fault
 from inference.engine import EngineAnswer, refusal_code
 from inference.engines.openai.endpoints import Endpoint
 
@@ -22,6 +23,9 @@ PROBE_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 4.0
 """Less than the 5 s of uvicorn (vLLM, SGLang): reusing a connection as the server closes it fails a request."""
 MAX_RESPONSE_BYTES = 256 * 2**20
+MAX_QUOTED = 300
+"""Bytes of a response that an error quotes."""
+BAD_GATEWAY = 502
 NO_SUCH_ROUTE = (404, 405, 501)
 MISCONFIGURED = (*range(300, 400), 401, 403, 404, 405)
 """Statuses that show a wrong URL, key or model, whatever the request."""
@@ -122,20 +126,30 @@ class EndpointClient:
             raise NoReply(error) from error
 
 
-def refused(reply: EndpointReply) -> EngineAnswer:
+def refused(status: int, data: bytes) -> EngineAnswer:
     """Return an endpoint's error response in OpenAI's form, with the endpoint's message."""
-    body = json_object(reply.data)
+    body = json_object(data)
     error = body.get("error", body)
     if not isinstance(error, dict):
         error = {"message": error}
-    message = error.get("message") or error.get("detail") or reply.data[:1000].decode(errors="replace")
+    message = error.get("message") or error.get("detail") or data[:1000].decode(errors="replace")
     if not isinstance(message, str):
         message = orjson.dumps(message).decode()
     # Some servers have a number as code (vLLM: the status again), which OpenAI's clients do not accept.
     details = {key: error[key] for key in ("type", "param", "code") if isinstance(error.get(key), str)}
-    answer = EngineAnswer.refused(message or described(reply.status), code=refusal_code(message), status=reply.status)
+    answer = EngineAnswer.refused(message or described(status), code=refusal_code(message), status=status)
     assert answer.body is not None
-    return EngineAnswer(reply.status, {"error": {**answer.body["error"], **details}})
+    return EngineAnswer(status, {"error": {**answer.body["error"], **details}})
+
+
+def no_answer(url: str, data: bytes, fault: Fault) -> EngineAnswer:
+    """Return the error of a response with status 200 that is no answer: the endpoint's, or what is wrong with it."""
+    if fault.error:
+        return refused(fault.status or BAD_GATEWAY, orjson.dumps({"error": fault.error}))
+    text = " ".join(data[:MAX_QUOTED].decode(errors="replace").split()) or "an empty body"
+    return EngineAnswer.failed(
+        "invalid_response", f"endpoint {url}: HTTP 200 without an answer: {fault.message}: {text}"
+    )
 
 
 def json_object(data: bytes) -> dict[str, Any]:

@@ -19,9 +19,10 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from batchyard import retry_after
+from batchyard import responses, retry_after
 from batchyard.backoff import Backoff
 from batchyard.errors import EngineStartError
+from batchyard.failures import accounts
 from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer
 from inference.engines.openai.client import (
@@ -32,6 +33,7 @@ from inference.engines.openai.client import (
     ProbeFailed,
     described,
     json_object,
+    no_answer,
     refused,
 )
 from inference.engines.openai.discovery import DiscoveredServer, Folder
@@ -101,6 +103,11 @@ class OpenAIArguments(BaseModel):
         if not folder.is_absolute():
             raise PydanticCustomError("path", "write an absolute path: engines have working folders of their own")
         return folder
+
+
+def _is_of_account(answer: EngineAnswer) -> bool:
+    """True for an error that every request of this key would get, at once and at any later attempt."""
+    return answer.body is not None and accounts.refused(answer.status_code, answer.body["error"])
 
 
 @dataclass(frozen=True)
@@ -286,20 +293,20 @@ class OpenAI(Engine):
         """Record a reply at its endpoint, and return its meaning for the request."""
         now, status, reason = time.monotonic(), reply.status, described(reply.status)
         if status == 200:
-            body = json_object(reply.data)
-            if "choices" in body or "data" in body:
-                endpoint.answered(now, began, beside)
-                self._served_at = now
-                return EngineAnswer(200, {**body, "model": self.spec.name})
-            endpoint.failed(now, "HTTP 200 without an answer")
-            return self._failure(endpoint, "HTTP 200 without an answer")
-        if status in MISCONFIGURED:
-            endpoint.failed(now, reason, fatal=True)
-            return FailedAttempt(None)
+            return self._received(endpoint, began, beside, reply.data)
+        refusal = refused(status, reply.data)
+        if status in MISCONFIGURED or _is_of_account(refusal):
+            if any(other.usable for other in self._endpoints.values() if other is not endpoint):
+                endpoint.failed(now, reason, fatal=True)
+                return FailedAttempt(None)
+            # It may be this request's alone, and no other endpoint would answer it. So the others are asked as well.
+            endpoint.responded(now)
+            self._served_at = now
+            return refusal
         if 400 <= status < 500 and status not in AGAIN:
             endpoint.responded(now)
             self._served_at = now
-            return refused(reply)
+            return refusal
         if status in OVERLOADED or status in TOO_SLOW:
             endpoint.overloaded(now, began, reason)
         if status != 429:
@@ -308,7 +315,32 @@ class OpenAI(Engine):
         if pause:
             endpoint.pause(now, pause)
             asyncio.get_running_loop().call_later(pause, self._slots.hand_out)
-        return FailedAttempt(None if status in OVERLOADED else refused(reply))
+        return FailedAttempt(None if status in OVERLOADED else refusal)
+
+    def _received(self, endpoint: Endpoint, began: float, beside: int, data: bytes) -> EngineAnswer | FailedAttempt:
+        """Record a response with status 200, and return its meaning for the request."""
+        now, body = time.monotonic(), json_object(data)
+        fault = responses.fault(body or None)
+        if fault is None:
+            endpoint.answered(now, began, beside)
+            self._served_at = now
+            return EngineAnswer(200, self._renamed(body))
+        if body:  # no fault of the endpoint: its model has no answer to this prompt
+            endpoint.responded(now)
+            self._served_at = now
+        else:
+            endpoint.failed(now, "HTTP 200 without an answer")
+        answer = no_answer(endpoint.url, data, fault)
+        final = fault.status is not None and fault.status < 500 and fault.status not in AGAIN
+        return answer if final or _is_of_account(answer) else FailedAttempt(answer)
+
+    def _renamed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a response under our name of the model, with that of the endpoint beside it."""
+        served = body.get("model")
+        extension = body.get("batchyard") if isinstance(body.get("batchyard"), dict) else {}
+        if isinstance(served, str) and served != self.spec.name:
+            body = {**body, "batchyard": {**extension, "served_model": served}}
+        return {**body, "model": self.spec.name}
 
     def _failure(self, endpoint: Endpoint, reason: str) -> FailedAttempt:
         return FailedAttempt(EngineAnswer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from batchyard import output_lines
+from batchyard import output_lines, responses
 from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
@@ -214,12 +214,14 @@ def _sampling_params(params: Any) -> dict[str, Any]:
 def _columns(custom_id: str, answer: EngineAnswer) -> dict[str, Any]:
     """An answer as the columns of `answers.ANSWERS`, without the line number."""
     body = None if answer.body is None else orjson.dumps(answer.body)
-    usage: dict[str, Any] = answer.body["usage"] if answer.status_code == 200 and answer.body else {}
+    usage = responses.usage(answer.body) if answer.status_code == 200 else responses.Usage()
     return {
         "ok": answer.status_code == 200,
         "answer": output_lines.line(custom_id, answer.status_code, body, answer.error),
-        "input_tokens": usage.get("prompt_tokens") or 0,
-        "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-        "output_tokens": usage.get("completion_tokens") or 0,
+        "input_tokens": usage.input_tokens or 0,
+        "cached_tokens": usage.cached_tokens or 0,
+        "output_tokens": usage.output_tokens or 0,
         "seconds": None,
+        "reasoning_tokens": usage.reasoning_tokens or 0,
+        "served_model": None,
     }

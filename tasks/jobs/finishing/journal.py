@@ -23,11 +23,11 @@ import pyarrow.parquet as pq
 
 from batchyard.recipes import Answer
 from batchyard.recipes.program import Request
+from recipes.answers import answer_of
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import asks, chunks, job_chunks, parquet
 from store.formats.spill import Spill
 from store.records import JobReply
-from tasks.jobs.intake.requests import answer_of
 from tasks.jobs.stage_records import StageRecords
 
 NAME = "journal.parquet"

@@ -1,4 +1,4 @@
-"""A recipe's requests as the core runs them, and the core's answers as a recipe is sent them."""
+"""A recipe's requests as the core runs them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from referencing.exceptions import Unresolvable
 
-from batchyard import output_lines
 from batchyard.models import ModelSpec
 from batchyard.recipes import Answer, Item
 from batchyard.recipes.program import Request
-from batchyard.wording import quoted
 from inference.engines import registry
-from recipes.gates import json_texts
 from tasks.intake.lines import LineError
 from tasks.intake.requests import Refusal, RequestChecker
-
-AGAIN = frozenset({408, 429})
-"""Statuses of answers that another attempt may better. So may 5xx."""
-NOT_AGAIN = frozenset({"engine_died", "engine_unavailable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,64 +104,3 @@ def _refused(message: str, code: str | None, param: str | None) -> Answer:
 def _digest(request: Request, body: Mapping[str, Any]) -> bytes:
     text = orjson.dumps([request.stage, request.endpoint, body], option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(text, digest_size=16).digest()
-
-
-def answer_of(output_line: str, seconds: float | None, request: Request) -> Answer:
-    """Return what a recipe is sent for an output line of the core."""
-    line = orjson.loads(output_line)
-    response = line.get("response") or {}
-    status, body = response.get("status_code"), response.get("body") or {}
-    common: dict[str, Any] = {
-        "status_code": status,
-        "seconds": seconds,
-        "seed": request.seed,
-        "model": request.model,
-    }
-    if status != 200:
-        code, reason = output_lines.reason(line)
-        return Answer(ok=False, error={"code": code, "message": reason}, **common)
-    usage = body.get("usage") or {}
-    choice = (body.get("choices") or [{}])[0]
-    message = choice.get("message") or {}
-    text = message.get("content") if "message" in choice else choice.get("text")
-    extra = {
-        "logprobs": choice.get("logprobs"),
-        "token_ids": choice.get("token_ids"),
-        "tool_calls": message.get("tool_calls") or None,
-        "data": body.get("data"),
-    }
-    common |= {
-        "finish_reason": choice.get("finish_reason"),
-        "input_tokens": usage.get("prompt_tokens") or 0,
-        "output_tokens": usage.get("completion_tokens") or 0,
-        "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-    }
-    violation = _violation(request.structure, text or "")
-    if violation is not None:
-        message = f"{violation} The answer: {quoted(text or '')}, finish_reason {common['finish_reason']}."
-        return Answer(ok=False, error={"code": "structured_output_violated", "message": message}, **common)
-    return Answer(
-        ok=True, text=text or "", extra={name: value for name, value in extra.items() if value is not None}, **common
-    )
-
-
-def _violation(structure: Mapping[str, Any], text: str) -> str | None:
-    """Return how a text breaks the requested `json` or `choice`, if it does."""
-    if "choice" in structure and text not in structure["choice"]:
-        return "The answer is none of the choices."
-    if "json" in structure:
-        item = Item(0, "", {})
-        try:
-            failure = json_texts.is_json(text, item, structure["json"])
-        except (ValueError, Unresolvable):  # a schema that an engine may take, and the gate does not
-            failure = json_texts.is_json(text, item)
-        return None if failure is None else failure.message
-    return None
-
-
-def may_better(answer: Answer) -> bool:
-    """True if the same request may have another outcome in another attempt."""
-    if answer.ok or answer.error is None or answer.error.get("code") in NOT_AGAIN:
-        return False
-    status = answer.status_code
-    return answer.error.get("code") == "request_timeout" or (status is not None and (status in AGAIN or status >= 500))

@@ -17,8 +17,9 @@ import orjson
 
 from batchyard.recipes import Answer, Check, Checked, Item, Reply, Score, Scored, Wait
 from batchyard.recipes.program import Chosen, Program, RecipeError, Request, Wants
+from recipes.answers import answer_of
 from store.formats.job_chunks import LIVE, RECIPE, WAITING
-from tasks.jobs.intake.requests import PreparedRequest, answer_of
+from tasks.jobs.intake.requests import PreparedRequest
 from tasks.jobs.running.programs import Outcome, Programs, recorded_outcome
 from tasks.jobs.running.records import NO_RECORDS, Change, Life, RecordedOutcome, Records, Uncommitted
 from tasks.jobs.running.turns import Turns, outlook

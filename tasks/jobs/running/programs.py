@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from batchyard.recipes import Answer, Check, Checked, FlowRecipe, Item, Options, Peer, Reply, Score, Scored, Wait
 from batchyard.recipes.program import Chosen, Program, RecipeError, Request, Wants
-from tasks.jobs.intake.requests import PreparedRequest, answer_of, may_better
+from recipes.answers import answer_of, may_better
+from tasks.jobs.intake.requests import PreparedRequest
 from tasks.jobs.running.records import Issued, Records
 
 Outcome: TypeAlias = Answer | Scored | Checked | Reply | Chosen

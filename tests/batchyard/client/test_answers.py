@@ -44,8 +44,12 @@ def test_a_line_becomes_text_tokens_and_error() -> None:
     assert answers.read(line(good)) == RowAnswer("row-3", "yes", None, 7)
     cut = {"message": {"content": "ye"}, "finish_reason": "length"}
     assert answers.read(line(cut)) == RowAnswer("row-3", "ye", None, 7, truncated=True)
+    thinking = {"message": {"content": None, "reasoning": "let me see"}, "finish_reason": "length"}
+    assert answers.read(line(thinking)).error == (
+        "reasoning_only: The answer has reasoning only and no text (finish_reason length). Raise max_tokens."
+    )
     silent = {"message": {"content": None}, "finish_reason": "tool_calls"}
-    assert answers.read(line(silent)).error == "the answer has no text (finish_reason tool_calls)"
+    assert answers.read(line(silent)).error == "empty_answer: The answer has no text (finish_reason tool_calls)."
     refused = line(None, 400, {"code": "too_long", "message": "Too long."})
     assert answers.read(refused) == RowAnswer("row-3", None, "too_long: Too long.", None)
     (unanswered,) = output_lines.unanswered([4], ["row-3"], "batch_expired", "It expired.")

@@ -12,15 +12,27 @@ from inference.residents.replies import CLOSED, ENGINE_DIED, MOST_TOKENS, Engine
 
 
 def test_a_reply_has_the_body_as_json_and_the_tokens_of_its_usage() -> None:
-    usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
-    reply = EngineReply.of(EngineAnswer(200, {"choices": [], "usage": usage}), 0.5)
-    assert json.loads(reply.body or b"") == {"choices": [], "usage": usage}
-    assert reply[2:] == (None, 7, 4, 3, 0.5)
+    usage = {
+        "prompt_tokens": 7,
+        "completion_tokens": 3,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    body = {"choices": [{"text": "yes"}], "usage": usage, "batchyard": {"served_model": "theirs"}}
+    reply = EngineReply.of(EngineAnswer(200, body), 0.5)
+    assert json.loads(reply.body or b"") == body
+    assert reply[2:] == (None, 7, 4, 3, 0.5, 2, "theirs")
+
+
+@pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [None]}, {"error": {"message": "bug"}}])
+def test_a_body_that_is_no_answer_is_an_error_whatever_its_status(body: dict[str, Any]) -> None:
+    reply = EngineReply.of(EngineAnswer(200, body), 0.5)
+    assert (reply.status_code, reply.body, (reply.error or {})["code"]) == (None, None, "invalid_response")
 
 
 @pytest.mark.parametrize("usage", [None, "many", [], {"prompt_tokens": -1}, {"prompt_tokens": MOST_TOKENS + 1}])
 def test_a_usage_that_is_none_counts_no_tokens(usage: Any) -> None:
-    reply = EngineReply.of(EngineAnswer(200, {"usage": usage}), 0.5)
+    reply = EngineReply.of(EngineAnswer(200, {"choices": [{"text": "yes"}], "usage": usage}), 0.5)
     assert (reply.input_tokens, reply.cached_tokens, reply.output_tokens) == (0, 0, 0)
 
 

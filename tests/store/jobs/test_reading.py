@@ -24,7 +24,7 @@ def test_tokens_of_children_count_for_their_job_and_for_themselves(database: Dat
             session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
         ids = [parent.id, child.id, other.id]
         assert reading.usage(session, ids) == dict(
-            zip(ids, [Tokens(11, 0, 22), Tokens(10, 0, 20), NO_TOKENS], strict=True)
+            zip(ids, [Tokens(11, 0, 22, 0), Tokens(10, 0, 20, 0), NO_TOKENS], strict=True)
         )
         assert reading.children(session, ids) == {parent.id: [child.id], child.id: [], other.id: []}
 

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import orjson
 import pyarrow as pa
 import pytest
 from sqlalchemy import select, update
 
+from batchyard import output_lines
 from batchyard.errors import EngineDied, EngineError, EngineStartError, GpuBusy, UnavailableError
 from batchyard.models import ModelSpec
 from store import batches, holds, segments
@@ -375,6 +377,59 @@ def test_a_held_batch_completes_once_its_engine_starts(
     assert custom_ids(context, batch) == ["r1", "r2", "r3", "r4", "r5"]
     with context.database.read() as session:
         assert session.scalars(select(Hold)).all() == []
+
+
+def refused_account(lines: list[int]) -> pa.Table:
+    """Answers of an endpoint whose quota is used up."""
+    error = {"error": {"message": "Your quota is used up; see your plan.", "code": "insufficient_quota"}}
+    table = answers(lines, failed=dict.fromkeys(lines, "insufficient_quota"))
+    texts = [output_lines.line(f"r{line}", 429, orjson.dumps(error), None) for line in lines]
+    return table.set_column(table.schema.get_field_index("answer"), "answer", pa.array(texts))
+
+
+def test_a_batch_whose_every_request_is_refused_for_the_accounts_sake_is_held_with_the_endpoints_reason(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    engine.run = lambda lines: iter([refused_account(lines[:2]), refused_account(lines[2:])])
+    for attempt in (1, 2):
+        assert run(context, batch)
+        assert custom_ids(context, batch) == []
+        with context.database.write() as session:
+            (entry,) = session.scalars(select(Hold))
+            assert entry.reason == "Its endpoints refuse every request: Your quota is used up; see your plan."
+            assert entry.attempts == attempt, "a start that works does not end the hold"
+            entry.retry_at = 0.0
+    engine.run = lambda lines: iter([answers(lines)])
+    assert run(context, batch)
+    assert reload(context.database, batch).completed == 5
+    with context.database.read() as session:
+        assert session.scalars(select(Hold)).all() == []
+
+
+def test_some_requests_that_are_refused_for_the_accounts_sake_have_that_error(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    engine.run = lambda lines: iter([refused_account(lines[:2]), answers(lines[2:])])
+    assert run(context, batch)
+    batch = reload(context.database, batch)
+    assert (batch.completed, batch.failed) == (3, 2)
+    with context.database.read() as session:
+        assert session.scalars(select(Hold)).all() == []
+
+
+def test_what_endpoints_call_the_model_and_its_reasoning_stand_in_the_record(
+    context: AppContext, batch: Batch, engine: DirectedEngine
+) -> None:
+    def reasoning(lines: list[int]) -> Iterator[pa.Table]:
+        table = answers(lines)
+        for name, value in (("reasoning_tokens", 60), ("served_model", "theirs-2026-08-06")):
+            table = table.set_column(table.schema.get_field_index(name), name, pa.array([value] * len(lines)))
+        yield table
+
+    engine.run = reasoning
+    assert run(context, batch)
+    assert reload(context.database, batch).reasoning_tokens == 300
+    assert the_segment(context.database, batch).engine == engine.versions | {"served_model": "theirs-2026-08-06"}
 
 
 def test_an_engine_that_answers_ends_the_hold_that_another_start_has_caused(

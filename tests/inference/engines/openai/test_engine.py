@@ -167,6 +167,93 @@ def test_a_request_that_fails_each_time_is_answered_with_the_last_failure() -> N
     assert len(server.asked) == 5
 
 
+def _completion(**values: Any) -> Reply:
+    return Reply(body=json.dumps({"id": "1", "model": "theirs-2026-08-06", **values}).encode())
+
+
+FAILED_CHOICE = {
+    "index": 0,
+    "finish_reason": "error",
+    "error": {"code": 502, "message": "Upstream error"},
+    "message": {"content": ""},
+}
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (_completion(choices=[]), "choices is an empty list"),
+        (_completion(choices=None), "choices is null"),
+        (_completion(choices=[None]), "choices[0] is null"),
+        (_completion(choices=[FAILED_CHOICE]), "Upstream error"),
+        (_completion(error={"message": "worker lost", "type": "server_error"}), "worker lost"),
+        (Reply(body=b""), "an empty body"),
+        (Reply(body=b"<html>Sign in</html>"), "<html>Sign in</html>"),
+        (Reply(body=b'{"choices": [{"message": {"cont'), '{"choices": [{"message": {"cont'),
+    ],
+)
+def test_a_response_with_status_200_that_is_no_answer_is_an_error_in_the_endpoints_words(
+    reply: Reply, says: str
+) -> None:
+    with serving(Server(always=reply)) as (server,):
+        (answer,) = ask(spec(server), "hello")
+    assert answer.status_code != 200
+    error = answer.error or (answer.body or {})["error"]
+    assert says in error["message"]
+    assert len(server.asked) == 5, "another attempt may have an answer"
+
+
+def test_a_prompt_that_gets_no_answer_harms_no_other() -> None:
+    with serving(Server()) as (server,):
+
+        def reply(body: dict[str, Any]) -> Reply:
+            server.asked.append((time.monotonic(), body))
+            return _completion(choices=[None]) if body["messages"][0]["content"] == "bad" else answer(body)
+
+        server.chosen = reply  # type: ignore[method-assign]
+        answers = ask(spec(server), "bad", *map(str, range(30)), "bad")
+        assert [one.status_code for one in answers].count(200) == 30
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (429, {"message": "Your quota is used up; see your plan.", "code": "insufficient_quota"}),
+        (401, {"message": "Incorrect API key provided.", "code": "invalid_api_key"}),
+        (402, {"message": "Add credits."}),
+        (403, {"message": "This model is not for you."}),
+        (404, {"message": "The model does not exist.", "code": "model_not_found"}),
+        (200, {"message": "Your credit balance is too low.", "code": 402}),
+    ],
+)
+def test_an_error_that_no_attempt_mends_is_the_answer_at_once(status: int, error: dict[str, Any]) -> None:
+    refusing = Server(always=Reply(status, body=json.dumps({"error": error}).encode()))
+    with serving(refusing) as (server,):
+        began = time.monotonic()
+        answers = ask(spec(server), *map(str, range(40)), request_timeout=30)
+    assert time.monotonic() - began < 10
+    assert {(one.status_code, (one.body or {})["error"]["message"]) for one in answers} == {
+        (402 if status == 200 else status, error["message"])
+    }
+    assert len(server.asked) == 40
+
+
+def test_a_quota_that_is_used_up_at_one_endpoint_is_there_at_another() -> None:
+    quota = json.dumps({"error": {"message": "used up", "code": "insufficient_quota"}}).encode()
+    with serving(Server(always=Reply(429, body=quota)), Server()) as servers:
+        answers = ask(spec(*servers), *map(str, range(40)))
+    assert [text_of(one) for one in answers] == list(map(str, range(40)))
+    assert 0 < len(servers[0].asked) < 40
+
+
+def test_the_endpoints_own_name_of_the_model_is_kept_beside_ours() -> None:
+    choice = {"index": 0, "message": {"content": "yes"}, "finish_reason": "stop"}
+    with serving(Server(always=_completion(choices=[choice]))) as (server,):
+        (answer,) = ask(spec(server), "hello")
+    assert answer.body is not None
+    assert (answer.body["model"], answer.body["batchyard"]) == ("ours", {"served_model": "theirs-2026-08-06"})
+
+
 def test_a_request_that_runs_too_long_times_out_and_the_others_are_answered() -> None:
     with serving(Server(latency=0.6), Server()) as servers:
         slow, *_ = servers

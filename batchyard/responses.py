@@ -1,0 +1,357 @@
+"""Response bodies of engines and endpoints: their texts, vectors, labels, scores and tokens.
+
+This is the one reader of them. It takes any JSON and never raises: what has another shape than OpenAI's, Anthropic's
+or vLLM's API gives is not there. `fault` says whether a body is an answer at all, before it is stored as one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+RESULTS = (
+    *("choices", "data", "output", "content", "results", "answers"),
+    *("embeddings", "tokens", "prompt", "text", "input_tokens"),
+)
+"""Keys of the results of all endpoints: each response has one of them."""
+_ELEMENTS = {"float32": (4, "f"), "float16": (2, "e"), "bfloat16": (2, "")}
+"""Bytes and `struct` format of the elements of packed vectors, by the request's `embed_dtype`."""
+
+
+class Fault(NamedTuple):
+    """Why a body is no answer.
+
+    Attributes:
+        message: in the words of the body's error, if it has one.
+        status: the HTTP status that the error names; None without one.
+        error: the error object in the body; empty if it has none.
+    """
+
+    message: str
+    status: int | None = None
+    error: Mapping[str, Any] = {}
+
+
+class NoText(NamedTuple):
+    """Why an output has no text: `refusal`, `content_filter`, `tool_call`, `reasoning_only` or `empty_answer`."""
+
+    code: str
+    message: str
+
+
+TOOL_CALL = NoText("tool_call", "The answer is a tool call and has no text.")
+
+
+class Usage(NamedTuple):
+    """Tokens as reported; None where the response does not tell."""
+
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """One of the outputs that a model has generated for a request.
+
+    Attributes:
+        text: None if it has none, see `no_text`. It may be empty.
+        reasoning: what a reasoning model thought before.
+        refusal: the model's words if it has refused.
+        tool_calls: as the response has them.
+    """
+
+    text: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: Sequence[Any] = ()
+    finish_reason: str | None = None
+    logprobs: Any = None
+    token_ids: Any = None
+
+    @property
+    def no_text(self) -> NoText | None:
+        """Why it has no text; None if it has one. A text may be empty if the output has nothing else."""
+        ended = f" (finish_reason {self.finish_reason})" if self.finish_reason else ""
+        if self.text:
+            return None
+        if self.refusal:
+            return NoText("refusal", f"The model refused: {self.refusal}")
+        if self.finish_reason == "content_filter":
+            return NoText("content_filter", "A content filter removed the answer.")
+        if self.tool_calls:
+            return TOOL_CALL
+        if self.reasoning:
+            remedy = " Raise max_tokens." if self.finish_reason == "length" else ""
+            return NoText("reasoning_only", f"The answer has reasoning only and no text{ended}.{remedy}")
+        return None if self.text is not None else NoText("empty_answer", f"The answer has no text{ended}.")
+
+
+def fault(body: Any) -> Fault | None:
+    """Return why the body of a response with status 200 is no answer; None if it is one."""
+    if not isinstance(body, Mapping):
+        return Fault("the body is no JSON object")
+    if body.get("error"):
+        return _reported(body["error"])
+    key = next((key for key in RESULTS if key in body), None)
+    if key is None:
+        return Fault(f"the body has none of {', '.join(RESULTS[:3])}, …")
+    results = body[key]
+    if key not in ("choices", "data", "output", "content", "results"):
+        return Fault(f"{key} is null") if results is None else None
+    if not isinstance(results, list) or not results:
+        # A model may end its turn in Messages and Responses without any content.
+        if key in ("content", "output") and isinstance(results, list):
+            return None
+        return Fault(f"{key} is {_kind(results)}")
+    for index, result in enumerate(results):
+        error = _of_result(key, f"{key}[{index}]", result)
+        if error is not None:
+            return error
+    return None
+
+
+def error(body: Any) -> Mapping[str, Any]:
+    """Return the error in the body of a response; a text is its message. Empty if it has none."""
+    reported = body.get("error") if isinstance(body, Mapping) else None
+    return reported if isinstance(reported, Mapping) else {"message": reported} if reported else {}
+
+
+def outputs(body: Any) -> list[Output]:
+    """Return what a model has generated: an output for each of `n`. Empty for embeddings, labels and scores."""
+    if not isinstance(body, Mapping):
+        return []
+    if isinstance(body.get("choices"), list):
+        return [_of_choice(choice) for choice in body["choices"] if isinstance(choice, Mapping)]
+    if isinstance(body.get("output"), list):
+        return [_of_output(body["output"], body)]
+    if isinstance(body.get("content"), list):
+        text, reasoning, refusal, calls = _of_parts(body["content"])
+        return [Output(text, reasoning, refusal, calls, _string(body.get("stop_reason")))]
+    if isinstance(body.get("prompt"), str):  # detokenize
+        return [Output(body["prompt"])]
+    return []
+
+
+def output(body: Any) -> Output:
+    """Return the first output; one without a text if there is none."""
+    return next(iter(outputs(body)), Output())
+
+
+def vectors(body: Any, request: Mapping[str, Any] | None = None) -> list[list[float]]:
+    """Return the vectors of embeddings and pooling in the order of the inputs, packed ones decoded.
+
+    Args:
+        request: the body of the request, whose `embed_dtype` and `endianness` say how vectors are packed.
+    """
+    found: list[list[float]] = []
+    for entry in _entries(body):
+        value = entry.get("embedding", entry.get("data"))
+        if isinstance(value, str):
+            value = _unpacked(value, request or {})
+        if isinstance(value, list):
+            found += [vector for vector in (value if _is_matrix(value) else [value]) if _is_vector(vector)]
+    return found
+
+
+def labels(body: Any) -> list[str]:
+    """Return the label of each input of a classification."""
+    return [entry["label"] for entry in _entries(body) if isinstance(entry.get("label"), str)]
+
+
+def scores(body: Any) -> list[float]:
+    """Return the scores of a request's documents or items in the order of the response."""
+    values = (entry.get("score", entry.get("relevance_score")) for entry in _entries(body))
+    return [float(value) for value in values if _is_number(value)]
+
+
+def usage(body: Any) -> Usage:
+    """Return the tokens that a response reports, under OpenAI's or Anthropic's names."""
+    reported = body.get("usage") if isinstance(body, Mapping) else None
+    if not isinstance(reported, Mapping):
+        return Usage()
+    details = [_mapping(reported.get(f"{name}_tokens_details")) for name in ("prompt", "input", "completion", "output")]
+    return Usage(
+        _count(reported, "prompt_tokens", "input_tokens"),
+        _count({**details[1], **details[0], **reported}, "cached_tokens", "cache_read_input_tokens"),
+        _count(reported, "completion_tokens", "output_tokens"),
+        _count({**details[3], **details[2]}, "reasoning_tokens"),
+        _count(reported, "total_tokens"),
+    )
+
+
+def served_model(body: Any) -> str | None:
+    """Return what an endpoint calls the model that answered; None if nothing stands beside our own name."""
+    extension = body.get("batchyard") if isinstance(body, Mapping) else None
+    return _string(_mapping(extension).get("served_model"))
+
+
+def _of_result(key: str, place: str, result: Any) -> Fault | None:
+    """Return why one of several results is none."""
+    if not isinstance(result, Mapping):
+        return Fault(f"{place} is {_kind(result)}")
+    if result.get("error"):
+        return _reported(result["error"])
+    if key == "data":
+        vector = result.get("embedding", result.get("data", ()))
+        return None if isinstance(vector, list | str | tuple) else Fault(f"{place} has no vector")
+    if key != "choices":
+        return None
+    if result.get("finish_reason") == "error":
+        return Fault(f"{place} ended with finish_reason error")
+    message = result.get("message")
+    if isinstance(message, Mapping):
+        content = message.get("content")
+        if content is None or isinstance(content, str | list):
+            return None
+        return Fault(f"{place}.message.content is {_kind(content)}")
+    return None if isinstance(result.get("text"), str) else Fault(f"{place} has neither a message nor a text")
+
+
+def _reported(error: Any) -> Fault:
+    """Return the fault that an error in a body reports."""
+    details = error if isinstance(error, Mapping) else {"message": error}
+    message = details.get("message") or details.get("detail") or error
+    status = next((value for name in ("code", "status") if _is_status(value := details.get(name))), None)
+    return Fault(message if isinstance(message, str) else _json(message), status and int(status), details)
+
+
+def _of_choice(choice: Mapping[str, Any]) -> Output:
+    message = choice.get("message")
+    message = message if isinstance(message, Mapping) else {"content": choice.get("text")}
+    content, text, reasoning, refusal = message.get("content"), None, None, None
+    if isinstance(content, list):
+        text, reasoning, refusal, _ = _of_parts(content)
+    elif isinstance(content, str):
+        text = content
+    calls = message.get("tool_calls")
+    if not calls and isinstance(message.get("function_call"), Mapping):
+        calls = [{"type": "function", "function": message["function_call"]}]
+    return Output(
+        text=text,
+        reasoning=_string(message.get("reasoning_content")) or _string(message.get("reasoning")) or reasoning,
+        refusal=_string(message.get("refusal")) or refusal,
+        tool_calls=calls if isinstance(calls, list) else (),
+        finish_reason=_string(choice.get("finish_reason")),
+        logprobs=choice.get("logprobs"),
+        token_ids=choice.get("token_ids"),
+    )
+
+
+def _of_output(items: Sequence[Any], body: Mapping[str, Any]) -> Output:
+    """Return the output of OpenAI's Responses: messages, reasoning and calls, one behind the other."""
+    parts: list[Any] = []
+    calls: list[Any] = []
+    for item in items:
+        kind = item.get("type") if isinstance(item, Mapping) else None
+        if kind == "reasoning":
+            pieces = [*_list(item.get("summary")), *_list(item.get("content"))]
+            parts += [{"type": "thinking", "thinking": _mapping(piece).get("text")} for piece in pieces]
+        elif isinstance(kind, str) and kind.endswith("_call"):
+            calls.append(item)
+        elif isinstance(item, Mapping):
+            parts += _list(item.get("content"))
+    text, reasoning, refusal, _ = _of_parts(parts)
+    reason = _mapping(body.get("incomplete_details")).get("reason") or body.get("status")
+    reason = {"max_output_tokens": "length", "completed": "stop"}.get(str(reason), reason)
+    return Output(text, reasoning, refusal, calls, _string(reason))
+
+
+def _of_parts(parts: Sequence[Any]) -> tuple[str | None, str | None, str | None, list[Any]]:
+    """Return text, reasoning, refusal and calls of a list of content parts."""
+    texts: dict[str, list[str]] = {"text": [], "thinking": [], "refusal": []}
+    calls = []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "tool_use":
+            calls.append(part)
+            continue
+        name = {"output_text": "text", "reasoning": "thinking"}.get(str(kind), str(kind))
+        value = part.get(name, part.get("text")) if isinstance(part, Mapping) and name in texts else None
+        if isinstance(value, list):  # Mistral: thinking is a list of parts
+            value = "".join(filter(None, (_string(_mapping(piece).get("text")) for piece in value)))
+        if isinstance(value, str):
+            texts[name].append(value)
+    text, reasoning, refusal = ("".join(pieces) if pieces else None for pieces in texts.values())
+    return text, reasoning, refusal, calls
+
+
+def _entries(body: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of `data` or `results`."""
+    if isinstance(body, Mapping):
+        values = body.get("data") if isinstance(body.get("data"), list) else body.get("results")
+        yield from (entry for entry in _list(values) if isinstance(entry, Mapping))
+
+
+def _unpacked(text: str, request: Mapping[str, Any]) -> list[float] | None:
+    """Return the vector that Base64 packs; None if it packs none."""
+    size, form = _ELEMENTS.get(str(request.get("embed_dtype") or "float32"), (0, ""))
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if not size or not raw or len(raw) % size:
+        return None
+    order = ">" if request.get("endianness") == "big" else "<"
+    if not form:  # a bfloat16 is the upper half of a float32
+        halves = [raw[at : at + 2] for at in range(0, len(raw), 2)]
+        raw = b"".join(half + b"\0\0" if order == ">" else b"\0\0" + half for half in halves)
+        size, form = 4, "f"
+    return list(struct.unpack(f"{order}{len(raw) // size}{form}", raw))
+
+
+def _is_matrix(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(row, list) for row in value)
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_number(element) for element in value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_status(value: Any) -> bool:
+    return (isinstance(value, int) or (isinstance(value, str) and value.isdecimal())) and 400 <= int(value) < 600
+
+
+def _count(values: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first of these that is a number of tokens."""
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _kind(value: Any) -> str:
+    """Return what a value is, in JSON's words."""
+    if value == []:
+        return "an empty list"
+    kinds = {type(None): "null", dict: "an object", list: "a list", str: "a text", bool: "a boolean"}
+    return kinds.get(type(value), "a number")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

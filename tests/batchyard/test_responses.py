@@ -1,0 +1,196 @@
+"""The reader of response bodies: what it finds in each shape, and that no JSON makes it raise."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard import responses
+from batchyard.responses import Usage
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+JSON = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+)
+
+
+def _object(*names: str, inner: st.SearchStrategy[Any] = JSON) -> st.SearchStrategy[Any]:
+    """An object that may have these keys, each with any JSON."""
+    return st.fixed_dictionaries({}, optional=dict.fromkeys(names, inner))
+
+
+PARTS = st.lists(_object("type", "text", "thinking", "content", "summary", inner=JSON | st.just("text")), max_size=3)
+MESSAGES = _object(
+    "content", "reasoning", "reasoning_content", "refusal", "tool_calls", "function_call", inner=JSON | PARTS
+)
+CHOICES = _object("message", "text", "error", "finish_reason", inner=JSON | MESSAGES)
+ENTRIES = _object("embedding", "data", "label", "score", inner=JSON | st.lists(st.floats()))
+BODIES = JSON | _object(
+    *("choices", "data", "output", "content", "results", "usage", "error", "incomplete_details", "prompt"),
+    inner=JSON | st.lists(JSON | CHOICES | ENTRIES, max_size=3) | PARTS,
+)
+
+
+@given(BODIES, _object("embed_dtype", "endianness"))
+def test_no_json_makes_the_reader_raise(body: Any, request: dict[str, Any]) -> None:
+    found = responses.fault(body)
+    assert found is None or (isinstance(found.message, str) and found.message)
+    for output in [*responses.outputs(body), responses.output(body)]:
+        assert output.text is None or isinstance(output.text, str)
+        assert output.text or output.text == "" or output.no_text is not None
+    responses.vectors(body, request)
+    responses.labels(body)
+    responses.scores(body)
+    assert all(tokens is None or tokens >= 0 for tokens in responses.usage(body))
+
+
+def _chat(finish_reason: str = "stop", **message: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", **message}}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (None, "the body is no JSON object"),
+        ([], "the body is no JSON object"),
+        ({}, "the body has none of choices, data, output, …"),
+        ({"choices": []}, "choices is an empty list"),
+        ({"choices": None}, "choices is null"),
+        ({"choices": [None]}, "choices[0] is null"),
+        ({"choices": [{"index": 0}]}, "choices[0] has neither a message nor a text"),
+        ({"choices": [*_chat(content="a")["choices"], None]}, "choices[1] is null"),
+        ({"choices": [{"message": None}]}, "choices[0] has neither a message nor a text"),
+        (_chat(content=3), "choices[0].message.content is a number"),
+        (_chat("error", content=""), "choices[0] ended with finish_reason error"),
+        ({"choices": [{"error": {"code": 502, "message": "Upstream error"}}]}, "Upstream error"),
+        ({"error": {"message": "no more", "code": "insufficient_quota"}}, "no more"),
+        ({"error": "no more"}, "no more"),
+        ({"data": []}, "data is an empty list"),
+        ({"data": [{"embedding": None}]}, "data[0] has no vector"),
+    ],
+)
+def test_a_body_that_is_no_answer_says_why(body: Any, message: str) -> None:
+    found = responses.fault(body)
+    assert found is not None and found.message == message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _chat(content="yes"),
+        _chat(content=""),
+        _chat("length", content=None, reasoning="let me see"),
+        _chat("tool_calls", content=None, tool_calls=[{"id": "c1"}]),
+        {"choices": [{"text": "yes"}], "error": None},
+        {"data": [{"embedding": [1.0]}]},
+        {"data": [{"embedding": "AACAPw=="}]},
+        {"data": [{"label": "late", "probs": [1.0]}]},
+        {"results": [{"index": 0, "relevance_score": 0.5}]},
+        {"output": [{"type": "message", "content": []}], "error": None},
+        {"content": [], "stop_reason": "end_turn"},
+        {"answers": {"late": {"yes": 0.9}}},
+        {"tokens": [1], "count": 1},
+        {"prompt": "hello"},
+        {"input_tokens": 3},
+    ],
+)
+def test_answers_of_every_endpoint_are_answers(body: dict[str, Any]) -> None:
+    assert responses.fault(body) is None
+
+
+def test_a_status_in_an_error_says_whether_another_attempt_may_help() -> None:
+    for code, status in ((502, 502), ("429", 429), ("bad", None), (7, None), (True, None)):
+        found = responses.fault({"error": {"code": code, "message": "no"}})
+        assert found is not None and found.status == status
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "message", "code"),
+    [
+        ("length", {"content": None, "reasoning": "let me see"}, "reasoning_only"),
+        ("length", {"content": "", "reasoning_content": "let me see"}, "reasoning_only"),
+        ("stop", {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}, "reasoning_only"),
+        ("stop", {"content": None, "refusal": "I will not."}, "refusal"),
+        ("stop", {"content": [{"type": "refusal", "refusal": "I will not."}]}, "refusal"),
+        ("content_filter", {"content": None}, "content_filter"),
+        ("content_filter", {"content": ""}, "content_filter"),
+        ("tool_calls", {"content": None, "tool_calls": [{"id": "c1"}]}, "tool_call"),
+        ("function_call", {"content": "", "function_call": {"name": "f", "arguments": "{}"}}, "tool_call"),
+        ("stop", {}, "empty_answer"),
+        ("stop", {"content": None}, "empty_answer"),
+        ("stop", {"content": ""}, None),
+        ("stop", {"content": "yes", "reasoning": "hm", "tool_calls": [{}]}, None),
+    ],
+)
+def test_an_output_without_text_says_why(finish_reason: str, message: dict[str, Any], code: str | None) -> None:
+    no_text = responses.output(_chat(finish_reason, **message)).no_text
+    assert (no_text and no_text.code) == code
+
+
+def test_texts_and_reasoning_are_found_in_each_apis_shape() -> None:
+    output = responses.output(_chat(content="yes", reasoning_content="hm"))
+    assert (output.text, output.reasoning, output.finish_reason) == ("yes", "hm", "stop")
+    assert responses.output({"choices": [{"text": "yes", "finish_reason": "length"}]}).text == "yes"
+    assert [one.text for one in responses.outputs({"choices": [{"text": "a"}, {"text": "b"}]})] == ["a", "b"]
+    messages = {
+        "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "yes"}],
+        "stop_reason": "x",
+    }
+    output = responses.output(messages)
+    assert (output.text, output.reasoning, output.finish_reason) == ("yes", "hm", "x")
+    output = responses.output(
+        {
+            "output": [
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+                {"type": "message", "content": [{"type": "output_text", "text": "yes"}]},
+                {"type": "function_call", "name": "f"},
+            ],
+            "status": "incomplete",
+            "incomplete_details": {"reason": "max_output_tokens"},
+        }
+    )
+    assert (output.text, output.reasoning, output.finish_reason) == ("yes", "hm", "length")
+    assert [call["name"] for call in output.tool_calls] == ["f"]
+
+
+def test_all_vectors_of_a_response_are_read_packed_ones_too() -> None:
+    vector = [1.0, -0.5, 0.25]
+
+    def packed(form: str) -> str:
+        return base64.b64encode(struct.pack(form, *vector)).decode()
+
+    listed = {"data": [{"embedding": vector}, {"embedding": packed("<3f")}]}
+    assert responses.vectors(listed) == [vector, vector]
+    assert responses.vectors({"data": [{"embedding": packed(">3f")}]}, {"endianness": "big"}) == [vector]
+    assert responses.vectors({"data": [{"embedding": packed("<3e")}]}, {"embed_dtype": "float16"}) == [vector]
+    half = base64.b64encode(b"".join(struct.pack("<f", value)[2:] for value in vector)).decode()
+    assert responses.vectors({"data": [{"embedding": half}]}, {"embed_dtype": "bfloat16"}) == [vector]
+    assert responses.vectors({"data": [{"data": [vector, vector]}]}) == [vector, vector]
+    assert responses.vectors({"data": [{"embedding": "no base64"}, {"embedding": ["a"]}]}) == []
+
+
+def test_labels_and_scores_are_those_of_the_entries() -> None:
+    assert responses.labels({"data": [{"label": "late"}, {"label": None}, {"label": "wet"}]}) == ["late", "wet"]
+    assert responses.scores({"data": [{"score": 0.5}]}) == [0.5]
+    assert responses.scores({"results": [{"relevance_score": 1}]}) == [1.0]
+
+
+def test_tokens_are_those_that_the_response_reports() -> None:
+    openai = {
+        "prompt_tokens": 7,
+        "completion_tokens": 64,
+        "total_tokens": 71,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 60},
+    }
+    assert responses.usage({"usage": openai}) == Usage(7, 4, 64, 60, 71)
+    anthropic = {"input_tokens": 7, "output_tokens": 5, "cache_read_input_tokens": 2}
+    assert responses.usage({"usage": anthropic}) == Usage(7, 2, 5, None, None)
+    of_responses = {"input_tokens": 1, "output_tokens": 2, "output_tokens_details": {"reasoning_tokens": 2}}
+    assert responses.usage({"usage": of_responses}).reasoning_tokens == 2
+    assert responses.usage({"usage": {"prompt_tokens": True, "completion_tokens": -1}}) == Usage()
