@@ -17,10 +17,18 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from batchyard.errors import RequestError
-from batchyard.wording import nearest
+from batchyard.wording import nearest, quoted
 
 # The first step back of `last`.
 _SPAN_SECONDS = 3600
+_FIELDS = {
+    "minute": "0-59",
+    "hour": "0-23",
+    "day-of-month": "1-31, L or LW",
+    "month": "1-12 or JAN-DEC",
+    "day-of-week": "0-7 or SUN-SAT",
+}
+_ATTRIBUTES = ("minutes", "hours", "days", "months", "weekdays")
 
 
 @dataclass(frozen=True)
@@ -64,10 +72,15 @@ def parse(expression: str, timezone: str) -> Cron:
     """Parse a cron expression of five fields and the name of an IANA time zone.
 
     Raises:
-        RequestError: one of them is invalid, or the expression has no time in the next 50 years.
+        RequestError: one of them is invalid, a step reaches no second value, or the expression has no time in the next
+            50 years.
     """
-    if len(expression.split()) != 5:
+    fields = expression.split()
+    if len(fields) != 5:
         raise _unusable("it has not five fields")
+    for index, field in enumerate(fields):
+        for term in field.split(","):
+            _check_term(index, term)
     cron = Cron(expression, _zone(timezone))
     try:
         if cron.next(int(datetime.now(UTC).timestamp())) is None:
@@ -75,6 +88,27 @@ def parse(expression: str, timezone: str) -> Cron:
     except (CronSimError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise _unusable(str(error)) from None
     return cron
+
+
+def _check_term(index: int, term: str) -> None:
+    """Raise RequestError for a term of a field that cannot be read, or whose step has no effect."""
+    name, values = list(_FIELDS.items())[index]
+    alone = ["*"] * 5
+    alone[index] = term
+    try:
+        reached = getattr(CronSim(" ".join(alone), datetime.now(UTC)), _ATTRIBUTES[index])
+    except (CronSimError, ValueError):  # ValueError: a number of thousands of digits
+        reason = f"the {name} {quoted(term)} is neither a value of {values}, nor a range that rises, nor a step"
+        raise _unusable(reason) from None
+    if "/" not in term:
+        return
+    different = {value % 7 if isinstance(value, int) and index == 4 else value for value in reached}
+    if len(different) == 1:
+        (value,) = different
+        raise _unusable(
+            f"the step of the {name} {quoted(term)} reaches no second value, so it would run at {name} {value} alone; "
+            f"write that, or a smaller step"
+        )
 
 
 def _unusable(reason: str) -> RequestError:

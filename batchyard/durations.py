@@ -28,6 +28,15 @@ def text(seconds: float) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
+def words(seconds: int) -> str:
+    """Write out seconds in the largest unit that leaves no rest: `10 minutes`, `7 days`, `90 minutes`."""
+    for name, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
+        if seconds % size == 0 and seconds >= size:
+            number = seconds // size
+            return f"{number} {name}{'' if number == 1 else 's'}"
+    return f"{seconds} seconds"
+
+
 def brief(seconds: float) -> str:
     """Format the seconds of one request, with two digits: `85 ms`, `1.2 s`, `45 s`, `3 min 20 s`."""
     if seconds < 0.0995:

@@ -49,6 +49,8 @@ WORDED = (
 )
 """Keywords of a schema that `wanted` puts into words."""
 _MISSING = "Field required"
+_KEY = "[key]"
+"""Step of pydantic's paths to a key instead of its value."""
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -130,9 +132,11 @@ def _wanted(document: Document, schema: Document) -> str:
     if schema.get("type") == "array":
         items = schema.get("items")
         return f"a list{_size(schema, 'Items', '')}" + (f" (each {wanted(document, items)})" if items else "")
-    bounds = [text.format(f"{schema[name]:g}") for name, text in _BOUNDS.items() if name in schema]
+    bounds = [text.format(_whole(schema[name])) for name, text in _BOUNDS.items() if name in schema]
     if schema.get("type") == "string" and "pattern" in schema:
         bounds.append(f"{_PATTERN} {schema['pattern']}")
+    if schema.get("type") == "object" and schema.get("minProperties"):
+        return "an object, not empty"
     kind = _TYPES.get(schema.get("type", ""), _ANYTHING)
     return ", ".join([kind + _size(schema, "Length", " characters"), *bounds])
 
@@ -199,9 +203,9 @@ def _path(values: Any, details: ErrorDetails) -> Path:
         if isinstance(value, str):  # a form's field with JSON in it
             value = _json(value)
         is_last = number == len(details["loc"]) and details["type"] in ("missing", "extra_forbidden")
-        if isinstance(value, Mapping) and (step in value or is_last):
+        if step == _KEY or (isinstance(value, Mapping) and (step in value or is_last)):
             path.append(step)
-            value = value.get(step)
+            value = value.get(step) if isinstance(value, Mapping) else None
         elif isinstance(value, list) and isinstance(step, int):
             path.append(step)
             value = value[step] if step < len(value) else None
@@ -250,7 +254,12 @@ def _words_of(kind: str) -> str | None:
 
 def _of_kind(details: ErrorDetails) -> str:
     if details["type"].endswith("too_short") and details.get("ctx", {}).get("min_length") == 1:
-        return "a list, not empty" if details["type"] == "too_short" else "a text, not empty"
+        field = details["ctx"].get("field_type")
+        return f"{'a text' if field is None else 'an object' if field == 'Dictionary' else 'a list'}, not empty"
     limits = details.get("ctx", {})
-    context = {name: f"{value:g}" if isinstance(value, float) else value for name, value in limits.items()}
+    context = {name: _whole(value) for name, value in limits.items()}
     return str(_words_of(details["type"])).format(**context)
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -16,6 +16,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchyard import output_lines
+from batchyard.tables.spreadsheets import harmless
 from results.filter import Filter
 from results.opening import open_rows
 from results.rows import Entry, Rows
@@ -27,8 +29,6 @@ from store.formats.results import ResultRow
 from store.records import Batch
 
 PIECE = 500
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Characters with which a cell begins that spreadsheets run as a formula."""
 COLUMNS = [field.name for field in SCHEMA if not pa.types.is_list(field.type)]
 """Of csv: a cell holds no list."""
 
@@ -71,7 +71,8 @@ def _merged(rows: Rows, chosen: Filter, retries: Sequence[Rows]) -> Iterator[Row
         custom_ids = retry.table["custom_id"].take(pa.array(places)).to_pylist()
         better.update(zip(custom_ids, ((retry, place) for place in places.tolist()), strict=True))
     for entry, raw in rows.each(chosen):
-        if entry.state != "succeeded" and (answered := better.get(entry.row.custom_id)):
+        is_valid = output_lines.invalid_line({"error": entry.row.error}) is None
+        if entry.state != "succeeded" and is_valid and (answered := better.get(entry.row.custom_id)):
             retry, place = answered
             (newer,) = retry.raw(np.array([place]))
             row = entry.row
@@ -99,12 +100,7 @@ def _csv(rows: Iterator[Rowed]) -> Iterator[bytes]:
         piece = list(itertools.islice(rows, PIECE))
         if not piece:
             return
-        writer.writerows({name: _harmless(value) for name, value in record(entry.row).items()} for entry, _ in piece)
-
-
-def _harmless(value: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+        writer.writerows({name: harmless(value) for name, value in record(entry.row).items()} for entry, _ in piece)
 
 
 class _Sink(io.RawIOBase):

@@ -44,6 +44,7 @@ class Options(BareOptions):
     seeds: Literal["derived", "none"] = Field("derived", description="`none` sends no seeds: another run differs")
     system: str | None = Field(None, description="System message of every request")
     template: str | None = Field(None, description="Prompt with columns in braces: `Translate {text}`")
+    null_values: list[str] = Field([], max_length=20, description="Cells of csv that count as empty, such as NA")
     limit: int | None = Field(None, ge=1, description="Only the first so many rows")
     shuffle: int | None = Field(None, description="Seed of a random order in which items begin")
     timeout: float | None = Field(None, gt=0, description="Most seconds of one request in its engine")

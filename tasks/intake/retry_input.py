@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import IO
-
 import orjson
 
 from batchyard import output_lines
@@ -61,20 +58,15 @@ def _select(context: AppContext, source_sha256: str, errors_sha256: str) -> Arti
         context.artifacts.open(errors_sha256) as errors,
         context.artifacts.create() as target,
     ):
-        custom_ids = _valid(errors)
-        next_id = next(custom_ids, None)
-        for raw in source:
-            if next_id is None:
+        answers = map(orjson.loads, errors)
+        answer = next(answers, None)
+        for number, raw in enumerate(source, 1):
+            if answer is None:
                 break
-            if raw.strip() and readable(raw)[0] == next_id:
+            invalid = output_lines.invalid_line(answer)  # it may have the custom_id of a valid line
+            if invalid == number:
+                answer = next(answers, None)
+            elif invalid is None and raw.strip() and readable(raw)[0] == answer["custom_id"]:
                 target.write(raw.rstrip(b"\r\n") + b"\n")
-                next_id = next(custom_ids, None)
+                answer = next(answers, None)
     return target
-
-
-def _valid(errors: IO[bytes]) -> Iterator[str]:
-    """Yield the custom_ids of an error file's lines that are about valid requests."""
-    for raw in errors:
-        answer = orjson.loads(raw)
-        if output_lines.invalid_line(answer) is None:
-            yield answer["custom_id"]

@@ -295,7 +295,7 @@ def check_window(settings: Settings, window: str) -> None:
     if window != "24h" and not settings.min_window <= durations.seconds(window) <= settings.max_window:
         raise RequestError(
             f"Invalid value for 'completion_window': {window}; supported are 24h and anything from "
-            f"{settings.min_window}s to {settings.max_window}s.",
+            f"{durations.words(settings.min_window)} to {durations.words(settings.max_window)}.",
             code="invalid_value",
             param="completion_window",
         )

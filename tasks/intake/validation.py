@@ -198,11 +198,11 @@ class Validator:
             requests += 1
             try:
                 request, body_json = parse_with_body(number, raw, self._max_line_bytes)
+                model = self._checker.check(self._endpoint, request)
                 if unique is not None:
                     unique.check(number, request)
-                elif isinstance(request.get("custom_id"), str):
+                else:
                     hashes.append(hash(request["custom_id"]))
-                model = self._checker.check(self._endpoint, request)
             except LineError as error:
                 entry = report.add(number, error)
                 if plan and self._skip_invalid:
@@ -258,17 +258,17 @@ class Validator:
         for number, raw in numbered_lines(source, self._max_line_bytes):
             try:
                 request = parse(number, raw, self._max_line_bytes)
-                try:
-                    unique.check(number, request)
-                except LineError as duplicate:
-                    self._checker.check(self._endpoint, request)
-                    report.add(number, duplicate)
+                self._checker.check(self._endpoint, request)
             except LineError:
-                continue  # it has an error already, and each line is reported once
+                continue  # it has an error already, and claims no id
+            try:
+                unique.check(number, request)
+            except LineError as duplicate:
+                report.add(number, duplicate)
 
 
 class _Unique:
-    """Finds repeated custom_ids. Keeps only the ids whose hash is `repeated`."""
+    """Finds repeated custom_ids of valid lines. Keeps only the ids whose hash is `repeated`."""
 
     def __init__(self, repeated: set[int]) -> None:
         self._repeated = repeated

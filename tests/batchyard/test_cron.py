@@ -109,3 +109,35 @@ def test_what_is_no_time_zone_is_refused_with_one_that_is_near(zone: str) -> Non
     with pytest.raises(RequestError, match=r"did you mean '.+'") as refused:
         cron.parse("* * * * *", zone)
     assert refused.value.param == "timezone"
+
+
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [
+        ("*/90 * * * *", "the step of the minute '*/90' reaches no second value, so it would run at minute 0 alone"),
+        ("*/60 * * * *", "minute 0 alone"),
+        ("5,10/55 * * * *", "the minute '10/55' reaches no second value, so it would run at minute 10 alone"),
+        ("0-10/15 * * * *", "minute 0 alone"),
+        ("0 */24 * * *", "hour 0 alone"),
+        ("0 0 */31 * *", "day-of-month 1 alone"),
+        ("0 0 1 */12 *", "month 1 alone"),
+        ("0 0 * * */7", "day-of-week 0 alone"),
+        ("50-10 * * * *", "the minute '50-10' is neither a value of 0-59, nor a range that rises"),
+        ("0 22-6 * * *", "the hour '22-6' is neither"),
+        ("0 0 * * FRI-MON", "the day-of-week 'FRI-MON' is neither a value of 0-7 or SUN-SAT"),
+        ("0 0 * FOO *", "the month 'FOO' is neither a value of 1-12 or JAN-DEC"),
+        ("0 0 32 * *", "the day-of-month '32' is neither"),
+        ("*/0 * * * *", "the minute '*/0' is neither"),
+        ("1,,2 * * * *", "the minute '' is neither"),
+        (f"{'9' * 5000} * * * *", "the minute '9999"),
+    ],
+)
+def test_a_field_that_does_not_do_what_it_says_is_refused_with_what_it_would_do(expression: str, says: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        cron.parse(expression, "UTC")
+    assert refused.value.param == "cron" and says in refused.value.message
+
+
+@pytest.mark.parametrize("expression", ["*/7 * * * *", "*/30 * * * *", "0 */7 * * *", "0 0 * * MON-FRI", "0 0 L * *"])
+def test_a_field_with_a_step_within_its_range_is_taken(expression: str) -> None:
+    assert cron.parse(expression, "UTC").next(SPRING) is not None

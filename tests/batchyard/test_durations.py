@@ -23,3 +23,18 @@ from batchyard import durations
 )
 def test_the_seconds_of_a_request_have_two_digits(seconds: float, text: str) -> None:
     assert durations.brief(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (600, "10 minutes"),
+        (604800, "7 days"),
+        (3600, "1 hour"),
+        (5400, "90 minutes"),
+        (1, "1 second"),
+        (0, "0 seconds"),
+    ],
+)
+def test_a_limit_is_written_out_in_the_largest_unit_that_fits(seconds: int, words: str) -> None:
+    assert durations.words(seconds) == words

@@ -177,7 +177,7 @@ def test_runs_are_listed_newest_first_and_page_by_page(
         ({"cron": "0 0 30 2 *"}, "cron", "Bad day-of-month"),
         ({"timezone": "Berlin"}, "timezone", "Europe/Berlin"),
         ({"timezone": "../../etc/passwd"}, "timezone", "did you mean"),
-        ({"name": ""}, "name", "at least 1"),
+        ({"name": ""}, "name", "a text, not empty"),
         ({"name": "a\nb"}, "name", "pattern"),
         ({"overlap": "queue"}, "overlap", "skip"),
         ({"catch_up": "some"}, "catch_up", "latest"),

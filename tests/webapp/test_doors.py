@@ -321,6 +321,22 @@ def test_a_job_has_as_many_items_as_a_one_column_table_has_lines(kind: str, clie
     assert client.post("/v1/jobs?dry_run=true", json=body).get_json()["items"] == 3
 
 
+@pytest.mark.parametrize("kind", [".csv", ".tsv.gz"])
+@pytest.mark.parametrize("way", ["start", "job"])
+def test_every_door_takes_what_counts_as_empty(
+    way: str, kind: str, client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "start":
+        file = (io.BytesIO(content(kind, "NA")), f"in{kind}")
+        form = {"model": "echo", "template": TEMPLATE, "null_values": '["NA"]', "file": file}
+        error = client.post("/start", data=form, content_type="multipart/form-data").get_json()["error"]
+        assert error["message"] == f"Line 2: {EMPTY}."
+    else:
+        monkeypatch.setitem(SCORED, "null_values", ["NA"])
+        messages = by_job(kind, "NA", client, context)
+        assert [EMPTY in message for message in messages] == [True, True]
+
+
 PNG = b"\x89PNG\r\n\x1a\n rest"
 PICTURE = {
     "type": "image_url",

@@ -59,11 +59,11 @@ def test_the_requests_of_each_stage_are_known_before_anything_runs(client: Flask
         ({"checks": ["containz:x"]}, "options.checks.0.gate", "Did you mean 'contains'?"),
         ({"checks": ["contains"]}, "options.checks.0.gate", "Gate 'contains' needs a text, not None."),
         ({"checks": ["is-json", "regex:("]}, "options.checks.1.gate", "is no regular expression of RE2: missing ): (."),
-        ({"checks": [{"gate": "is-json", "weight": 0}]}, "options.checks", "greater than 0"),
+        ({"checks": [{"gate": "is-json", "weight": 0}]}, "options.checks", "more than 0"),
         ({"agents": ["DEV", "ARCHITEKT"]}, "options.agents.1", "Did you mean 'ARCHITECT'?"),
         ({"judge": {"model": "eco", "allow_author": True}}, "options.judge.model", "Did you mean 'echo'?"),
         ({"judge": {"model": "echo"}}, "options.judge.model", "is the model of an agent"),
-        ({"rounds": 6}, "options.rounds", "less than or equal to 5"),
+        ({"rounds": 6}, "options.rounds", "at most 5"),
         ({"round": 1}, "options.round", "Did you mean 'options.rounds'?"),
     ],
 )

@@ -86,7 +86,7 @@ def test_with_a_threshold_another_reward_is_other_work(client: FlaskClient) -> N
         ({"reward": GRADER | {"type": "python"}}, "options.reward", "runs code of clients, which Batchyard does not"),
         ({"extract": "boxt"}, "options.extract", "Did you mean 'boxed'?"),
         ({"model": "eco"}, "options.model", "Did you mean 'echo'?"),
-        ({"n": 1025}, "options.n", "less than or equal to 1024"),
+        ({"n": 1025}, "options.n", "at most 1024"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place(

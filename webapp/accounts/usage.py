@@ -12,6 +12,7 @@ from typing import Any
 from flask import Blueprint, Response
 
 from batchyard import tariffs
+from batchyard.tables.spreadsheets import harmless
 from batchyard.tariffs import Amounts
 from store import keys, projects
 from store.accounting import budgets, usage
@@ -120,12 +121,7 @@ def as_csv(listed: Listed) -> Response:
     for line in listed.to_wire():
         names = [getattr(line, dimension) for dimension in listed.by]
         cost = (line.cost.amount, line.cost.currency) if line.cost else (None, None)
-        rows.writerow([*map(_harmless, names), *(getattr(line, name) for name in AMOUNTS), *cost])
+        rows.writerow([*map(harmless, names), *(getattr(line, name) for name in AMOUNTS), *cost])
     response = Response(text.getvalue(), mimetype="text/csv")
     response.headers["Content-Disposition"] = f"attachment; filename=usage-{listed.month}.csv"
     return response
-
-
-def _harmless(name: str | None) -> str | None:
-    """Return a name that no spreadsheet takes for a formula."""
-    return f"'{name}" if name and name[0] in "=+-@\t\r" else name

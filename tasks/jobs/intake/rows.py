@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import IO, Any, TypeAlias
 
@@ -30,12 +30,15 @@ class RowError(Exception):
         self.code = code
 
 
-def rows(file: IO[bytes], name: str, settings: Settings | None = None) -> Iterator[Columns | RowError]:
+def rows(
+    file: IO[bytes], name: str, settings: Settings | None = None, null_values: Collection[str] = ()
+) -> Iterator[Columns | RowError]:
     """Yield the columns of each row, or its error. Row 0 is the first; see `reading`.
 
     Args:
         name: the file's name, whose suffixes say format and compression.
         settings: its limits of a line, and of a compressed file's content.
+        null_values: cells of csv and tsv that are empty.
 
     Raises:
         RequestError: the file as a whole cannot be read.
@@ -47,7 +50,7 @@ def rows(file: IO[bytes], name: str, settings: Settings | None = None) -> Iterat
     max_line_bytes = reading.MAX_LINE_BYTES if settings is None else settings.max_line_bytes
     try:
         content = formats.decompressed(file, kind.compression, max_bytes)
-        for row in reading.rows(content, kind.format, max_line_bytes=max_line_bytes):
+        for row in reading.rows(content, kind.format, max_line_bytes=max_line_bytes, null_values=null_values):
             if row.problem is None:
                 yield row.values
             else:

@@ -113,7 +113,7 @@ class ItemChecker:
         """
         shuffled: list[tuple[int, str, bytes]] = []
         count = 0
-        for number, row in enumerate(rows(source, name, self._settings)):
+        for number, row in enumerate(self._rows(source, name)):
             if number >= self._limit:
                 if self._options.limit is None:
                     self._too_many()
@@ -141,6 +141,9 @@ class ItemChecker:
         has_messages = any(columns.get(name) is not None for name in ("messages", "prompt"))
         of_template = () if template is None else parsed(template).images
         return images.stored(columns, images.COLUMNS if has_messages else of_template)
+
+    def _rows(self, source: Any, name: str) -> Iterator[Mapping[str, Any] | RowError]:
+        return rows(source, name, self._settings, self._options.null_values)
 
     def check(self, items: items_file.Reader) -> int:
         """Add the error of each of these items to the report. Return their number."""
@@ -246,7 +249,7 @@ class ItemChecker:
         if not repeated:
             return
         source.seek(0)
-        for number, row in enumerate(rows(source, name, self._settings)):
+        for number, row in enumerate(self._rows(source, name)):
             if number >= self._limit:
                 return
             try:

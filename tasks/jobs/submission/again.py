@@ -20,7 +20,7 @@ from tasks.jobs.intake.drafts import JobDraft, configured, identify
 from tasks.jobs.kinds.registry import check, kind_of_job
 from tasks.steps import registry
 
-_CHOOSING = ("limit", "shuffle")
+_CHOOSING = ("limit", "shuffle", "null_values")
 """Options that choose among the rows of an input."""
 
 

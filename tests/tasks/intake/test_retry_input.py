@@ -83,3 +83,12 @@ def test_lines_that_are_no_requests_are_not_sent_again(context: AppContext, batc
         retry_input.write(context, batch(line("a"), skipped))
     retried = retry_input.write(context, batch(line("a") + line("b"), skipped + error("b")))
     assert context.artifacts.read(retried.sha256) == line("b")
+
+
+def test_a_retry_goes_by_line_where_a_refused_line_has_the_id_of_a_valid_one(
+    context: AppContext, batch: Callable[..., Batch]
+) -> None:
+    refused = [output_lines.invalid(number, "a", {"code": "invalid_json_line"}).encode() + b"\n" for number in (1, 4)]
+    source = line("a", "  ") + b"\n" + line("a") + line("a", "   ")
+    retried = retry_input.write(context, batch(source, refused[0] + error("a") + refused[1]))
+    assert context.artifacts.read(retried.sha256) == line("a")

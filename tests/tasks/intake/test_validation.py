@@ -224,12 +224,22 @@ def test_a_repeated_custom_id_is_reported_at_each_repeat(artifacts: Artifacts) -
     ]
 
 
-def test_a_line_that_repeats_an_id_and_has_an_error_of_its_own_is_reported_once(artifacts: Artifacts) -> None:
+def test_a_refused_line_claims_no_id_and_is_reported_once(artifacts: Artifacts) -> None:
     wrong = a_request("a", body={"model": "gpt-9"})
-    assert errors_of(joined(wrong, a_request("a"), wrong), artifacts) == [
+    assert errors_of(joined(wrong, a_request("a"), wrong, a_request("a")), artifacts) == [
         ("model_not_found", 1, "body.model"),
-        ("duplicate_custom_id", 2, "custom_id"),
         ("model_not_found", 3, "body.model"),
+        ("duplicate_custom_id", 4, "custom_id"),
+    ]
+
+
+def test_a_valid_line_runs_after_a_skipped_one_with_its_id(artifacts: Artifacts) -> None:
+    report = ValidationReport()
+    source = joined(a_request("a", body={"model": "gpt-9"}), a_request("a"), a_request("a"))
+    assert Validator(MODELS, CHAT, 1000, skip_invalid=True).run(io.BytesIO(source), None, report)
+    assert [(error["code"], error["line"]) for error in report.errors] == [
+        ("model_not_found", 1),
+        ("duplicate_custom_id", 3),
     ]
 
 

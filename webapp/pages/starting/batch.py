@@ -175,6 +175,8 @@ def _options() -> StartForm:
             values |= {name: fields[name] for name in _CHANGEABLE if fields.get(name, "").strip()}
     else:
         values |= forms.prompt_options(fields, *_OPTIONS)
+        if null_values := [text for part in fields.get("null_values", "").split(",") if (text := part.strip())]:
+            values["null_values"] = null_values
     options = validated(StartForm, values)
     submission.check_window(current_context().settings, options.completion_window)
     return options

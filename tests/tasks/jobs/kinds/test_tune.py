@@ -153,7 +153,7 @@ def test_only_administrators_start_one(tunes: Tunes, context: AppContext) -> Non
         ({"models": ["eco"]}, "options.models.0", "Did you mean 'echo'?"),
         ({"set": {"max_inflight": [1]}}, "options.set", "did you mean max_in_flight?"),
         ({"set": {"engine_args.slot": [4]}}, "options.set", "did you mean slots?"),
-        ({"set": {"engine_args.slots": [0]}}, "options.set", "greater than 0"),
+        ({"set": {"engine_args.slots": [0]}}, "options.set", "more than 0"),
         ({"set": {"replicas": [1, 1]}}, "options.set", "are one configuration"),
         ({"budget": "soon"}, "options.budget", "is no duration"),
         ({"options": {"sampling.max_token": 3}}, "options.options.sampling.max_token", "max_tokens"),

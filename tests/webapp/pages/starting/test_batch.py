@@ -47,6 +47,13 @@ def lines_of(context: AppContext, batch: Batch) -> list[dict[str, Any]]:
     return [json.loads(line) for line in context.artifacts.read(batch.input_sha256).splitlines()]
 
 
+def test_what_counts_as_empty_in_csv_is_said_in_the_form(client: FlaskClient) -> None:
+    table = {"format": "csv", "text": "text,n\nNA,1\nnull,2\nfine,3\n", "template": "{text}"}
+    refused = send(client, null_values=" NA, null", **table).get_data(as_text=True)
+    assert "Line 2: column text is empty" in html.unescape(refused)
+    assert send(client, **table).status_code == 303
+
+
 def test_all_that_the_form_offers_reaches_the_batch(client: FlaskClient, context: AppContext) -> None:
     answer = send(
         client,
