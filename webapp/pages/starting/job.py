@@ -116,7 +116,6 @@ def _page(
         offered=offered if chosen is None or chosen in offered else [chosen, *offered],
         examples=examples.inputs(),
         upload_name=upload.filename if upload else None,
-        head_bytes=preview.HEAD_BYTES,
         max_bytes=context.settings.max_file_bytes,
         **(variables or _outlook_variables(None)),
     )
@@ -131,6 +130,7 @@ def _outlook_variables(outlook: DryRun | None, whole: bool = True) -> dict[str, 
         "more_requests": max(0, len(requests) - asks.SHOWN),
         "least": Counter(stage for stage, _ in requests),
         "max_errors": _MAX_ERRORS,
+        "head_bytes": preview.HEAD_BYTES,
     }
 
 
@@ -155,6 +155,8 @@ def _sent(recipe: str) -> OptionForm:
 
 def _problem(error: RequestError, options: OptionForm) -> Problem:
     param = error.param or ""
+    if param.startswith("input"):
+        return Problem(error.message, "stored")
     if param.startswith("options"):
         return Problem(error.message, option_fields.field_of(options, param))
     return Problem.of(error)

@@ -22,7 +22,7 @@ NAMES = {"model": ["mini", "nano"], "reward": ["exact"], "gate": ["equals"], "re
 
 class Inner(NestedOptions):
     depth: int | None = Field(None, json_schema_extra=BASIC)
-    words: list[str] = []
+    words: list[str] = Field([])
 
 
 class Everything(Options):
@@ -32,8 +32,8 @@ class Everything(Options):
     number: float = Field(0.5, description="A number", json_schema_extra=BASIC)
     switch: bool = True
     choice: Literal["one", "two"] = "one"
-    lines: list[str | dict[str, Any]] = []
-    mapping: dict[str, Any] = {}
+    lines: list[str | dict[str, Any]] = Field([])
+    mapping: dict[str, Any] = Field({})
     either: str | dict[str, Any] | None = None
     inner: Inner = Inner()
     perhaps: Inner | None = None
