@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from batchyard.recipes import Answer, Ask, Flow, Item, Options, Result, recipe
+from batchyard.recipes import BASIC, Answer, Ask, Flow, Item, Options, Result, recipe
 from recipes.rollout.options import Sampling
 
 STAGE = "answer"
@@ -18,7 +18,9 @@ class FlatBatchOptions(Options):
     model_config = ConfigDict(title="Batch")
 
     model: str = Field(description="Model that answers")
-    sampling: Sampling = Field(default_factory=Sampling, description="Temperature, top_p, max_tokens and the like")
+    sampling: Sampling = Field(
+        default_factory=Sampling, description="Temperature, top_p, max_tokens and the like", json_schema_extra=BASIC
+    )
     fresh: bool = Field(False, description="Compute each answer: none comes from the cache or from an equal request")
 
     @property

@@ -53,6 +53,7 @@ RECIPES: Registry[Recipe[Any] | RewardedRecipe] = Registry(
         "batch": "recipes.batch:batch",
         "experiment": "recipes.experiment.recipe:experiment",
         "panel": "recipes.panel.flow:panel",
+        "rank": "recipes.rank:rank",
         "refine": "recipes.refine.flow:refine",
         "rollout": "recipes.rollout.flow:rollout",
         "tune": "recipes.tune.recipe:tune",

@@ -17,7 +17,7 @@ from webapp.requests import current_context
 
 log = logging.getLogger(__name__)
 
-MAX_FORM_PARTS = 50
+MAX_FORM_PARTS = 200
 _BATCHES_ONLY = (
     "This server answers requests in batches. Write each as a line with the url '{0}', upload the file to /v1/files, "
     "and make a batch of it with POST /v1/batches; or send prompts to POST /start."

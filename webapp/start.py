@@ -16,6 +16,7 @@ from tasks.intake.inputs import InputOptions
 from tasks.intake.submission import Draft, NewInput
 from tasks.jobs.submission import creation as job_submission
 from tasks.jobs.submission.creation import JobRequest
+from tasks.scheduling.forecast import Forecast
 from webapp import batches, work
 from webapp.document import operation
 from webapp.files import uploaded
@@ -134,8 +135,18 @@ def make(options: Start, source: File | NewInput, idempotency: Idempotency = Non
     return batches.create_once(idempotency, lambda: _draft(options, source, title)).batch
 
 
+def forecast_of(options: Start, first_line: bytes, size: int) -> tuple[int, Forecast | None]:
+    """Return until when a batch of `size` bytes that begin with this line would have to be done, and its forecast."""
+    context, batch = current_context(), _batch(options)
+    return submission.due_if_created_now(context, batch), submission.forecast_of(context, batch, first_line, size)
+
+
 def _draft(options: Start, source: File | NewInput, title: str | None = None) -> Draft:
-    batch = Batch(
+    return submission.draft(current_context(), _batch(options, title), source)
+
+
+def _batch(options: Start, title: str | None = None) -> Batch:
+    return Batch(
         project_id=caller().project_id,
         endpoint=options.endpoint,
         completion_window=options.completion_window,
@@ -145,7 +156,6 @@ def _draft(options: Start, source: File | NewInput, title: str | None = None) ->
         on_invalid=options.on_invalid,
         priority=PRIORITIES[options.priority],
     )
-    return submission.draft(current_context(), batch, source)
 
 
 def _input(options: Start, file: tuple[ArtifactWriter, str] | None) -> NewInput:

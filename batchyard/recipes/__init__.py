@@ -27,11 +27,20 @@ from batchyard.recipes.kinds import (
     composite,
     recipe,
 )
-from batchyard.recipes.options import BareOptions, CompositeOptions, Judgement, NestedOptions, Options, is_judgement
+from batchyard.recipes.options import (
+    BASIC,
+    BareOptions,
+    CompositeOptions,
+    Judgement,
+    NestedOptions,
+    Options,
+    is_judgement,
+)
 from batchyard.recipes.outcomes import Answer, Checked, Failure, Reply, Result, Scored, State
 from batchyard.recipes.program import RecipeError, play
 
 __all__ = [
+    "BASIC",
     "CHAT",
     "Answer",
     "Ask",

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 T = TypeVar("T")
+
+BASIC: dict[str, JsonValue] = {"basic": True}
+"""The `json_schema_extra` of an option that forms show first. Options without a default are shown first anyway."""
 
 
 class _Judged:
@@ -43,9 +46,11 @@ class Options(BareOptions):
     retries: int = Field(2, ge=0, le=5, description="How often a request that failed for now is asked again")
     seeds: Literal["derived", "none"] = Field("derived", description="`none` sends no seeds: another run differs")
     system: str | None = Field(None, description="System message of every request")
-    template: str | None = Field(None, description="Prompt with columns in braces: `Translate {text}`")
+    template: str | None = Field(
+        None, description="Prompt with columns in braces: `Translate {text}`", json_schema_extra=BASIC
+    )
     null_values: list[str] = Field([], max_length=20, description="Cells of csv that count as empty, such as NA")
-    limit: int | None = Field(None, ge=1, description="Only the first so many rows")
+    limit: int | None = Field(None, ge=1, description="Only the first so many rows", json_schema_extra=BASIC)
     shuffle: int | None = Field(None, description="Seed of a random order in which items begin")
     timeout: float | None = Field(None, gt=0, description="Most seconds of one request in its engine")
     streaming: bool = Field(True, description="False: a stage begins when the stage before has ended")

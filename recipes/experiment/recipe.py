@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, create_model
 
 from batchyard import config
-from batchyard.recipes import Child, CompositeOptions, EndedItem, Judgement, Report, Results, composite
+from batchyard.recipes import BASIC, Child, CompositeOptions, EndedItem, Judgement, Report, Results, composite
 from batchyard.wording import nearest, quoted
 from recipes.experiment import children
 from recipes.experiment.comparison import Comparison, compare
@@ -29,7 +29,11 @@ Values = dict[str, Any]
 
 class _Experiment(CompositeOptions):
     recipe: str = Field(description="Recipe of the children")
-    options: Values = Field({}, description="Options of all children; keys may have dots, as in sampling.temperature")
+    options: Values = Field(
+        {},
+        description="Options of all children; keys may have dots, as in sampling.temperature",
+        json_schema_extra=BASIC,
+    )
     variants: dict[Variant, Values] = Field(
         min_length=1,
         description="{name: {option: value}}: what is different in each; keys may have dots",
@@ -37,8 +41,14 @@ class _Experiment(CompositeOptions):
     tiers: dict[str, str] = Field(
         {}, description="{name: model}: names that stand for models in the children's options"
     )
-    baseline: str | None = Field(None, description="Variant that the others are compared with")
-    repeats: int = Field(1, ge=1, le=MOST, description="Jobs of each variant; repeat r, from 0, has the seed + r")
+    baseline: str | None = Field(None, description="Variant that the others are compared with", json_schema_extra=BASIC)
+    repeats: int = Field(
+        1,
+        ge=1,
+        le=MOST,
+        description="Jobs of each variant; repeat r, from 0, has the seed + r",
+        json_schema_extra=BASIC,
+    )
     rounds: int = Field(1, ge=1, le=MOST, description="Jobs one after the other, each with an artifact of the last")
     round_input: str | None = Field(
         None, min_length=1, max_length=128, description="Artifact of a round's job that is the next one's input"

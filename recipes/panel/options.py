@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from batchyard.recipes import Judgement, NestedOptions, Options
+from batchyard.recipes import BASIC, Judgement, NestedOptions, Options
 from batchyard.wording import PLACE, nearest, quoted
 from recipes import extracts
 from recipes.gates import OF_ANSWERS, parse
@@ -109,12 +109,18 @@ class PanelOptions(Options):
     """The options of recipe panel."""
 
     agents: list[str | AgentOptions] = Field(
-        ["DEV", "QA", "ARCHITECT"], min_length=1, max_length=64, description="Roles, or {role, model, temperature}"
+        ["DEV", "QA", "ARCHITECT"],
+        min_length=1,
+        max_length=64,
+        description="Roles, or {role, model, temperature}",
+        json_schema_extra=BASIC,
     )
-    model: str | None = Field(None, description="Model of the agents that name none")
-    rounds: int = Field(1, ge=0, le=5, description="How often all proposals are criticised and revised")
+    model: str | None = Field(None, description="Model of the agents that name none", json_schema_extra=BASIC)
+    rounds: int = Field(
+        1, ge=0, le=5, description="How often all proposals are criticised and revised", json_schema_extra=BASIC
+    )
     temperature: float = Field(0.7, ge=0, le=MOST_TEMPERATURE, description="Temperature of the first agent")
-    max_tokens: int = Field(2048, ge=1, description="Most tokens of one answer")
+    max_tokens: int = Field(2048, ge=1, description="Most tokens of one answer", json_schema_extra=BASIC)
     timeout: float | None = Field(60, gt=0, description="Most seconds of one request in its engine")
     diversity: bool = Field(True, description="Agents after the first are told to differ, at 1.3 times the temperature")
     reviser: Literal["author", "critic"] = Field("author", description="Who revises a proposal")
@@ -123,9 +129,11 @@ class PanelOptions(Options):
     requirements: list[str] = Field([], description="What proposals have to meet")
     metadata: dict[str, Any] = Field({}, description="What else agents are to know")
     prompts: Prompts = Field(Prompts(), description="Texts of the messages, with places such as {task}")
-    judge: JudgeOptions | None = Field(None, description="A model that marks the proposals")
+    judge: JudgeOptions | None = Field(None, description="A model that marks the proposals", json_schema_extra=BASIC)
     notify: bool = Field(False, description="Send an event for each task to webhooks, for up to 1,000 tasks")
-    checks: Judgement[list[str | CheckOptions]] = Field([], description="Gates: `name:value` or {gate, value, weight}")
+    checks: Judgement[list[str | CheckOptions]] = Field(
+        [], description="Gates: `name:value` or {gate, value, weight}", json_schema_extra=BASIC
+    )
     extract: Judgement[str | None] = Field(None, description="What of a proposal is its answer, such as last_number")
 
     @field_validator("checks")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from batchyard.recipes import NestedOptions, Options
+from batchyard.recipes import BASIC, NestedOptions, Options
 from recipes.gates import parse
 from recipes.refine.policy import Rules
 from recipes.refine.votes import Strategy
@@ -110,14 +110,17 @@ class Refine(Options):
         Field(min_length=1, max_length=16, description="Models in the order in which they try")
     )
     gates: list[Annotated[GateOptions, BeforeValidator(_gate, json_schema_input_type=str | GateOptions)]] = Field(
-        [], max_length=32, description="What answers have to pass: `name:value` or {gate, value, category}"
+        [],
+        max_length=32,
+        description="What answers have to pass: `name:value` or {gate, value, category}",
+        json_schema_extra=BASIC,
     )
     mode: Literal["fail_fast", "comprehensive"] = Field(
         "fail_fast", description="After a failed gate the others are left out, or are checked, too"
     )
     reviewer: (
         Annotated[ReviewerOptions, BeforeValidator(_as("model"), json_schema_input_type=str | ReviewerOptions)] | None
-    ) = Field(None, description="Model that sees task and answer alone, and says PASS or FAIL")
+    ) = Field(None, description="Model that sees task and answer alone, and says PASS or FAIL", json_schema_extra=BASIC)
     probes: float = Field(
         0.02, ge=0, le=1, description="Share of reviews after which the reviewer is tried, about 20 or more"
     )
@@ -125,7 +128,9 @@ class Refine(Options):
     policy: PolicyOptions = Field(PolicyOptions(), description="When an item goes to the next tier, or to a person")
     feedback: bool = Field(True, description="Tell the writer what was wrong; false where a gate knows the answer")
     prompts: Prompts = Field(Prompts(), description="What the writer is told after a failure")
-    sampling: Sampling = Field(Sampling(), description="Temperature, top_p, max_tokens and the like of the writers")
+    sampling: Sampling = Field(
+        Sampling(), description="Temperature, top_p, max_tokens and the like of the writers", json_schema_extra=BASIC
+    )
     structure: dict[Literal["json", "regex", "choice", "grammar"], Any] | None = Field(
         None, min_length=1, max_length=1, description="Hold answers to a form: one of json, regex, choice, grammar"
     )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from batchyard.recipes import Judgement, Options, field_of
+from batchyard.recipes import BASIC, Judgement, Options, field_of
 from recipes.rewards import graders
 
 GROUND_TRUTH = "reward_model.ground_truth"
@@ -19,11 +19,11 @@ class Sampling(BaseModel):
     """Sampling parameters of every request."""
 
     model_config = ConfigDict(extra="forbid")
-    temperature: float = Field(1.0, ge=0, le=100)
+    temperature: float = Field(1.0, ge=0, le=100, json_schema_extra=BASIC)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, json_schema_extra=BASIC)
     stop: str | list[str] | None = None
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
@@ -34,19 +34,33 @@ class Rollout(Options):
     """Options of `rollout`."""
 
     model: str = Field(description="Model that answers")
-    n: int = Field(1, ge=1, le=1024, description="Samples of each prompt, each a request with a seed of its own")
-    sampling: Sampling = Field(default_factory=Sampling, description="Temperature, top_p, max_tokens and the like")
-    ground_truth: str | None = Field(None, description=f"Column with the right answer, if it is not {GROUND_TRUTH}")
+    n: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Samples of each prompt, each a request with a seed of its own",
+        json_schema_extra=BASIC,
+    )
+    sampling: Sampling = Field(
+        default_factory=Sampling, description="Temperature, top_p, max_tokens and the like", json_schema_extra=BASIC
+    )
+    ground_truth: str | None = Field(
+        None, description=f"Column with the right answer, if it is not {GROUND_TRUTH}", json_schema_extra=BASIC
+    )
     threshold: float | None = Field(None, description="A prompt whose sample scores this is asked no more")
     wave: int = Field(4, ge=1, le=1024, description="With `threshold`: samples asked at once")
     logprobs: bool = Field(False, description="Keep the log-probability of each token")
     response_ids: bool = Field(False, description="Keep the ids of each response's tokens")
     step: int = Field(0, description="Training step, for `samples.jsonl`")
     reward: Judgement[str | dict[str, Any] | None] = Field(
-        None, description="Reward by name, a grader, or {data source: name}; default: that of the row's data source"
+        None,
+        description="Reward by name, a grader, or {data source: name}; default: that of the row's data source",
+        json_schema_extra=BASIC,
     )
     extract: Judgement[str | None] = Field(
-        None, description="What the reward gets of an answer: last_number, first_line, boxed, json:…, regex:…"
+        None,
+        description="What the reward gets of an answer: last_number, first_line, boxed, json:…, regex:…",
+        json_schema_extra=BASIC,
     )
     keep: Judgement[Literal["all", "best", "pairs"]] = Field(
         "all", description="`best` and `pairs` also write best.jsonl and preferences.jsonl"

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, 
 
 from batchyard import config, durations
 from batchyard.models import ModelSpec
-from batchyard.recipes import BareOptions, Judgement
+from batchyard.recipes import BASIC, BareOptions, Judgement
 from batchyard.wording import nearest, quoted
 from recipes.tune.slo import parse
 
@@ -77,9 +77,13 @@ class TuneOptions(BareOptions):
         "on the largest; in place of `batch` and `concurrency`",
     )
     batch: list[PositiveInt] = Field(
-        [], description="Requests at once: max_num_seqs of vLLM, batch_size of transformers, slots of echo"
+        [],
+        description="Requests at once: max_num_seqs of vLLM, batch_size of transformers, slots of echo",
+        json_schema_extra=BASIC,
     )
-    concurrency: list[PositiveInt] = Field([], description="Equal batches side by side; default: 1")
+    concurrency: list[PositiveInt] = Field(
+        [], description="Equal batches side by side; default: 1", json_schema_extra=BASIC
+    )
     set: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="{key of a model's entry: [values]}, as in engine_args.max_num_batched_tokens or replicas"
     )

@@ -33,6 +33,8 @@ class Preview:
         whole: True if the beginning is the whole input.
         errors: as in a batch's `errors.data`, with the input's line numbers.
         parts: what the beginning asks of each model.
+        first_line: the first request as a line of a batch file.
+        size: bytes of the beginning's requests.
     """
 
     requests: list[dict[str, Any]]
@@ -40,6 +42,8 @@ class Preview:
     whole: bool
     errors: list[dict[str, Any]]
     parts: Mapping[str, Part]
+    first_line: bytes = b""
+    size: int = 0
 
 
 def head(source: IO[bytes]) -> tuple[bytes, bool]:
@@ -72,7 +76,9 @@ def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bo
             continue  # the report has it
         if REFUSED not in request:
             requests.append(request)
-    return Preview(requests, len(lines), whole, report.errors, parts(endpoint, (raw for _, raw in lines)))
+    asked = parts(endpoint, (raw for _, raw in lines))
+    first_line = next((raw for _, raw in lines if asked), b"")
+    return Preview(requests, len(lines), whole, report.errors, asked, first_line, sum(len(raw) + 1 for _, raw in lines))
 
 
 def of_prompts(

@@ -87,6 +87,16 @@ def draft(context: AppContext, batch: Batch, source: File | NewInput) -> Draft:
     return Draft(batch, source, _outlook(context, batch, content.sha256, size))
 
 
+def forecast_of(context: AppContext, batch: Batch, first_line: bytes, size: int) -> Forecast | None:
+    """Return the forecast of a batch that would be created now, of `size` bytes that begin with this line."""
+    try:
+        outlook = _outlook_of(context, batch, first_line, size)
+    except Exception:
+        log.exception("preview not forecast")
+        return None
+    return None if outlook is None else outlook.forecast(due_if_created_now(context, batch))
+
+
 def submit(context: AppContext, session: Session, draft: Draft, idempotency: tuple[str, str] | None = None) -> Batch:
     """Create a batch if the limits allow it; `idempotency` as in `batches.create`.
 
@@ -214,22 +224,27 @@ def _outlook(context: AppContext, batch: Batch, sha256: str, size: int) -> Outlo
         # The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it
         # costs less than keeping the first line of every file.
         with context.artifacts.open(sha256) as source:
-            first = _first_request(context, batch.endpoint, source.readline(context.settings.max_line_bytes))
-        if first is None:
-            return None
-        spec, kind = first
-        with context.database.read() as session:
-            throughputs = speeds.throughputs(session, {spec.name: spec})
-            throughput = forecast.throughput_of(spec.name, kind, throughputs)
-            if throughput is None or not throughput.bytes_per_request:
-                return None
-            finish = expected_finish(session, batch.post_process, size / throughput.bytes_per_request)
-        engines = engine_status.known(context)
-        start = forecast.start_delay(spec.name, throughput, engines, time.time()) if engines else forecast.NOTHING
-        return Outlook(size, throughput, start, finish, deadlines.work_due(context, spec.name))
+            return _outlook_of(context, batch, source.readline(context.settings.max_line_bytes), size)
     except Exception:
         log.exception("new batch not forecast", extra={"sha256": sha256})
         return None
+
+
+def _outlook_of(context: AppContext, batch: Batch, first_line: bytes, size: int) -> Outlook | None:
+    """Return the outlook of a batch of `size` bytes that begin with this line; None if nothing like it was measured."""
+    first = _first_request(context, batch.endpoint, first_line)
+    if first is None:
+        return None
+    spec, kind = first
+    with context.database.read() as session:
+        throughputs = speeds.throughputs(session, {spec.name: spec})
+        throughput = forecast.throughput_of(spec.name, kind, throughputs)
+        if throughput is None or not throughput.bytes_per_request:
+            return None
+        finish = expected_finish(session, batch.post_process, size / throughput.bytes_per_request)
+    engines = engine_status.known(context)
+    start = forecast.start_delay(spec.name, throughput, engines, time.time()) if engines else forecast.NOTHING
+    return Outlook(size, throughput, start, finish, deadlines.work_due(context, spec.name))
 
 
 def _first_request(context: AppContext, endpoint: str, raw: bytes) -> tuple[ModelSpec, RequestClass] | None:

@@ -43,10 +43,20 @@ from tests.support.stacks import ROOT, RunningStack
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 
+CARDS = "tests/webapp/pages/starting/test_cards.py starts what it does from a card"
 # Shell that is not run here, by its document and first line, with the reason. Its syntax is checked: see below.
 NOT_RUN = {
     ("README.md", "make demo"): "installs; tests/system/test_demo.py runs what the demo runs",
     ("docs/quickstart.md", "make install"): "installs, and starts the stack that is running",
+    ("docs/start.md", ".venv/bin/batchyard submit examples/prompts.txt"): CARDS,
+    ("docs/start.md", ".venv/bin/batchyard map examples"): CARDS,
+    ("docs/start.md", ".venv/bin/batchyard rollout examples/rollout.jsonl -c examples/evaluate.yaml"): CARDS,
+    ("docs/start.md", ".venv/bin/batchyard rollout examples/rollout.jsonl -c examples/synthetic.yaml"): CARDS,
+    ("docs/start.md", ".venv/bin/batchyard submit examples/corpus.csv"): CARDS,
+    ("docs/start.md", ".venv/bin/batchyard rank"): CARDS,
+    ("docs/start.md", "make install"): "needs a GPU",
+    ("docs/start.md", ".venv/bin/batchyard up --host"): "starts the stack that is running",
+    ("docs/start.md", "export BATCHYARD_URL"): "needs another machine",
     ("docs/recipes.md", "batchyard panel examples/panel.jsonl"): "tests/system/test_panel.py runs a panel on a stack",
     ("docs/recipes.md", "batchyard panel tasks.jsonl"): "the same, with options in place of the file",
     ("docs/recipes.md", "batchyard tune examples"): "tests/system/test_tune.py runs one on a stack",
@@ -319,7 +329,7 @@ def test_the_commands_of_the_operations_page_back_up_and_restore(
 def test_models_files_in_the_documents_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_KEY", "secret")
     examples = [block for block in blocks("toml") if block.document != "docs/extending.md"]
-    assert len(examples) == 4
+    assert len(examples) == 6
     for block in examples:
         (tmp_path / "models.toml").write_text(block.text)
         assert catalog.load(tmp_path / "models.toml")

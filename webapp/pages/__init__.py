@@ -33,15 +33,17 @@ from webapp.pages import (
 )
 from webapp.pages.accounts import audit, keys, usage
 from webapp.pages.automation import schedules, webhooks
-from webapp.pages.starting import batch
+from webapp.pages.starting import batch, cards, job
 from webapp.requests import caller, current_context
 
 MODULES = (
-    *(sessions, overview, selection, compare, batches, rows, jobs, items, batch, files, models, schedules, webhooks),
+    *(sessions, overview, selection, compare, batches, rows, jobs, items, files, models, schedules, webhooks),
+    *(cards, batch, job),
     *(usage, keys, audit),
 )
 NAVIGATION = {
     "Batches and jobs": "pages.overview.show",
+    "Start": "pages.start.show",
     "New batch": "pages.new.show",
     "Files": "pages.files.show",
     "Models": "pages.models.show",

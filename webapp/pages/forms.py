@@ -80,7 +80,7 @@ def batch_options(fields: Mapping[str, str]) -> dict[str, Any]:
     """Return a batch's options that all forms have, as in a request body. Raises RequestError."""
     return {
         "completion_window": fields.get("completion_window", "").strip() or "24h",
-        "metadata": _metadata(fields.get("metadata", "")),
+        "metadata": metadata(fields.get("metadata", "")),
         "post_process": [_step(step, fields) for step in post_processing() if f"step.{step.name}" in fields],
         "on_invalid": fields.get("on_invalid", "fail"),
         "priority": fields.get("priority", "normal"),
@@ -125,7 +125,7 @@ def _step(step: StepForm, fields: Mapping[str, str]) -> dict[str, str]:
     return {"step": step.name} | {option: value for option, value in values.items() if value}
 
 
-def _metadata(text: str) -> dict[str, str] | None:
+def metadata(text: str) -> dict[str, str] | None:
     """Parse lines of `name=value`; None if there are none. Raises RequestError."""
     metadata: dict[str, str] = {}
     for number, line in enumerate(io.StringIO(text, newline=None), 1):

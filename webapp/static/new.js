@@ -1,4 +1,7 @@
-// /new beyond HTML: dropping a file anywhere on the form, a preview of no more than its beginning, and how far it is sent.
+// /new and /new/job/… beyond HTML: dropping a file anywhere on the form, a preview of no more than the beginning of a text,
+// how far a file is sent, names that are inserted by a click, and Ctrl+Enter.
+const TEXT = /\.(txt|prompts|csv|tsv|jsonl|ndjson|log)$/i;
+const MOST = 16 * 2 ** 20; // of a file that cannot be read from its beginning alone
 document.addEventListener("DOMContentLoaded", () => {
   const place = (name) => document.querySelector(`#new ${name}`);
   const form = () => document.getElementById("new");
@@ -17,9 +20,52 @@ document.addEventListener("DOMContentLoaded", () => {
     const body = event.detail.ctx.request.body;
     const file = body.get("file");
     if (!(file instanceof File)) return;
+    body.set("file_bytes", file.size);
+    if (!file.size) body.delete("file");
     // One byte more than is looked at, so that the server sees that there is more.
-    if (file.size) body.set("file", file.slice(0, Number(form().dataset.headBytes) + 1), file.name);
-    else body.delete("file");
+    else if (TEXT.test(file.name)) body.set("file", file.slice(0, Number(form().dataset.headBytes) + 1), file.name);
+    else if (file.size > MOST) {
+      event.preventDefault();
+      place("#shown").textContent = "This file is looked at when it is sent: it cannot be read from its beginning alone.";
+    }
+  });
+
+  // The names of columns, models and the like become buttons that insert them where the cursor is.
+  function showChips() {
+    for (const list of document.querySelectorAll("#new [data-into]")) {
+      for (const name of list.querySelectorAll("code")) {
+        const button = Object.assign(document.createElement("button"), { type: "button", className: "chip", textContent: name.textContent });
+        button.tabIndex = list.querySelector(".chip") ? -1 : 0; // one stop for all; the arrow keys lead to the others
+        name.replaceWith(button);
+      }
+      if (list.dataset.place) document.getElementById(list.dataset.place)?.replaceChildren(list);
+    }
+  }
+  document.addEventListener("htmx:after:swap", () => {
+    if (!place("#shown [data-place]")) place("#columns")?.replaceChildren();
+    showChips();
+  });
+  showChips();
+  document.addEventListener("click", (event) => {
+    const chip = event.target.closest("#new .chip");
+    if (!chip) return;
+    const list = chip.closest("[data-into]");
+    const field = document.getElementById(list.dataset.into);
+    const name = chip.textContent;
+    const braces = "braces" in list.dataset;
+    const text = braces ? `{${name}}` : name;
+    const before = field.value.slice(0, field.selectionStart);
+    const apart = !before || /\s$/.test(before) ? "" : braces ? " " : "\n";
+    field.setRangeText(apart + text, field.selectionStart, field.selectionEnd, "end");
+    field.focus();
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+  document.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
+    if (step && event.target.matches?.(".chip")) event.target[step]?.focus();
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || !event.target.closest?.("#new")) return;
+    event.preventDefault();
+    form().requestSubmit(place("button.main"));
   });
 
   document.addEventListener("submit", (event) => {
@@ -67,6 +113,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!answer.getElementById("new")) return say(answer.querySelector(".lead")?.textContent ?? `Status ${request.status}`);
     const chosen = place("#file").files;
     document.querySelector("main").replaceWith(answer.querySelector("main"));
+    showChips();
     place("#file").files = chosen;
     document.getElementById("file-lost")?.remove();
     htmx.process(form());

@@ -22,6 +22,7 @@ BUILT_IN = {
     "experiment": "Run variants of a recipe's options over one input, and compare them.",
     "rollout": "Ask for n answers to each prompt and score them.",
     "panel": "Let agents propose, criticise and revise, and rank what they propose.",
+    "rank": "Rank the passages of each row by their similarity to its prompt, with an embedding model.",
     "refine": "Check and review answers, and try again on higher tiers until they are accepted.",
     "tune": "Find the best configuration of a model for an input, by measuring some.",
 }

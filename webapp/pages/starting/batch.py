@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
@@ -18,12 +17,14 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
 from batchyard.errors import RequestError
-from batchyard.wording import cut
+from batchyard.tables import formats, reading
+from batchyard.tables.formats import TableError
 from store import batches, files
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from store.work.lifecycle import refuse_stage
 from tasks.intake import inputs, preview, prompts, submission
+from tasks.intake.estimate import scaled
 from tasks.intake.inputs import InputOptions
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import InputPrompt
@@ -33,8 +34,9 @@ from webapp.batches import get_batch
 from webapp.files import get_file, uploaded
 from webapp.pages import forms
 from webapp.pages.forms import Problem
+from webapp.pages.starting import asks, examples
 from webapp.requests import caller, current_context, validated
-from webapp.wire.start import PARAMETERS, StartForm
+from webapp.wire.start import PARAMETERS, StartDryRun, StartForm
 
 routes = Blueprint("new", __name__, url_prefix="/new")
 
@@ -43,18 +45,34 @@ _CHANGEABLE = ("model", "temperature", "top_p", "max_tokens", "seed")
 _OPTIONS = ("system", "template", *PARAMETERS)
 _MAX_ERRORS = 20
 """The number of errors shown."""
-_MAX_CHARACTERS = 2000
-"""The number of characters shown of a request."""
+_MAX_COLUMNS = 50
+"""The number of columns shown."""
 _MAX_ROWS = 500
 """Only so many rows of a Parquet file are previewed."""
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The input of a form: a stored file, an uploaded file, or a text."""
+    """The input of a form: a stored file, an uploaded file, an example, or a typed text."""
 
     name: str
     content: File | ArtifactWriter | bytes
+    typed: bool = False
+
+    @property
+    def size(self) -> int:
+        """Its bytes. A script that sends only the beginning of a file says how many the file has."""
+        sent = flask.request.form.get("file_bytes", type=int)
+        if isinstance(self.content, bytes):
+            return len(self.content)
+        size = self.content.bytes if isinstance(self.content, File) else self.content.size
+        return max(size, sent or 0) if "HX-Request" in flask.request.headers else size
+
+    @property
+    def is_plain(self) -> bool:
+        """True if its bytes are those of its lines."""
+        kind = formats.kind_of(self.name)
+        return kind is None or (kind.compression is None and kind.format != "parquet")
 
     def head(self) -> tuple[bytes, bool]:
         """Return the first lines as `preview.head` does; a text is returned whole."""
@@ -70,6 +88,9 @@ class _Source:
 def show() -> ResponseReturnValue:
     """Show the form: empty, with a stored file, or as a batch was made that is to run again."""
     arguments = flask.request.args
+    if "example" in arguments:
+        card = examples.card(arguments["example"])
+        return _page(fields={"stored": f"example:{card.input}", **card.fields})
     if "again" in arguments:
         batch = get_batch(arguments["again"])
         refuse_stage(batch, "retry")
@@ -83,43 +104,93 @@ def show() -> ResponseReturnValue:
 @routes.post("")
 def create() -> ResponseReturnValue:
     """Submit the form. After an error, show it again with its fields as they were."""
-    input_preview = None
+    seen = _Look()
     try:
         options, source = _options(), _source()
         if source is None:
             raise RequestError("Choose a file, or type or paste something.", param="text")
-        input_preview = _preview(options, source)
-        if not input_preview.errors or options.on_invalid == "skip":
-            batch = _submit(options, source, input_preview)
+        seen.read(options, source)
+        if seen.preview is not None and (not seen.preview.errors or options.on_invalid == "skip"):
+            batch = _submit(options, source, seen.preview)
             return flask.redirect(flask.url_for("pages.batches.show", batch_id=batch.id), 303)
-        problem, status = Problem("Some of its lines cannot be run; they are listed below.", "preview"), 400
+        seen.problem, status = Problem("Some of its lines cannot be run; they are listed below.", "preview"), 400
     except RequestError as error:
-        problem, status = Problem.of(error), error.status
-    return _page(input_preview, problem), status
+        seen.problem, status = Problem.of(error), error.status
+    return _page(seen), status
 
 
 @routes.post("/preview")
 def look() -> ResponseReturnValue:
     """Show the first requests. For htmx: only those; without scripts: the page with them."""
-    input_preview, problem = None, None
+    seen = _Look()
     try:
         source = _source()
         if source is not None:
-            input_preview = _preview(_options(), source)
+            seen.read(_options(), source)
     except RequestError as error:
-        problem = Problem.of(error)
+        seen.problem = Problem.of(error)
     if flask.request.headers.get("HX-Request"):
-        variables = _preview_variables(input_preview, problem)
-        return flask.render_template("new_preview.html", fields=flask.request.form, **variables)
-    return _page(input_preview, problem)
+        return flask.render_template("new_preview.html", fields=flask.request.form, **seen.variables())
+    return _page(seen)
 
 
-def _page(
-    input_preview: Preview | None = None,
-    problem: Problem | None = None,
-    file: File | None = None,
-    fields: Mapping[str, str] = MappingProxyType({}),
-) -> str:
+@dataclass
+class _Look:
+    """What the page says of an input: as much of it as could be read before a problem.
+
+    Attributes:
+        columns: of a table, or the fields of the first line of JSON.
+        count: number of requests, of an input that was not read whole by its size; None if nobody can know.
+    """
+
+    preview: Preview | None = None
+    columns: Sequence[str] = ()
+    count: int | None = None
+    outlook: StartDryRun | None = None
+    problem: Problem | None = None
+
+    def read(self, options: StartForm, source: _Source) -> None:
+        """Read the beginning of an input. Raises RequestError for an error that all requests share."""
+        content, whole = source.head()
+        self.columns = () if _is_requests() else _columns(source, content)
+        self.preview = _preview(options, source, content, whole)
+        if self.preview.whole or source.is_plain:
+            self.outlook = self._outlook(options, source.size / len(content) if content else 1.0)
+
+    def _outlook(self, options: StartForm, factor: float) -> StartDryRun | None:
+        """Return what a batch would be of so many times the requests of the preview."""
+        found = self.preview
+        if found is None or not found.first_line:
+            return None
+        factor = 1.0 if found.whole else factor
+        size = round(found.size * factor)
+        due_at, forecast = start.forecast_of(options, found.first_line, size)
+        return StartDryRun(
+            requests=round(found.count * factor),
+            bytes=size,
+            due_at=due_at,
+            **work.eta(forecast),
+            on_time=None if forecast is None else forecast.at <= due_at,
+            cost=work.cost_of(scaled(found.parts, factor)),
+        )
+
+    def variables(self) -> dict[str, Any]:
+        """Return the variables of the template."""
+        requests = self.preview.requests if self.preview else []
+        return {
+            "preview": self.preview,
+            "columns": self.columns[:_MAX_COLUMNS],
+            "outlook": self.outlook,
+            "problem": self.problem,
+            "requests": asks.of_bodies(
+                (str(request.get("custom_id", "")), request.get("body")) for request in requests
+            ),
+            "max_errors": _MAX_ERRORS,
+            "head_bytes": preview.HEAD_BYTES,
+        }
+
+
+def _page(seen: _Look | None = None, file: File | None = None, fields: Mapping[str, str] = MappingProxyType({})) -> str:
     """Render the form with the fields that were sent, or with those of its first request and `fields`."""
     context, file_id = current_context(), flask.request.form.get("file_id")
     if file_id:
@@ -134,27 +205,16 @@ def _page(
     upload = flask.request.files.get("file")
     return flask.render_template(
         "new.html",
+        examples=examples.inputs(),
         fields=fields,
         once=fields.get("once") or secrets.token_hex(16),
         file=file,
         models=sorted(context.models),
         upload_name=upload.filename if upload else None,
         **forms.template_context(),
-        **_preview_variables(input_preview, problem),
+        **(seen or _Look()).variables(),
         max_bytes=context.settings.max_file_bytes,
     )
-
-
-def _preview_variables(input_preview: Preview | None, problem: Problem | None) -> dict[str, Any]:
-    requests = input_preview.requests if input_preview else []
-    return {
-        "preview": input_preview,
-        "problem": problem,
-        "requests": [cut(json.dumps(request, ensure_ascii=False, indent=2), _MAX_CHARACTERS) for request in requests],
-        "max_errors": _MAX_ERRORS,
-        "head_bytes": preview.HEAD_BYTES,
-        "cost": work.cost_of(input_preview.parts) if input_preview else None,
-    }
 
 
 def _is_requests() -> bool:
@@ -198,15 +258,32 @@ def _source() -> _Source | None:
         raise RequestError("There is a file, and a text, too: send one of them.", param="file")
     if upload is not None:
         return _Source(upload[1], upload[0])
-    if not text.strip():
-        return None
-    return _Source("prompts.jsonl" if _is_requests() else f"prompts.{fields.get('format', 'txt')}", text.encode())
+    if text.strip():
+        name = "prompts.jsonl" if _is_requests() else f"prompts.{fields.get('format', 'txt')}"
+        return _Source(name, text.encode(), typed=True)
+    kind, _, name = fields.get("stored", "").partition(":")
+    return _Source(name, examples.stored(current_context(), name)) if kind == "example" else None
 
 
-def _preview(options: StartForm, source: _Source) -> Preview:
+def _columns(source: _Source, content: bytes) -> list[str]:
+    """Return the columns of a table, or the fields of the first line of JSON; none of what cannot be read."""
+    kind = formats.kind_of(source.name)
+    if kind is None or kind.format in ("txt", "prompts") or (isinstance(source.content, bytes) and not content):
+        return []
+    try:
+        if kind.format == "parquet" and not isinstance(source.content, bytes):
+            with current_context().artifacts.open(source.content.sha256) as file:
+                first = next(reading.rows(file, kind.format), None)
+        else:
+            first = next(reading.rows(io.BytesIO(content), kind.format), None)
+    except TableError:
+        return []  # the preview says why
+    return [] if first is None else list(first.values)
+
+
+def _preview(options: StartForm, source: _Source, content: bytes, whole: bool) -> Preview:
     """Preview the first requests. Raises RequestError for an error that all requests share."""
     context, of_input = current_context(), start.input_options(options)
-    content, whole = source.head()
     if changes := _changes(options, source):
         content = b"".join(prompts.changed(io.BytesIO(content), changes, context.settings.max_line_bytes))
     if _is_requests():
@@ -277,7 +354,7 @@ def _title(input_preview: Preview) -> str | None:
 
 def _submit(options: StartForm, source: _Source, input_preview: Preview) -> Batch:
     content = source.content
-    title = _title(input_preview) if isinstance(content, bytes) else None
+    title = _title(input_preview) if source.typed else None
     if isinstance(content, File) and (changes := _changes(options, source)):
         with current_context().artifacts.open(content.sha256) as file, current_context().artifacts.create() as writer:
             for line in prompts.changed(file, changes, current_context().settings.max_line_bytes):

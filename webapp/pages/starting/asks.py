@@ -1,0 +1,49 @@
+"""The first requests of an input as people read them, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchyard.wording import cut
+from webapp.pages import answers
+from webapp.pages.answers import Passage
+
+MAX_CHARACTERS = 2000
+"""The number of characters shown of a request."""
+SHOWN = 3
+"""So many requests are shown."""
+
+
+@dataclass(frozen=True)
+class ShownRequest:
+    """A request before it is sent.
+
+    Attributes:
+        name: its custom_id, or the stage that it belongs to.
+        parameters: what it says beside its prompt and its model.
+    """
+
+    name: str
+    model: str
+    passages: list[Passage]
+    parameters: Mapping[str, str]
+    json: str
+
+
+def of_bodies(named: Iterable[tuple[str, Any]]) -> list[ShownRequest]:
+    """Return the first requests of these names and bodies."""
+    return [_shown(name, body) for (name, body), _ in zip(named, range(SHOWN), strict=False)]
+
+
+def _shown(name: str, body: Any) -> ShownRequest:
+    fields = body if isinstance(body, dict) else {}
+    return ShownRequest(
+        name=name,
+        model=str(fields.get("model") or ""),
+        passages=[passage._replace(text=cut(passage.text, MAX_CHARACTERS)) for passage in answers.prompt(fields)],
+        parameters={key: cut(value, 200) for key, value in answers.parameters(fields).items()},
+        json=cut(json.dumps(body, ensure_ascii=False, indent=2), MAX_CHARACTERS),
+    )

@@ -1,0 +1,21 @@
+"""/start: what one can do here, each a click away from a form that is filled in."""
+
+from __future__ import annotations
+
+import flask
+from flask import Blueprint
+from flask.typing import ResponseReturnValue
+
+from webapp.pages.starting import examples
+from webapp.requests import current_context
+
+routes = Blueprint("start", __name__, url_prefix="/start")
+
+
+@routes.get("")
+def show() -> ResponseReturnValue:
+    return flask.render_template(
+        "start.html",
+        cards=list(examples.cards().values()),
+        recipes=list(current_context().recipes.recipes.values()),
+    )

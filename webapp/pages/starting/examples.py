@@ -1,0 +1,87 @@
+"""The examples that the pages offer: cards of `examples/start.toml`, each a form that is filled in, and their files.
+
+A deployment without the folder, such as an installed package, offers none.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from batchyard.errors import RequestError
+from batchyard.wording import quoted
+from store.artifacts import ArtifactWriter
+from tasks.context import AppContext
+
+FOLDER = Path(__file__).parents[3] / "examples"
+
+
+class Card(BaseModel):
+    """Something that one can do, with a form of a batch or of a job that is filled in.
+
+    Attributes:
+        input: the name of its file.
+        fields: those of the form of a batch, by name.
+        options: the name of the file with a job's options.
+        after: what to do with the answers, a command.
+        docs: where it is described.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    title: str
+    text: str
+    input: str
+    fields: dict[str, str] = Field(default_factory=dict)
+    recipe: str | None = None
+    options: str | None = None
+    more: bool = False
+    command: str
+    docs: str
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.recipe is None) != (self.options is None) or (self.recipe is None) != bool(self.fields):
+            raise ValueError("a card has either 'fields', or 'recipe' and 'options'")
+        return self
+
+    def values(self) -> dict[str, Any]:
+        """Return the options of its job."""
+        loaded: dict[str, Any] = yaml.safe_load((FOLDER / str(self.options)).read_text("utf-8"))
+        return loaded
+
+
+@functools.cache
+def cards() -> dict[str, Card]:
+    """Return the cards by name, in their order."""
+    file = FOLDER / "start.toml"
+    if not file.is_file():
+        return {}
+    entries = [Card.model_validate(entry) for entry in tomllib.loads(file.read_text("utf-8"))["card"]]
+    return {card.name: card for card in entries}
+
+
+def card(name: str) -> Card:
+    """Return a card. Raises RequestError if there is none of this name."""
+    if name not in cards():
+        raise RequestError(f"There is no example {quoted(name)}.", code="invalid_value", param="example")
+    return cards()[name]
+
+
+def inputs() -> list[str]:
+    """Return the names of the files that the cards have as inputs."""
+    return list(dict.fromkeys(card.input for card in cards().values()))
+
+
+def stored(context: AppContext, name: str) -> ArtifactWriter:
+    """Store the content of an input. Raises RequestError if there is none of this name."""
+    if name not in inputs():
+        raise RequestError(f"There is no example {quoted(name)}.", code="invalid_value", param="stored")
+    with context.artifacts.create() as content:
+        content.write((FOLDER / name).read_bytes())
+    return content

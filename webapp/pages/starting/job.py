@@ -1,0 +1,241 @@
+"""/new/job/<recipe>: a form that creates a job of a recipe, with what it would be and what it would ask first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import flask
+from flask import Blueprint
+from flask.typing import ResponseReturnValue
+
+from batchyard.errors import NotFoundError, RequestError
+from batchyard.tables import formats
+from store import files
+from store.records import File, Job
+from tasks.intake import preview
+from tasks.intake.submission import NewInput
+from tasks.jobs.submission import creation, dry_run
+from tasks.jobs.submission.creation import PURPOSES, JobRequest
+from webapp.files import uploaded
+from webapp.jobs import create_once, get_job, outlook_to_wire
+from webapp.pages import forms
+from webapp.pages.forms import Problem
+from webapp.pages.starting import asks, examples, option_fields
+from webapp.pages.starting.option_fields import OptionForm
+from webapp.requests import caller, current_context, validated
+from webapp.wire.jobs import DryRun, JobOptions
+
+routes = Blueprint("new_job", __name__, url_prefix="/new/job/<recipe>")
+
+FILES = 50
+"""The number of newest files offered as inputs."""
+_MAX_ERRORS = 20
+"""The number of errors shown."""
+
+
+@routes.get("")
+def show(recipe: str) -> ResponseReturnValue:
+    """Show the form: empty, with an example, with a stored file, or as a job was made that is to run again."""
+    arguments = flask.request.args
+    fields: dict[str, str] = {"stored": f"file:{arguments['file']}"} if "file" in arguments else {}
+    values: Mapping[str, Any] = {}
+    if "example" in arguments:
+        card = examples.card(arguments["example"])
+        fields, values = {"stored": f"example:{card.input}"}, card.values()
+    elif "again" in arguments:
+        job = get_job(arguments["again"])
+        fields, values = _fields_of(job), job.options
+    document, names = _document(recipe), _names()
+    return _page(recipe, option_fields.form(document, values, names), fields=fields)
+
+
+@routes.post("")
+def create(recipe: str) -> ResponseReturnValue:
+    """Submit the form. After an error, show it again with its fields as they were."""
+    try:
+        request = _request(recipe)
+        if request is None:
+            raise RequestError("Choose a file, or type or paste something.", param="text")
+        context, project_id = current_context(), caller().project_id
+        idempotency = forms.idempotency("new-job", _sha256(request))
+        job = create_once(idempotency, lambda: creation.draft(context, project_id, request)).record
+        return flask.redirect(flask.url_for("pages.jobs.show", job_id=job.id), 303)
+    except RequestError as error:
+        options = _sent(recipe)
+        return _page(recipe, options, _problem(error, options)), error.status
+
+
+@routes.post("/preview")
+def look(recipe: str) -> ResponseReturnValue:
+    """Show what the job would be. For htmx: only that; without scripts: the page with it."""
+    outlook, problem, whole = None, None, True
+    options = _sent(recipe)
+    try:
+        request = _request(recipe)
+        if request is not None and "HX-Request" in flask.request.headers:
+            request, whole = _beginning(request)
+        if request is not None:
+            outlook = outlook_to_wire(dry_run.run(current_context(), caller().project_id, request))
+    except RequestError as error:
+        problem = _problem(error, options)
+    variables = _outlook_variables(outlook, whole)
+    if flask.request.headers.get("HX-Request"):
+        return flask.render_template("new_job_preview.html", problem=problem, **variables)
+    return _page(recipe, options, problem, **variables)
+
+
+def _page(
+    recipe: str,
+    options: OptionForm,
+    problem: Problem | None = None,
+    fields: Mapping[str, str] = MappingProxyType({}),
+    **variables: Any,
+) -> str:
+    context = current_context()
+    fields = flask.request.form or {"completion_window": "24h", **fields}
+    with context.database.read() as session:
+        records, _ = files.page(session, caller().project_id, after=None, limit=FILES, descending=True, purpose=None)
+        chosen = files.find(session, caller().project_id, fields.get("stored", "").removeprefix("file:"))
+    offered = [file for file in records if file.purpose in PURPOSES and formats.kind_of(file.filename)]
+    upload = flask.request.files.get("file")
+    return flask.render_template(
+        "new_job.html",
+        recipe=context.recipes.recipe(recipe),
+        recipes=context.recipes.recipes.values(),
+        options=options,
+        fields=fields,
+        problem=problem,
+        once=fields.get("once") or secrets.token_hex(16),
+        offered=offered if chosen is None or chosen in offered else [chosen, *offered],
+        examples=examples.inputs(),
+        upload_name=upload.filename if upload else None,
+        max_bytes=context.settings.max_file_bytes,
+        **(variables or _outlook_variables(None)),
+    )
+
+
+def _outlook_variables(outlook: DryRun | None, whole: bool = True) -> dict[str, Any]:
+    requests = [] if outlook is None else [(request.stage, request.body) for request in outlook.requests]
+    return {
+        "outlook": outlook,
+        "whole": whole,
+        "requests": asks.of_bodies(requests),
+        "more_requests": max(0, len(requests) - asks.SHOWN),
+        "least": Counter(stage for stage, _ in requests),
+        "max_errors": _MAX_ERRORS,
+        "head_bytes": preview.HEAD_BYTES,
+    }
+
+
+def _document(recipe: str) -> dict[str, Any]:
+    """Return the JSON schema of a recipe's options. Raises NotFoundError."""
+    catalogue = current_context().recipes
+    if recipe not in catalogue.recipes:
+        raise NotFoundError(f"There is no recipe '{recipe}' here; there are: {', '.join(catalogue.recipes)}.")
+    return catalogue.recipes[recipe].options.model_json_schema()
+
+
+def _names() -> option_fields.Names:
+    context = current_context()
+    catalogue = context.recipes
+    tables = {"model": context.models, "reward": catalogue.rewards, "gate": catalogue.gates}
+    return {kind: sorted(table) for kind, table in {**tables, "recipe": catalogue.recipes}.items()}
+
+
+def _sent(recipe: str) -> OptionForm:
+    return option_fields.sent(_document(recipe), flask.request.form, _names())
+
+
+def _problem(error: RequestError, options: OptionForm) -> Problem:
+    param = error.param or ""
+    if param.startswith("input"):
+        return Problem(error.message, "stored")
+    if param.startswith("options"):
+        return Problem(error.message, option_fields.field_of(options, param))
+    return Problem.of(error)
+
+
+def _fields_of(job: Job) -> dict[str, str]:
+    """Return the fields of the form as they were for a job. A file that is gone has to be chosen again."""
+    metadata = "\n".join(f"{name}={value}" for name, value in (job.request_metadata or {}).items())
+    fields = {"job_name": job.name or "", "completion_window": job.completion_window, "metadata": metadata}
+    return fields | {"seed": str(job.seed or ""), "stored": f"file:{job.input_file_id}" if job.input_file_id else ""}
+
+
+def _request(recipe: str) -> JobRequest | None:
+    """Return the job that the form asks for; None without an input. Raises RequestError."""
+    fields = flask.request.form
+    source, seed = _source(), fields.get("seed", "").strip() or "0"
+    values = {
+        "recipe": recipe,
+        "options": option_fields.read(_document(recipe), fields),
+        "completion_window": fields.get("completion_window", "").strip() or "24h",
+        "seed": int(seed) if seed.isdecimal() else seed,
+        "name": fields.get("job_name", "").strip() or None,
+        "metadata": forms.metadata(fields.get("metadata", "")),
+    }
+    body = validated(JobOptions, values)
+    if source is None:
+        return None
+    return JobRequest(
+        recipe=body.recipe,
+        input=source,
+        options=body.options,
+        completion_window=body.completion_window,
+        seed=body.seed,
+        name=body.name,
+        metadata=body.metadata,
+        admin=caller().admin,
+    )
+
+
+def _source() -> File | str | NewInput | None:
+    """Return the form's input: an upload, a text, a stored file or an example. Raises RequestError for two of them."""
+    fields, part = flask.request.form, flask.request.files.get("file")
+    upload = uploaded() if part and part.filename else None
+    text, stored = fields.get("text", ""), fields.get("stored", "")
+    if (upload is not None) + bool(text.strip()) > 1:
+        raise RequestError("There is a file, and a text, too: send one of them.", param="file")
+    if upload is not None:
+        content, name = upload
+        if not content.stored:
+            content.commit()
+        return NewInput(name, content)
+    if text.strip():
+        with current_context().artifacts.create() as writer:
+            writer.write(text.replace("\r\n", "\n").encode())
+        return NewInput(f"rows.{fields.get('format', 'txt')}", writer)
+    kind, _, name = stored.partition(":")
+    if kind == "example":
+        return NewInput(name, examples.stored(current_context(), name))
+    return name or None
+
+
+def _beginning(request: JobRequest) -> tuple[JobRequest, bool]:
+    """Return a job of the first rows, and True if these are all: a script sends only the beginning of a large text."""
+    source = request.input
+    kind = formats.kind_of(source.name) if isinstance(source, NewInput) else None
+    if not isinstance(source, NewInput) or kind is None or kind.format == "parquet" or kind.compression is not None:
+        return request, True
+    context = current_context()
+    with context.artifacts.open(source.content.sha256) as file:
+        content, whole = preview.head(file)
+    if whole:
+        return request, True
+    with context.artifacts.create() as writer:
+        writer.write(content)
+    return replace(request, input=NewInput(source.name, writer)), False
+
+
+def _sha256(request: JobRequest) -> str:
+    """Return a hash of what a form submits."""
+    source = request.input.content.sha256 if isinstance(request.input, NewInput) else str(request.input)
+    rest = [request.recipe, request.options, request.completion_window, request.seed, request.name, request.metadata]
+    return hashlib.sha256(json.dumps([source, *rest]).encode()).hexdigest()
