@@ -45,7 +45,7 @@ Type = Literal[
 TYPES: tuple[str, ...] = get_args(Type)
 
 Action = Literal[
-    "budget.settled",
+    "budget.changed",
     "budget.removed",
     "batch.created",
     "batch.paused",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from batchyard.errors import NotFoundError
 from store import listing
-from store.records import Artifact, Batch, File, Job, JobArtifact, ScheduleRun, new_id, now
+from store.records import Batch, File, Job, new_id, now
 
 # Default lifetime of a batch's input, in seconds.
 INPUT_EXPIRES_AFTER = 30 * 86400
@@ -81,18 +81,6 @@ def names(session: Session, project_id: str, file_ids: Collection[str]) -> dict[
     return {file_id: file_id for file_id in file_ids} | dict(rows)
 
 
-def lines(session: Session, file_ids: Collection[str]) -> dict[str, int]:
-    """Return line counts by file id, for files that a batch has produced or has validated as its input."""
-    inputs = select(Batch.input_file_id, func.max(Batch.total)).where(
-        Batch.input_file_id.in_(file_ids), Batch.total > 0
-    )
-    outputs = select(Artifact.file_id, Artifact.lines).where(
-        Artifact.file_id.in_(file_ids), Artifact.lines.is_not(None)
-    )
-    counts = dict(session.execute(inputs.group_by(Batch.input_file_id)).all())
-    return counts | {file_id: count or 0 for file_id, count in session.execute(outputs)}
-
-
 def page(
     session: Session,
     project_id: str,
@@ -101,38 +89,15 @@ def page(
     limit: int,
     descending: bool,
     purpose: str | None,
-    of_runs: bool = True,
 ) -> tuple[Sequence[File], bool]:
     """Return files after the one with id `after`, by creation, and True if there are more.
-
-    Args:
-        of_runs: also those that runs of schedules have made.
 
     Raises:
         RequestError: `after` was never a file of the project. It may have been deleted since.
     """
     shown = live(now()) if purpose is None else and_(live(now()), File.purpose == purpose)
-    if not of_runs:
-        shown = and_(shown, ~_of_run())
     in_project = File.project_id == project_id
     return listing.page(session, File, in_project, after=after, limit=limit, descending=descending, shown=shown)
-
-
-def _of_run() -> ColumnElement[bool]:
-    """Return the condition for files of a schedule's runs: inputs made of its template, and artifacts."""
-    begins = func.substr(File.filename, 1, func.length(ScheduleRun.schedule_id))
-    of_batch = select(Artifact.file_id).join(ScheduleRun, ScheduleRun.batch_id == Artifact.batch_id)
-    of_job = select(JobArtifact.file_id).join(ScheduleRun, ScheduleRun.job_id == JobArtifact.job_id)
-    inputs = [
-        select(owner.id).join(ScheduleRun, id_ == owner.id).where(begins == ScheduleRun.schedule_id)
-        for owner, id_ in ((Batch, ScheduleRun.batch_id), (Job, ScheduleRun.job_id))
-    ]
-    return or_(
-        of_batch.where(Artifact.file_id == File.id).exists(),
-        of_job.where(JobArtifact.file_id == File.id).exists(),
-        inputs[0].where(Batch.input_file_id == File.id).exists(),
-        inputs[1].where(Job.input_file_id == File.id).exists(),
-    )
 
 
 def delete(session: Session, project_id: str, file_id: str) -> None:

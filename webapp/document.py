@@ -20,6 +20,7 @@ from spectree import Response, SecurityScheme, SpecTree
 from spectree.models import SecureType, SecuritySchemeData
 
 from batchyard import __version__
+from webapp import reference
 from webapp.wire.errors import ErrorObject
 
 routes = Blueprint("document", __name__)
@@ -117,16 +118,9 @@ def openapi() -> dict[str, Any]:
 
 @routes.get("/docs")
 def docs() -> str:
-    return flask.render_template("docs.html", operations=_operations())
-
-
-def _operations() -> dict[str, list[tuple[str, str, str]]]:
-    """Return method, path and summary of each operation, by its tag."""
-    operations: dict[str, list[tuple[str, str, str]]] = {}
-    for path, methods in document()["paths"].items():
-        for method, entry in methods.items():
-            operations.setdefault(entry["tags"][0], []).append((method.upper(), path, entry["summary"]))
-    return operations
+    return flask.render_template(
+        "docs.html", operations=reference.operations(document()), models=reference.models(document())
+    )
 
 
 @routes.get("/docs/<name>")

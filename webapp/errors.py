@@ -32,10 +32,14 @@ _NO_RESPONSES = (
 
 def is_page() -> bool:
     """True for the pages, and for a browser's request that matches no route."""
-    request = flask.request
-    if request.url_rule is not None:
-        return "pages" in request.blueprints
-    return not request.path.startswith("/v1/") and "text/html" in request.headers.get("Accept", "")
+    if flask.request.url_rule is not None:
+        return "pages" in flask.request.blueprints
+    return wants_page()
+
+
+def wants_page() -> bool:
+    """True for a browser's request outside the API."""
+    return not flask.request.path.startswith("/v1/") and "text/html" in flask.request.headers.get("Accept", "")
 
 
 def error_response(
@@ -65,7 +69,7 @@ def _unknown_url() -> Response:
     """Return the answer to a request that matches no route, or a page instead of the API."""
     request = flask.request
     path = cut(request.path, MAX_NAME)
-    if is_page() and not _sends_key():
+    if (is_page() or wants_page()) and not _sends_key():
         return _error_page(404, f"There is no page at {path}.")
     code = "unknown_url"
     if request.path in ENDPOINTS:

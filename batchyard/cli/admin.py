@@ -195,7 +195,7 @@ def set_project(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Settle the tier, the limit and the result cache of the project NAME."""
+    """Change the tier, the limit and the result cache of the project NAME."""
     from store import projects
 
     in_force = load_settings(data=data)
@@ -248,7 +248,7 @@ def set_budget(
             budgets.remove(session, by, project_id)
         if money is not None:
             options: dict[str, Any] = {"warn_at": warn_at, "when_exceeded": when_exceeded}
-            budgets.settle(session, by, project_id, amount=money[0], currency=money[1], **options)
+            budgets.change(session, by, project_id, amount=money[0], currency=money[1], **options)
         standing = budgets.standing(session, project_id)
     if standing is None:
         return say({}, f"{name}: no budget", as_json)

@@ -64,7 +64,7 @@ class Standing:
         }
 
 
-def settle(
+def change(
     session: Session,
     by: Principal,
     project_id: str,
@@ -90,7 +90,7 @@ def settle(
     session.add(budget)
     session.flush()
     shown = {"project": project.name, "amount": tariffs.text(Fraction(amount), currency)}
-    events.act(session, by, "budget.settled", project_id, **shown, warn_at=warn_at, when_exceeded=when_exceeded)
+    events.act(session, by, "budget.changed", project_id, **shown, warn_at=warn_at, when_exceeded=when_exceeded)
     standing = _standings(session, [budget], Month.of())[0]
     if is_news(standing):
         announce(session, standing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -16,6 +16,7 @@ from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL, JobStatus
 from store.records import Batch, File, Hold, Job, first_id
 
 Work: TypeAlias = Batch | Job
+Condition: TypeAlias = Callable[[type[Work]], ColumnElement[bool]]
 Wanted: TypeAlias = JobStatus | Literal["unfinished", "ended", "paused"]
 Sort = Literal["next", "newest", "oldest", "failures", "largest"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
@@ -100,8 +101,12 @@ def page(
     sort: Sort = "next",
     after: str | None = None,
     limit: int,
+    condition: Condition | None = None,
 ) -> tuple[list[Work], bool]:
     """Return at most `limit` of the project's work after id `after`, and if more follow.
+
+    Args:
+        condition: a further condition, of batches and of jobs.
 
     Raises:
         RequestError: `after` is no work of the project.
@@ -112,13 +117,12 @@ def page(
         parts = parts[cursor.status in TERMINAL :]
     rows: list[Work] = []
     for number, part in enumerate(parts):
-        of_part = [
-            row
-            for record in _PREFIXES
-            for row in _rows(
-                session, record, project_id, shown, part, None if number else cursor, limit + 1 - len(rows)
-            )
-        ]
+        of_part = list[Work]()
+        for record in _PREFIXES:
+            conditions = [*_scope(record, project_id), *_conditions(record, shown)]
+            if condition is not None:
+                conditions.append(condition(record))
+            of_part += _rows(session, record, conditions, part, None if number else cursor, limit + 1 - len(rows))
         of_part.sort(key=lambda row: _position(row, part), reverse=part.descending)
         rows += of_part
         if len(rows) > limit:
@@ -129,14 +133,13 @@ def page(
 def _rows(
     session: Session,
     record: type[Work],
-    project_id: str,
-    shown: WorkFilter,
+    conditions: Sequence[ColumnElement[bool]],
     part: _Part,
     cursor: Work | None,
     limit: int,
 ) -> list[Work]:
     """Return the first records of one kind in a part of the list."""
-    statement = select(record).where(*_scope(record, project_id), *_conditions(record, shown))
+    statement = select(record).where(*conditions)
     if part.status is not None:
         statement = statement.where(_status(record, part.status))
     columns: list[InstrumentedAttribute[Any]] = [record.id]

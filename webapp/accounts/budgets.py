@@ -10,7 +10,7 @@ from store.accounting import budgets
 from store.accounting.budgets import Standing
 from webapp.document import operation
 from webapp.requests import administrator, current_context, parse_body
-from webapp.wire.usage import BudgetObject, BudgetRemoved, SettleBudget
+from webapp.wire.usage import BudgetObject, BudgetRemoved, SetBudget
 
 routes = Blueprint("budgets", __name__)
 
@@ -29,17 +29,17 @@ def retrieve(project_id: str) -> BudgetObject:
 
 
 @routes.post("/v1/projects/<project_id>/budget")
-@operation(BudgetObject, json=SettleBudget, refusals=(403, 404, 413))
-def settle(project_id: str) -> BudgetObject:
+@operation(BudgetObject, json=SetBudget, refusals=(403, 404, 413))
+def change(project_id: str) -> BudgetObject:
     """Set what a project may spend in a month. Once it has, its new batches and jobs are refused."""
     administrator()
-    return BudgetObject.model_validate(set_budget(project_id, parse_body(SettleBudget)).document)
+    return BudgetObject.model_validate(set_budget(project_id, parse_body(SetBudget)).document)
 
 
-def set_budget(project_id: str, body: SettleBudget) -> Standing:
+def set_budget(project_id: str, body: SetBudget) -> Standing:
     """Set a project's budget, and record who did. Raises NotFoundError."""
     with current_context().database.write() as session:
-        return budgets.settle(session, administrator(), project_id, **body.model_dump())
+        return budgets.change(session, administrator(), project_id, **body.model_dump())
 
 
 @routes.delete("/v1/projects/<project_id>/budget")

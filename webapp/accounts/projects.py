@@ -7,7 +7,7 @@ from flask import Blueprint
 from store import projects
 from webapp.document import operation
 from webapp.requests import administrator, current_context, parse_body, query
-from webapp.wire.projects import ListProjects, ProjectObject, ProjectPage, SettleProject
+from webapp.wire.projects import ChangeProject, ListProjects, ProjectObject, ProjectPage
 
 routes = Blueprint("projects", __name__)
 
@@ -24,11 +24,11 @@ def list_() -> ProjectPage:
 
 
 @routes.post("/v1/projects/<project_id>")
-@operation(ProjectObject, json=SettleProject, refusals=(403, 404, 413))
-def settle(project_id: str) -> ProjectObject:
-    """Settle a project's tier, for its batches from now on, its most segments at once, and its result cache."""
+@operation(ProjectObject, json=ChangeProject, refusals=(403, 404, 413))
+def change(project_id: str) -> ProjectObject:
+    """Change a project's tier, for its batches from now on, its limit of segments at once, and its result cache."""
     administrator()
-    body = parse_body(SettleProject)
+    body = parse_body(ChangeProject)
     projects.check_tier(body.tier, current_context().settings.tier_seconds)
     with current_context().database.write() as session:
         project = projects.update(session, project_id, **body.model_dump(include=body.model_fields_set))

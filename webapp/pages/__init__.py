@@ -66,6 +66,7 @@ STATIC_SECONDS = 365 * 86400
 
 routes = Blueprint("pages", __name__)
 routes.before_request(sessions.admit)
+routes.before_app_request(sessions.recognise)
 for _module in MODULES:
     routes.register_blueprint(_module.routes)
 
@@ -80,14 +81,14 @@ def _add_variables() -> dict[str, Any]:
         "visitor": visitor,
         "csrf_token": sessions.csrf_token,
         "flower": _flower,
-        "budget_state": _budget_state,
+        "budget_state": lambda: _budget_state(visitor.caller.project_id) if visitor else "ok",
     }
 
 
-def _budget_state() -> State:
-    """Return what was announced of the visitor's project's budget in this month."""
+def _budget_state(project_id: str) -> State:
+    """Return what was announced of a project's budget in this month."""
     with current_context().database.read() as session:
-        return budgets.noticed(session, caller().project_id)
+        return budgets.noticed(session, project_id)
 
 
 def _flower() -> str | None:

@@ -1,46 +1,81 @@
-"""/files: the project's files."""
+"""/files: the project's files, grouped by the batch or job that they belong to."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeAlias
 
 import flask
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 from pydantic import Field
 
-from store import files
-from webapp.files import get_file, remove, send, to_wire
-from webapp.pages.forms import PageParams
+from store.records import File, Job
+from store.work import file_groups
+from store.work.file_groups import FileFilter, FileGroup, Kind
+from store.work.overview import Work
+from webapp.files import get_file, remove, send
+from webapp.pages.forms import Blank, PageParams
+from webapp.pages.jobs import title
 from webapp.requests import caller, current_context, query
 
 routes = Blueprint("files", __name__, url_prefix="/files")
 
+OUTPUT = "output.jsonl"
+FILES = 12
+"""Files of a batch or a job that are shown: its page has all."""
+Chosen: TypeAlias = Kind | Literal["unused"]
+KINDS: dict[Chosen, str] = {
+    "input": "inputs",
+    "output": "outputs",
+    "errors": "errors",
+    "manifest": "manifests",
+    "other": "others",
+    "unused": "not used yet",
+}
+
 
 class FilesParams(PageParams):
-    runs: bool = Field(False, description="also the files that runs of schedules have made")
+    limit: int = Field(10, ge=1, le=100)
+    q: Annotated[str | None, Blank] = Field(None, max_length=200)
+    kind: Annotated[Chosen | None, Blank] = None
+    runs: bool = Field(False, description="also the files of schedules' runs")
 
 
 @routes.get("")
 def show() -> ResponseReturnValue:
-    params, project_id = query(FilesParams), caller().project_id
-    with current_context().database.read() as session:
-        records, has_more = files.page(
-            session,
-            project_id,
-            after=params.after,
-            limit=params.limit,
-            descending=True,
-            purpose=None,
-            of_runs=params.runs,
-        )
-        lines = files.lines(session, [file.id for file in records])
+    """Show groups of files, before them those that nothing uses yet; with kind `unused` these alone, page by page."""
+    params, project_id, context = query(FilesParams), caller().project_id, current_context()
+    text = (params.q or "").strip() or None
+    groups, has_more = list[FileGroup](), False
+    unused: Sequence[File] = ()
+    more_unused = False
+    with context.database.read() as session:
+        if params.kind == "unused":
+            unused, has_more = file_groups.unused(session, project_id, text, after=params.after, limit=params.limit)
+        else:
+            outputs = {OUTPUT, *(recipe.main for recipe in context.recipes.recipes.values())}
+            wanted = FileFilter(outputs, text, params.kind, params.runs)
+            groups, has_more = file_groups.page(session, project_id, wanted, after=params.after, limit=params.limit)
+            if params.kind is None and params.after is None:
+                unused, more_unused = file_groups.unused(session, project_id, text, after=None, limit=params.limit)
+    ids = [file.id for file in unused] if params.kind == "unused" else [group.work.id for group in groups]
     return flask.render_template(
         "files.html",
-        files=[to_wire(file) for file in records],
-        lines=lines,
+        params=params,
+        kinds=KINDS,
+        groups=groups,
+        names={group.work.id: _name(group.work) for group in groups},
         has_more=has_more,
-        limit=params.limit,
-        runs=params.runs,
+        unused=unused,
+        more_unused=more_unused,
+        last=ids[-1] if ids else None,
+        most=FILES,
     )
+
+
+def _name(work: Work) -> str:
+    return title(work) if isinstance(work, Job) else work.name or work.id
 
 
 @routes.get("/<file_id>/content")

@@ -5,6 +5,7 @@ A session is a random token in a cookie that gives access to the pages, never to
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import re
@@ -14,10 +15,11 @@ import flask
 from flask import Blueprint, g
 from flask.typing import ResponseReturnValue
 
-from batchyard.errors import AuthenticationError, PermissionDeniedError
+from batchyard.errors import AuthenticationError, PermissionDeniedError, UnavailableError
 from store import keys, sessions
 from store.sessions import Visitor
 from webapp import limits
+from webapp.errors import wants_page
 from webapp.requests import admit as admit_caller
 from webapp.requests import current_context
 
@@ -53,15 +55,28 @@ def admit() -> None:
         _check_origin()
     if flask.request.endpoint in OPEN:
         return
-    token = flask.request.cookies.get(COOKIE, "")
-    with current_context().database.read() as session:
-        current = sessions.find(session, token) if token else None
+    current = _resume()
     if current is None:
         raise AuthenticationError("Sign in to see this page.")
     g.visitor = current
     admit_caller(current.caller)
     if posted and not hmac.compare_digest(flask.request.form.get("csrf", "").encode(), csrf_token().encode()):
         raise PermissionDeniedError("This form is of another session; load its page again, then send it.")
+
+
+def recognise() -> None:
+    """Show the navigation to a visitor who has signed in also where nobody has to: at an unknown address, at /docs."""
+    if "pages" not in flask.request.blueprints and wants_page():
+        with contextlib.suppress(UnavailableError):
+            g.visitor = _resume()
+
+
+def _resume() -> Visitor | None:
+    token = flask.request.cookies.get(COOKIE, "")
+    if not token:
+        return None
+    with current_context().database.read() as session:
+        return sessions.find(session, token)
 
 
 def _check_origin() -> None:

@@ -26,7 +26,7 @@ class ProjectPage(ListPage[ProjectObject]):
     pass
 
 
-class SettleProject(BaseModel):
+class ChangeProject(BaseModel):
     """What is left out stays as it is; null is none."""
 
     model_config = ConfigDict(extra="forbid")

@@ -30,7 +30,7 @@ class BudgetRemoved(BaseModel):
     deleted: Literal[True] = True
 
 
-class SettleBudget(BaseModel):
+class SetBudget(BaseModel):
     """The body of POST /v1/projects/{id}/budget."""
 
     model_config = ConfigDict(extra="forbid")

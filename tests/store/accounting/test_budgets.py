@@ -25,7 +25,7 @@ from tests.support.webapps import on_sqlite
 def settle(database: Database, me: Principal, amount: int = 10, **changes: Any) -> Standing:
     terms: dict[str, Any] = {"currency": "EUR", "warn_at": 80, "when_exceeded": "finish"} | changes
     with database.write() as session:
-        return budgets.settle(session, me, me.project_id, amount=Decimal(amount), **terms)
+        return budgets.change(session, me, me.project_id, amount=Decimal(amount), **terms)
 
 
 def announced(database: Database) -> list[str]:
@@ -68,7 +68,7 @@ def test_clients_see_amounts_as_decimals() -> None:
 @on_sqlite
 def test_there_is_no_budget_of_a_project_that_is_not_there(database: Database, me: Principal) -> None:
     with pytest.raises(NotFoundError), database.write() as session:
-        budgets.settle(session, me, "proj_none", amount=Decimal(1), currency="EUR", warn_at=80, when_exceeded="finish")
+        budgets.change(session, me, "proj_none", amount=Decimal(1), currency="EUR", warn_at=80, when_exceeded="finish")
 
 
 @on_sqlite
@@ -126,6 +126,6 @@ def test_who_sets_and_removes_a_budget_is_on_record(database: Database, me: Prin
         assert budgets.standing(session, me.project_id) is None
     assert [(event.type, event.key_name) for event in recorded] == [
         ("budget.removed", "ada"),
-        ("budget.settled", "ada"),
+        ("budget.changed", "ada"),
     ]
     assert recorded[1].data["amount"] == "10.00 EUR"

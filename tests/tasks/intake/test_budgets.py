@@ -35,7 +35,7 @@ def settle(context: AppContext, project: str) -> Callable[..., None]:
     def set_(euros: int = 10, **changes: Any) -> None:
         terms: dict[str, Any] = {"currency": "EUR", "warn_at": 80, "when_exceeded": "finish"} | changes
         with context.database.write() as session:
-            budgets.settle(session, keys.terminal(session, "default"), project, amount=Decimal(euros), **terms)
+            budgets.change(session, keys.terminal(session, "default"), project, amount=Decimal(euros), **terms)
 
     return set_
 
@@ -177,7 +177,7 @@ def test_a_removed_budget_limits_nothing_and_lets_go_on_what_it_had_paused(
         acts = [
             event.type for event in session.scalars(select(Event).where(Event.key_id.is_not(None)).order_by(Event.id))
         ]
-    assert acts == ["budget.settled", "budget.removed"]
+    assert acts == ["budget.changed", "budget.removed"]
 
 
 def test_an_old_event_of_a_budget_goes_once_its_deliveries_are_gone(

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import openai
+import pytest
 from flask.testing import FlaskClient
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from store import files, keys
 from store.records import File, Project
 from tasks.context import AppContext
 from tasks.intake import validation
+from tests.support.planned import answers, end_batch, finish_segment, plan_batch
 from tests.support.stacks import RunningStack, a_chat
+from tests.support.written_jobs import Written
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
 
 Open = Callable[..., Visit]
 
 
+def project_of(context: AppContext) -> str:
+    with context.database.read() as session:
+        return session.query(Project).filter_by(name="default").one().id
+
+
 def new_file(context: AppContext, name: str, content: bytes = b"x", purpose: str = "batch") -> File:
     with context.database.write() as session:
         return files.create(
             session,
-            session.query(Project).filter_by(name="default").one().id,
+            project_of(context),
             filename=name,
             purpose=purpose,
             size=len(content),
@@ -57,12 +68,86 @@ def test_files_are_listed_page_by_page_newest_first(client: FlaskClient, context
     names = [f"{number}.jsonl" for number in range(5)]
     for name in names:
         new_file(context, name)
-    first = client.get("/files?limit=3").text
+    first = client.get("/files?limit=3&kind=unused").text
     assert [name for name in names if name in first] == names[2:]
     after = first.partition("?after=")[2].partition("&")[0]
-    second = client.get(f"/files?after={after}&limit=3").text
+    second = client.get(f"/files?after={after}&limit=3&kind=unused").text
     assert [name for name in names if name in second] == names[:2]
     assert 'rel="next"' in first and 'rel="next"' not in second
+
+
+def words(page: str) -> str:
+    """The words of the table of files, with one space between them."""
+    table = page.partition("<table")[2].partition("</table>")[0]
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", f"<table{table}")).split())
+
+
+def test_files_stand_under_the_batch_that_they_belong_to_as_what_they_are(
+    client: FlaskClient, context: AppContext
+) -> None:
+    new_file(context, "lonely.jsonl")
+    batch = plan_batch(context, project_of(context), ["one", "two"])
+    finish_segment(context, batch, answers([1, 2]))
+    end_batch(context, batch)
+    page = client.get("/files").text
+    assert f'<a href="/batches/{batch.id}">' in page
+    shown = words(page)
+    assert "Not used by a batch or job yet batch lonely.jsonl" in shown
+    group = shown.partition(" Batch ")[2]
+    assert re.findall(r"(input|output|errors|manifest) [\w.-]+\.jsonl?", group) == ["input", "output", "manifest"]
+    for kind, others in (("output", ("manifest.json", "lonely")), ("input", ("output.jsonl", "lonely"))):
+        filtered = words(client.get(f"/files?kind={kind}").text)
+        assert f" {kind} " in filtered and not any(other in filtered for other in others)
+    unused = words(client.get("/files?kind=unused").text)
+    assert "lonely.jsonl" in unused and "output.jsonl" not in unused
+    assert client.get("/files?kind=pictures").status_code == 400
+
+
+def test_files_are_searched_by_their_name_and_by_their_batch_and_job(client: FlaskClient, context: AppContext) -> None:
+    new_file(context, "lonely.jsonl")
+    batch = plan_batch(context, project_of(context), ["one"])
+    written = Written(context, project_of(context), name="nightly check")
+    written.artifact("rollouts.parquet", b"PAR1")
+    written.artifact("view.json", b"[]")
+    for text, there in (
+        ("LONELY", ["lonely.jsonl"]),
+        (batch.id, [batch.id]),
+        ("nightly", ["rollouts.parquet", "view.json"]),
+        ("rollouts", ["rollouts.parquet"]),
+        ("100%", []),
+    ):
+        page = client.get("/files", query_string={"q": text}).text
+        names = ("lonely.jsonl", batch.id, "rollouts.parquet")
+        table = page.partition("<table")[2]
+        assert [name for name in names if name in table] == [name for name in there if name in names], text
+    assert "output rollouts.parquet" in words(client.get("/files?q=nightly").text)
+    assert "2 stages and jobs have files of their own" in words(client.get("/files?q=nightly").text)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_the_files_page_is_accessible_and_works_without_scripts(
+    browser: Browser, served: str, context: AppContext, scheme: Any, width: int
+) -> None:
+    lonely = new_file(context, "lonely.jsonl")
+    plan_batch(context, project_of(context), ["one"])
+    with context.database.write() as session:
+        key = keys.create(session, "default").key
+    window = Visit(browser, served, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page = window.sign_in(key, "/files")
+    window.check_accessibility()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    window.context.close()
+    assert window.problems == []
+    plain = Visit(browser, served, java_script_enabled=False)
+    page = plain.sign_in(key, "/files")
+    page.get_by_label("Kind").select_option("not used yet")
+    page.get_by_role("button", name="Show").click()
+    row = page.locator(f"tr[data-file='{lonely.id}']")
+    expect(page.locator("tbody tr:not(.group)")).to_have_count(1)
+    row.locator("summary").click()
+    row.get_by_role("button", name="Delete").click()
+    expect(page.locator(f"tr[data-file='{lonely.id}']")).to_have_count(0)
+    plain.context.close()
 
 
 def test_a_file_of_a_nasty_name_is_text_and_comes_down_as_it_went_up(client: FlaskClient, context: AppContext) -> None:
@@ -102,12 +187,12 @@ def test_a_file_is_deleted_once_that_is_confirmed(
     )
     window = visit()
     page = window.sign_in(stack.key, "/files")
-    row = page.locator(f"tr#{file.id}")
+    row = page.locator(f"tr[data-file='{file.id}']")
     row.locator("summary").click()
     window.check_accessibility()
     row.get_by_role("button", name="Delete").click()
     expect(row).to_have_count(0)
-    page.locator(f"tr#{kept.id}").get_by_role("link", name="New batch with this file").click()
+    page.locator(f"tr[data-file='{kept.id}']").get_by_role("link", name="New batch with this file").click()
     expect(page.locator("#shown")).to_contain_text("1 request in all")
     assert kept.id not in visit().sign_in(other_project.api_key, "/files").content()
 

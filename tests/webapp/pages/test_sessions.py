@@ -179,9 +179,10 @@ def test_static_files_are_kept_by_browsers_under_their_version(client: FlaskClie
 
 def test_errors_are_pages_for_people_and_json_for_clients(client: FlaskClient) -> None:
     browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-    for path in ("/nope", "/batches/batch_1"):
+    for path in ("/nope", "/batches/batch_1", "/files/", "/docs/nope", "/static/nope.css", "/jobs/job_1/nope/nope"):
         answer = client.get(path, headers=browser)
-        assert (answer.status_code, answer.mimetype) == (404, "text/html")
+        assert (answer.status_code, answer.mimetype) == (404, "text/html"), path
+        assert 'aria-label="Pages"' in answer.text and "Not found" in answer.text, path
     for path, headers in (("/nope", {}), ("/v1/nope", browser), ("/v1/batches/batch_1", browser)):
         answer = client.get(path, headers=headers)
         assert answer.mimetype == "application/json", path

@@ -18,7 +18,7 @@ from webapp.pages import notices
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import administrator, current_context, query, validated
 from webapp.wire.keys import CreateKey
-from webapp.wire.projects import SettleProject
+from webapp.wire.projects import ChangeProject
 
 routes = Blueprint("keys", __name__, url_prefix="/keys")
 KEYS = 20
@@ -77,11 +77,11 @@ def revoke(key_id: str) -> ResponseReturnValue:
     return flask.redirect(flask.url_for("pages.keys.show"), 303)
 
 
-@routes.post("/<project_id>/settle")
-def settle(project_id: str) -> ResponseReturnValue:
+@routes.post("/<project_id>/change")
+def change(project_id: str) -> ResponseReturnValue:
     """Set a project's tier and limits. An empty field removes one."""
     try:
-        settings = validated(SettleProject, {name: _field(name) for name in SettleProject.model_fields})
+        settings = validated(ChangeProject, {name: _field(name) for name in ChangeProject.model_fields})
         projects.check_tier(settings.tier, _tiers())
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status

@@ -24,7 +24,7 @@ from webapp.accounts.budgets import remove_budget, set_budget
 from webapp.accounts.usage import Listed, as_csv, read, total_of
 from webapp.pages.forms import Problem
 from webapp.requests import administrator, caller, current_context, query, validated
-from webapp.wire.usage import DIMENSIONS, SettleBudget, UsageQuery, UsageTotal
+from webapp.wire.usage import DIMENSIONS, SetBudget, UsageQuery, UsageTotal
 
 routes = Blueprint("usage", __name__, url_prefix="/usage")
 ROWS = 50
@@ -66,16 +66,16 @@ def download() -> ResponseReturnValue:
 
 
 @routes.post("/budget")
-def settle() -> ResponseReturnValue:
+def change_budget() -> ResponseReturnValue:
     """Set a project's budget. Without an amount it is removed."""
     administrator()
     fields = flask.request.form
     try:
         with current_context().database.read() as session:
             project_id = projects.named(session, fields.get("project", ""))
-        values = {name: text for name in SettleBudget.model_fields if (text := fields.get(name, "").strip())}
+        values = {name: text for name in SetBudget.model_fields if (text := fields.get(name, "").strip())}
         if "amount" in values:
-            set_budget(project_id, validated(SettleBudget, values))
+            set_budget(project_id, validated(SetBudget, values))
         else:
             remove_budget(project_id)
     except RequestError as error:

@@ -35,7 +35,7 @@ def test_only_an_administrator_sees_or_changes_anything(client: FlaskClient, con
         plain.get(f"/keys/{there}"),
         plain.post("/keys", data={"csrf": csrf, "project": "plain", "admin": "1"}),
         plain.post(f"/keys/{key.id}/revoke", data={"csrf": csrf}),
-        plain.post(f"/keys/{there}/settle", data={"csrf": csrf, "max_segments": "9"}),
+        plain.post(f"/keys/{there}/change", data={"csrf": csrf, "max_segments": "9"}),
     ]
     assert [answer.status_code for answer in answers] == [403] * 5
     assert all("Not allowed" in answer.text for answer in answers)
@@ -45,7 +45,7 @@ def test_only_an_administrator_sees_or_changes_anything(client: FlaskClient, con
 
 
 def test_a_projects_tier_and_limits_are_settled_and_emptied_again(client: FlaskClient, context: AppContext) -> None:
-    path, csrf = f"/keys/{project(context).id}/settle", csrf_of(client)
+    path, csrf = f"/keys/{project(context).id}/change", csrf_of(client)
     settings = {"tier": "premium", "max_segments": "0", "cache_bytes": "1000000"}
     assert client.post(path, data={"csrf": csrf, **settings}).status_code == 303
     settled = project(context)
@@ -63,7 +63,7 @@ def test_a_projects_tier_and_limits_are_settled_and_emptied_again(client: FlaskC
 def test_what_cannot_be_settled_is_told_and_changes_nothing(
     client: FlaskClient, context: AppContext, settings: dict[str, str]
 ) -> None:
-    answer = client.post(f"/keys/{project(context).id}/settle", data={"csrf": csrf_of(client), **settings})
+    answer = client.post(f"/keys/{project(context).id}/change", data={"csrf": csrf_of(client), **settings})
     assert (answer.status_code, 'role="alert"' in answer.text) == (400, True)
     assert (project(context).tier, project(context).max_segments, project(context).cache_bytes) == (None, None, None)
 
