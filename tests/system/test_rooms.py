@@ -113,7 +113,7 @@ def test_every_shared_module_stands_in_the_lowest_layer() -> None:
 
 
 WRONG = [
-    ("inference.requests.bodies", "store.batches"),
+    ("inference.requests.media", "store.batches"),
     ("store.files", "tasks.messages"),
     ("store.work.lifecycle", "store.batches"),
     ("tasks.scheduling.policy", "tasks.finishing.finalize"),

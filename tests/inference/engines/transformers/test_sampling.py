@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from batchyard.endpoints.bodies.sampling import SamplingParameters
 from inference.engines.transformers.sampling import choose, generator, penalise
-from inference.requests.sampling import SamplingParameters
 
 torch = pytest.importorskip("torch")
 LOGITS = [2.0, 1.0, 0.0, -1.0]
