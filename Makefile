@@ -6,6 +6,9 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests of running stacks that are run again on PostgreSQL and S3.
 ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch_lifecycle.py tests/system/test_jobs.py
 
+# Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install dev demo check test chaos chaos-jobs chaos-starts lint bench screenshots clean
 
 help:
@@ -30,10 +33,11 @@ dev:
 demo: install
 	@$(BIN)/batchyard demo
 
-# tests/support/stack_marker.py says which tests these are. Schemathesis takes each process ten seconds to load, and all
+# tests/support/stack_marker.py says which tests need a service. Schemathesis takes each process ten seconds to load, and all
 # that it makes needs a stack.
 check: dev lint
-	$(BIN)/pytest $(PARALLEL) -m "not stack" -p no:schemathesis --ignore tests/chaos --ignore tests/contract/test_fuzzing.py
+	$(BIN)/pytest $(PARALLEL) -m "not stack and not long" -p no:schemathesis \
+		--ignore tests/chaos --ignore tests/contract/test_fuzzing.py
 
 # A test that failed (pytest's status 1) runs once more, alone: many processes share the cores, and one can be late. Its first
 # failure stays in the output; a test that fails twice fails the target. The others are listed at the end, in a file, too.

@@ -177,6 +177,7 @@ def test_the_package_imports_neither_vllm_nor_torch() -> None:
 
 
 @pytest.mark.skipif(not vllm_installed(), reason=NO_VLLM)
+@pytest.mark.long
 def test_every_name_exists_in_the_installed_vllm() -> None:
     for name in internals.NAMES:
         assert getattr(internals, name) is not None
@@ -319,6 +320,7 @@ def missing_names(archive: zipfile.ZipFile) -> list[str]:
     return missing
 
 
+@pytest.mark.long
 def test_every_name_exists_in_the_wheel_for_gpus(gpu_wheel: zipfile.ZipFile) -> None:
     assert not missing_names(gpu_wheel)
 

@@ -78,6 +78,7 @@ def test_a_postgresql_that_refuses_connections_is_unavailable() -> None:
         database.ping()
 
 
+@pytest.mark.long
 def test_a_postgresql_that_never_answers_is_unavailable_within_the_time_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         database = Database(f"postgresql+psycopg://somebody@127.0.0.1:{silent.getsockname()[1]}/nothing")

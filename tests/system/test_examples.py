@@ -140,6 +140,7 @@ def test_the_model_card_has_an_accuracy_for_every_task_and_model() -> None:
 
 
 @pytest.mark.parametrize("name", ["nano", "mini"])
+@pytest.mark.long
 def test_a_model_answers_a_sum_and_a_sentiment_in_the_right_form(name: str) -> None:
     train = pytest.importorskip("train", reason="needs torch and transformers", exc_type=ImportError)
     answers = train.answer(MODELS / name, ["What is 3 + 4?", "Review: The food was great.\nSentiment:"])
@@ -149,6 +150,7 @@ def test_a_model_answers_a_sum_and_a_sentiment_in_the_right_form(name: str) -> N
         assert answers[0] == "7"
 
 
+@pytest.mark.long
 def test_mini_passes_a_right_answer_fails_a_wrong_one_and_answers_again_after_a_remark() -> None:
     train = pytest.importorskip("train", reason="needs torch and transformers", exc_type=ImportError)
     item = Item(0, "item-0", {"prompt": "Review: The food was not bad.\nSentiment:"})
@@ -198,6 +200,7 @@ def test_at_each_token_of_an_answer_the_right_one_is_learned_and_fail_after_a_wr
     assert conversations.targets([11, 12, 13, 14], [11, 12]) == [11, 12, nothing, fail]
 
 
+@pytest.mark.long
 def test_training_goes_on_from_earlier_weights_and_records_them(tmp_path: Path) -> None:
     train = pytest.importorskip("train", reason="needs torch and transformers", exc_type=ImportError)
     train.main(["--quick", "--only", "nano", "--start", str(MODELS), "--out", str(tmp_path)])
@@ -207,6 +210,7 @@ def test_training_goes_on_from_earlier_weights_and_records_them(tmp_path: Path) 
     assert record["start"]["sha256"] == hashlib.sha256(weights).hexdigest()
 
 
+@pytest.mark.long
 def test_training_twice_from_one_seed_gives_the_same_weights(tmp_path: Path) -> None:
     train = pytest.importorskip("train", reason="needs torch and transformers", exc_type=ImportError)
     weights = []

@@ -65,6 +65,11 @@ def test_that_says_so():
     pytest.fail("it runs")
 
 
+@pytest.mark.long
+def test_that_takes_long():
+    pytest.fail("it runs")
+
+
 def test_that_starts_a_service_unsaid():
     subprocess.run(["ray", "start"])
 
@@ -79,7 +84,7 @@ GOOD = "def test_good(): pass\ndef test_late(): pass\n"
 def folder(tmp_path: Path) -> Path:
     """A project with the Makefile and three tests, one of which is of the chaos suite."""
     files = {
-        "pytest.ini": f"[pytest]\npythonpath = {ROOT}\naddopts = -ra\nmarkers =\n    stack\n    vllm\n",
+        "pytest.ini": f"[pytest]\npythonpath = {ROOT}\naddopts = -ra\nmarkers =\n    stack\n    long\n    vllm\n",
         "conftest.py": CONFTEST,
         "tests/test_first.py": GOOD,
         "tests/chaos/test_chaos.py": "def test_chaos_late(): pass\n",
@@ -100,11 +105,11 @@ def made(target: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_check_leaves_out_what_needs_a_service_and_fails_what_starts_one_unsaid(folder: Path) -> None:
+def test_a_check_leaves_out_what_needs_a_service_or_takes_long_and_fails_what_starts_one_unsaid(folder: Path) -> None:
     (folder / "tests/test_first.py").write_text(SERVICES)
     ended = made("check", folder)
     assert ended.returncode != 0
-    assert "1 failed, 2 passed, 4 deselected" in ended.stdout
+    assert "1 failed, 2 passed, 5 deselected" in ended.stdout
     assert "the test starts ray: mark it with @pytest.mark.stack" in ended.stdout
 
 

@@ -5,11 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import flask
 import pytest
 from flask.testing import FlaskClient
+from jinja2.bccache import Bucket, BytecodeCache
 
 from tasks.context import AppContext
 from tests.support.webapps import client_of, close_contexts, context_in
+
+
+class _Templates(BytecodeCache):
+    """Compiled templates in memory: each test has an app of its own, which would compile its pages again."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._compiled:
+            bucket.bytecode_from_string(self._compiled[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._compiled[bucket.key] = bucket.bytecode_to_string()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_templates() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flask.Flask, "jinja_options", {"bytecode_cache": _Templates()})
+        yield
 
 
 @pytest.fixture

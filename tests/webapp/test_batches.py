@@ -31,6 +31,7 @@ def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: Fl
         assert batches.claim_validatable(session, 60) == [answer.get_json()["id"]]
 
 
+@pytest.mark.long
 def test_a_broker_that_hangs_holds_no_request_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
         monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{silent.getsockname()[1]}/0")

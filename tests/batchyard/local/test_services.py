@@ -83,6 +83,7 @@ def test_a_setting_that_cannot_be_used_is_named() -> None:
     assert result.stderr.startswith('batchyard: BATCHYARD_MAX_SEGMENTS: "many" is not a whole number')
 
 
+@pytest.mark.long
 def test_a_service_starts_without_what_only_some_of_its_work_needs() -> None:
     heavy = {"alembic", "pandas", "ray", "torch", "openai"}
     code = f"import sys, tasks.app, webapp; print({heavy} & sys.modules.keys() or 'none')"

@@ -131,6 +131,7 @@ def test_merging_leaves_no_files_behind(artifacts: Artifacts, tmp_path: Path, mo
     assert not list(tmp_path.glob("batchyard-merge-*"))
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_answers() -> None:
     root = Path(__file__).parents[3]
     command = [sys.executable, str(root / "benchmarks/memory.py"), "--merge", "1500", "200000"]

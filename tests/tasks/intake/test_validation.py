@@ -514,6 +514,7 @@ def test_a_batch_counts_its_skipped_lines_as_failed_before_anything_runs(
     assert sorted((record.state, record.requests) for record in (*records, last)) == [("done", 2), ("pending", 2)]
 
 
+@pytest.mark.long
 def test_many_invalid_lines_are_planned_in_little_memory(artifacts: Artifacts) -> None:
     good, bad = json.dumps(a_request("%d")).encode(), b'{"custom_id": "%d", "body": NaN}'
     source = b"\n".join((bad if number % 2 else good) % number for number in range(40_000))

@@ -233,6 +233,7 @@ def test_only_a_job_has_a_range_of_replicas(tmp_path: Path) -> None:
             catalog.load(file)
 
 
+@pytest.mark.vllm
 def test_a_request_that_runs_too_long_is_its_own_error() -> None:
     stage = pytest.importorskip("inference.engines.vllm.job_stage")
 

@@ -66,6 +66,7 @@ def test_a_gate_sees_text_item_and_value(judges: Judges) -> None:
     assert stopped == Checked(False, "length", "a: too long")
 
 
+@pytest.mark.long
 def test_rewards_that_hang_crash_or_raise_harm_their_own_sample_alone(judges: Judges) -> None:
     solutions = ["yes", "hang", "yes", "crash", "raise", "nonsense", *["yes"] * 70]
     scores = outcomes(judges, [a_score(solution) for solution in solutions])

@@ -348,6 +348,7 @@ def gated_without_crashes() -> Core:
 
 
 @given(st.integers(0, 2**32), st.floats(0.02, 0.4))
+@pytest.mark.long
 def test_crashes_while_items_wait_for_people_change_no_result_and_ask_nothing_twice(seed: int, crashes: float) -> None:
     undisturbed, core = gated_without_crashes(), run_gated(random.Random(seed), crashes=crashes)
     assert core.ended == undisturbed.ended

@@ -174,6 +174,7 @@ def test_a_recipe_that_differs_without_a_change_of_its_file_fails_its_job(
     assert (running.job.outcome, error["code"]) == ("failed", "recipe_not_deterministic")
 
 
+@pytest.mark.long
 def test_an_item_in_which_the_recipe_hangs_ends_its_worker_once_and_fails_alone(
     sqlite_url: str, artifacts: Artifacts, tmp_path: Path
 ) -> None:

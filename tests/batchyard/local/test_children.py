@@ -1,0 +1,72 @@
+"""What a local stack runs: its own Redis and Ray unless the settings name others, and one environment for all."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batchyard import settings
+from batchyard.local import children
+from batchyard.local.data_folder import DataFolder
+from batchyard.local.process import ChildProcess
+
+PORTS = {"web": 8001, "flower": 5556, "ray": 6380}
+OURS = ["worker", "housekeeper", "webhooks", "beat", "flower", "web"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[DataFolder]:
+    held = DataFolder(tmp_path / "data")
+    held.hold()
+    yield held
+    held.release()
+
+
+def children_of(folder: DataFolder, host: str = "127.0.0.1", **changes: str) -> dict[str, ChildProcess]:
+    in_force = settings.load(data=folder.path, models=folder.path / "models.toml", **changes)
+    return children.of(in_force, folder, host, PORTS)
+
+
+def test_a_stack_has_a_redis_and_a_ray_of_its_own_which_start_first(folder: DataFolder) -> None:
+    stack = children_of(folder)
+    assert list(stack) == ["redis", "ray", *OURS]
+    for child in stack.values():
+        assert child.environment["REDIS_URL"] == f"unix://{folder.short}/redis.sock"
+        assert child.environment["RAY_ADDRESS"] == "127.0.0.1:6380"
+
+
+def test_a_redis_and_a_ray_that_the_settings_name_are_used_as_they_are(folder: DataFolder) -> None:
+    stack = children_of(folder, redis_url="redis://away:6379/0", ray_address="away:6380")
+    assert list(stack) == OURS
+    assert {child.environment["REDIS_URL"] for child in stack.values()} == {"redis://away:6379/0"}
+    assert {child.environment["RAY_ADDRESS"] for child in stack.values()} == {"away:6380"}
+
+
+def test_our_packages_go_before_modules_of_the_same_name_in_the_users_folder(
+    folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = children_of(folder)["worker"].environment
+    ours, users = environment["PYTHONPATH"].split(":")[:2]
+    assert (Path(ours) / "tasks").is_dir() and users == str(tmp_path)
+    assert environment["PYTHONSAFEPATH"] == "1"
+
+
+def test_only_flower_knows_its_password(folder: DataFolder) -> None:
+    stack = children_of(folder)
+    assert [name for name, child in stack.items() if "FLOWER_BASIC_AUTH" in child.environment] == ["flower"]
+    assert stack["flower"].environment["FLOWER_BASIC_AUTH"] == folder.flower_password()
+
+
+def test_the_web_app_is_served_where_the_user_says_and_goes_first(folder: DataFolder) -> None:
+    stack = children_of(folder, host="0.0.0.0")
+    assert any("0.0.0.0:8001" in word for word in stack["web"].argv)
+    assert [name for name, child in stack.items() if child.nice == 0] == ["redis", "beat", "flower", "web"]
+
+
+def test_workers_do_not_outlive_the_stack(folder: DataFolder) -> None:
+    stack = children_of(folder)
+    assert [name for name, child in stack.items() if child.orphan_signal == signal.SIGKILL] == OURS[:3]

@@ -1,0 +1,64 @@
+"""Redis and Ray of a local stack: they listen on this machine alone, and are ready when they answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from batchyard.local import programs
+
+
+def options(command: list[str]) -> dict[str, str]:
+    """The options of a command as `--name=value`."""
+    return dict(word[2:].split("=", 1) for word in command if word.startswith("--") and "=" in word)
+
+
+def test_redis_listens_on_a_socket_only_and_forgets_nothing(tmp_path: Path) -> None:
+    binary, *words = programs.redis(tmp_path / "redis.sock")
+    values = dict(zip(words[::2], words[1::2], strict=True))
+    assert os.access(binary, os.X_OK)
+    assert (values["--port"], values["--unixsocket"]) == ("0", str(tmp_path / "redis.sock"))
+    assert (values["--appendonly"], values["--maxmemory-policy"]) == ("yes", "noeviction")
+
+
+def test_ray_listens_on_loopback_without_a_dashboard(tmp_path: Path) -> None:
+    values = options(programs.ray(tmp_path, 6380))
+    assert (values["node-ip-address"], values["port"], values["include-dashboard"]) == ("127.0.0.1", "6380", "false")
+    assert values["temp-dir"] == str(tmp_path)
+
+
+def test_ray_takes_a_folder_where_shared_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096))
+    assert options(programs.ray(tmp_path / "ray", 6380)).get("plasma-directory") == str(tmp_path)
+
+
+def test_no_server_for_rays_remote_clients_is_started() -> None:
+    parameters = SimpleNamespace(ray_client_server_port=10001)
+    programs.without_client_server(parameters, head=True)
+    assert parameters.ray_client_server_port is None
+
+
+@pytest.mark.parametrize(("answer", "is_ready"), [(b"+PONG\r\n", True), (b"-LOADING data\r\n", False)])
+def test_redis_is_ready_once_it_answers_not_once_it_accepts(tmp_path: Path, answer: bytes, is_ready: bool) -> None:
+    path = tmp_path / "redis.sock"
+    assert not programs.accepts(path) and not programs.pong(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(16) == b"PING\r\n"
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert programs.pong(path) == is_ready
+        thread.join()
+        assert programs.accepts(path)
