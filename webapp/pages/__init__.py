@@ -34,7 +34,7 @@ from webapp.pages import (
 from webapp.pages.accounts import audit, keys, usage
 from webapp.pages.automation import schedules, webhooks
 from webapp.pages.starting import batch, cards, job
-from webapp.requests import caller, current_context
+from webapp.requests import current_context
 
 MODULES = (
     *(sessions, overview, selection, compare, batches, rows, jobs, items, files, models, schedules, webhooks),
