@@ -20,6 +20,7 @@ class Endpoint:
 
     Attributes:
         path: the `url` of a request's line.
+        aliases: other paths that mean the same.
         body_class: the model in `batchyard.endpoints.bodies` that checks a body, as `module:class`.
         content: keys of a body that may hold its prompt. A body has some of them.
         leading: keys that are rendered before the prompt, such as `tools`.
@@ -30,6 +31,7 @@ class Endpoint:
     """
 
     path: str
+    aliases: tuple[str, ...] = ()
     body_class: str
     content: tuple[str, ...]
     leading: tuple[str, ...] = ()

@@ -30,6 +30,93 @@ EMBEDDINGS = Endpoint(
     result="vectors",
     example={"input": "Say hello."},
 )
+RESPONSES = Endpoint(
+    path="/v1/responses",
+    body_class="responses:Response",
+    content=("input",),
+    leading=("tools", "instructions"),
+    output_limits=("max_output_tokens",),
+    generates=True,
+    result="text",
+    example={"input": "Say hello.", "max_output_tokens": 8},
+)
+MESSAGES = Endpoint(
+    path="/v1/messages",
+    body_class="messages:Messages",
+    content=("messages",),
+    leading=("tools", "system"),
+    output_limits=("max_tokens",),
+    generates=True,
+    result="text",
+    example={"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8},
+)
+SCORE = Endpoint(
+    path="/v1/score",
+    aliases=("/score",),
+    body_class="scoring:Score",
+    content=("queries", "text_1", "data_1", "documents", "items", "text_2", "data_2"),
+    leading=("instruction",),
+    result="scores",
+    example={"queries": "A train leaves at noon.", "documents": ["When does the train leave?", "It rains."]},
+)
+RERANK = Endpoint(
+    path="/v1/rerank",
+    aliases=("/rerank", "/v2/rerank"),
+    body_class="scoring:Rerank",
+    content=("query", "documents"),
+    leading=("instruction",),
+    result="scores",
+    example={"query": "When does the train leave?", "documents": ["A train leaves at noon.", "It rains."]},
+)
+CLASSIFY = Endpoint(
+    path="/classify",
+    aliases=("/v1/classify",),
+    body_class="pooling:Classify",
+    content=("input", "messages"),
+    result="labels",
+    example={"input": "The train was late."},
+)
+POOLING = Endpoint(
+    path="/pooling",
+    aliases=("/v1/pooling",),
+    body_class="pooling:Pooling",
+    content=("input", "messages"),
+    result="vectors",
+    example={"input": "The train was late."},
+)
+SYSTEMONE = Endpoint(
+    path="/v1/systemone",
+    body_class="decisions:Decision",
+    content=("state",),
+    leading=("instructions",),
+    result="labels",
+    example={"state": "The train was late.", "questions": {"late": {"type": "noul", "instructions": "Was it late?"}}},
+)
+TOKENIZE = Endpoint(
+    path="/tokenize",
+    aliases=("/v1/tokenize",),
+    body_class="tokens:Tokenize",
+    content=("prompt", "messages"),
+    leading=("tools",),
+    result="tokens",
+    example={"prompt": "Say hello."},
+)
+DETOKENIZE = Endpoint(
+    path="/detokenize",
+    aliases=("/v1/detokenize",),
+    body_class="tokens:Detokenize",
+    content=("tokens",),
+    result="text",
+    example={"tokens": [1, 2]},
+)
 
-ENDPOINTS: dict[str, Endpoint] = {entry.path: entry for entry in (CHAT, COMPLETIONS, EMBEDDINGS)}
+ENDPOINTS: dict[str, Endpoint] = {
+    entry.path: entry
+    for entry in (
+        *(CHAT, COMPLETIONS, RESPONSES, MESSAGES, EMBEDDINGS, SCORE, RERANK, CLASSIFY, POOLING, SYSTEMONE),
+        *(TOKENIZE, DETOKENIZE),
+    )
+}
 """Each endpoint by its path, the most usual first."""
+PATHS: dict[str, str] = {alias: entry.path for entry in ENDPOINTS.values() for alias in (entry.path, *entry.aliases)}
+"""The path of each endpoint by its path and its other names."""

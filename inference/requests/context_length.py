@@ -21,6 +21,8 @@ RENDERED = ("system", "user")
 ORDINARY = 2
 """Bytes per context token below which a request is not tokenised: hardly any text has shorter tokens, and tokenising
 costs many times the other checks."""
+COUNTED = ("messages", "prompt", "input")
+"""Keys whose texts an engine takes whole. It may cut those of the others to what fits."""
 PIECE = 1024
 """Least characters tokenised at once, so that a text far too long costs little more than one just too long."""
 BORDER = 8
@@ -60,10 +62,12 @@ class ContextLength:
         if size <= ORDINARY * self.longest or body.get("truncate_prompt_tokens") is not None:
             return None
         name = entry.content_key(body)
-        texts = _contents(body[name]) if name == "messages" else prompts(body[name])
+        if name not in COUNTED or entry.result == "tokens":
+            return None
+        conversation = not isinstance(body[name], str) and isinstance(body[name][0], dict)
         tokens = 0
-        for text in texts:
-            tokens = self._at_least(text, tokens if name == "messages" else 0)
+        for text in _contents(body[name]) if conversation else prompts(body[name]):
+            tokens = self._at_least(text, tokens if conversation else 0)
             if tokens > self.longest:
                 return self._answer(name, f"{name} has at least {tokens} tokens")
         return None
@@ -121,9 +125,9 @@ class ContextLength:
 
 def _contents(messages: list[dict[str, Any]]) -> Iterator[str]:
     for message in messages:
-        content = message.get("content") if message["role"] in RENDERED else None
+        content = message.get("content") if message.get("role") in RENDERED else None
         if isinstance(content, str):
             yield content
         for part in content if isinstance(content, list) else ():
-            if part["type"] == "text":
+            if part.get("type") in ("text", "input_text") and isinstance(part.get("text"), str):
                 yield part["text"]

@@ -16,24 +16,44 @@ from inference.engine import EngineAnswer
 
 TEXTS = frozenset({"refusal", "text", "thinking"})
 """Keys of a content part whose texts no engine fetches."""
+CALLS = frozenset({"tool_use", "function_call"})
+"""Types of content parts that hold a tool's arguments, which no engine fetches either."""
+SCORED = ("query", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
+WITH_PARTS = ("messages", "input", "system", *SCORED)
+"""Keys of a body that may hold content parts."""
 # Parsers of URLs differ in all else (users, backslashes, blanks), and an engine's is not this one.
 _URL = re.compile(r"https?://([a-z0-9.-]+)(:[0-9]{1,5})?([/?#][!-\[\]-~]*)?", re.IGNORECASE | re.ASCII)
 
 
 def remote(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the place and the URL of all media of a valid request that do not come with it."""
-    for number, message in enumerate(body.get("messages") or ()):
-        content = message.get("content")
-        for index, part in enumerate(content if isinstance(content, list) else ()):
-            pending = [(key, value) for key, value in part.items() if key not in TEXTS]
-            while pending:
-                key, value = pending.pop()
-                if isinstance(value, dict):
-                    pending += value.items()
-                elif isinstance(value, list):
-                    pending += ((key, entry) for entry in value)
-                elif isinstance(value, str) and _is_remote(key, value):
-                    yield f"messages[{number}].content[{index}]", value
+    for place, part in _parts(body):
+        pending = [("url" if isinstance(part, str) else "", part)]
+        while pending:
+            key, value = pending.pop()
+            if isinstance(value, dict):
+                data = value.get("type") in CALLS
+                pending += ((name, entry) for name, entry in value.items() if name not in TEXTS and not data)
+            elif isinstance(value, list):
+                pending += ((key, entry) for entry in value)
+            elif isinstance(value, str) and _is_remote(key, value):
+                yield place, value
+
+
+def _parts(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield all content parts of a valid request, each with its place, and the URLs that stand for one."""
+    for name in WITH_PARTS:
+        value = body.get(name)
+        for number, entry in enumerate(value if isinstance(value, list) else [value]):
+            place = f"{name}[{number}]" if isinstance(value, list) else name
+            for key in ("content", "output") if isinstance(entry, dict) else ():
+                parts = entry.get(key)
+                if isinstance(parts, list):
+                    yield from ((f"{place}.{key}[{index}]", part) for index, part in enumerate(parts))
+                elif isinstance(parts, dict):
+                    yield f"{place}.{key}", parts
+    for name in ("images", "audio", "videos"):
+        yield from ((f"{name}[{index}]", url) for index, url in enumerate(body.get(name) or ()))
 
 
 def _is_remote(key: str, value: str) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.models import ModelSpec
 from inference.engines.vllm import internals
 from inference.engines.vllm.environment import few_cpus
-from inference.engines.vllm.parameters import EMBEDDINGS
 from inference.requests import media
 
 CPU_DEFAULTS = {
@@ -45,7 +45,7 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
         "enable_prompt_tokens_details": True,
         "enable_log_requests": False,
     }
-    if spec.endpoints == (EMBEDDINGS,):
+    if not any(ENDPOINTS[path].generates for path in spec.endpoints):
         ours["runner"] = "pooling"
     for key, value in {**ours, **spec.engine_args}.items():
         setattr(arguments, key, value)

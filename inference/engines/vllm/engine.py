@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
+from batchyard.endpoints.catalog import CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING
 from batchyard.errors import EngineDied, EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported
@@ -19,7 +20,8 @@ from inference.engines.vllm.argument_names import argument_names
 from inference.engines.vllm.arguments import cache_bytes, engine_arguments
 from inference.engines.vllm.environment import set_environment
 from inference.engines.vllm.failures import Processes
-from inference.engines.vllm.parameters import CHAT, COMPLETIONS, EMBEDDINGS, SUPPORTED
+from inference.engines.vllm.handlers import Handler, handlers
+from inference.engines.vllm.parameters import SUPPORTED
 from inference.engines.vllm.protocol import parse, refusal
 from inference.engines.weights import model_sha256
 
@@ -41,7 +43,7 @@ class VLLM(Engine):
         self._processes = Processes()
         self._death: asyncio.Task[str] | None = None
         self._client: Any = None
-        self._handlers: dict[str, tuple[Any, Any]] = {}
+        self._handlers: Mapping[str, Handler] = {}
         self._versions: dict[str, str] = {}
 
     @classmethod
@@ -118,13 +120,7 @@ class VLLM(Engine):
         self.cache_tokens = self._client.vllm_config.cache_config.kv_cache_size_tokens
         state = State()
         await internals.init_app_state(self._client, state, arguments, await self._client.get_supported_tasks())
-        chat = getattr(state, "openai_serving_chat", None)
-        completion = getattr(state, "openai_serving_completion", None)
-        self._handlers = {
-            CHAT: (internals.ChatCompletionRequest, chat and chat.create_chat_completion),
-            COMPLETIONS: (internals.CompletionRequest, completion and completion.create_completion),
-            EMBEDDINGS: (internals.EmbeddingRequest, getattr(state, "serving_embedding", None)),
-        }
+        self._handlers = handlers(state)
         self._versions = {
             "engine": "vllm",
             "version": internals.__version__,
@@ -145,8 +141,10 @@ class VLLM(Engine):
         tokens = min(TRY_OUT_TOKENS, config.max_model_len - 2)
         prompt = [0] * tokens if config.skip_tokenizer_init else TRY_OUT
         body = {"model": self.spec.name, "prompt": prompt, "input": prompt, "truncate_prompt_tokens": tokens}
-        embeds = self._handlers[EMBEDDINGS][1] is not None
-        answer = await self._one(EMBEDDINGS if embeds else COMPLETIONS, {**body, "max_tokens": 2}, None)
+        endpoint = next(
+            entry.path for entry in (COMPLETIONS, EMBEDDINGS, CLASSIFY, POOLING) if entry.path in self._handlers
+        )
+        answer = await self._one(endpoint, {**body, "max_tokens": 2}, None)
         if answer.error is not None:
             raise EngineDied(answer.error["message"])
 
@@ -157,14 +155,15 @@ class VLLM(Engine):
             return await asyncio.to_thread(model_sha256, self.spec.source)
 
     async def _one(self, endpoint: str, body: dict[str, Any], seconds: float | None) -> EngineAnswer:
-        schema, handler = self._handlers[endpoint]
-        if not handler:
-            return EngineAnswer.refused(f"model {self.spec.name} has no {endpoint}", code="unsupported_endpoint")
-        request = parse(schema, body)
+        handler = self._handlers.get(endpoint)
+        if handler is None:
+            message = f"The model {self.spec.name!r} cannot do {endpoint}; it can do {', '.join(self._handlers)}."
+            return EngineAnswer.refused(message, param="url", code="unsupported_endpoint")
+        request = parse(handler.schema, body)
         if isinstance(request, EngineAnswer):
             return request
         # Not wait_for: vLLM's handlers answer a cancellation with an error response, and it would return that.
-        call = asyncio.create_task(handler(request))
+        call = asyncio.create_task(handler.answer(request, None))
         try:
             finished, _ = await asyncio.wait([call], timeout=seconds)
             if not finished:

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from batchyard import output_lines, responses
+from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS
 from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
@@ -27,7 +28,6 @@ from inference.engines.vllm import internals
 from inference.engines.vllm.arguments import defaults
 from inference.engines.vllm.environment import set_environment
 from inference.engines.vllm.failures import Processes
-from inference.engines.vllm.parameters import CHAT, COMPLETIONS, EMBEDDINGS
 from inference.engines.vllm.protocol import parse, refusal
 
 INVALID = ("TypeError", "ValueError", "VLLMValidationError")
@@ -128,9 +128,9 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
     async def _input(self, body: dict[str, Any]) -> dict[str, Any] | EngineAnswer:
         """The columns of a request for Ray's stage, or the answer that refuses it."""
         schema, render = {
-            CHAT: (internals.ChatCompletionRequest, self._render.render_chat_request),
-            COMPLETIONS: (internals.CompletionRequest, self._render.render_completion_request),
-            EMBEDDINGS: (internals.EmbeddingCompletionRequest, self._embedding_input),
+            CHAT.path: (internals.ChatCompletionRequest, self._render.render_chat_request),
+            COMPLETIONS.path: (internals.CompletionRequest, self._render.render_completion_request),
+            EMBEDDINGS.path: (internals.EmbeddingCompletionRequest, self._embedding_input),
         }[self._endpoint]
         request = parse(schema, body)
         if isinstance(request, EngineAnswer):
@@ -168,7 +168,7 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
             if kind in INVALID:
                 return EngineAnswer.refused(message, code=refusal_code(message))
             return EngineAnswer.failed("engine_error", error)
-        response = self._embedding(body, output) if self._endpoint == EMBEDDINGS else self._generation(output)
+        response = self._embedding(body, output) if self._endpoint == EMBEDDINGS.path else self._generation(output)
         return EngineAnswer(200, response.model_dump())
 
     def _generation(self, output: dict[str, Any]) -> Any:
@@ -183,7 +183,7 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
         common = {"model": self._spec.name, "usage": usage, "system_fingerprint": self._fingerprint}
         ending = {"index": 0, "finish_reason": finish.finish_reason, "stop_reason": finish.stop_reason}
         text = output["generated_text"]
-        if self._endpoint == CHAT:
+        if self._endpoint == CHAT.path:
             message = internals.ChatMessage(role="assistant", content=text)
             choice = internals.ChatCompletionResponseChoice(message=message, **ending)
             return internals.ChatCompletionResponse(choices=[choice], **common)

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+from batchyard.endpoints import catalog
+
 COMMON = frozenset({"model", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"})
+POOLED = COMMON | {"mm_processor_kwargs", "padding"}
+SCORED = POOLED - {"add_special_tokens"} | {
+    "chat_template_kwargs",
+    "instruction",
+    "max_tokens_per_doc",
+    "max_tokens_per_query",
+    "use_activation",
+}
+CHAT_TEMPLATE = frozenset({"add_generation_prompt", "chat_template_kwargs", "continue_final_message"})
 # fmt: off
 SAMPLING = COMMON | {
     "allowed_token_ids", "bad_words", "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "length_penalty",
@@ -13,13 +23,39 @@ SAMPLING = COMMON | {
     "temperature", "thinking_token_budget", "top_k", "top_p", "use_beam_search", "vllm_xargs", "echo",
 }
 SUPPORTED = {
-    CHAT: SAMPLING | {
+    catalog.CHAT.path: SAMPLING | {
         "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
         "reasoning_effort", "include_reasoning", "add_generation_prompt", "continue_final_message",
         "chat_template_kwargs", "documents", "mm_processor_kwargs",
     },
-    COMPLETIONS: SAMPLING | {"prompt"},
-    EMBEDDINGS: COMMON | {"input", "dimensions", "encoding_format"},
+    catalog.COMPLETIONS.path: SAMPLING | {"prompt"},
+    catalog.RESPONSES.path: frozenset({
+        "chat_template_kwargs", "frequency_penalty", "ignore_eos", "include", "include_reasoning",
+        "include_stop_str_in_output", "input", "instructions", "logit_bias", "max_output_tokens", "max_tool_calls",
+        "min_p", "mm_processor_kwargs", "model", "parallel_tool_calls", "presence_penalty", "reasoning",
+        "repetition_penalty", "seed", "skip_special_tokens", "stop", "stop_token_ids", "structured_outputs",
+        "temperature", "text", "tool_choice", "tools", "top_k", "top_logprobs", "top_p", "truncation", "vllm_xargs",
+    }),
+    catalog.MESSAGES.path: frozenset({
+        "chat_template_kwargs", "max_tokens", "messages", "model", "output_config", "stop_sequences", "system",
+        "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p", "vllm_xargs",
+    }),
+    catalog.EMBEDDINGS.path: POOLED | {"input", "dimensions", "encoding_format"},
+    catalog.SCORE.path: SCORED | {
+        "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2",
+    },
+    catalog.RERANK.path: SCORED | {"query", "documents", "top_n"},
+    catalog.CLASSIFY.path: POOLED | CHAT_TEMPLATE | {"input", "messages", "use_activation"},
+    catalog.POOLING.path: POOLED | CHAT_TEMPLATE | {
+        "input", "messages", "use_activation", "task", "dimensions", "encoding_format", "embed_dtype", "endianness",
+    },
+    catalog.SYSTEMONE.path: frozenset({
+        "model", "state", "questions", "instructions", "images", "audio", "videos", "chat_template_kwargs",
+    }),
+    catalog.TOKENIZE.path: CHAT_TEMPLATE | {
+        "model", "prompt", "messages", "tools", "add_special_tokens", "return_token_strs",
+    },
+    catalog.DETOKENIZE.path: frozenset({"model", "tokens"}),
 }
 # fmt: on
 """By endpoint. vLLM ignores parameters that it does not know, so all others are refused here. A test compares these

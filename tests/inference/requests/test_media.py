@@ -85,3 +85,43 @@ def test_only_urls_that_all_parsers_read_alike_are_of_an_allowed_domain(url: str
 def test_a_request_with_remote_media_has_no_fingerprint() -> None:
     """The image may change while its URL stays."""
     assert fingerprint("/v1/chat/completions", chat(image("https://images.example.org/a.png"))) is None
+
+
+URL = "http://169.254.169.254/a.png"
+SOURCE = {"type": "image", "source": {"type": "url", "url": URL}}
+IMAGE = image(URL)
+
+
+def said(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"input": said({"type": "input_image", "image_url": URL})}, "input[0].content[0]"),
+        ({"input": [{"output": {"type": "computer_screenshot", "image_url": URL}}]}, "input[0].output"),
+        ({"messages": said(SOURCE)}, "messages[0].content[0]"),
+        ({"messages": said({"type": "tool_result", "content": [SOURCE]})}, "messages[0].content[0]"),
+        ({"query": "a", "documents": [{"content": [IMAGE]}]}, "documents[0].content[0]"),
+        ({"queries": {"content": [IMAGE]}}, "queries.content[0]"),
+        ({"state": "a", "images": [DATA, URL]}, "images[1]"),
+    ],
+)
+def test_a_url_is_seen_wherever_an_endpoint_takes_media(body: dict[str, Any], place: str) -> None:
+    assert list(media.remote(body)) == [(place, URL)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": f"see {URL}"},
+        {"input": said({"type": "input_text", "text": f"see {URL}"})},
+        {"input": [{"type": "function_call_output", "call_id": "1", "output": f"see {URL}"}]},
+        {"messages": said({"type": "tool_use", "id": "1", "name": "get", "input": {"url": URL}})},
+        {"query": URL, "documents": [URL]},
+        {"state": {"url": URL}},
+    ],
+)
+def test_a_url_in_a_text_or_in_the_arguments_of_a_tool_is_not_fetched(body: dict[str, Any]) -> None:
+    assert list(media.remote(body)) == []

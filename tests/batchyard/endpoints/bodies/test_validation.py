@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchyard.endpoints import catalog
 from batchyard.endpoints.bodies import validation
 from batchyard.endpoints.catalog import ENDPOINTS
 
-CHAT, COMPLETIONS, EMBEDDINGS = ENDPOINTS
+CHAT, COMPLETIONS, EMBEDDINGS = catalog.CHAT.path, catalog.COMPLETIONS.path, catalog.EMBEDDINGS.path
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -152,7 +153,7 @@ VALUES = st.recursive(
 
 @given(endpoint=st.sampled_from(list(ENDPOINTS)), body=st.dictionaries(st.sampled_from(KEYS), VALUES))
 def test_any_body_at_all_has_at_most_one_mistake_with_a_short_message(endpoint: str, body: dict[str, Any]) -> None:
-    error = validation.validation_error(endpoint, {"model": "m"} | BASE[endpoint] | body)
+    error = validation.validation_error(endpoint, {"model": "m"} | dict(ENDPOINTS[endpoint].example) | body)
     if error is not None:
         assert error[0].startswith("body")
         assert len(error[1]) < 350

@@ -19,6 +19,7 @@ import psutil
 import pytest
 import ray
 
+from batchyard.endpoints import catalog
 from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.models import ModelSpec, vllm_installed
 from inference import pipeline
@@ -428,9 +429,9 @@ def test_an_engine_on_the_cpu_keeps_its_memory_unless_the_operator_says_otherwis
 
 def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:
     for endpoint, schema in (
-        (parameters.CHAT, internals.ChatCompletionRequest),
-        (parameters.COMPLETIONS, internals.CompletionRequest),
-        (parameters.EMBEDDINGS, internals.EmbeddingCompletionRequest),
+        (catalog.CHAT.path, internals.ChatCompletionRequest),
+        (catalog.COMPLETIONS.path, internals.CompletionRequest),
+        (catalog.EMBEDDINGS.path, internals.EmbeddingCompletionRequest),
     ):
         assert parameters.SUPPORTED[endpoint] <= set(schema.model_fields), endpoint
 
@@ -443,3 +444,26 @@ def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path) -> None:
     assert VLLM.unsupported(able, CHAT, body) is None
     unknown = VLLM.unsupported(able, CHAT, chat("hi", no_such=1)[0])
     assert unknown is not None and unknown[0] == "body.no_such"
+
+
+def test_a_model_that_generates_answers_on_every_endpoint_that_it_can_do(spec: ModelSpec) -> None:
+    for entry in (catalog.RESPONSES, catalog.MESSAGES, catalog.TOKENIZE, catalog.DETOKENIZE):
+        (line,) = run(spec, entry.path, [{"model": "tiny", **entry.example}])
+        assert line["ok"], (entry.path, line)
+    (line,) = run(spec, catalog.RERANK.path, [{"model": "tiny", **catalog.RERANK.example}])
+    assert line["response"]["body"]["error"]["code"] == "unsupported_endpoint"
+    assert "it can do /v1/chat/completions, " in line["response"]["body"]["error"]["message"]
+
+
+def test_a_model_of_vectors_scores_and_ranks_by_them(tiny: Path) -> None:
+    paths = (catalog.EMBEDDINGS.path, catalog.SCORE.path, catalog.RERANK.path, catalog.POOLING.path)
+    spec = model(tiny, name="ranks", endpoints=paths)
+    query, documents = "one two", ["one two", "nine eight seven"]
+    (scores,) = run(spec, catalog.SCORE.path, [{"model": "ranks", "queries": query, "documents": documents}])
+    first, second = (entry["score"] for entry in scores["response"]["body"]["data"])
+    assert first == pytest.approx(1, abs=1e-3) and second < first
+    (ranked,) = run(spec, catalog.RERANK.path, [{"model": "ranks", "query": query, "documents": documents[::-1]}])
+    assert [entry["index"] for entry in ranked["response"]["body"]["results"]] == [1, 0]
+    (pooled,) = run(spec, catalog.POOLING.path, [{"model": "ranks", "input": query}])
+    assert pooled["ok"], pooled
+    directory.stop_all("ranks")

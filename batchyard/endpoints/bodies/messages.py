@@ -1,0 +1,66 @@
+"""Messages (Anthropic's API reference)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from batchyard.endpoints.bodies.common import RequestObject
+
+
+class Block(RequestObject):
+    """A piece of a message's content. An engine checks what else it holds."""
+
+    type: str = Field(min_length=1)
+    text: str | None = None
+
+
+Content = str | Annotated[list[Block], Field(fail_fast=True)]
+
+
+class Turn(RequestObject):
+    role: Literal["user", "assistant", "system"]
+    content: Content
+
+    @field_validator("content")
+    @classmethod
+    def _there(cls, content: Any) -> Any:
+        for block in content if isinstance(content, list) else ():
+            if block.type == "text" and block.text is None:
+                raise PydanticCustomError("part", "a block of type text should have its content in the key text")
+        if not content:
+            raise PydanticCustomError("content", "it should be a text or a list of content blocks, not empty")
+        return content
+
+
+class NamedTool(RequestObject):
+    name: str = Field(min_length=1)
+    description: str = ""
+    input_schema: dict[str, Any] | None = None
+
+
+class Thinking(RequestObject):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = Field(None, ge=1024)
+
+
+class Messages(RequestObject):
+    """The body of /v1/messages."""
+
+    model: str = Field(min_length=1)
+    messages: list[Turn] = Field(min_length=1, fail_fast=True)
+    max_tokens: int = Field(ge=1)
+    system: Content = ""
+    temperature: float = Field(1.0, ge=0, le=1)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=-1)
+    stop_sequences: list[str] = Field(default_factory=list, fail_fast=True)
+    tools: list[NamedTool] = Field(default_factory=list, fail_fast=True)
+    tool_choice: dict[str, Any] = Field(default_factory=dict)
+    thinking: Thinking | None = None
+    output_config: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    service_tier: str = ""
+    stream: bool = False

@@ -1,0 +1,33 @@
+"""Token ids of a text, and the text of token ids (vLLM's endpoints)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, NonNegativeInt, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchyard.endpoints.bodies.chat import Message
+from batchyard.endpoints.bodies.common import Body
+
+
+class Tokenize(Body):
+    """The body of /tokenize."""
+
+    prompt: str | None = None
+    messages: list[Message] | None = Field(None, min_length=1, fail_fast=True)
+    tools: list[dict[str, Any]] = Field(default_factory=list, fail_fast=True)
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise PydanticCustomError("one", "it should have either prompt or messages")
+        return self
+
+
+class Detokenize(Body):
+    """The body of /detokenize."""
+
+    tokens: list[NonNegativeInt] = Field(fail_fast=True)

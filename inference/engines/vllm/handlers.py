@@ -1,0 +1,59 @@
+"""Which part of vLLM's server answers each endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
+
+from batchyard.endpoints import catalog
+from inference.engines.vllm import internals
+
+
+class Handler(NamedTuple):
+    """The schema of an endpoint's requests, and what answers one.
+
+    `answer` also takes the HTTP request, here None.
+    """
+
+    schema: Any
+    answer: Callable[[Any, None], Coroutine[Any, Any, Any]]
+
+
+class _Place(NamedTuple):
+    """Where vLLM keeps a handler: an attribute of its server's state, and a method of it.
+
+    A model that cannot do it has None there. Without a method, the object itself is called.
+    """
+
+    schema: Callable[[], Any]
+    attribute: str
+    method: str = "__call__"
+
+
+_PLACES = {
+    catalog.CHAT: _Place(lambda: internals.ChatCompletionRequest, "openai_serving_chat", "create_chat_completion"),
+    catalog.COMPLETIONS: _Place(lambda: internals.CompletionRequest, "openai_serving_completion", "create_completion"),
+    catalog.RESPONSES: _Place(lambda: internals.ResponsesRequest, "openai_serving_responses", "create_responses"),
+    catalog.MESSAGES: _Place(
+        lambda: internals.AnthropicMessagesRequest, "anthropic_serving_messages", "create_messages"
+    ),
+    catalog.EMBEDDINGS: _Place(lambda: internals.EmbeddingRequest, "serving_embedding"),
+    catalog.SCORE: _Place(lambda: internals.ScoreRequest, "serving_scores"),
+    catalog.RERANK: _Place(lambda: internals.RerankRequest, "serving_scores"),
+    catalog.CLASSIFY: _Place(lambda: internals.ClassificationRequest, "serving_classification"),
+    catalog.POOLING: _Place(lambda: internals.PoolingRequest, "serving_pooling"),
+    catalog.SYSTEMONE: _Place(
+        lambda: internals.StructuredDecisionRequest, "serving_structured_decisions", "create_decision"
+    ),
+    catalog.TOKENIZE: _Place(lambda: internals.TokenizeRequest, "serving_tokenization", "create_tokenize"),
+    catalog.DETOKENIZE: _Place(lambda: internals.DetokenizeRequest, "serving_tokenization", "create_detokenize"),
+}
+
+
+def handlers(state: Any) -> Mapping[str, Handler]:
+    """Return the handlers of the endpoints that the model of `state`, vLLM's server, can do; by path."""
+    return {
+        endpoint.path: Handler(place.schema(), getattr(getattr(state, place.attribute), place.method))
+        for endpoint, place in _PLACES.items()
+        if getattr(state, place.attribute, None) is not None
+    }
