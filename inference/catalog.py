@@ -76,6 +76,10 @@ def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simu
         first = invalid_values(error, {"name": name, **entry})[0]
         raise ConfigurationError(f"{where}.{first}") from error
     engine = _engine(where, spec.engine)
+    cannot = next((path for path in spec.endpoints if path not in engine.serves), None)
+    if cannot is not None:
+        message = f"engine {engine.name} cannot answer {cannot}; it can {', '.join(engine.serves)}"
+        raise ConfigurationError(f"{where}.endpoints: {message}")
     if spec.max_replicas is not None and not engine.adds_replicas:
         names = " or ".join(other.name for other in registry.ENGINES.load() if other.adds_replicas)
         raise ConfigurationError(f"{where}.max_replicas: Only engine {names} adds replicas as it runs; set replicas")

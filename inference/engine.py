@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
+from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS
 from batchyard.models import CAPACITY, ModelSpec
 
 if TYPE_CHECKING:
@@ -97,11 +98,13 @@ class Capabilities(ABC):
         needs_source: models.toml must name the model's folder or hub id.
         arguments: schema of `engine_args`; None if the engine itself checks them at start. A schema that allows extra
             keys leaves those to the engine.
+        serves: paths of the endpoints that it can answer, given a model that can.
         package: what has to be installed where the engine starts; None if it needs nothing more.
         batch_argument: the key of `engine_args` that says how many requests run at once; None if there is none.
     """
 
     name: ClassVar[str]
+    serves: ClassVar[Collection[str]] = (CHAT.path, COMPLETIONS.path, EMBEDDINGS.path)
     simulated: ClassVar[bool] = False
     starts_each_run: ClassVar[bool] = False
     adds_replicas: ClassVar[bool] = False

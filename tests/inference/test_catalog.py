@@ -13,7 +13,7 @@ import pytest
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec, is_derived
 from inference import catalog
-from inference.engines.echo import Echo
+from inference.engines.echo.engine import Echo
 from inference.engines.registry import ENGINES
 from tests.support.stacks import ROOT
 
@@ -66,6 +66,13 @@ def test_an_unknown_engine_is_refused_with_those_of_packages_too(file: Path) -> 
     names = r"'auto', 'vllm', 'vllm-job', 'openai', 'transformers', 'echo' or 'sampler'"
     with pytest.raises(ConfigurationError, match=rf"models\.a\.engine: must be {names}"):
         catalog.load(file)
+
+
+def test_an_endpoint_that_the_engine_cannot_answer_is_refused_with_those_that_it_can(file: Path) -> None:
+    file.write_text('[models.a]\nengine="transformers"\nendpoints=["/v1/rerank"]')
+    message = r"models\.a\.endpoints: engine transformers cannot answer /v1/rerank; it can /v1/chat/completions, "
+    with pytest.raises(ConfigurationError, match=message):
+        catalog.load(file, allow_simulated=True)
 
 
 def test_unusable_arguments_are_refused_with_the_file(file: Path) -> None:

@@ -78,8 +78,8 @@ class EndpointClient:
         await self._session.close()
 
     async def post(self, endpoint: Endpoint, path: str, content: bytes) -> EndpointReply:
-        """Send a request. Raises NoReply."""
-        return await self._request("POST", endpoint, endpoint.url + path, content)
+        """Send a request to `path`, such as /v1/chat/completions. Raises NoReply."""
+        return await self._request("POST", endpoint, endpoint.url.removesuffix("/v1") + path, content)
 
     async def probe(self, endpoint: Endpoint, model: str) -> None:
         """Check that its /models lists the model if it lists any, or else that its server is healthy.

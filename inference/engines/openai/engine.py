@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from batchyard import responses, retry_after
 from batchyard.backoff import Backoff
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import EngineStartError
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec
@@ -126,6 +128,7 @@ class OpenAI(Engine):
     """
 
     name: ClassVar[str] = "openai"
+    serves: ClassVar[Collection[str]] = ENDPOINTS
     needs_source: ClassVar[bool] = False  # the endpoints have the model; a folder only says how long its context is
     arguments: ClassVar[type[BaseModel] | None] = OpenAIArguments
 
@@ -166,7 +169,7 @@ class OpenAI(Engine):
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         content = orjson.dumps({**body, "model": self._model})
-        answer = await self._answer(endpoint.removeprefix("/v1"), content, prefix_key(endpoint, body))
+        answer = await self._answer(endpoint, content, prefix_key(endpoint, body))
         self.answered_at = time.monotonic()
         return answer
 

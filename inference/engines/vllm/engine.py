@@ -34,6 +34,7 @@ class VLLM(Engine):
     """Requests go to vLLM one by one; it batches them while it runs (continuous batching, prefix caching)."""
 
     name: ClassVar[str] = "vllm"
+    serves: ClassVar[Collection[str]] = SUPPORTED
     batch_argument: ClassVar[str | None] = "max_num_seqs"
     package: ClassVar[str | None] = "vllm"
     has_processes: ClassVar[bool] = True

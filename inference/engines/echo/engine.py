@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import heapq
 import os
 import time
+from collections.abc import Collection
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,12 +14,15 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from batchyard import __version__
+from batchyard.endpoints.base import Endpoint
+from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
 from batchyard.errors import EngineStartError
 from batchyard.models import CAPACITY, ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported
+from inference.engines.echo import bodies
+from inference.engines.echo.bodies import Completion
 
-EMBEDDINGS = "/v1/embeddings"
-SUPPORTED = frozenset({"model", "messages", "prompt", "input", "n"}) | {
+SUPPORTED = frozenset({"model", "n"}) | {
     "max_tokens",
     "max_completion_tokens",
     "ignore_eos",
@@ -34,6 +37,8 @@ SUPPORTED = frozenset({"model", "messages", "prompt", "input", "n"}) | {
     "repetition_penalty",
     "structured_outputs",
 }
+LISTED = (CHAT, COMPLETIONS, EMBEDDINGS)
+"""Endpoints of which it takes those parameters. Of the others it takes all that the API has."""
 
 
 class EchoArguments(BaseModel):
@@ -65,6 +70,7 @@ class Echo(Engine):
     """
 
     name: ClassVar[str] = "echo"
+    serves: ClassVar[Collection[str]] = ENDPOINTS
     simulated: ClassVar[bool] = True
     needs_source: ClassVar[bool] = False
     arguments: ClassVar[type[BaseModel] | None] = EchoArguments
@@ -80,7 +86,9 @@ class Echo(Engine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        return first_unsupported(cls.name, SUPPORTED, body)
+        entry = ENDPOINTS[endpoint]
+        names = SUPPORTED.union(entry.content) if entry in LISTED else entry.body.model_fields
+        return first_unsupported(cls.name, names, body)
 
     @classmethod
     def structure(cls, kind: str, value: Any) -> dict[str, Any] | None:
@@ -91,7 +99,7 @@ class Echo(Engine):
             raise EngineStartError(self._arguments.start_error)
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
-        text = _text(body)
+        text = bodies.prompt_text(body)
         if self._arguments.call_log is not None:
             with self._arguments.call_log.open("a") as log:
                 log.write(f"{text}\n")
@@ -102,11 +110,12 @@ class Echo(Engine):
                 time.sleep(3600)  # noqa: ASYNC251  blocking the event loop is the point
         now = asyncio.get_running_loop().time()
         deadline = now + self.request_timeout
-        end = now if endpoint == EMBEDDINGS else self._decoded_at(body, text, now, deadline)
+        entry = ENDPOINTS[endpoint]
+        end = self._decoded_at(entry, body, text, now, deadline) if entry.generates else now
         end += self._arguments.latency_ms / 1000
         if end > now:
             await asyncio.sleep(min(end, deadline) - now)
-        return self._echo(endpoint, body, text) if end <= deadline else EngineAnswer.timed_out(self.request_timeout)
+        return self._echo(entry, body, text) if end <= deadline else EngineAnswer.timed_out(self.request_timeout)
 
     def versions(self) -> dict[str, str]:
         return {"engine": self.name, "version": __version__}
@@ -114,11 +123,11 @@ class Echo(Engine):
     async def stop(self) -> None:
         """Nothing to free."""
 
-    def _decoded_at(self, body: dict[str, Any], text: str, now: float, deadline: float) -> float:
+    def _decoded_at(self, endpoint: Endpoint, body: dict[str, Any], text: str, now: float, deadline: float) -> float:
         """Take a slot for each sample, until `deadline` at most, and return when the last one is decoded."""
         if not self._arguments.ms_per_token:
             return now
-        seconds = self._completion(body, text)[1] * self._arguments.ms_per_token / 1000
+        seconds = self._completion(endpoint, body, text).tokens * self._arguments.ms_per_token / 1000
         end = now
         for _ in range(body.get("n") or 1):
             start = max(now, self._free_at[0])
@@ -127,60 +136,19 @@ class Echo(Engine):
             end = start + seconds
         return end
 
-    def _completion(self, body: dict[str, Any], text: str) -> tuple[str, int, str]:
-        """Return the text of an answer, its number of tokens, and its finish_reason."""
+    def _completion(self, endpoint: Endpoint, body: dict[str, Any], text: str) -> Completion:
         choice = (body.get("structured_outputs") or {}).get("choice")
         if choice:
-            return choice[0], len(choice[0].split()), "stop"
-        words = text.split()
-        limit = body.get("max_completion_tokens") or body.get("max_tokens")
-        if limit is None or not self._arguments.ms_per_token:
-            return text, len(words), "stop"
-        return " ".join(islice(cycle(words), limit)), limit, "length"
+            return Completion(choice[0], len(choice[0].split()), "stop")
+        words, limit = text.split(), endpoint.output_limit(body)
+        if not limit or not self._arguments.ms_per_token:
+            return Completion(text, len(words), "stop")
+        return Completion(" ".join(islice(cycle(words), limit)), limit, "length")
 
-    def _echo(self, endpoint: str, body: dict[str, Any], text: str) -> EngineAnswer:
+    def _echo(self, endpoint: Endpoint, body: dict[str, Any], text: str) -> EngineAnswer:
         self._requests += 1
         if self._arguments.fail_every and self._requests % self._arguments.fail_every == 0:
             return EngineAnswer.refused(f"engine echo refuses every {self._arguments.fail_every}th request")
-        words = len(text.split())
-        model = body.get("model", self.spec.name)
-        if endpoint == EMBEDDINGS:
-            digest = hashlib.sha256(text.encode()).digest()[:8]
-            vector = [byte / 255 for byte in digest]
-            data = [{"object": "embedding", "index": 0, "embedding": vector}]
-            usage = {"prompt_tokens": words, "total_tokens": words}
-            return EngineAnswer(200, {"object": "list", "data": data, "usage": usage, "model": model})
-        samples = body.get("n") or 1
-        content, tokens, reason = self._completion(body, text)
-        usage = {
-            "prompt_tokens": words,
-            "completion_tokens": tokens * samples,
-            "total_tokens": words + tokens * samples,
-        }
-        chat = endpoint == "/v1/chat/completions"
-        output: dict[str, Any] = {"message": {"role": "assistant", "content": content}} if chat else {"text": content}
-        return EngineAnswer(
-            200,
-            {
-                "id": f"{'chatcmpl' if chat else 'cmpl'}-echo-{self._requests}",
-                "object": "chat.completion" if chat else "text_completion",
-                "created": int(time.time()),
-                "choices": [
-                    {"index": index, **output, "logprobs": None, "finish_reason": reason} for index in range(samples)
-                ],
-                "usage": usage,
-                "model": model,
-            },
-        )
-
-
-def _text(body: dict[str, Any]) -> str:
-    """Return the last message, the prompt or the input as text."""
-    messages = body.get("messages")
-    if messages:
-        content = messages[-1].get("content")
-        if isinstance(content, list):
-            return " ".join(part.get("text", "") for part in content)
-        return content or ""
-    value = body.get("prompt", body.get("input", ""))
-    return value if isinstance(value, str) else str(value)
+        completion = self._completion(endpoint, body, text)
+        request = {"model": self.spec.name, **body}
+        return EngineAnswer(200, bodies.response(endpoint.path, request, self._requests, completion))

@@ -1,0 +1,258 @@
+"""Response bodies of engine `echo`: the shape of each endpoint, filled with what the request says. None is a model's.
+
+Vectors and scores follow from the words alone, so equal texts have equal ones. Tokens are words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from batchyard.endpoints import catalog
+from batchyard.endpoints.bodies.common import prompts
+
+Body = Mapping[str, Any]
+DIMENSIONS = 8
+
+
+class Completion(NamedTuple):
+    """What the engine has generated: the text, its number of tokens, and why it ended there (OpenAI's name)."""
+
+    text: str
+    tokens: int
+    finish_reason: str
+
+
+def prompt_text(body: Body) -> str:
+    """Return the last message, or whatever else is the prompt, as text."""
+    messages = body.get("messages") or body.get("input")
+    if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
+        return _text(messages[-1].get("content"))
+    keys = ("prompt", "input", "query", "queries", "text_1", "data_1", "state", "tokens")
+    return _text(next((body[key] for key in keys if body.get(key) is not None), ""))
+
+
+def response(endpoint: str, request: Body, number: int, completion: Completion) -> dict[str, Any]:
+    """Return the response body of one request.
+
+    Args:
+        number: of the request, for its id.
+        completion: of an endpoint that generates.
+    """
+    return _RESPONSES[endpoint](request, number, completion)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return " ".join(_text(part.get("text", "")) for part in value)
+    if isinstance(value, dict) and "content" in value:
+        return _text(value["content"])
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _words(text: str) -> int:
+    return len(text.split())
+
+
+def _chat(request: Body, number: int, completion: Completion) -> dict[str, Any]:
+    return _choices(request, completion, f"chatcmpl-echo-{number}", "chat.completion", {
+        "message": {"role": "assistant", "content": completion.text}
+    })  # fmt: skip
+
+
+def _completions(request: Body, number: int, completion: Completion) -> dict[str, Any]:
+    return _choices(request, completion, f"cmpl-echo-{number}", "text_completion", {"text": completion.text})
+
+
+def _choices(request: Body, completion: Completion, name: str, kind: str, output: Body) -> dict[str, Any]:
+    samples, words = request.get("n") or 1, _words(prompt_text(request))
+    reason, tokens = completion.finish_reason, completion.tokens * samples
+    return {
+        "id": name,
+        "object": kind,
+        "created": int(time.time()),
+        "choices": [{"index": index, **output, "logprobs": None, "finish_reason": reason} for index in range(samples)],
+        "usage": {"prompt_tokens": words, "completion_tokens": tokens, "total_tokens": words + tokens},
+        "model": request["model"],
+    }
+
+
+def _responses(request: Body, number: int, completion: Completion) -> dict[str, Any]:
+    words, ended = _words(prompt_text(request)), completion.finish_reason != "length"
+    content = [{"type": "output_text", "text": completion.text, "annotations": []}]
+    message = {"type": "message", "id": f"msg-echo-{number}", "role": "assistant", "status": "completed"}
+    return {
+        "id": f"resp-echo-{number}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "completed" if ended else "incomplete",
+        "incomplete_details": None if ended else {"reason": "max_output_tokens"},
+        "error": None,
+        "instructions": request.get("instructions"),
+        "model": request["model"],
+        "output": [{**message, "content": content}],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": words,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": completion.tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": words + completion.tokens,
+        },
+    }
+
+
+def _messages(request: Body, number: int, completion: Completion) -> dict[str, Any]:
+    return {
+        "id": f"msg-echo-{number}",
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": completion.text}],
+        "model": request["model"],
+        "stop_reason": "max_tokens" if completion.finish_reason == "length" else "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": _words(prompt_text(request)), "output_tokens": completion.tokens},
+    }
+
+
+def _embeddings(request: Body, number: int, _: Completion) -> dict[str, Any]:
+    return _vectors(request, number, "embedding", "embedding")
+
+
+def _pooling(request: Body, number: int, _: Completion) -> dict[str, Any]:
+    return _vectors(request, number, "pooling", "data")
+
+
+def _vectors(request: Body, number: int, kind: str, key: str) -> dict[str, Any]:
+    texts = list(_inputs(request))
+    data = [{"object": kind, "index": index, key: _vector(text)} for index, text in enumerate(texts)]
+    return _listed(request, f"embd-echo-{number}", data, texts)
+
+
+def _classify(request: Body, number: int, _: Completion) -> dict[str, Any]:
+    data, texts = [], list(_inputs(request))
+    for index, text in enumerate(texts):
+        first = _vector(text)[0]
+        label = "LABEL_0" if first >= 0.5 else "LABEL_1"
+        data.append({"index": index, "label": label, "probs": [first, 1 - first], "num_classes": 2})
+    return _listed(request, f"classify-echo-{number}", data, texts)
+
+
+def _score(request: Body, number: int, _: Completion) -> dict[str, Any]:
+    left, right = ([_text(text) for text in (side if isinstance(side, list) else [side])] for side in _sides(request))
+    pairs = list(zip(left * len(right) if len(left) == 1 else left, right, strict=False))
+    data = [{"index": index, "object": "score", "score": _overlap(*pair)} for index, pair in enumerate(pairs)]
+    return _listed(request, f"score-echo-{number}", data, [*left, *right])
+
+
+def _rerank(request: Body, number: int, _: Completion) -> dict[str, Any]:
+    documents = request["documents"] if isinstance(request["documents"], list) else [request["documents"]]
+    query, texts = _text(request["query"]), [_text(document) for document in documents]
+    results: list[dict[str, Any]] = [
+        {"index": index, "document": {"text": text}, "relevance_score": _overlap(query, text)}
+        for index, text in enumerate(texts)
+    ]
+    results.sort(key=lambda result: -result["relevance_score"])
+    words = sum(map(_words, [query, *texts]))
+    return {
+        "id": f"rerank-echo-{number}",
+        "model": request["model"],
+        "usage": {"prompt_tokens": words, "total_tokens": words},
+        "results": results[: request.get("top_n") or len(results)],
+    }
+
+
+def _decisions(request: Body, number: int, _: Completion) -> dict[str, Any]:
+    answers = {name: _decision(question) for name, question in request["questions"].items()}
+    words = _words(_text(request["state"]))
+    return {
+        "id": f"decision-echo-{number}",
+        "object": "structured_decision",
+        "created": int(time.time()),
+        "model": request["model"],
+        "answers": answers,
+        "usage": {"input_tokens": words, "output_tokens": len(answers)},
+        "diagnostics": {name: {"label_mass": 1.0, "argmax_is_label": True} for name in answers},
+    }
+
+
+def _decision(question: Body) -> dict[str, Any]:
+    """Return an answer that gives the first option all of the probability."""
+    kind, criteria = question["type"], question.get("criteria")
+    if kind == "noul":
+        return {"type": kind, "noul": 1.0, "probabilities": {"yes": 1.0, "no": 0.0}, "confidence": 1.0}
+    names = [str(name) for name in (criteria or ())]
+    if kind == "score":
+        probabilities = {str(index): float(index == 0) for index in range(len(names))}
+        legend = {str(index): name for index, name in enumerate(names)}
+        return {"type": kind, "score": 0.0, "legend": legend, "probabilities": probabilities, "confidence": 1.0}
+    probabilities = {name: float(index == 0) for index, name in enumerate(names)}
+    return {"type": kind, "choice": next(iter(names), None), "probabilities": probabilities, "confidence": 1.0}
+
+
+def _tokenize(request: Body, _number: int, _: Completion) -> dict[str, Any]:
+    words = prompt_text(request).split()
+    tokens = [int.from_bytes(hashlib.sha256(word.encode()).digest()[:2]) for word in words]
+    strings = words if request.get("return_token_strs") else None
+    return {"count": len(tokens), "max_model_len": 2**16, "tokens": tokens, "token_strs": strings}
+
+
+def _detokenize(request: Body, _number: int, _: Completion) -> dict[str, Any]:
+    return {"prompt": " ".join(map(str, request["tokens"]))}
+
+
+def _inputs(request: Body) -> Iterator[str]:
+    """Yield the texts of the inputs; messages are one."""
+    if request.get("input") is None:
+        yield prompt_text(request)
+    else:
+        yield from map(_text, prompts(request["input"]))
+
+
+def _sides(request: Body) -> tuple[Any, Any]:
+    for left, right in (("queries", "documents"), ("queries", "items"), ("text_1", "text_2")):
+        if request.get(left) is not None and request.get(right) is not None:
+            return request[left], request[right]
+    return request["data_1"], request["data_2"]
+
+
+def _listed(request: Body, name: str, data: list[dict[str, Any]], texts: list[str]) -> dict[str, Any]:
+    words = sum(map(_words, texts))
+    return {
+        "id": name,
+        "object": "list",
+        "created": int(time.time()),
+        "data": data,
+        "model": request["model"],
+        "usage": {"prompt_tokens": words, "total_tokens": words},
+    }
+
+
+def _vector(text: str) -> list[float]:
+    return [byte / 255 for byte in hashlib.sha256(text.encode()).digest()[:DIMENSIONS]]
+
+
+def _overlap(left: str, right: str) -> float:
+    """Return the share of words that two texts have in common (Jaccard)."""
+    words = [set(text.lower().split()) for text in (left, right)]
+    return len(words[0] & words[1]) / (len(words[0] | words[1]) or 1)
+
+
+_RESPONSES: dict[str, Callable[[Body, int, Completion], dict[str, Any]]] = {
+    catalog.CHAT.path: _chat,
+    catalog.COMPLETIONS.path: _completions,
+    catalog.RESPONSES.path: _responses,
+    catalog.MESSAGES.path: _messages,
+    catalog.EMBEDDINGS.path: _embeddings,
+    catalog.SCORE.path: _score,
+    catalog.RERANK.path: _rerank,
+    catalog.CLASSIFY.path: _classify,
+    catalog.POOLING.path: _pooling,
+    catalog.SYSTEMONE.path: _decisions,
+    catalog.TOKENIZE.path: _tokenize,
+    catalog.DETOKENIZE.path: _detokenize,
+}
