@@ -131,6 +131,7 @@ def create() -> BatchObject:
     owner, context = caller(), current_context()
     body = parse_body(CreateBatch)
     submission.check_window(context.settings, body.completion_window)
+    submission.check_endpoint(context.models, body.endpoint)
 
     def draft() -> Draft:
         with context.database.read() as session:

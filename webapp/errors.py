@@ -10,7 +10,7 @@ from flask import Flask, Response, jsonify
 from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge
 
-from batchyard.endpoints.catalog import ENDPOINTS
+from batchyard.endpoints.catalog import PATHS
 from batchyard.errors import AuthenticationError, BatchyardError, ConflictError, RateLimitError
 from batchyard.wording import MAX_NAME, cut
 from webapp.requests import current_context
@@ -21,12 +21,6 @@ MAX_FORM_PARTS = 200
 _BATCHES_ONLY = (
     "This server answers requests in batches. Write each as a line with the url '{0}', upload the file to /v1/files, "
     "and make a batch of it with POST /v1/batches; or send prompts to POST /start."
-)
-_RESPONSES = "/v1/responses"
-_NO_RESPONSES = (
-    "This server answers requests in batches, and has no batches of /v1/responses. Write each request as a line with "
-    f"one of the urls {', '.join(ENDPOINTS)}, upload the file to /v1/files, and make a batch of it with "
-    "POST /v1/batches; or send prompts to POST /start."
 )
 
 
@@ -72,10 +66,8 @@ def _unknown_url() -> Response:
     if (is_page() or wants_page()) and not _sends_key():
         return _error_page(404, f"There is no page at {path}.")
     code = "unknown_url"
-    if request.path in ENDPOINTS:
-        code, message = "batches_only", _BATCHES_ONLY.format(request.path)
-    elif request.path == _RESPONSES:
-        code, message = "batches_only", _NO_RESPONSES
+    if request.path in PATHS:
+        code, message = "batches_only", _BATCHES_ONLY.format(PATHS[request.path])
     elif _served_below_v1():
         message = f"Unknown request URL: {request.method} {path}. base_url must end in /v1: {request.host_url}v1"
     else:
@@ -94,7 +86,7 @@ def _served_below_v1() -> bool:
     path = flask.request.path
     if path.startswith("/v1/"):
         return False
-    if f"/v1{path}" in (*ENDPOINTS, _RESPONSES):
+    if f"/v1{path}" in PATHS:
         return True
     try:
         flask.current_app.url_map.bind("").match(f"/v1{path}", method=flask.request.method)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import AfterValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticKnownError
 
-from batchyard.endpoints.catalog import ENDPOINTS
+from batchyard.endpoints.catalog import ENDPOINTS, PATHS
 
 
 def _known(path: str) -> str:
-    if path not in ENDPOINTS:
-        raise PydanticCustomError("endpoint", f"it should be one of {', '.join(ENDPOINTS)}")
-    return path
+    if path not in PATHS:
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, ENDPOINTS))})
+    return PATHS[path]
 
 
 EndpointPath = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(ENDPOINTS)})]
+"""An endpoint by its path or one of its other names, as its path."""

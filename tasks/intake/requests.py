@@ -139,7 +139,7 @@ def _check_envelope(request: Mapping[str, Any], endpoint: str) -> None:
         raise LineError("invalid_request", "'custom_id' must be a string.", "custom_id")
     if request["method"] != "POST":
         raise LineError("invalid_method", "'method' must be 'POST'.", "method")
-    if request["url"] != endpoint:
+    if request["url"] != endpoint and request["url"] not in ENDPOINTS[endpoint].aliases:
         url = f" It is {quoted(request['url'])}, not {endpoint!r}." if isinstance(request["url"], str) else ""
         message = f"The URL provided for this request does not match the batch endpoint.{url}"
         raise LineError("invalid_url", message, "url")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -303,6 +303,14 @@ def name_input(session: Session, project_id: str, source: NewInput, purpose: str
         sha256=source.content.sha256,
         expires_after=INPUT_EXPIRES_AFTER,
     )
+
+
+def check_endpoint(models: Mapping[str, ModelSpec], endpoint: str) -> None:
+    """Raise RequestError, in OpenAI's words, for an endpoint that no model serves."""
+    served = [path for path in ENDPOINTS if any(path in spec.endpoints for spec in models.values())]
+    if endpoint not in served:
+        message = f"Invalid endpoint: {endpoint}. Supported values: {', '.join(map(repr, served))}."
+        raise RequestError(message, code="invalid_value", param="endpoint")
 
 
 def check_window(settings: Settings, window: str) -> None:

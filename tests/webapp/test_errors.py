@@ -18,17 +18,7 @@ def test_a_request_for_one_answer_is_told_that_this_server_takes_batches(client:
     assert "POST /v1/batches" in error["message"]
 
 
-def test_a_request_for_a_response_is_not_told_of_a_url_that_a_batch_refuses(client: FlaskClient) -> None:
-    answer = client.post("/v1/responses", json={"model": "echo"})
-    error = answer.get_json()["error"]
-    assert (answer.status_code, error["code"]) == (404, "batches_only")
-    assert "no batches of /v1/responses" in error["message"]
-    assert "the urls /v1/chat/completions, /v1/completions, /v1/embeddings," in error["message"]
-
-
-@pytest.mark.parametrize(
-    "path", ["/v1/uploads", "/v1/messages", "/v1/rerank", "/v1/files/x/y/z", "/nope", "/v1/files/"]
-)
+@pytest.mark.parametrize("path", ["/v1/uploads", "/v1/files/x/y/z", "/nope", "/v1/files/"])
 def test_an_unknown_route_is_answered_with_what_is_served(client: FlaskClient, path: str) -> None:
     answer = client.post(path, json={})
     error = answer.get_json()["error"]
