@@ -163,7 +163,10 @@ def vectors(body: Any, request: Mapping[str, Any] | None = None) -> list[list[fl
 
 
 def labels(body: Any) -> list[str]:
-    """Return the label of each input of a classification."""
+    """Return the label of each input of a classification, or the most probable option of each decision."""
+    answers = body.get("answers") if isinstance(body, Mapping) else None
+    if isinstance(answers, Mapping):
+        return [label for answer in answers.values() if (label := _decided(_mapping(answer))) is not None]
     return [entry["label"] for entry in _entries(body) if isinstance(entry.get("label"), str)]
 
 
@@ -282,6 +285,15 @@ def _of_parts(parts: Sequence[Any]) -> tuple[str | None, str | None, str | None,
             texts[name].append(value)
     text, reasoning, refusal = ("".join(pieces) if pieces else None for pieces in texts.values())
     return text, reasoning, refusal, calls
+
+
+def _decided(answer: Mapping[str, Any]) -> str | None:
+    """Return the name of the most probable option of a decision; None if it has no probabilities."""
+    probabilities = {name: value for name, value in _mapping(answer.get("probabilities")).items() if _is_number(value)}
+    if not probabilities:
+        return None
+    option = max(probabilities, key=lambda name: probabilities[name])
+    return _string(_mapping(answer.get("legend")).get(option)) or str(option)
 
 
 def _entries(body: Any) -> Iterator[Mapping[str, Any]]:

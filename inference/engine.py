@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NO_OPS = frozenset(
     {
+        "background",
         "metadata",
         "prompt_cache_key",
         "prompt_cache_retention",
@@ -29,7 +30,7 @@ NO_OPS = frozenset(
         "user",
     }
 )
-"""OpenAI parameters of the caller's account. They are accepted and do not change an answer."""
+"""OpenAI parameters of the caller's account, and of how it waits. They are accepted and do not change an answer."""
 
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "stream": (False,),

@@ -194,3 +194,13 @@ def test_tokens_are_those_that_the_response_reports() -> None:
     of_responses = {"input_tokens": 1, "output_tokens": 2, "output_tokens_details": {"reasoning_tokens": 2}}
     assert responses.usage({"usage": of_responses}).reasoning_tokens == 2
     assert responses.usage({"usage": {"prompt_tokens": True, "completion_tokens": -1}}) == Usage()
+
+
+def test_the_label_of_a_decision_is_its_most_probable_option() -> None:
+    answers = {
+        "late": {"type": "noul", "noul": 0.9, "probabilities": {"yes": 0.9, "no": 0.1}},
+        "how": {"type": "score", "legend": {"0": "calm", "1": "rough"}, "probabilities": {"0": 0.2, "1": 0.8}},
+        "odd": {"probabilities": {"a": None}},
+        "none": 5,
+    }
+    assert responses.labels({"answers": answers}) == ["yes", "rough"]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from batchyard.endpoints.catalog import CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING
+from batchyard.endpoints.catalog import CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING, RESPONSES
 from batchyard.errors import EngineDied, EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported
@@ -88,6 +88,8 @@ class VLLM(Engine):
             raise EngineStartError(cause) from error
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
+        if endpoint == RESPONSES.path:  # vLLM keeps no responses, and refuses to compute one that nobody waits for
+            body = {**body, "background": False, "store": False}
         return await self._one(endpoint, body, self.request_timeout)
 
     def versions(self) -> dict[str, str]:

@@ -447,6 +447,8 @@ def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path) -> None:
 
 
 def test_a_model_that_generates_answers_on_every_endpoint_that_it_can_do(spec: ModelSpec) -> None:
+    (line,) = run(spec, catalog.RESPONSES.path, [{"model": "tiny", **catalog.RESPONSES.example, "background": True}])
+    assert line["response"]["body"]["status"] in ("completed", "incomplete") and line["output_tokens"] > 0
     for entry in (catalog.RESPONSES, catalog.MESSAGES, catalog.TOKENIZE, catalog.DETOKENIZE):
         (line,) = run(spec, entry.path, [{"model": "tiny", **entry.example}])
         assert line["ok"], (entry.path, line)

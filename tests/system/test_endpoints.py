@@ -1,0 +1,89 @@
+"""Every endpoint on one stack: a batch of it is answered, and pages, downloads and steps show what it holds."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from batchyard.endpoints.base import Endpoint
+from batchyard.endpoints.catalog import CHAT, CLASSIFY, EMBEDDINGS, ENDPOINTS, RERANK, SCORE
+from tests.support.stacks import RunningStack
+
+MODELS = f"""
+[models.every]
+engine = "echo"
+endpoints = {list(ENDPOINTS)}
+"""
+PARQUET = {"post_process": [{"step": "parquet"}]}
+
+
+@pytest.fixture(scope="module")
+def every(start_stack: Callable[..., RunningStack]) -> RunningStack:
+    return start_stack(MODELS, BATCHYARD_ALLOW_SIMULATED="1")
+
+
+@pytest.fixture(scope="module")
+def browser(every: RunningStack) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=every.url) as client:
+        assert client.post("/sign-in", data={"key": every.key}).status_code == 303
+        yield client
+
+
+def lines(entry: Endpoint, *urls: str) -> list[dict[str, Any]]:
+    body = {"model": "every", **entry.example}
+    return [{"custom_id": f"r{number}", "method": "POST", "url": url, "body": body} for number, url in enumerate(urls)]
+
+
+@pytest.mark.parametrize("entry", [pytest.param(entry, id=path) for path, entry in ENDPOINTS.items()])
+def test_a_batch_of_each_endpoint_is_answered_under_all_of_its_names(
+    every: RunningStack, browser: httpx.Client, entry: Endpoint
+) -> None:
+    urls = (entry.path, *entry.aliases)
+    batch = every.wait(every.submit(lines(entry, *urls), endpoint=urls[-1], extra_body=PARQUET))
+    assert (batch.status, batch.endpoint) == ("completed", entry.path), batch.errors
+    assert batch.request_counts.completed == len(urls)
+    answers = every.lines(batch.output_file_id)
+    assert [answer["response"]["status_code"] for answer in answers] == [200] * len(urls)
+    (record, *_) = pq.read_table(io.BytesIO(every.artifact(batch, "results.parquet"))).to_pylist()
+    shown = {"text": record["text"], "vectors": record["embeddings"], "labels": record["labels"]}
+    shown |= {"scores": record["scores"], "tokens": answers[0]["response"]["body"].get("tokens")}
+    assert shown[entry.result], (entry.path, record)
+    assert record["error_code"] is None
+    page = browser.get(f"/batches/{batch.id}/requests/1")
+    assert page.status_code == 200, page.text
+    (row, *_) = csv.DictReader(io.StringIO(browser.get(f"/batches/{batch.id}/results.csv").text))
+    assert (row["custom_id"], row["status_code"]) == ("r0", "200")
+
+
+def test_a_batch_of_one_endpoint_refuses_lines_of_another(every: RunningStack) -> None:
+    batch = every.wait(every.submit(lines(SCORE, SCORE.path, RERANK.path), endpoint=SCORE.path))
+    assert batch.status == "failed"
+    assert [(error.code, error.line) for error in batch.errors.data] == [("invalid_url", 2)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "change", "param"),
+    [
+        (SCORE, {"documents": None}, "body"),
+        (RERANK, {"documents": []}, "body.documents"),
+        (CLASSIFY, {"input": []}, "body.input"),
+        (EMBEDDINGS, {"dimensions": 0}, "body.dimensions"),
+        (CHAT, {"messages": []}, "body.messages"),
+        (ENDPOINTS["/v1/messages"], {"max_tokens": None}, "body.max_tokens"),
+        (ENDPOINTS["/v1/responses"], {"previous_response_id": "resp_1"}, "body.previous_response_id"),
+        (ENDPOINTS["/v1/systemone"], {"questions": {}}, "body.questions"),
+    ],
+)
+def test_a_body_is_refused_with_its_place_before_anything_runs(
+    every: RunningStack, entry: Endpoint, change: dict[str, Any], param: str
+) -> None:
+    (line,) = lines(entry, entry.path)
+    line["body"] = line["body"] | change
+    batch = every.wait(every.submit([line], endpoint=entry.path))
+    assert [(error.code, error.param, error.line) for error in batch.errors.data] == [("invalid_request", param, 1)]
