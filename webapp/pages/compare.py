@@ -19,7 +19,7 @@ from store.records import Batch
 from webapp.batches import get_batch, to_wire
 from webapp.pages import rows, speed
 from webapp.pages.batches import summaries
-from webapp.pages.formats import brief, count, duration, figure, money, rate
+from webapp.pages.formats import brief, count, duration, figure, money, percent, rate
 from webapp.pages.forms import Blank
 from webapp.requests import current_context, query
 from webapp.wire.batches import BatchObject
@@ -93,7 +93,7 @@ def _tasks(first: Rows, second: Rows) -> Iterator[tuple[str, TaskGrades | None, 
     groups = {task.name: task for task in second.tasks()}
     for task in first.tasks()[:TASKS]:
         other = groups.get(task.name)
-        change = _change(task.right / task.number, other.right / other.number) if other else ""
+        change = _points(task.right / task.number, other.right / other.number) if other else ""
         yield task.name, task, other, change
 
 
@@ -140,8 +140,17 @@ def _scores(first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping
         step = artifact.removesuffix("-summary.json").capitalize()
         for key, value in first[artifact].items():
             other = second[artifact].get(key)
+            name = f"{step}: {key.replace('_', ' ')}"
             if all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, other)):
-                yield _measure(f"{step}: {key.replace('_', ' ')}", value, other, figure)
+                if key == "accuracy":
+                    yield Measure(name, percent(value), percent(other), _points(value, other))
+                else:
+                    yield _measure(name, value, other, figure)
+
+
+def _points(first: float, second: float) -> str:
+    """Return the change from the first share to the second, in points of a hundred."""
+    return "the same" if first == second else f"{(second - first) * 100:+.1f} points"
 
 
 def _change(first: float | None, second: float | None) -> str:

@@ -245,7 +245,7 @@ def _scores(context: AppContext, batch: Batch, custom_id: str) -> dict[str, list
             and file.bytes <= SCORE_BYTES
             and (line := _line_of(context, file.sha256, quoted, custom_id))
         ):
-            values = {key: value for key, value in line.items() if key not in ("custom_id", "answer")}
+            values = {key: value for key, value in line.items() if key not in ("line", "custom_id", "answer")}
             scores[name] = [Passage(key, answers.value_of(value)) for key, value in values.items()]
     return scores
 
