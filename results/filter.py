@@ -13,6 +13,8 @@ from batchyard.output_lines import NEVER_RUN
 
 STATES = ("succeeded", "failed", "expired", "cancelled", "waiting")
 """What becomes of a request; `waiting` is not answered yet."""
+GRADES = ("right", "wrong", "unscored")
+"""How a request of a scored batch was answered; `unscored` has no expected answer."""
 NEVER_RUN_STATES = {reason[0]: outcome for outcome, reason in NEVER_RUN.items() if reason is not None}
 """The state of a request that never ran, by its code."""
 
@@ -23,10 +25,13 @@ Numbers = npt.NDArray[np.int64]
 class Filter:
     """Requests to show; an empty field excludes none. `custom_id` and `text` are contained, in any case.
 
-    `state` is one of STATES, or `unsuccessful`: failed, expired or cancelled.
+    `state` is one of STATES, or `unsuccessful`: failed, expired or cancelled. `grade` is one of GRADES, and `task` the
+    group in which a request was scored; of a batch without scores they leave nothing.
     """
 
     state: str = ""
+    grade: str = ""
+    task: str = ""
     code: str = ""
     custom_id: str = ""
     text: str = ""
@@ -39,6 +44,8 @@ def state_of(ok: bool | None, code: str | None) -> str:
 
 def select(table: pa.Table, chosen: Filter) -> Numbers:
     """Return the rows that a filter leaves, whatever its `text` is."""
+    if (chosen.grade or chosen.task) and "correct" not in table.column_names:
+        return np.zeros(0, np.int64)
     ok, code = table["ok"], table["code"]
     outcomes = {outcome: code for code, outcome in NEVER_RUN_STATES.items()}
     masks = []
@@ -52,6 +59,8 @@ def select(table: pa.Table, chosen: Filter) -> Numbers:
         masks.append(pc.invert(ok))
     elif chosen.state in outcomes:
         masks.append(pc.equal(code, outcomes[chosen.state]))
+    if chosen.grade or chosen.task:
+        masks += _grade_masks(table, chosen)
     if chosen.code:
         masks.append(pc.equal(code, chosen.code))
     if chosen.custom_id:
@@ -60,3 +69,15 @@ def select(table: pa.Table, chosen: Filter) -> Numbers:
     for mask in masks:
         left &= pc.fill_null(mask, False).to_numpy()
     return np.flatnonzero(left)
+
+
+def _grade_masks(table: pa.Table, chosen: Filter) -> list[pa.ChunkedArray]:
+    correct = table["correct"]
+    by_grade = {"right": correct, "wrong": pc.invert(correct), "unscored": pc.is_null(correct)}
+    masks = [by_grade[chosen.grade]] if chosen.grade else []
+    return [*masks, pc.equal(table["task"], chosen.task)] if chosen.task else masks
+
+
+def grade_of(correct: bool | None) -> str:
+    """Return which of GRADES a request of a scored batch has."""
+    return "unscored" if correct is None else "right" if correct else "wrong"

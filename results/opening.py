@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from batchyard.errors import ArtifactMissing
 from batchyard.statuses import TERMINAL
+from results.grades import scores_of, with_grades
 from results.merged import MergedRows
 from results.rows import Rows
 from results.storage import Storage
@@ -23,6 +25,12 @@ def open_rows(storage: Storage, batch: Batch) -> Iterator[Rows]:
     """
     with ExitStack() as stack:
         if batch.status in TERMINAL and (batch.rows_sha256 or batch.output_file_id or batch.error_file_id):
-            yield MergedRows(storage, batch, stack)
+            rows = MergedRows(storage, batch, stack)
+            try:
+                if (scores := scores_of(storage, batch)) is not None:
+                    rows.table = with_grades(rows.table, scores)
+            except ArtifactMissing:
+                rows.missing = rows.missing or "The scores of this batch are missing in the artifact store."
+            yield rows
         else:
             yield UnmergedRows(storage, batch, stack)

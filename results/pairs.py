@@ -1,16 +1,18 @@
-"""Pairs: the requests that two batches share, by custom_id, and whether their answers differ.
+"""Pairs: the requests that two batches share, by custom_id, which batch did better, and whether their answers differ.
 
-Both batches are read as `results.rows` reads one. Which requests they share is known without reading any text, and a
-page reads the lines that it shows. Only a search for those that differ reads what it compares, COMPARED_BYTES for a
-page at most; the next page goes on.
+Both batches are read as `results.rows` reads one. Which requests they share, and which of them got better or worse, is
+known without reading any text, and a page reads the lines that it shows. Only a search for those that differ reads what
+it compares, COMPARED_BYTES for a page at most; the next page goes on.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import orjson
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard import responses
@@ -19,17 +21,27 @@ from results.rows import PIECE, Entry, Rows
 from results.search import Raw
 from store.formats import rows as rows_file
 
+Only = Literal["", "differ", "changed", "worse", "better"]
+CHANGES = {-1: "worse", 0: "", 1: "better"}
 COMPARED_BYTES = 16 * 1024 * 1024
 _OWN = ("id", "created", "usage", "model", "object", "system_fingerprint", "service_tier", "simulated")
 """Parts of a response that say nothing of its answer."""
 
+Flags = npt.NDArray[np.bool_]
+
 
 class Pair(NamedTuple):
-    """A request in two batches."""
+    """A request in two batches.
+
+    Attributes:
+        differ: True if its answers differ.
+        change: `better` or `worse`, from the first batch to the second; empty if neither did better.
+    """
 
     first: Entry
     second: Entry
     differ: bool
+    change: str
 
 
 class PairPage(NamedTuple):
@@ -46,8 +58,13 @@ class PairPage(NamedTuple):
 class Pairs:
     """The requests that two batches share, in the order of the first one.
 
+    A request is good if its answer is right where both batches have a score of it, or else if it succeeded.
+
     Attributes:
         shared, only_first, only_second: numbers of requests.
+        goods: how many of the shared requests are good in `both` batches, in the `first` or `second` only, in
+            `neither`. One that a batch has not answered yet is in none.
+        graded: True if both batches have scores.
     """
 
     def __init__(self, first: Rows, second: Rows) -> None:
@@ -62,29 +79,40 @@ class Pairs:
         self.only_first = self._places.size - self.shared
         self.only_second = second.table.num_rows - self.shared
 
-    def successes(self) -> dict[str, int]:
-        """Return how many of the shared requests succeeded in `both` batches, in the `first` or `second` only, or in
-        `neither`."""
-        mine = np.flatnonzero(self._places >= 0)
-        first, second = (
-            pc.fill_null(rows.table["ok"], False).to_numpy()[places]
-            for rows, places in ((self._first, mine), (self._second, self._places[mine]))
-        )
-        both = int((first & second).sum())
-        return {
-            "both": both,
-            "first": int(first.sum()) - both,
-            "second": int(second.sum()) - both,
-            "neither": int((~first & ~second).sum()),
+        self.graded = first.has_scores and second.has_scores
+        known, good, other_good = self._compared()
+        self.goods = {
+            "both": int((known & good & other_good).sum()),
+            "first": int((known & good & ~other_good).sum()),
+            "second": int((known & ~good & other_good).sum()),
+            "neither": int((known & ~good & ~other_good).sum()),
         }
+        self._changes = np.where(known, other_good.astype(np.int8) - good.astype(np.int8), 0)
 
-    def page(self, limit: int, *, after: int | None = None, differing: bool = False) -> PairPage:
-        """Return the first `limit` pairs behind line `after` of the first batch; only the `differing` ones on request.
+    def _compared(self) -> tuple[Flags, Flags, Flags]:
+        """Return by row of the first batch: whether both batches have answered it, and whether it is good in each."""
+        shared = self._places >= 0
+        goods = (self._first.table["ok"], self._of_second("ok"))
+        if self.graded:
+            grades = (self._first.table["correct"], self._of_second("correct"))
+            both_graded = pc.and_(*map(pc.is_valid, grades))
+            goods = tuple(pc.if_else(both_graded, *columns) for columns in zip(grades, goods, strict=True))
+        known = shared & pc.and_(*map(pc.is_valid, goods)).to_numpy()
+        return known, *(pc.fill_null(column, False).to_numpy() for column in goods)
+
+    def _of_second(self, column: str) -> pa.ChunkedArray:
+        """Return a column of the second batch in the order of the first, null where it has no such request."""
+        return self._second.table[column].take(pa.array(self._places, mask=self._places < 0))
+
+    def page(self, limit: int, *, after: int | None = None, only: Only = "") -> PairPage:
+        """Return the first `limit` pairs behind line `after` of the first batch, only those that differ or changed so.
 
         Raises:
             NotFoundError: the first batch has no such line.
         """
-        left = np.flatnonzero(self._places >= 0)
+        differing = only == "differ"
+        wanted = {"better": self._changes > 0, "worse": self._changes < 0, "changed": self._changes != 0}
+        left = np.flatnonzero(wanted.get(only, self._places >= 0))
         if after is not None:
             left = left[left > self._first.position(after)]
         pairs: list[Pair] = []
@@ -99,7 +127,8 @@ class Pairs:
                     if len(pairs) == limit:
                         return PairPage(pairs, pairs[-1].first.row.line, stopped=False)
                     place = int(self._places[position])
-                    pairs.append(Pair(self._first.entry(position, raw), self._second.entry(place, other), differ))
+                    entries = self._first.entry(position, raw), self._second.entry(place, other)
+                    pairs.append(Pair(*entries, differ, CHANGES[int(self._changes[position])]))
                 budget -= len(raw.request) + len(raw.answer) + len(other.request) + len(other.answer)
                 if budget <= 0 and position != left[-1]:
                     return PairPage(pairs, int(self._first.table["line"][position].as_py()), stopped=True)

@@ -60,7 +60,8 @@ def of_rows(rows: Rows) -> Problems:
     chosen = np.unique(np.concatenate([np.zeros(0, np.int64), *places]))
     entries = dict(zip(chosen.tolist(), rows.entries(chosen), strict=True))
     for group, members in zip(groups, places, strict=True):
-        for row, _, _ in (entries[place] for place in members.tolist()):
+        for place in members.tolist():
+            row = entries[place].row
             message = (row.failure or {}).get("message")
             group.examples.append(Example(row.line, row.custom_id, str(message or "")))
     return Problems(tuple(groups), len(codes))

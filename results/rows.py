@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard.errors import NotFoundError
-from results.filter import NEVER_RUN_STATES, STATES, Filter, Numbers, select, state_of
+from results.filter import GRADES, NEVER_RUN_STATES, STATES, Filter, Numbers, grade_of, select, state_of
 from results.search import SEARCH_BYTES, Raw, search_for
 from store.formats.results import ResultRow, readable
 
@@ -25,11 +25,20 @@ PIECE = 500
 
 
 class Entry(NamedTuple):
-    """A request with its state and the code of its error."""
+    """A request with its state, the code of its error, and its grade, which is empty if its batch has no scores."""
 
     row: ResultRow
     state: str
     code: str | None
+    grade: str = ""
+
+
+class TaskGrades(NamedTuple):
+    """A group of scored requests: how many there are, and how many of them were answered rightly."""
+
+    name: str
+    right: int
+    number: int
 
 
 class Page(NamedTuple):
@@ -47,9 +56,10 @@ class Page(NamedTuple):
 
 
 class Rows(ABC):
-    """The requests of a batch. `table` has the columns line, custom_id, ok and code of rows_file.SCHEMA.
+    """The requests of a batch.
 
     Attributes:
+        table: the columns line, custom_id, ok and code of rows_file.SCHEMA; with scores also `task` and `correct`.
         missing: what cannot be shown and why; empty if all can.
     """
 
@@ -73,6 +83,29 @@ class Rows(ABC):
         counts["waiting"] = self.table["ok"].null_count
         counts["failed"] = self.table.num_rows - sum(counts.values())
         return {state: counts[state] for state in STATES}
+
+    @property
+    def has_scores(self) -> bool:
+        """True if the batch was scored."""
+        return "correct" in self.table.column_names
+
+    def grades(self) -> dict[str, int]:
+        """Return how many requests have each of GRADES, nothing if there are no scores."""
+        if not self.has_scores:
+            return {}
+        correct = self.table["correct"]
+        right = pc.sum(correct).as_py() or 0
+        wrong = self.table.num_rows - correct.null_count - right
+        return dict(zip(GRADES, (right, wrong, correct.null_count), strict=True))
+
+    def tasks(self) -> list[TaskGrades]:
+        """Return the groups in which requests were scored, those with the smallest share of right answers first."""
+        if not self.has_scores:
+            return []
+        scored = self.table.select(["task", "correct"]).drop_null().group_by("task")
+        groups = scored.aggregate([("correct", "sum"), ("correct", "count")]).to_pylist()
+        tasks = [TaskGrades(group["task"], group["correct_sum"], group["correct_count"]) for group in groups]
+        return sorted(tasks, key=lambda task: (task.right / task.number, task.name))
 
     def codes(self) -> list[tuple[str, int]]:
         """Return the codes of errors with their numbers, the most frequent first."""
@@ -106,7 +139,8 @@ class Rows(ABC):
         line, custom_id, ok, code = (self.table[name][position].as_py() for name in ("line", "custom_id", "ok", "code"))
         answer = orjson.loads(raw.answer) if raw.answer else {}
         row = ResultRow.of(line, custom_id, readable(raw.request)[1], answer, raw.seconds)
-        return Entry(row, state_of(ok, code), code)
+        grade = grade_of(self.table["correct"][position].as_py()) if self.has_scores else ""
+        return Entry(row, state_of(ok, code), code, grade)
 
     def page(self, chosen: Filter, limit: int, *, after: int | None = None, before: int | None = None) -> Page:
         """Return the first `limit` requests that a filter leaves; those behind line `after` or in front of `before`.

@@ -10,6 +10,7 @@ Each line is about a request that has an expected answer, in input order:
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 from store.artifacts import Artifacts
 
 NAME = "scores.jsonl"
+PIECE = 500
 SCHEMA = pa.schema([("line", pa.int64()), ("task", pa.string()), ("correct", pa.bool_())])
 
 
@@ -33,10 +35,8 @@ def read(artifacts: Artifacts, sha256: str) -> pa.Table:
     Raises:
         UnavailableError: the store does not have them or cannot be reached.
     """
-    columns: tuple[list[int], list[str], list[bool]] = ([], [], [])
+    pieces = [pa.Table.from_batches([], SCHEMA)]
     with artifacts.open(sha256) as file:
-        for raw in file:
-            entry = orjson.loads(raw)
-            for column, field in zip(columns, SCHEMA.names, strict=True):
-                column.append(entry[field])
-    return pa.table(list(columns), schema=SCHEMA)
+        while lines := list(itertools.islice(file, PIECE)):
+            pieces.append(pa.Table.from_pylist([orjson.loads(raw) for raw in lines], SCHEMA))
+    return pa.concat_tables(pieces)

@@ -38,6 +38,7 @@ def plan_batch(
     segment_requests: int = 100,
     post_process: Iterable[str] = (),
     metadata: Mapping[str, str] | None = None,
+    expected: Mapping[int, tuple[str, str]] | None = None,
     retry_of: str | None = None,
     custom_ids: Mapping[int, str] | None = None,
     fingerprints: Mapping[int, bytes] | None = None,
@@ -47,11 +48,15 @@ def plan_batch(
     Args:
         post_process: names of its steps.
         metadata: of every request.
+        expected: answer and task by line, for step `score`; the other lines have none.
         custom_ids: by line number, where they are others.
         fingerprints: by line number; requests with the same one share an answer.
     """
-    more = {"metadata": metadata} if metadata else {}
-    requests = [a_chat((custom_ids or {}).get(line, f"r{line}"), text, **more) for line, text in enumerate(texts, 1)]
+    requests = []
+    for line, text in enumerate(texts, 1):
+        answer, task = (expected or {}).get(line, (None, None))
+        own = {"expected": answer, "task": task} if answer is not None else metadata
+        requests.append(a_chat((custom_ids or {}).get(line, f"r{line}"), text, **({"metadata": own} if own else {})))
     content = "".join(json.dumps(request) + "\n" for request in requests).encode()
     with context.artifacts.create() as file:
         plan = PlanWriter(file, {MODEL: SegmentSize(segment_requests)})

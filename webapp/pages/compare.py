@@ -12,13 +12,14 @@ from pydantic import BaseModel, Field
 
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from results.opening import open_rows
-from results.pairs import Pairs
+from results.pairs import Only, Pairs
+from results.rows import Rows, TaskGrades
 from store import segments
 from store.records import Batch
 from webapp.batches import get_batch, to_wire
 from webapp.pages import rows, speed
 from webapp.pages.batches import summaries
-from webapp.pages.formats import brief, count, duration, figure, money, rate
+from webapp.pages.formats import brief, count, duration, figure, money, percent, rate
 from webapp.pages.forms import Blank
 from webapp.requests import current_context, query
 from webapp.wire.batches import BatchObject
@@ -28,12 +29,14 @@ routes = Blueprint("compare", __name__, url_prefix="/compare")
 PAIRS = 25
 CODES = 20
 """So many codes of errors are listed."""
+TASKS = 50
+"""So many groups of scored requests are listed."""
 
 
 class CompareParams(BaseModel):
     a: str = Field("", max_length=64)
     b: str = Field("", max_length=64)
-    differ: bool = False
+    only: Only = ""
     after: Annotated[int | None, Blank] = Field(None, ge=1, le=2**53)
 
 
@@ -70,17 +73,28 @@ def _answers(pair: tuple[Batch, Batch], params: CompareParams) -> dict[str, Any]
     context = current_context()
     with open_rows(context, pair[0]) as one, open_rows(context, pair[1]) as other:
         pairs = Pairs(one, other)
-        page = pairs.page(PAIRS, after=params.after, differing=params.differ)
+        page = pairs.page(PAIRS, after=params.after, only=params.only)
         codes = dict(one.codes()), dict(other.codes())
         return {
             "problem": one.missing or other.missing,
             "shared": pairs.shared,
             "only": (pairs.only_first, pairs.only_second),
-            "successes": pairs.successes(),
+            "graded": pairs.graded,
+            "goods": pairs.goods,
+            "tasks": list(_tasks(one, other)) if pairs.graded else [],
             "page": page,
-            "pairs": [(rows.pair_of(pair.first), rows.pair_of(pair.second), pair.differ) for pair in page.pairs],
+            "pairs": [(rows.pair_of(pair.first), rows.pair_of(pair.second), pair) for pair in page.pairs],
             "codes": [(code, codes[0].get(code, 0), codes[1].get(code, 0)) for code in (codes[0] | codes[1])][:CODES],
         }
+
+
+def _tasks(first: Rows, second: Rows) -> Iterator[tuple[str, TaskGrades | None, TaskGrades | None, str]]:
+    """Yield the groups of scored requests, the worst of the first batch first, with the change of what was right."""
+    groups = {task.name: task for task in second.tasks()}
+    for task in first.tasks()[:TASKS]:
+        other = groups.get(task.name)
+        change = _points(task.right / task.number, other.right / other.number) if other else ""
+        yield task.name, task, other, change
 
 
 def _measures(pair: tuple[Batch, Batch], first: BatchObject, second: BatchObject) -> Iterator[Measure]:
@@ -126,8 +140,17 @@ def _scores(first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping
         step = artifact.removesuffix("-summary.json").capitalize()
         for key, value in first[artifact].items():
             other = second[artifact].get(key)
+            name = f"{step}: {key.replace('_', ' ')}"
             if all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, other)):
-                yield _measure(f"{step}: {key.replace('_', ' ')}", value, other, figure)
+                if key == "accuracy":
+                    yield Measure(name, percent(value), percent(other), _points(value, other))
+                else:
+                    yield _measure(name, value, other, figure)
+
+
+def _points(first: float, second: float) -> str:
+    """Return the change from the first share to the second, in points of a hundred."""
+    return "the same" if first == second else f"{(second - first) * 100:+.1f} points"
 
 
 def _change(first: float | None, second: float | None) -> str:

@@ -57,6 +57,8 @@ class RowParams(BaseModel):
     """A filter, and the page of what it leaves. Fields of a form that are left empty exclude nothing."""
 
     state: Literal["", "succeeded", "failed", "expired", "cancelled", "waiting", "unsuccessful"] = ""
+    grade: Literal["", "right", "wrong", "unscored"] = ""
+    task: str = Field("", max_length=512)
     code: str = Field("", max_length=200)
     custom_id: str = Field("", max_length=512)
     text: str = Field("", max_length=1000)
@@ -66,7 +68,7 @@ class RowParams(BaseModel):
 
     @property
     def filter(self) -> Filter:
-        return Filter(self.state, self.code, self.custom_id, self.text)
+        return Filter(self.state, self.grade, self.task, self.code, self.custom_id, self.text)
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -79,12 +81,14 @@ class DownloadParams(RowParams):
 
 
 class RowPreview(NamedTuple):
-    """A request and its answer for the list, cut to TEXT characters."""
+    """A request and its answer for the list, cut to TEXT characters. `expected` is empty unless the answer is wrong."""
 
     row: ResultRow
     state: str
+    grade: str
     prompt: list[Passage]
     answer: str
+    expected: str
 
 
 def _cut(text: str) -> str:
@@ -101,7 +105,9 @@ def pair_of(entry: Entry) -> RowPreview:
         code, message = _error(row)
         shown = answers.choices(row.response)[0].text if row.response else ""
         answer = message or code or shown
-    return RowPreview(row, entry.state, [Passage(role, _cut(text)) for role, text in prompt[-2:]], _cut(answer))
+    passages = [Passage(role, _cut(text)) for role, text in prompt[-2:]]
+    expected = _cut(str(row.body["metadata"]["expected"])) if entry.grade == "wrong" and row.body else ""
+    return RowPreview(row, entry.state, entry.grade, passages, _cut(answer), expected)
 
 
 def _error(row: ResultRow) -> tuple[str, str]:
@@ -119,7 +125,7 @@ def beginning(batch: Batch) -> tuple[dict[str, Any], Problems | None]:
         return {"pairs": [], "listed": None, "problem": None}, problems.of_validation(batch.errors or ())
     try:
         with open_rows(current_context(), batch) as rows:
-            return _listed(rows, RowParams(), FIRST_ROWS), problems.of_rows(rows)
+            return _listed(rows, RowParams(), FIRST_ROWS) | _graded(rows), problems.of_rows(rows)
     except (NotFoundError, UnavailableError) as error:
         return {"pairs": [], "listed": None, "problem": problem_of(error)}, None
 
@@ -138,6 +144,10 @@ def _listed(rows: Rows, params: RowParams, limit: int) -> dict[str, Any]:
     return {"pairs": [pair_of(entry) for entry in listed.entries], "listed": listed, "problem": rows.missing or None}
 
 
+def _graded(rows: Rows) -> dict[str, Any]:
+    return {"grades": rows.grades(), "tasks": rows.tasks()}
+
+
 @routes.get("/requests")
 def show(batch_id: str) -> ResponseReturnValue:
     """Show the requests that a filter leaves; with `line` go to the request on that line."""
@@ -149,6 +159,7 @@ def show(batch_id: str) -> ResponseReturnValue:
             "total": rows.table.num_rows,
             "counts": rows.counts(),
             "codes": rows.codes(),
+            **_graded(rows),
             **_listed(rows, params, ROWS),
         }
     return flask.render_template("rows.html", batch=batch, name=_name(batch), params=params, **_common(batch), **page)
@@ -192,6 +203,7 @@ def one(batch_id: str, line: int) -> ResponseReturnValue:
         missing=missing,
         row=row,
         state=entry.state,
+        grade=entry.grade,
         code=code or entry.code,
         message=message,
         prompt=answers.prompt(row.body),
@@ -233,7 +245,7 @@ def _scores(context: AppContext, batch: Batch, custom_id: str) -> dict[str, list
             and file.bytes <= SCORE_BYTES
             and (line := _line_of(context, file.sha256, quoted, custom_id))
         ):
-            values = {key: value for key, value in line.items() if key not in ("custom_id", "answer")}
+            values = {key: value for key, value in line.items() if key not in ("line", "custom_id", "answer")}
             scores[name] = [Passage(key, answers.value_of(value)) for key, value in values.items()]
     return scores
 

@@ -53,7 +53,7 @@ def words(page: str) -> str:
 
 def shown(page: str) -> list[str]:
     """The custom_ids of the pairs on a page."""
-    return re.findall(r'<article class="pair" aria-label="([^"]*)"', page)
+    return re.findall(r'<article class="pair[^"]*" aria-label="([^"]*)"', page)
 
 
 def test_figures_of_two_batches_stand_beside_each_other_with_the_change(
@@ -65,7 +65,8 @@ def test_figures_of_two_batches_stand_beside_each_other_with_the_change(
     for part in (
         *("Requests 10 8 -20.0 %", "Failed 1 2 +100.0 %", "Output tokens 18 24 +33.3 %", "p95 0.49 s 0.49 s the same"),
         *("Error timeout 1 1", "Error too_long 0 1", "8 requests have the same custom_id in both; 2 are in"),
-        "6 succeeded in both, 1 in the first only, 0 in the second only, 1 in neither",
+        "0 got better succeeded in the second only 1 got worse succeeded in the first only",
+        "6 succeeded in both 1 succeeded in neither",
     ):
         assert part in text, text
 
@@ -95,7 +96,7 @@ def test_answers_are_matched_by_custom_id_whatever_their_lines_are(client: Flask
     page = client.get(f"/compare?a={one.id}&b={other.id}").text
     assert shown(page) == ["r1", "r2", "r3"] and page.count("differs") == 1
     assert "onerror" in page and "<img src=x" not in page
-    different = client.get(f"/compare?a={one.id}&b={other.id}&differ=1").text
+    different = client.get(f"/compare?a={one.id}&b={other.id}&only=differ").text
     assert shown(different) == ["r3"]
     assert re.search(r"r3 differs question 3 line 3 0\.5 s left line 1 0\.5 s right", words(different))
 
@@ -105,7 +106,7 @@ def test_what_failed_in_the_same_way_does_not_differ_and_what_failed_once_does(
 ) -> None:
     one = ended(context, 4, failed={1: "timeout", 2: "timeout", 3: "timeout"})
     other = ended(context, 4, failed={1: "timeout", 2: "too_long"})
-    page = client.get(f"/compare?a={one.id}&b={other.id}&differ=1").text
+    page = client.get(f"/compare?a={one.id}&b={other.id}&only=differ").text
     assert shown(page) == ["r2", "r3"]
 
 
@@ -114,7 +115,7 @@ def test_pages_of_what_differs_go_on_where_the_last_one_stopped(
 ) -> None:
     different = {line: f"other {line}" for line in range(1, 101, 3)}
     one, other = ended(context, 100), ended(context, 100, texts=different)
-    path, pages, ids = f"/compare?a={one.id}&b={other.id}&differ=1", 0, list[str]()
+    path, pages, ids = f"/compare?a={one.id}&b={other.id}&only=differ", 0, list[str]()
     monkeypatch.setattr("results.pairs.COMPARED_BYTES", 20_000)
     following: str | None = path
     while following is not None:
@@ -134,7 +135,7 @@ def test_a_batch_that_runs_is_compared_with_one_that_has_ended(client: FlaskClie
     append(context, started(context.database, running), answers([2], texts={2: "new"}))
     page = client.get(f"/compare?a={one.id}&b={running.id}").text
     assert shown(page) == ["r1", "r2", "r3"] and page.count("not answered yet") == 2
-    assert "1 succeeded in both, 2 in the first only" in words(page)
+    assert "0 got worse succeeded in the first only 1 succeeded in both 0 succeeded in neither" in words(page)
 
 
 def test_two_ticked_batches_are_compared_and_anything_else_is_refused(client: FlaskClient, context: AppContext) -> None:
@@ -170,7 +171,7 @@ def test_two_batches_are_chosen_in_the_list_and_compared_in_a_browser(
     page.get_by_role("button", name="Compare two").click()
     expect(page.locator("article.pair")).to_have_count(25)
     window.check_accessibility()
-    page.get_by_label("only answers that differ").check()
+    page.get_by_label("Requests").select_option("only answers that differ")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("article.pair")).to_have_count(1)
     expect(page.locator("article.pair .answer")).to_contain_text(NASTY)
