@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from batchyard import responses
+from batchyard import json_lines, responses
 
 CODE = re.compile("[a-z][a-z0-9_]{0,63}")
 NEVER_RUN = {
@@ -33,9 +33,7 @@ def line(custom_id: str, status_code: int | None, body: bytes | None, error: dic
             "request_id": f"req_{uuid.uuid4().hex}",
             "body": orjson.Fragment(body),
         }
-    return orjson.dumps(
-        {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": custom_id, "response": response, "error": error}
-    ).decode()
+    return _line({"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": custom_id, "response": response, "error": error})
 
 
 def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, message: str) -> list[str]:
@@ -47,9 +45,7 @@ def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, messa
     """
     error = {"code": code, "message": message}
     return [
-        orjson.dumps(
-            {"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": error}
-        ).decode()
+        _line({"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": error})
         for line, custom_id in zip(lines, custom_ids, strict=True)
     ]
 
@@ -67,7 +63,11 @@ def invalid(line: int, custom_id: str | None, error: Mapping[str, Any]) -> str:
         "response": None,
         "error": {**error, "line": line},
     }
-    return orjson.dumps(answer).decode()
+    return _line(answer)
+
+
+def _line(answer: Mapping[str, Any]) -> str:
+    return json_lines.line(answer).decode().removesuffix("\n")
 
 
 def invalid_line(answer: Mapping[str, Any]) -> int | None:

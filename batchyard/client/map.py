@@ -12,7 +12,7 @@ import click
 import orjson
 from pydantic import BaseModel
 
-from batchyard import durations, settings
+from batchyard import durations, json_lines, settings
 from batchyard.client import answers, frames, resume
 from batchyard.client.answers import RowAnswer, Structure
 from batchyard.client.api import ApiClient, connect
@@ -228,7 +228,7 @@ def _lines(
             results.refuse(row, error)
             continue
         request = {"custom_id": f"row-{row}", "method": "POST", "url": CHAT.path, "body": {**body, "messages": chat}}
-        yield orjson.dumps(request) + b"\n"
+        yield json_lines.line(request)
 
 
 def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:

@@ -15,9 +15,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchyard import json_lines
 from batchyard.recipes import EndedItem, Messages, Report, Results, messages_of
 from recipes.measures.tally import Sample, all_binary, is_judged, samples_of
-from recipes.reports import json_lines
 from recipes.rollout.metrics import Summary
 from recipes.rollout.options import Rollout, data_source_of, ground_truth_of
 
