@@ -12,6 +12,9 @@ import orjson
 from batchyard import json_lines, responses
 
 CODE = re.compile("[a-z][a-z0-9_]{0,63}")
+_PASSING = (401, 402, 403, 404, 408, 409, 425, 429)
+"""Statuses that a mended key, a paid bill or some patience ends, beside those from 500 on."""
+_LASTING = ("engine_died",)
 NEVER_RUN = {
     "completed": None,
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
@@ -86,6 +89,17 @@ def reason(answer: Mapping[str, Any]) -> tuple[str, str]:
     details = error(answer)
     code = details.get("code") or details.get("type") or f"status {_status_code(answer)}"
     return str(code), str(details.get("message") or "")
+
+
+def is_passing(answer: Mapping[str, Any]) -> bool:
+    """True for a parsed output line whose error another batch may not meet: a busy, broken or unpaid server.
+
+    What an engine has refused, what is no valid request and what kills engines would fail again.
+    """
+    status = _status_code(answer)
+    if status is None:
+        return invalid_line(answer) is None and error(answer).get("code") not in _LASTING
+    return status >= 500 or status in _PASSING
 
 
 def error_code(line: str) -> str:
