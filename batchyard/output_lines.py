@@ -9,9 +9,12 @@ from typing import Any
 
 import orjson
 
-from batchyard import responses
+from batchyard import json_lines, responses
 
 CODE = re.compile("[a-z][a-z0-9_]{0,63}")
+_PASSING = (401, 402, 403, 404, 408, 409, 425, 429)
+"""Statuses that a mended key, a paid bill or some patience ends, beside those from 500 on."""
+_LASTING = ("engine_died",)
 NEVER_RUN = {
     "completed": None,
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
@@ -33,9 +36,7 @@ def line(custom_id: str, status_code: int | None, body: bytes | None, error: dic
             "request_id": f"req_{uuid.uuid4().hex}",
             "body": orjson.Fragment(body),
         }
-    return orjson.dumps(
-        {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": custom_id, "response": response, "error": error}
-    ).decode()
+    return _line({"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": custom_id, "response": response, "error": error})
 
 
 def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, message: str) -> list[str]:
@@ -47,9 +48,7 @@ def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, messa
     """
     error = {"code": code, "message": message}
     return [
-        orjson.dumps(
-            {"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": error}
-        ).decode()
+        _line({"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": error})
         for line, custom_id in zip(lines, custom_ids, strict=True)
     ]
 
@@ -67,7 +66,11 @@ def invalid(line: int, custom_id: str | None, error: Mapping[str, Any]) -> str:
         "response": None,
         "error": {**error, "line": line},
     }
-    return orjson.dumps(answer).decode()
+    return _line(answer)
+
+
+def _line(answer: Mapping[str, Any]) -> str:
+    return json_lines.line(answer).decode().removesuffix("\n")
 
 
 def invalid_line(answer: Mapping[str, Any]) -> int | None:
@@ -86,6 +89,17 @@ def reason(answer: Mapping[str, Any]) -> tuple[str, str]:
     details = error(answer)
     code = details.get("code") or details.get("type") or f"status {_status_code(answer)}"
     return str(code), str(details.get("message") or "")
+
+
+def is_passing(answer: Mapping[str, Any]) -> bool:
+    """True for a parsed output line whose error another batch may not meet: a busy, broken or unpaid server.
+
+    What an engine has refused, what is no valid request and what kills engines would fail again.
+    """
+    status = _status_code(answer)
+    if status is None:
+        return invalid_line(answer) is None and error(answer).get("code") not in _LASTING
+    return status >= 500 or status in _PASSING
 
 
 def error_code(line: str) -> str:

@@ -6,14 +6,14 @@ Numbers become one text for all that have one value: 95, 95.0 and 9.5e1 agree. O
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
 
 import orjson
 
 from batchyard.recipes import field_of
 from batchyard.wording import nearest, quoted
 from recipes.patterns import compiled
-from recipes.rewards.comparing import last_number, shortest
+from recipes.rewards import numbers
+from recipes.rewards.comparing import shortest
 
 BOXED = "\\boxed{"
 
@@ -39,7 +39,7 @@ def check(how: str) -> None:
 
 
 def _last_number(text: str, _: str) -> str | None:
-    number = last_number(text)
+    number = numbers.last(text)
     return None if number is None else str(number)
 
 
@@ -86,9 +86,5 @@ _EXTRACTS: dict[str, Callable[[str, str], str | None]] = {
 
 
 def _comparable(text: str) -> str:
-    text = text.strip()
-    try:
-        number = Decimal(text.replace(",", ""))
-    except InvalidOperation:
-        return text
-    return shortest(number) if number.is_finite() else text
+    number = numbers.whole(text)
+    return text.strip() if number is None else shortest(number)

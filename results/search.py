@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from batchyard import json_lines
 from store.formats.results import readable
 
 SEARCH_BYTES = 16 * 1024 * 1024
@@ -32,7 +33,9 @@ def search_for(text: str) -> Callable[[Raw], tuple[bool, int]] | None:
     """
     if not text:
         return None
-    forms = {orjson.dumps(text)[1:-1].lower(), json.dumps(text)[1:-1].encode().lower()}
+    as_written = orjson.dumps(text)
+    written = (as_written, json_lines.escaped(as_written), json.dumps(text).encode())
+    forms = {form[1:-1].lower() for form in written}
     wanted = text.casefold()
 
     def matches(raw: Raw) -> tuple[bool, int]:

@@ -20,13 +20,17 @@ _KINDS: tuple[Kind, ...] = ("string", "integer", "number", "boolean")
 
 
 class RowAnswer(NamedTuple):
-    """What became of one request. `truncated`: the text ends because it had `max_tokens`."""
+    """What became of one request.
+
+    `truncated`: the text ends because it had `max_tokens`. `passing`: another batch may answer it.
+    """
 
     custom_id: str
     text: str | None
     error: str | None
     tokens: int | None
     truncated: bool = False
+    passing: bool = False
 
 
 def read(line: bytes) -> RowAnswer:
@@ -37,7 +41,8 @@ def read(line: bytes) -> RowAnswer:
     tokens = responses.usage(body).total_tokens
     if response.get("status_code") != 200 or responses.fault(body) is not None:
         code, message = output_lines.reason(answer)
-        return RowAnswer(answer["custom_id"], None, f"{code}: {message}" if message else code, tokens)
+        reason = f"{code}: {message}" if message else code
+        return RowAnswer(answer["custom_id"], None, reason, tokens, passing=output_lines.is_passing(answer))
     output = responses.output(body)
     error = None if output.no_text is None else f"{output.no_text.code}: {output.no_text.message}"
     text = output.text if error is None else None

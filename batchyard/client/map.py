@@ -12,14 +12,14 @@ import click
 import orjson
 from pydantic import BaseModel
 
-from batchyard import durations, settings
+from batchyard import durations, json_lines, settings
 from batchyard.client import answers, frames, resume
 from batchyard.client.answers import RowAnswer, Structure
 from batchyard.client.api import ApiClient, connect
 from batchyard.client.frames import Column, Frame
 from batchyard.client.progress import bar, counts, follow, problems
 from batchyard.endpoints.catalog import CHAT
-from batchyard.errors import ConfigurationError, RequestError
+from batchyard.errors import ConfigurationError, NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError
 from batchyard.tables.template import Template, TemplateError
@@ -29,6 +29,7 @@ MAX_REQUESTS = 50_000
 MAX_BYTES = 200_000_000
 """Of one batch: OpenAI's limits, which are this server's defaults. More rows become several batches."""
 DETAILS = ("error", "tokens")
+GONE = "the file with its answer was deleted or has expired; the same call again computes it"
 
 
 def map(
@@ -51,7 +52,8 @@ def map(
 ) -> Any:
     """Ask a model about each row of a table, and return the answers in the order of the rows.
 
-    The same call again, also after a crash, takes up the batches of the first: nothing is computed twice.
+    The same call again, also after a crash, takes up the batches of the first: nothing is computed twice. Rows that
+    failed for a passing reason, or whose answers were deleted meanwhile, are asked again, and only those.
     A row with an empty cell (None, NaN, NA, no text) in a column that a template names is not sent.
 
     Args:
@@ -68,7 +70,8 @@ def map(
         progress: say on standard error how far it is: a bar in a terminal, elsewhere a line every ten seconds.
         server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
         name: of the batches' input files.
-        parameters: any others of the requests' bodies, such as `seed` or `top_p`.
+        parameters: any others of the requests' bodies, such as `seed`, `top_p` or `max_completion_tokens`. A row has
+            one answer, so `n` is 1; for several samples of a prompt see recipe `rollout`.
 
     Returns:
         A column: a Series of pandas, which has the table's index, or of polars, a ChunkedArray, or a list for a dataset
@@ -94,11 +97,12 @@ def map(
     results = RowResults(len(frame))
     with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
         files = _files(_lines(frame, messages, body, results), Path(folder), name)
-        batches = _batches(server, files, spec, window, again=again, progress=progress)
+        call = _Call(server, spec, window, results, scratch=Path(folder) / "answers.jsonl", again=again)
+        batches = call.batches(files, "`again` computes all of it anew" if progress else None)
         if not batches and results.unusable is not None:
             raise ConfigurationError(f"no row can be sent; {results.unusable}")
         for batch in _wait(server, batches, progress):
-            results.take(server, batch, Path(folder) / "answers.jsonl")
+            call.take(batch)
     columns = results.columns(structure)
     if details:
         return frame.table({**columns, "error": Column(results.errors), "tokens": Column(results.tokens, "integer")})
@@ -134,20 +138,23 @@ class RowResults:
         if error.code != "empty_value" and self.unusable is None:
             self.unusable = f"row {row}: {error}"
 
-    def take(self, server: ApiClient, batch: dict[str, Any], scratch: Path) -> None:
-        """Add the answers and errors of an ended batch, by way of a file."""
-        for file_id in (batch["output_file_id"], batch["error_file_id"]):
-            if file_id is None:
-                continue
-            server.download(file_id, scratch)
-            with scratch.open("rb") as lines:
-                for line in lines:
-                    answer = answers.read(line)
-                    row = int(answer.custom_id.removeprefix("row-"))
-                    self.answers[row], self.errors[row], self.tokens[row] = answer, answer.error, answer.tokens
+    def take(self, lines: Iterable[bytes]) -> None:
+        """Add answers and errors from the lines of an output or error file."""
+        for line in lines:
+            answer = answers.read(line)
+            row = _row(answer.custom_id)
+            self.answers[row], self.errors[row], self.tokens[row] = answer, answer.error, answer.tokens
+
+    def is_open(self, row: int) -> bool:
+        """True for a row that has no answer, or an error for a passing reason."""
+        answer = self.answers[row]
+        return answer is None or answer.passing
 
     def columns(self, structure: Structure | None) -> dict[str, Column]:
         """Return the texts of the answers, or their properties by `structure`, and note the errors of those."""
+        for row, answer in enumerate(self.answers):
+            if answer is None and self.errors[row] is None:
+                self.errors[row] = GONE
         if structure is None:
             return {"answer": Column([answer and answer.text for answer in self.answers])}
         columns = {name: Column([None] * len(self.answers), kind) for name, kind in structure.columns.items()}
@@ -194,7 +201,15 @@ def _structure(
 
 
 def _body(model: str, **parameters: Any) -> dict[str, Any]:
-    """Return the body of each request but for its messages. Raises ConfigurationError for what is no JSON."""
+    """Return the body of each request but for its messages.
+
+    Raises:
+        ConfigurationError: it is no JSON, or asks for several answers to each row.
+    """
+    if parameters.get("n") not in (None, 1):
+        raise ConfigurationError(
+            f"n={parameters['n']}: a row has one answer; repeat the rows, or take recipe rollout, which samples n times"
+        )
     body = {"model": model, **{name: value for name, value in parameters.items() if value is not None}}
     try:
         orjson.dumps(body)
@@ -228,7 +243,7 @@ def _lines(
             results.refuse(row, error)
             continue
         request = {"custom_id": f"row-{row}", "method": "POST", "url": CHAT.path, "body": {**body, "messages": chat}}
-        yield orjson.dumps(request) + b"\n"
+        yield json_lines.line(request)
 
 
 def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
@@ -247,21 +262,72 @@ def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
         file.unlink()
 
 
-def _batches(
-    server: ApiClient, files: Iterable[Path], spec: Mapping[str, Any], window: str, *, again: bool, progress: bool
-) -> list[dict[str, Any]]:
-    """Return a batch of each file: an earlier call's of the same rows, or a new one."""
-    earlier = resume.Earlier(() if again else server.batches())
-    batches = []
-    for file in files:
-        mark = resume.fingerprint("map", resume.sha256(file), spec)
-        batch = earlier.find(mark, "`again` computes all of it anew" if progress else None)
-        if batch is None:
-            # A row that cannot run, such as one that is too long, keeps no other from its answer.
-            upload = server.upload(file)
-            batch = server.create(upload, endpoint=CHAT.path, window=window, metadata=mark, on_invalid="skip")
-        batches.append(batch)
-    return batches
+class _Call:
+    """The batches of one call: earlier ones of the same rows, and new ones of what those leave open."""
+
+    def __init__(
+        self,
+        server: ApiClient,
+        spec: Mapping[str, Any],
+        window: str,
+        results: RowResults,
+        *,
+        scratch: Path,
+        again: bool,
+    ) -> None:
+        self._server = server
+        self._spec = spec
+        self._window = window
+        self._results = results
+        self._scratch = scratch
+        self._earlier = resume.Earlier(() if again else server.batches())
+        self._taken: set[str] = set()
+
+    def batches(self, files: Iterable[Path], remedy: str | None) -> list[dict[str, Any]]:
+        """Return all batches of the files, those that have ended with their answers taken.
+
+        `remedy`: see resume.Earlier.find.
+        """
+        return [batch for file in files for batch in self._of(file, remedy)]
+
+    def _of(self, file: Path, remedy: str | None) -> Iterator[dict[str, Any]]:
+        while file.stat().st_size:
+            mark = resume.fingerprint("map", resume.sha256(file), self._spec)
+            batch = self._earlier.find(mark, remedy, without=self._taken)
+            if batch is None:
+                # A row that cannot run, such as one that is too long, keeps no other from its answer.
+                upload, options = self._server.upload(file), {"window": self._window, "metadata": mark}
+                yield self._server.create(upload, endpoint=CHAT.path, on_invalid="skip", **options)
+                return
+            yield batch
+            if batch["status"] not in TERMINAL:
+                return
+            self.take(batch)
+            self._keep_open(file)
+
+    def take(self, batch: dict[str, Any]) -> None:
+        """Add the answers and errors of an ended batch once. Those of a file that is gone are missing."""
+        if batch["id"] in self._taken:
+            return
+        self._taken.add(batch["id"])
+        for file_id in filter(None, (batch["output_file_id"], batch["error_file_id"])):
+            try:
+                self._server.download(file_id, self._scratch)
+            except NotFoundError:
+                continue
+            with self._scratch.open("rb") as lines:
+                self._results.take(lines)
+
+    def _keep_open(self, file: Path) -> None:
+        """Leave in a file of requests those that are still open."""
+        rest = file.with_name(f"{file.name}.rest")
+        with file.open("rb") as lines, rest.open("wb") as stream:
+            stream.writelines(line for line in lines if self._results.is_open(_row(orjson.loads(line)["custom_id"])))
+        rest.replace(file)
+
+
+def _row(custom_id: str) -> int:
+    return int(custom_id.removeprefix("row-"))
 
 
 def _wait(server: ApiClient, batches: Iterable[dict[str, Any]], progress: bool) -> list[dict[str, Any]]:

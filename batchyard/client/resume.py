@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,26 +45,39 @@ class Earlier:
 
     def __init__(self, objects: Iterable[dict[str, Any]]) -> None:
         self._objects = iter(objects)
-        self._newest = dict[str, dict[str, Any]]()
+        self._by_mark = defaultdict[str, list[dict[str, Any]]](list)
 
     def find(
-        self, mark: dict[str, str], remedy: str | None = "--again computes all of it anew"
+        self,
+        mark: dict[str, str],
+        remedy: str | None = "--again computes all of it anew",
+        *,
+        without: Container[str] = (),
     ) -> dict[str, Any] | None:
         """Return the newest one with that mark; None if there is none.
 
         Standard error says which it is, unless `remedy`, which tells how to get another, is None.
+
+        Args:
+            without: ids of those that do not count.
         """
-        while mark[KEY] not in self._newest:
-            document = next(self._objects, None)
-            if document is None:
-                return None
-            if document["status"] not in _NOT_RESUMED and document["batchyard"]["retry_of"] is None:
-                self._newest.setdefault((document["metadata"] or {}).get(KEY, ""), document)
-        document = self._newest[mark[KEY]]
-        if remedy is not None:
+        key = mark[KEY]
+        documents = itertools.chain(self._by_mark[key], self._fetched(key))
+        document = next((one for one in documents if one["id"] not in without), None)
+        if document is not None and remedy is not None:
             words = f"{document['object']} {document['id']} ({document['status']})"
             click.echo(f"taking up {words}; {remedy}", err=True)
         return document
+
+    def _fetched(self, key: str) -> Iterator[dict[str, Any]]:
+        """Fetch more, and yield those with that mark."""
+        for document in self._objects:
+            if document["status"] in _NOT_RESUMED or document["batchyard"]["retry_of"] is not None:
+                continue
+            mark = (document["metadata"] or {}).get(KEY, "")
+            self._by_mark[mark].append(document)
+            if mark == key:
+                yield document
 
 
 def earlier(objects: Iterable[dict[str, Any]], mark: dict[str, str]) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.errors import ConfigurationError
 from batchyard.tables import formats, reading
 from batchyard.tables.formats import DELIMITERS, Kind, TableError
@@ -101,7 +102,7 @@ def write(file: Path, table: Any) -> None:
             rows = table.to_pylist() if isinstance(table, pa.Table) else table
             with pa.output_stream(str(part), compression) as stream:
                 if kind == "jsonl":
-                    stream.writelines(orjson.dumps(row, default=str) + b"\n" for row in rows)
+                    stream.writelines(json_lines.line(row, str) for row in rows)
                 else:
                     _write_rows(stream, rows, DELIMITERS[kind])
         part.replace(file)

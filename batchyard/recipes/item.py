@@ -73,8 +73,8 @@ def _messages(column: str, value: Any) -> Messages:
     if not messages:
         raise InvalidItem("invalid_messages", f"'{column}' is neither a text nor a list of messages.")
     for index, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
-            raise InvalidItem("invalid_messages", f"'{column}[{index}]' is no message with 'role' and 'content'.")
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise InvalidItem("invalid_messages", f"'{column}[{index}]' is no message with a 'role'.")
     return [dict(message) for message in messages]
 
 

@@ -17,9 +17,10 @@ def fingerprint(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
     """Return a digest (16 bytes) that requests with the same answer share.
 
     None if sampling is random, or if media come from a URL, where they may change. Null values and parameters without
-    effect do not count.
+    effect do not count. A negative seed asks for another answer each time, as in vLLM.
     """
-    if ENDPOINTS[endpoint].generates and body.get("temperature") != 0 and body.get("seed") is None:
+    seed = body.get("seed")
+    if ENDPOINTS[endpoint].generates and body.get("temperature") != 0 and (seed is None or seed < 0):
         return None
     if any(media.remote(body)):
         return None

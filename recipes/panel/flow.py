@@ -79,7 +79,7 @@ def _expected(options: PanelOptions) -> list[float]:
 
 def _probe(options: PanelOptions) -> list[Ask | Score | Check]:
     asks = [
-        Ask("propose", "A task", model=agent.model, temperature=agent.temperature, max_tokens=options.max_tokens)
+        Ask("propose", "A task", model=agent.model, temperature=agent.temperature, **options.limits)
         for agent in agents_of(options)
     ]
     judge = [] if options.judge is None else [_mark("A task", options.judge, options)]
@@ -115,12 +115,12 @@ def _mark(content: Messages | str, judge: JudgeOptions, options: PanelOptions) -
     mark = {"type": "integer", "minimum": low, "maximum": high}
     schema = {"type": "object", "properties": {"mark": mark}, "required": ["mark"], "additionalProperties": False}
     structure: dict[str, Any] = {"json": schema} if judge.structured else {}
-    return Ask("judge", content, model=judge.model, temperature=0.0, max_tokens=options.max_tokens, **structure)
+    return Ask("judge", content, model=judge.model, temperature=0.0, **options.limits, **structure)
 
 
 def _compare(content: Messages, judge: JudgeOptions, options: PanelOptions) -> Ask:
     structure: dict[str, Any] = {"choice": ["1", "2"]} if judge.structured else {}
-    return Ask("judge", content, model=judge.model, temperature=0.0, max_tokens=options.max_tokens, **structure)
+    return Ask("judge", content, model=judge.model, temperature=0.0, **options.limits, **structure)
 
 
 def _integer(answer: Answer, low: int, high: int) -> int | None:
@@ -271,7 +271,7 @@ class _Panel:
             self._messages.chat(agent, prompt, **places),
             model=agent.model,
             temperature=agent.temperature,
-            max_tokens=self.options.max_tokens,
+            **self.options.limits,
         )
 
 

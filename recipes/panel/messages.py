@@ -19,10 +19,10 @@ class PanelMessages:
     def __init__(self, item: Item, options: PanelOptions) -> None:
         messages = item.messages
         leading = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages) - 1)
-        system = [message["content"] for message in messages[:leading]]
+        system = [message.get("content") for message in messages[:leading]]
         self._system = [text for text in (item.system, *system) if text]
         self._before = messages[leading:-1]
-        content = messages[-1]["content"]
+        content = messages[-1].get("content") or ""
         parts = content if isinstance(content, list) else []
         self._media = [part for part in parts if part.get("type") != "text"]
         text = "\n".join(part["text"] for part in parts if part.get("type") == "text") if parts else content

@@ -120,7 +120,12 @@ class PanelOptions(Options):
         1, ge=0, le=5, description="How often all proposals are criticised and revised", json_schema_extra=BASIC
     )
     temperature: float = Field(0.7, ge=0, le=MOST_TEMPERATURE, description="Temperature of the first agent")
-    max_tokens: int = Field(2048, ge=1, description="Most tokens of one answer", json_schema_extra=BASIC)
+    max_tokens: int | None = Field(
+        2048, ge=1, description="Most tokens of one answer; null: no limit is sent", json_schema_extra=BASIC
+    )
+    max_completion_tokens: int | None = Field(
+        None, ge=1, description="Sent instead of max_tokens, to models that refuse that"
+    )
     timeout: float | None = Field(60, gt=0, description="Most seconds of one request in its engine")
     diversity: bool = Field(True, description="Agents after the first are told to differ, at 1.3 times the temperature")
     reviser: Literal["author", "critic"] = Field("author", description="Who revises a proposal")
@@ -135,6 +140,13 @@ class PanelOptions(Options):
         [], description="Gates: `name:value` or {gate, value, weight}", json_schema_extra=BASIC
     )
     extract: Judgement[str | None] = Field(None, description="What of a proposal is its answer, such as last_number")
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """What every request says of its answer's length."""
+        name = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        limit: int | None = getattr(self, name)
+        return {} if limit is None else {name: limit}
 
     @field_validator("checks")
     @classmethod

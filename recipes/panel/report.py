@@ -13,11 +13,11 @@ from typing import Any
 from rapidfuzz.distance import Levenshtein
 
 from batchyard import histogram
+from batchyard.json_lines import line
 from batchyard.recipes import Block, EndedItem, Lines, Matrix, Report, Results, Series, Table
 from recipes import extracts
 from recipes.measures import intervals
 from recipes.panel.events import Agent, deliberation, events_of
-from recipes.reports.json_lines import line
 
 
 @dataclass

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from batchyard.json_lines import line
 from batchyard.recipes import Bars, Block, EndedItem, Matrix, Report, Results, Table
 from recipes.measures import intervals
 from recipes.refine.options import Refine
-from recipes.reports.json_lines import line
 
 MAIN = "done.jsonl"
 STUCK = "stuck.jsonl"

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any
 
 from batchyard.recipes import reward
 from recipes.patterns import compiled
+from recipes.rewards import numbers
 
 GROUND_TRUTH = ("reward_model.ground_truth",)
-NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 PLAIN_DIGITS = 20
 """Numbers with more zeros than that are written with an exponent."""
-
-
-def last_number(text: str) -> Decimal | None:
-    """Return the value of the last number in a text, with or without thousands separators; None without a number."""
-    numbers = NUMBER.findall(text)
-    try:
-        return Decimal(numbers[-1].replace(",", "")) if numbers else None
-    except InvalidOperation:
-        return None
 
 
 def shortest(number: Decimal) -> str:
@@ -38,8 +28,8 @@ def shortest(number: Decimal) -> str:
 def matches(method: str, answer: str, expected: str) -> bool:
     """Return True if the answer is as expected. Raises InvalidPattern if the expected text is none."""
     if method == "numeric":
-        value = last_number(expected)
-        return value is not None and last_number(answer) == value
+        value = numbers.last(expected)
+        return value is not None and numbers.last(answer) == value
     if method == "regex":
         return compiled(expected).search(answer) is not None
     return answer.strip() == expected.strip()
@@ -59,7 +49,7 @@ def numeric(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """1 if the last number of the answer has the value of the ground truth's last number."""
-    number = last_number(solution_str)
+    number = numbers.last(solution_str)
     return {
         "score": float(matches("numeric", solution_str, str(ground_truth))),
         "pred": None if number is None else shortest(number),

@@ -23,6 +23,7 @@ from batchyard.recipes import (
     recipe,
 )
 from recipes import extracts
+from recipes.answers import unanswered
 from recipes.rewards import graders, mathematics
 from recipes.rewards.catalogue import RewardCatalogue, RewardedRecipe
 from recipes.rollout import report as rollout_report
@@ -139,8 +140,10 @@ def _score(item: Item, options: Rollout, reward: str, answer: Answer) -> Score:
 
 def _sample(options: Rollout, answer: Answer, scored: Scored | None) -> dict[str, Any]:
     """Return what the result keeps of a sample."""
+    extra = {name: answer.extra[name] for name in ("reasoning", "tool_calls") if name in answer.extra}
     if scored is None:
-        return {"text": None, "seed": answer.seed, "error": answer.error}
+        ending = {"finish_reason": answer.finish_reason, "output_tokens": answer.output_tokens}
+        return {"text": None, "seed": answer.seed, "error": unanswered(answer), **ending, **extra}
     pred = scored.pred
     if pred is None and options.extract is not None and scored.error is None:
         pred = extracts.extract(options.extract, answer.text)
@@ -158,6 +161,7 @@ def _sample(options: Rollout, answer: Answer, scored: Scored | None) -> dict[str
         "seed": answer.seed,
         "output_tokens": answer.output_tokens,
         "error": None if scored.error is None else {"code": "reward_error", "message": scored.error},
+        **extra,
     }
     if options.logprobs:
         tokens = (answer.extra.get("logprobs") or {}).get("content") or []
@@ -197,7 +201,7 @@ def _sampled(item: Item, options: Rollout, reward: str | None) -> Flow:
         answers: list[Answer] = yield [
             _ask(options, content, item.seed(STAGE, number) if seeded else None) for number in numbers
         ]
-        answered = [answer for answer in answers if answer.ok]
+        answered = [answer for answer in answers if unanswered(answer) is None]
         scores: list[Scored] = []
         if answered and grader is not None:
             scores = yield from _graded(item, options, grader, answered)
@@ -205,7 +209,7 @@ def _sampled(item: Item, options: Rollout, reward: str | None) -> Flow:
             scores = yield [_score(item, options, reward, answer) for answer in answered]
         scores_left = iter(scores)
         for answer in answers:
-            scored = next(scores_left) if answer.ok else None
+            scored = next(scores_left) if unanswered(answer) is None else None
             samples.append(_sample(options, answer, scored))
             if scored is not None and scored.score > best[0]:
                 best = scored.score, answer.text

@@ -15,9 +15,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchyard import json_lines
 from batchyard.recipes import EndedItem, Messages, Report, Results, messages_of
 from recipes.measures.tally import Sample, all_binary, is_judged, samples_of
-from recipes.reports import json_lines
 from recipes.rollout.metrics import Summary
 from recipes.rollout.options import Rollout, data_source_of, ground_truth_of
 
@@ -32,6 +32,7 @@ SAMPLES = pa.schema(
         ("seeds", pa.list_(pa.int64())),
         ("output_tokens", pa.list_(pa.int64())),
         ("unanswered", pa.int64()),
+        ("reasonings", pa.list_(pa.string())),
     ]
 )
 LOGPROBS = pa.field("logprobs", pa.list_(pa.list_(pa.float64())))
@@ -39,6 +40,22 @@ RESPONSE_IDS = pa.field("response_ids", pa.list_(pa.list_(pa.int32())))
 COLUMNS = (*SAMPLES.names, LOGPROBS.name, RESPONSE_IDS.name)
 """Names that no column of the input may have."""
 PROMPT = pa.list_(pa.struct([("content", pa.string()), ("role", pa.string())]))
+_CALL = pa.struct(
+    [
+        ("id", pa.string()),
+        ("type", pa.string()),
+        ("function", pa.struct([("name", pa.string()), ("arguments", pa.string())])),
+    ]
+)
+PROMPT_WITH_TOOLS = pa.list_(
+    pa.struct(
+        [
+            *(("content", pa.string()), ("role", pa.string()), ("name", pa.string()), ("refusal", pa.string())),
+            *(("tool_call_id", pa.string()), ("tool_calls", pa.list_(_CALL))),
+        ]
+    )
+)
+"""Of prompts with more than texts in a message."""
 READ_BY_VERL = {
     "data_source": pa.string(),
     "prompt": PROMPT,
@@ -52,7 +69,10 @@ BLOCK_BYTES = 16 * 1024 * 1024
 
 def write(results: Results, options: Rollout) -> Report:
     """Write the artifacts, and return the metrics."""
-    binary = all_binary(_samples(item) for item in results.items())
+    binary, plain = True, True
+    for item in results.items():
+        binary = binary and all_binary([_samples(item)])
+        plain = plain and all(message.keys() <= {"role", "content"} for message in _messages(item, options))
     summary = Summary(options)
     names = ["samples.jsonl", *{"best": ["best.jsonl"], "pairs": ["preferences.jsonl"]}.get(options.keep, [])]
     with ExitStack() as stack:
@@ -70,7 +90,7 @@ def write(results: Results, options: Rollout) -> Report:
                     file.write(json_lines.line(chosen))
 
         with results.create("rollouts.parquet") as file:
-            _write_rollouts(file, results, options, add)
+            _write_rollouts(file, results, options, PROMPT if plain else PROMPT_WITH_TOOLS, add)
     return summary.report()
 
 
@@ -86,7 +106,9 @@ def _is_answered(sample: Kept) -> bool:
 # Parquet
 
 
-def _write_rollouts(file: IO[bytes], results: Results, options: Rollout, add: Callable[[EndedItem], None]) -> None:
+def _write_rollouts(
+    file: IO[bytes], results: Results, options: Rollout, prompt: pa.DataType, add: Callable[[EndedItem], None]
+) -> None:
     """Write a row for each item, in the order of the input. `add` gets each item once."""
     items = results.items()
     writer: pq.ParquetWriter | None = None
@@ -98,11 +120,11 @@ def _write_rollouts(file: IO[bytes], results: Results, options: Rollout, add: Ca
                     add(item)
                 columns = table.slice(start, len(block))
                 start += len(block)
-                rows = _rows(columns, block, options)
+                rows = _rows(columns, block, options, prompt)
                 writer = writer or pq.ParquetWriter(file, rows.schema, compression="zstd")
                 writer.write_table(rows)
         if writer is None:
-            writer = pq.ParquetWriter(file, _rows(pa.table({}), [], options).schema)
+            writer = pq.ParquetWriter(file, _rows(pa.table({}), [], options, prompt).schema)
     finally:
         if writer is not None:
             writer.close()
@@ -120,8 +142,8 @@ def _blocks(items: Iterator[EndedItem]) -> Iterator[list[EndedItem]]:
         yield block
 
 
-def _rows(columns: pa.Table, items: Sequence[EndedItem], options: Rollout) -> pa.Table:
-    for name, kind in READ_BY_VERL.items():
+def _rows(columns: pa.Table, items: Sequence[EndedItem], options: Rollout, prompt: pa.DataType) -> pa.Table:
+    for name, kind in (READ_BY_VERL | {"prompt": prompt}).items():
         place = columns.schema.get_field_index(name)
         if place == -1:
             columns = columns.append_column(name, _read_by_verl(name, kind, items, options))
@@ -134,7 +156,7 @@ def _rows(columns: pa.Table, items: Sequence[EndedItem], options: Rollout) -> pa
         *([RESPONSE_IDS] if options.response_ids else []),
     ]:
         key = _KEYS.get(field.name, field.name)
-        values: list[Any] = [[sample[key] for sample in samples] for samples in answered if key]
+        values: list[Any] = [[sample.get(key) for sample in samples] for samples in answered if key]
         if field.name == "unanswered":
             asked = [len(_samples(item)) or options.n for item in items]
             values = [number - len(samples) for number, samples in zip(asked, answered, strict=True)]
@@ -142,7 +164,14 @@ def _rows(columns: pa.Table, items: Sequence[EndedItem], options: Rollout) -> pa
     return columns
 
 
-_KEYS = {"responses": "text", "scores": "score", "finish_reasons": "finish_reason", "seeds": "seed", "unanswered": ""}
+_KEYS = {
+    "responses": "text",
+    "scores": "score",
+    "finish_reasons": "finish_reason",
+    "seeds": "seed",
+    "unanswered": "",
+    "reasonings": "reasoning",
+}
 """Keys of a kept sample by the column that it becomes."""
 
 
@@ -150,7 +179,7 @@ def _read_by_verl(name: str, kind: pa.DataType, items: Sequence[EndedItem], opti
     """Return a column that verl reads, for an input without it."""
     value: dict[str, Callable[[EndedItem], Any]] = {
         "data_source": lambda item: data_source_of(item.columns),
-        "prompt": lambda item: _messages(item, options),
+        "prompt": lambda item: [_typed(message) for message in _messages(item, options)],
         "ability": lambda item: "unknown",
         "reward_model": lambda item: {"ground_truth": _text(ground_truth_of(item.columns, options)), "style": "rule"},
         "extra_info": lambda item: {"index": item.number, "split": "unknown"},
@@ -159,10 +188,40 @@ def _read_by_verl(name: str, kind: pa.DataType, items: Sequence[EndedItem], opti
 
 
 def _messages(item: EndedItem, options: Rollout) -> Messages:
-    """Return the messages that were asked, each content as a text."""
+    """Return the messages that were asked as they are, but for a content of several parts, which is JSON."""
     system = [] if options.system is None else [{"role": "system", "content": options.system}]
     messages = [*system, *messages_of(item.columns, options.template)]
-    return [{"role": message["role"], "content": _text(message["content"])} for message in messages]
+    return [
+        {name: _text(value) if name == "content" and value is not None else value for name, value in message.items()}
+        for message in messages
+    ]
+
+
+def _typed(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with the types of PROMPT_WITH_TOOLS: arguments of calls may be objects, for example."""
+    typed = {name: value if value is None else _text(value) for name, value in message.items() if name != "tool_calls"}
+    calls = message.get("tool_calls")
+    return typed | {"tool_calls": [_call(call) for call in calls] if isinstance(calls, list) else None}
+
+
+def _call(call: Any) -> dict[str, Any]:
+    values = call if isinstance(call, Mapping) else {}
+    called = values.get("function", values.get("custom"))
+    called = called if isinstance(called, Mapping) else {}
+    arguments = called.get("arguments", called.get("input"))
+    texts = {"name": called.get("name"), "arguments": arguments}
+    return {
+        **{name: None if values.get(name) is None else _text(values[name]) for name in ("id", "type")},
+        "function": {name: None if value is None else _text(value) for name, value in texts.items()},
+    }
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """Return the text of a message, or what it has instead of one."""
+    content: str | None = message.get("content")
+    if content is not None:
+        return content
+    return _text({name: value for name, value in message.items() if name != "role" and value is not None})
 
 
 def _text(value: Any) -> str:
@@ -175,7 +234,7 @@ def _text(value: Any) -> str:
 def _sample_lines(
     item: EndedItem, samples: Sequence[Sample], messages: Messages, options: Rollout
 ) -> Iterator[dict[str, Any]]:
-    text = "\n\n".join(message["content"] for message in messages)
+    text = "\n\n".join(map(_said, messages))
     ground_truth = ground_truth_of(item.columns, options)
     lost: Kept = {"text": None, "seed": None, "error": item.error, "finish_reason": None}
     for number, (kept, sample) in enumerate(zip(_samples(item) or [lost] * len(samples), samples, strict=True)):
@@ -195,6 +254,8 @@ def _sample_lines(
             "pred": sample.pred,
             "finish_reason": kept.get("finish_reason"),
             "error": kept["error"],
+            "reasoning": kept.get("reasoning"),
+            "tool_calls": kept.get("tool_calls"),
         }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.errors import ConflictError, RequestError
 from batchyard.recipes import Recipe
 from batchyard.statuses import TERMINAL
@@ -46,7 +47,7 @@ def event_lines(storage: Storage, recipe: Recipe[Any], job: Job, after: int, lim
         if row["state"] in job_chunks.UNENDED:
             return b""
         item_events = events_of(recipe, options, FinishedItem.of(row))
-        return b"".join(orjson.dumps({"sequence": number} | dict(event)) + b"\n" for event in item_events)
+        return b"".join(json_lines.line({"sequence": number} | dict(event)) for event in item_events)
 
     return _read(storage, job, after, limit, lines_of)
 
@@ -99,4 +100,4 @@ def _line(row: dict[str, Any]) -> bytes:
     for name in ("result", "error"):
         if row[name] is not None:
             row[name] = orjson.Fragment(row[name])
-    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    return json_lines.line(row)

@@ -11,12 +11,12 @@ Each line is about a request that has an expected answer, in input order:
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
+from batchyard import json_lines
 from store.artifacts import Artifacts
 
 NAME = "scores.jsonl"
@@ -26,7 +26,7 @@ SCHEMA = pa.schema([("line", pa.int64()), ("task", pa.string()), ("correct", pa.
 
 def line(entry: dict[str, Any]) -> bytes:
     """Return a line of the artifact."""
-    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+    return json_lines.line(entry)
 
 
 def read(artifacts: Artifacts, sha256: str) -> pa.Table:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import orjson
 import pyarrow as pa
 
+from batchyard import json_lines
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import plan
 from tasks.finishing import spool
@@ -27,7 +28,9 @@ def write(artifacts: Artifacts, plans: Sequence[tuple[str, int]], endpoint: str,
     with spool.opened() as lines:
         for table in requests(artifacts, plans):
             texts = [
-                f'{{"custom_id":{orjson.dumps(custom_id).decode()},"method":"POST","url":"{endpoint}","body":{body}}}'
+                json_lines.line(
+                    {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": orjson.Fragment(body)}
+                ).rstrip()
                 for custom_id, body in zip(table["custom_id"].to_pylist(), table["body"].to_pylist(), strict=True)
             ]
             lines.add(table["line"].to_numpy(), pa.array(texts, pa.string()))

@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.endpoints.catalog import CHAT, ENDPOINTS
 from batchyard.errors import RequestError, TooLargeError
 from batchyard.tables import cells, formats, images, reading
@@ -113,7 +114,7 @@ def write(
                     f"There are more than {limit} prompts; split them, or raise BATCHYARD_MAX_REQUESTS.",
                     code="too_many_tasks",
                 )
-            target.write(orjson.dumps(request) + b"\n")
+            target.write(json_lines.line(request))
         if count == 0:
             raise none()
     return target
@@ -153,7 +154,7 @@ def changed(lines: Iterable[bytes], changes: Mapping[str, Any], max_line_bytes: 
             yield raw
             continue
         request["body"] = {name: value for name, value in body.items() if value is not None or name not in changes}
-        yield orjson.dumps(request) + b"\n"
+        yield json_lines.line(request)
 
 
 def title_of(text: str) -> str | None:

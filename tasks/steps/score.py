@@ -16,7 +16,8 @@ class ScoreOptions(StepOptions):
     """The way to compare.
 
     Attributes:
-        method: exact: the same text, stripped. numeric: the last numbers have the same value. regex: the expected text
+        method: exact: the same text, stripped. numeric: the last numbers have the same value; `expected` may be a
+            number. regex: the expected text
             is a regular expression (RE2) that matches somewhere in the answer.
     """
 
@@ -27,7 +28,7 @@ class ScoreOptions(StepOptions):
 def _expected(body: Mapping[str, Any]) -> str | None:
     metadata = body.get("metadata")
     expected = metadata.get("expected") if isinstance(metadata, dict) else None
-    return expected if isinstance(expected, str) else None
+    return expected if expected is None or isinstance(expected, str) else json.dumps(expected, ensure_ascii=False)
 
 
 def refusal(body: Mapping[str, Any], options: ScoreOptions) -> tuple[str, str] | None:

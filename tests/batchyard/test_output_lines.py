@@ -68,3 +68,20 @@ def test_the_error_of_a_request_that_was_not_run_gives_the_code() -> None:
 )
 def test_a_reason_has_a_code_even_if_the_engine_gave_none(answer: dict[str, Any], reason: tuple[str, str]) -> None:
     assert output_lines.reason(answer) == reason
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "passing"),
+    [
+        *((status, None, True) for status in (401, 402, 403, 404, 408, 409, 429, 500, 502, 503)),
+        *((status, None, False) for status in (400, 413, 422)),
+        *((None, {"code": code}, True) for code in ("request_timeout", "engine_error", "batch_expired")),
+        (None, {"code": "engine_died"}, False),
+        (None, {"code": "invalid_json_line", "line": 3}, False),
+    ],
+)
+def test_what_another_batch_may_answer_is_told_from_what_would_fail_again(
+    status: int | None, error: dict[str, Any] | None, passing: bool
+) -> None:
+    response = None if status is None else {"status_code": status, "body": {"error": {"message": "no"}}}
+    assert output_lines.is_passing({"response": response, "error": error}) is passing

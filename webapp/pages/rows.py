@@ -13,7 +13,7 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, BeforeValidator, Field
 
-from batchyard import responses
+from batchyard import json_lines, responses
 from batchyard.errors import ArtifactMissing, ConflictError, NotFoundError, UnavailableError
 from batchyard.statuses import TERMINAL
 from results import downloads, problems
@@ -238,7 +238,7 @@ def _scores(context: AppContext, batch: Batch, custom_id: str) -> dict[str, list
             if artifact.name.endswith(".jsonl") and artifact.name not in (OUTPUT, ERRORS)
         ]
     scores: dict[str, list[Passage]] = {}
-    quoted = {orjson.dumps(custom_id), json.dumps(custom_id).encode()}
+    quoted = {json_lines.line(custom_id).rstrip(), json.dumps(custom_id).encode()}
     for name, file in named:
         if (
             file is not None

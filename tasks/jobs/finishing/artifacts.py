@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from batchyard import __version__
+from batchyard import __version__, json_lines
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report, blocks
 from batchyard.statuses import NEVER_ENDED
@@ -55,7 +55,7 @@ def write_common(results: JobResults, job: Job, report: Report) -> None:
                     "result": item.result,
                     "error": item.error,
                 }
-                file.write(orjson.dumps(line) + b"\n")
+                file.write(json_lines.line(line))
     _write_json(results, "metrics.json", report.metrics)
     _write_json(results, "view.json", blocks.as_json(report.view))
     _write_json(results, "config.json", identity.configuration(job))

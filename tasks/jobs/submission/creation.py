@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from sqlalchemy.orm import Session
 
+from batchyard import json_lines
 from batchyard.errors import NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from store.jobs import dependencies as records
@@ -208,5 +208,5 @@ def _sha256(source: File | NewInput | None) -> str:
 def _inline(context: AppContext, items: Sequence[Mapping[str, Any]]) -> NewInput:
     with context.artifacts.create() as content:
         for item in items:
-            content.write(orjson.dumps(item) + b"\n")
+            content.write(json_lines.line(item))
     return NewInput("items.jsonl", content)

@@ -53,7 +53,9 @@ def test_a_line_becomes_text_tokens_and_error() -> None:
     refused = line(None, 400, {"code": "too_long", "message": "Too long."})
     assert answers.read(refused) == RowAnswer("row-3", None, "too_long: Too long.", None)
     (unanswered,) = output_lines.unanswered([4], ["row-3"], "batch_expired", "It expired.")
-    assert answers.read(unanswered.encode()) == RowAnswer("row-3", None, "batch_expired: It expired.", None)
+    assert answers.read(unanswered.encode()) == RowAnswer(
+        "row-3", None, "batch_expired: It expired.", None, passing=True
+    )
 
 
 def test_the_properties_of_a_pydantic_class_are_columns_with_their_types() -> None:

@@ -49,6 +49,22 @@ def test_the_same_call_again_takes_up_its_batch_and_another_one_does_not(stack: 
         assert len(batches(stack)) == made, changed
 
 
+@pytest.mark.parametrize("file", ["output_file_id", "error_file_id"])
+def test_the_same_call_again_computes_what_was_deleted_meanwhile_and_nothing_else(
+    stack: RunningStack, file: str
+) -> None:
+    rows = [{"n": f"deleted {file} {number}"} for number in range(9)]
+    first = batchyard.map(rows, "{n}", model="failing", progress=False)
+    (batch, *_) = batches(stack)
+    stack.client.files.delete(getattr(batch, file))
+    second = batchyard.map(rows, "{n}", model="failing", progress=False)
+    answered = sum(one is not None for one in first)
+    assert batches(stack)[0].request_counts.total == (answered if file == "output_file_id" else 9 - answered)
+    if file == "error_file_id":
+        assert [new for new, old in zip(second, first, strict=True) if old] == [old for old in first if old]
+    assert any(second)
+
+
 def test_what_failed_and_what_was_not_sent_has_an_error_in_its_row() -> None:
     rows = [{"n": number if number != 4 else None} for number in range(9)]
     details = batchyard.map(rows, "{n}", model="failing", details=True)
@@ -102,6 +118,7 @@ def test_answers_by_a_schema_are_columns_and_one_that_does_not_fit_is_an_error(m
         ("{text}", {"model": "vectors"}, "model vectors does not take chats, only /v1/embeddings"),
         ("{text}", {"schema": {}}, 'its type must be "object"'),
         ("{text}", {"seed": object()}, "a parameter is no JSON"),
+        ("{text}", {"n": 4}, "n=4: a row has one answer; repeat the rows, or take recipe rollout"),
         (
             "{text}",
             {"schema": {"type": "object", "properties": {"error": {}}}, "details": True},

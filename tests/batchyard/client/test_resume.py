@@ -60,3 +60,11 @@ def test_the_list_is_read_once_and_no_further_than_needed(capsys: pytest.Capture
     assert earlier.find(MARK, None) is not None and fetched == ["a", "b"]
     assert earlier.find(resume.fingerprint("none"), None) is None and fetched == ["a", "b", "c"]
     assert capsys.readouterr().err == "", "without a remedy nothing is said"
+
+
+def test_one_that_was_taken_up_already_leaves_the_next_older_one() -> None:
+    earlier = resume.Earlier([batch("new"), batch("other", mark=OTHER), batch("old")])
+    assert [
+        document and document["id"]
+        for document in (earlier.find(MARK, None, without=taken) for taken in ((), ("new",), ("new", "old"), ()))
+    ] == ["new", "old", None, "new"]

@@ -23,6 +23,8 @@ def chat(content: str, **body: Any) -> dict[str, Any]:
         (CHAT, chat("a", seed=7), True),
         (CHAT, chat("a"), False),
         (CHAT, chat("a", temperature=None, seed=None), False),
+        (CHAT, chat("a", temperature=1.8, seed=-1), False),
+        (CHAT, chat("a", seed=0), True),
         (CHAT, chat("a", temperature=0.1), False),
         (EMBEDDINGS, {"model": "m", "input": "a"}, True),
     ],

@@ -51,6 +51,7 @@ def test_the_rollouts_have_every_column_of_the_input_in_its_type_and_the_answere
         "seeds",
         "output_tokens",
         "unanswered",
+        "reasonings",
     ]
 
 
@@ -72,6 +73,7 @@ def test_what_verl_reads_is_added_to_an_input_without_it() -> None:
         "seeds": first["seeds"],
         "output_tokens": [0] * 4,
         "unanswered": 0,
+        "reasonings": [None] * 4,
     }
     kinds = table_of(results).schema
     assert kinds.field("prompt").type == pa.list_(pa.struct([("content", pa.string()), ("role", pa.string())]))
@@ -95,6 +97,8 @@ def test_samples_have_a_line_each_with_verls_keys() -> None:
         "pred": "42",
         "finish_reason": None,
         "error": None,
+        "reasoning": None,
+        "tool_calls": None,
     }
     assert [line["output"] for line in lines] == ["#### 42", None, "no number", "#### 7"]
     assert [line["score"] for line in lines] == [1.0, 0.0, 0.0, 0.0]
@@ -171,3 +175,48 @@ def test_a_content_that_is_no_text_is_written_as_json() -> None:
     parts = [{"type": "text", "text": "6 * 7?"}]
     results, _ = run([GSM8K | {"prompt": [{"role": "user", "content": parts}]}], scripted("#### 42"))
     assert results.lines("samples.jsonl")[0]["input"] == '[{"type":"text","text":"6 * 7?"}]'
+
+
+def test_a_sample_without_a_text_is_unanswered_with_the_reason_and_what_it_has_instead() -> None:
+    thinking = Answer(
+        ok=False,
+        error={"code": "reasoning_only", "message": "The answer has reasoning only and no text."},
+        finish_reason="length",
+        extra={"reasoning": "let me see"},
+    )
+    call = Answer(ok=True, finish_reason="tool_calls", extra={"tool_calls": [{"id": "c1"}]})
+    answered = Answer(ok=True, text="#### 42", extra={"reasoning": "6 times 7"})
+    results, report = run([GSM8K], scripted(answered, thinking, call, "#### 7"))
+    assert report.metrics["unanswered"] == 2
+    lines = results.lines("samples.jsonl")
+    assert [line["output"] for line in lines] == ["#### 42", None, None, "#### 7"]
+    assert [(line["error"] or {}).get("code") for line in lines] == [None, "reasoning_only", "tool_call", None]
+    assert [line["reasoning"] for line in lines] == ["6 times 7", "let me see", None, None]
+    assert (lines[1]["finish_reason"], lines[2]["tool_calls"]) == ("length", [{"id": "c1"}])
+    (row,) = table_of(results).to_pylist()
+    assert (row["unanswered"], row["responses"], row["reasonings"]) == (2, ["#### 42", "#### 7"], ["6 times 7", None])
+
+
+def test_messages_are_asked_and_kept_as_they_are() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Graz"}'}}
+    talk = [
+        {"role": "user", "content": "Weather in Graz?", "name": "ann"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "12 degrees, rain"},
+        {"role": "assistant", "content": None, "refusal": "I will not."},
+        {"role": "user", "content": "Please."},
+    ]
+    asked: list[Any] = []
+
+    def answer(item: Item, request: Any) -> str:
+        asked.append(request.body["messages"])
+        return "rain"
+
+    terms: dict[str, Any] = {"reward": "exact", "ground_truth": "answer", "n": 2, "keep": "best"}
+    results, _ = run([{"messages": talk, "answer": "rain"}], answer, **terms)
+    assert asked == [talk, talk]
+    (row,) = table_of(results).to_pylist()
+    kept = [{name: value for name, value in message.items() if value is not None} for message in row["prompt"]]
+    assert kept == [{name: value for name, value in message.items() if value is not None} for message in talk]
+    assert results.lines("best.jsonl")[0]["prompt"] == talk
+    assert "null" not in results.lines("samples.jsonl")[0]["input"]

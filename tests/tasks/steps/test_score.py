@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
-from recipes.rewards.comparing import last_number, matches
+from recipes.rewards.comparing import matches
 from store.artifacts import Artifacts
 from tasks.steps import registry
 from tasks.steps.score import STEP as SCORE  # noqa: F401  an entry point of a test
@@ -40,6 +41,15 @@ def test_score_counts_by_task_and_a_request_without_an_answer_is_wrong(artifacts
     assert outcome["summary"] == {"total": 4, "correct": 2, "accuracy": 0.5, "without_expected": 1}
 
 
+def test_an_expected_number_is_compared_as_what_it_is(artifacts: Artifacts) -> None:
+    rows = [replace(a_row(1, "42", "x"), body={"metadata": {"expected": 42}})]
+    rows += [replace(a_row(2, "It is 1,234.50.", "x"), body={"metadata": {"expected": 1234.5}})]
+    results = BatchResults(artifacts, rows)
+    registry.run({"step": "score", "method": "numeric"}, results)
+    summary = json.loads(artifacts.read(results.added["score-summary.json"]))
+    assert (summary["total"], summary["correct"], summary["without_expected"]) == (2, 2, 0)
+
+
 def test_score_of_a_batch_without_expected_answers_has_no_accuracy(artifacts: Artifacts) -> None:
     results = BatchResults(artifacts, [a_row(1, "x", None)])
     registry.run({"step": "score"}, results)
@@ -61,12 +71,6 @@ def test_score_of_a_batch_without_expected_answers_has_no_accuracy(artifacts: Ar
 )
 def test_each_method_compares_in_its_own_way(method: str, answer: str, expected: str, correct: bool) -> None:
     assert matches(method, answer, expected) is correct
-
-
-@pytest.mark.parametrize(("text", "value"), [("", None), ("1e3", 1000), ("a .5", 0.5), ("1,2,3", 123), ("+7", 7)])
-def test_a_number_is_the_last_one_of_the_text(text: str, value: float | None) -> None:
-    number = last_number(text)
-    assert (None if number is None else float(number)) == value
 
 
 def test_a_pattern_that_backtracks_takes_time_linear_in_the_answer() -> None:
