@@ -1,4 +1,4 @@
-"""Files of tables, by their suffix: csv, tsv, jsonl and parquet, those of text also compressed (.gz, .zst)."""
+"""Files of tables, by their suffix: csv, tsv, jsonl and parquet, those of text also compressed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kind_of(file: Path) -> Kind:
     if kind is None:
         raise ConfigurationError(
             f"{file}: its name does not tell what it holds; name it {formats.NAMES}, and text that is compressed "
-            ".csv.gz or .csv.zst"
+            f"{formats.COMPRESSED}"
         )
     return kind
 

@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from batchyard.tables.cells import CellError
+from batchyard.tables.cells import CellError, Unreadable
 
 COLUMNS = ("images", "image")
 """Columns whose images belong to the row's messages."""
@@ -101,7 +101,7 @@ def _has_binary(value: Any) -> bool:
         return any(map(_has_binary, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_has_binary, value))
-    return isinstance(value, bytes | bytearray | memoryview) or _is_of_pil(value)
+    return isinstance(value, bytes | bytearray | memoryview | Unreadable) or _is_of_pil(value)
 
 
 def _urls(value: Any) -> Iterator[str]:
@@ -116,6 +116,8 @@ def _urls(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, bytes | bytearray | memoryview):
         yield _data_url(bytes(value))
+    elif isinstance(value, Unreadable):
+        raise CellError(value.reason)
     elif _is_of_pil(value):
         yield _data_url(_png(value))
     elif isinstance(value, Mapping):
