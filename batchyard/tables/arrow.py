@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from batchyard.tables.cells import Unreadable
 
 
-class Column(Protocol):
+class ArrowColumn(Protocol):
     """A column or an array of Arrow."""
 
     def to_pylist(self) -> list[Any]: ...
@@ -16,7 +16,7 @@ class Column(Protocol):
     def __iter__(self) -> Any: ...
 
 
-def values(column: Column) -> list[Any]:
+def values(column: ArrowColumn) -> list[Any]:
     """Return the cells of a column. One that is no value of Python, such as text that is not UTF-8, is Unreadable."""
     try:
         return column.to_pylist()
