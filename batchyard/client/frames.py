@@ -182,7 +182,10 @@ class _Dataset:
         return len(self._dataset)
 
     def cells(self, column: str) -> Sequence[Any]:
-        return _without_nan(list(self._dataset[column]))
+        try:
+            return _without_nan(list(self._dataset[column]))
+        except Exception as error:  # a decoder of audio or images may raise anything
+            raise ConfigurationError(f"column {column} cannot be decoded: {error}") from error
 
     def column(self, name: str, column: Column) -> Any:
         return column.values

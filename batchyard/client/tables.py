@@ -12,8 +12,10 @@ from typing import IO, Any
 import orjson
 
 from batchyard.errors import ConfigurationError
-from batchyard.tables import formats, reading
+from batchyard.tables import arrow, formats, reading
+from batchyard.tables.cells import Unreadable
 from batchyard.tables.formats import DELIMITERS, Kind, TableError
+from batchyard.tables.images import as_text
 
 Rows = Sequence[Mapping[str, Any]]
 _WRITTEN = ("csv", "tsv", "jsonl", "parquet")
@@ -98,10 +100,10 @@ def write(file: Path, table: Any) -> None:
         if kind == "parquet":
             pq.write_table(table if isinstance(table, pa.Table) else pa.table(_columns(table)), part)
         else:
-            rows = table.to_pylist() if isinstance(table, pa.Table) else table
+            rows = _rows(table) if isinstance(table, pa.Table) else table
             with pa.output_stream(str(part), compression) as stream:
                 if kind == "jsonl":
-                    stream.writelines(orjson.dumps(row, default=str) + b"\n" for row in rows)
+                    stream.writelines(orjson.dumps(row, default=as_text) + b"\n" for row in rows)
                 else:
                     _write_rows(stream, rows, DELIMITERS[kind])
         part.replace(file)
@@ -111,6 +113,14 @@ def write(file: Path, table: Any) -> None:
         raise ConfigurationError(f"{file}: {error.strerror or error}; name a file that can be written") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    """Return the rows of an Arrow table, without a cell that is no value of Python."""
+    columns = [
+        [None if isinstance(value, Unreadable) else value for value in arrow.values(column)] for column in table.columns
+    ]
+    return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _names(rows: Rows) -> list[str]:
@@ -133,4 +143,6 @@ def _write_rows(stream: IO[bytes], rows: Rows, delimiter: str) -> None:
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=as_text)
+    return as_text(value) if isinstance(value, bytes) else value

@@ -31,6 +31,14 @@ def parts(value: Any, column: str) -> list[Part]:
         raise CellError(error.reason, error.code, column) from None
 
 
+def as_text(value: Any) -> str:
+    """Return binary data as text: an image as a data URL, all else in base64. Anything else becomes `str(value)`."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        return str(value)
+    content = bytes(value)
+    return _data_url(content) if _kind(content) else base64.b64encode(content).decode()
+
+
 def stored(row: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
     """Return a row with data URLs for the images in `columns`, and without other columns that have binary data."""
     kept = {}
@@ -52,9 +60,8 @@ def attached(messages: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dic
     Raises:
         CellError: there are as many images as places, or a column holds what cannot be sent.
     """
-    for name in OTHER_MEDIA:
-        if _has_binary(row.get(name)):
-            raise CellError("holds audio or video, which is not sent; drop the column", column=name)
+    if media := [name for name in OTHER_MEDIA if _has_binary(row.get(name))]:
+        raise CellError("holds audio or video, which is not sent; drop the column", column=media[0])
     name = next((name for name in COLUMNS if _holds_images(name, row.get(name))), None)
     if name is None:
         return messages
