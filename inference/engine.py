@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS
 from batchyard.models import CAPACITY, ModelSpec
+from batchyard.wording import nearest, quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -260,7 +261,9 @@ def first_unsupported(engine: str, supported: Collection[str], body: dict[str, A
             continue
         if any(value == default and type(value) in (type(default), int, float) for default in DEFAULTS.get(key, ())):
             continue
-        return f"body.{key}", f"engine {engine} does not support the parameter {key!r}"
+        close = nearest(key, supported, 0.7)
+        hint = f"; did you mean {close!r}?" if close else ""
+        return f"body.{key}", f"engine {engine} does not support the parameter {quoted(key)}{hint}"
     return None
 
 

@@ -55,7 +55,7 @@ def submit(
     """Upload FILE and make a batch of it; prints the batch's id.
 
     FILE holds requests (.jsonl), or prompts: .txt with one on each line, .prompts with `---` between them, or .csv,
-    .tsv, .parquet or .jsonl with a column `prompt` or a --template. Text may be compressed (.gz, .zst).
+    .tsv, .parquet or .jsonl with a column `prompt` or a --template. Text may be compressed (.gz, .zst, .bz2).
     """
     pairs = requests.pairs(metadata, "--metadata")
     steps = requests.steps(post_process)

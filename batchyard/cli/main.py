@@ -75,7 +75,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except BatchyardError as error:
-        complain(error.message)
+        complain(f"{error.message}{_flag(error)}")
         sys.exit(_exit_code(error))
     except BrokenPipeError:
         # The reader has closed the pipe, as `head` does. Python must not flush the rest into it at exit.
@@ -84,6 +84,12 @@ def main() -> None:
     except OSError as error:
         complain(f"{error.filename or 'standard output'}: {error.strerror}")
         sys.exit(BROKEN)
+
+
+def _flag(error: BatchyardError) -> str:
+    """Return which flag sets the parameter that a request lacks."""
+    lacks_model = error.code == "missing_required_parameter" and error.param == "model"
+    return "; name one with --model" if lacks_model else ""
 
 
 def _exit_code(error: BatchyardError) -> int:

@@ -67,7 +67,7 @@ def map_(
 ) -> None:
     """Ask a model about each row of FILE; write all its columns and answer, error and tokens.
 
-    FILE is .csv, .tsv, .jsonl, .parquet or .txt; text may be compressed (.csv.gz, .jsonl.zst). A row with an empty cell
+    FILE is .csv, .tsv, .jsonl, .parquet or .txt; text may be compressed (.gz, .zst, .bz2). A row with an empty cell
     in a column of the template is not sent. The rows are held in memory: 50,000 short ones take about 0.2 GB.
 
     Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.

@@ -38,10 +38,11 @@ def server_runs(data: Path) -> bool:
     return configured_url() is not None or bool(local_state(data))
 
 
-def address(data: Path) -> tuple[str, str]:
+def address(data: Path, option: str = "--data") -> tuple[str, str]:
     """Return URL and key of the server at BATCHYARD_URL, or of the local stack on the folder `data`.
 
-    Without BATCHYARD_API_KEY the key is the local stack's admin key, but for this machine only.
+    `option` is what names the folder, for messages. Without BATCHYARD_API_KEY the key is the local stack's admin key,
+    but for this machine only.
 
     Raises:
         ConfigurationError: there is no key to send.
@@ -55,7 +56,7 @@ def address(data: Path) -> tuple[str, str]:
         key = key_file.read_text().strip()
     if not key:
         raise ConfigurationError(
-            f"no API key for {url}: set BATCHYARD_API_KEY, or name a local stack's folder with --data "
+            f"no API key for {url}: set BATCHYARD_API_KEY, or name a local stack's folder with {option} "
             f"({key_file} is not there)"
         )
     return url.rstrip("/"), key

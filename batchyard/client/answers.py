@@ -7,15 +7,22 @@ from typing import Any, NamedTuple
 
 import jsonschema
 import orjson
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012, specification_with
 
 from batchyard import output_lines, responses
 from batchyard.client.frames import Kind
 from batchyard.errors import ConfigurationError
 from batchyard.schema_words import invalid_values
-from batchyard.wording import MAX_NAME, cut
+from batchyard.wording import MAX_NAME, cut, quoted
 
 MAX_REASON = 200
+_NO_SCHEMAS = ("const", "default", "enum", "examples")
+"""Keywords below which stand values, no schemas."""
 _KINDS: tuple[Kind, ...] = ("string", "integer", "number", "boolean")
 
 
@@ -50,17 +57,24 @@ def read(line: bytes) -> RowAnswer:
 
 
 class Structure:
-    """A JSON schema of objects, whose properties become columns."""
+    """A JSON schema of objects, whose properties become columns.
+
+    Attributes:
+        columns: the type of each property; those of a class of pydantic have the names that it writes.
+    """
 
     def __init__(self, schema: type[BaseModel] | Mapping[str, Any]) -> None:
         """Take a class of pydantic or a JSON schema. Raises ConfigurationError if it describes no object."""
         self._parse: Callable[[str], Mapping[str, Any]]
         if isinstance(schema, type) and issubclass(schema, BaseModel):
-            self._name, self._schema = schema.__name__, schema.model_json_schema()
+            self._name = schema.__name__
+            asked, written = (_root(_json_schema(schema, mode)) for mode in ("validation", "serialization"))
+            _check_aliases(schema)
             self._parse = lambda text: schema.model_validate_json(text).model_dump(mode="json", by_alias=True)
         elif isinstance(schema, Mapping):
-            self._name, self._schema = "answer", dict(schema)
-            validator = _validator(self._schema)
+            self._name = "answer"
+            validator = _validator(dict(schema))
+            asked = written = _root(dict(schema))
 
             def parse(text: str) -> Mapping[str, Any]:
                 value = orjson.loads(text)
@@ -70,10 +84,12 @@ class Structure:
             self._parse = parse
         else:
             raise ConfigurationError(f"schema {schema!r}: pass a class of pydantic or a JSON schema as a dict")
-        if self._schema.get("type") != "object" or not self._schema.get("properties"):
-            raise ConfigurationError('schema: its type must be "object", with properties, which become columns')
+        for document in (asked, written):
+            if document.get("type") != "object" or not document.get("properties"):
+                raise ConfigurationError('schema: its type must be "object", with properties, which become columns')
+        self._schema = asked
         self.columns: dict[str, Kind | None] = {
-            name: self._kind(property) for name, property in self._schema["properties"].items()
+            name: _kind(written, property) for name, property in written["properties"].items()
         }
 
     @property
@@ -93,23 +109,75 @@ class Structure:
             reason = f"{error.json_path}: {error.message}"
         except orjson.JSONDecodeError as error:
             reason = f"not JSON: {error}"
+        except PydanticSerializationError as error:
+            reason = str(error)
+        except RecursionError:
+            reason = "nested too deep"
         if answer.truncated:
             return {}, "the answer ends at max_tokens before its JSON does; raise max_tokens"
         return {}, cut(f"the answer does not fit the schema: {reason}", MAX_REASON + MAX_NAME)
 
-    def _kind(self, schema: Any) -> Kind | None:
-        """Return the type of a property's values; None if it has several, or one with parts."""
-        if not isinstance(schema, Mapping):
-            return None
-        reference = schema.get("$ref", "")
-        if reference.startswith("#/$defs/"):
-            return self._kind(self._schema.get("$defs", {}).get(reference.removeprefix("#/$defs/")))
-        if "anyOf" in schema:
-            kinds = {self._kind(part) for part in schema["anyOf"] if part != {"type": "null"}}
-            return kinds.pop() if len(kinds) == 1 else None
-        types = schema.get("type", [])
-        names = [name for name in ([types] if isinstance(types, str) else types) if name != "null"]
-        return next((kind for kind in _KINDS if names == [kind]), None)
+
+def _json_schema(schema: type[BaseModel], mode: Any) -> dict[str, Any]:
+    try:
+        return schema.model_json_schema(mode=mode)
+    except PydanticUserError as error:
+        raise ConfigurationError(f"schema {schema.__name__} has no JSON schema: {error.message}") from error
+
+
+def _check_aliases(schema: type[BaseModel]) -> None:
+    """Raise ConfigurationError for a field that is read by a path alone: no schema says where its value stands."""
+    for name, field in schema.model_fields.items():
+        alias = field.validation_alias
+        choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+        if alias is not None and not any(isinstance(choice, str) for choice in choices):
+            raise ConfigurationError(f"schema: its field {name} is read by a path; give it a text as validation_alias")
+
+
+def _root(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose root is no reference, as that of a recursive class is. Raises ConfigurationError."""
+    _check_references(schema, schema, "$")
+    seen = set[str]()
+    while (reference := schema.get("$ref")) is not None and reference not in seen:
+        seen.add(reference)
+        siblings = {name: value for name, value in schema.items() if name != "$ref"}
+        schema = {**_lookup(schema, reference), **siblings}
+    return schema
+
+
+def _check_references(document: Mapping[str, Any], schema: Any, place: str) -> None:
+    """Raise ConfigurationError for a reference that leads nowhere, or out of the document."""
+    children = schema.items() if isinstance(schema, Mapping) else enumerate(schema) if isinstance(schema, list) else ()
+    for name, child in children:
+        if name == "$ref" and isinstance(child, str):
+            try:
+                _lookup(document, child)
+            except Unresolvable:
+                message = f"schema: {place}: $ref {quoted(child)} leads nowhere; put what it names into $defs"
+                raise ConfigurationError(message) from None
+        elif name not in _NO_SCHEMAS:
+            _check_references(document, child, f"{place}.{name}")
+
+
+def _lookup(document: Mapping[str, Any], reference: str) -> Any:
+    """Return what a reference in a document names. Raises Unresolvable."""
+    specification = specification_with(document.get("$schema", ""), default=DRAFT202012)
+    resource = specification.create_resource(document)
+    return Registry().with_resource("", resource).resolver().lookup(reference).contents
+
+
+def _kind(document: Mapping[str, Any], schema: Any, seen: frozenset[str] = frozenset()) -> Kind | None:
+    """Return the type of a property's values; None if it has several, or one with parts."""
+    if not isinstance(schema, Mapping):
+        return None
+    if isinstance(reference := schema.get("$ref"), str):
+        return None if reference in seen else _kind(document, _lookup(document, reference), seen | {reference})
+    if "anyOf" in schema:
+        kinds = {_kind(document, part, seen) for part in schema["anyOf"] if part != {"type": "null"}}
+        return kinds.pop() if len(kinds) == 1 else None
+    types = schema.get("type", [])
+    names = [name for name in ([types] if isinstance(types, str) else types) if name != "null"]
+    return next((kind for kind in _KINDS if names == [kind]), None)
 
 
 def _validator(schema: dict[str, Any]) -> Any:

@@ -326,36 +326,39 @@ class ApiClient:
 
     def _refusal(self, response: httpx.Response) -> BatchyardError:
         """Return the error of an answer that is no success."""
-        message = _message(response)
+        details = _error(response)
+        message = details["message"]
         if response.status_code == 401:
             return AuthenticationError(f"{self.url}: {message}; set BATCHYARD_API_KEY to a key of that server")
         if response.status_code == 404:
             return NotFoundError(f"{self.url}: {message}; a key sees only what its own project has")
         if response.status_code >= 500:
             return UnavailableError(f"{self.url} answered {response.status_code}: {message}")
-        return RequestError(message)
+        return RequestError(message, code=details.get("code"), param=details.get("param"))
 
 
-def connect(data: Path, **settings: Any) -> ApiClient:
+def connect(data: Path, option: str = "--data", **settings: Any) -> ApiClient:
     """Return a client of the server at BATCHYARD_URL, or of the local stack on the folder `data`.
 
     Args:
+        option: what names the folder, for messages.
         settings: those of ApiClient.
 
     Raises:
         ConfigurationError: there is no key to send.
     """
-    return ApiClient(*address(data), **settings)
+    return ApiClient(*address(data, option), **settings)
 
 
 def _filled(query: Mapping[str, str | None]) -> dict[str, Any]:
     return {name: value for name, value in query.items() if value is not None}
 
 
-def _message(response: httpx.Response) -> str:
-    """Return the message of an error in OpenAI's form; else the whole body."""
+def _error(response: httpx.Response) -> dict[str, Any]:
+    """Return an error in OpenAI's form; its message is the whole body of any other answer."""
     try:
-        message = response.json()["error"]["message"]
+        error = dict(response.json()["error"])
     except (ValueError, LookupError, TypeError):
-        message = None
-    return str(message or response.text.strip() or f"status {response.status_code}").removesuffix(".")
+        error = {}
+    message = error.get("message") or response.text.strip() or f"status {response.status_code}"
+    return {**error, "message": str(message).removesuffix(".")}

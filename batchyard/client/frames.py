@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple, Protocol
 
 from batchyard.errors import ConfigurationError
+from batchyard.tables import arrow
 
 Kind = Literal["string", "integer", "number", "boolean"]
 
@@ -78,7 +79,11 @@ def _is_column(data: Any) -> bool:
 
 def _without_nan(cells: Sequence[Any]) -> Sequence[Any]:
     """Return cells with None for each NaN."""
-    return [None if isinstance(cell, float | Decimal) and cell != cell else cell for cell in cells]
+    return [None if _is_nan(cell) else cell for cell in cells]
+
+
+def _is_nan(cell: Any) -> bool:
+    return cell.is_nan() if isinstance(cell, Decimal) else isinstance(cell, float) and cell != cell
 
 
 def _arrow(columns: Mapping[str, Column]) -> Any:
@@ -157,7 +162,7 @@ class _Arrow:
         return int(self._table.num_rows)
 
     def cells(self, column: str) -> Sequence[Any]:
-        return _without_nan(self._table.column(column).to_pylist())
+        return _without_nan(arrow.values(self._table.column(column)))
 
     def column(self, name: str, column: Column) -> Any:
         return self.table({name: column}).column(name)
@@ -177,7 +182,10 @@ class _Dataset:
         return len(self._dataset)
 
     def cells(self, column: str) -> Sequence[Any]:
-        return _without_nan(list(self._dataset[column]))
+        try:
+            return _without_nan(list(self._dataset[column]))
+        except Exception as error:  # a decoder of audio or images may raise anything
+            raise ConfigurationError(f"column {column} cannot be decoded: {error}") from error
 
     def column(self, name: str, column: Column) -> Any:
         return column.values

@@ -90,7 +90,7 @@ def map(
         structure = _structure(schema, response_format, details)
         response_format = structure.response_format
     body = _body(model, temperature=temperature, max_tokens=max_tokens, response_format=response_format, **parameters)
-    server = server or connect(settings.load().data)
+    server = server or connect(settings.load().data, "BATCHYARD_DATA")
     spec = served(server, model)
     if spec["batchyard"]["simulated"]:
         click.echo(f"model {model} is simulated: no model has made these answers", err=True)

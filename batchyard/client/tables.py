@@ -1,4 +1,4 @@
-"""Files of tables, by their suffix: csv, tsv, jsonl and parquet, those of text also compressed (.gz, .zst)."""
+"""Files of tables, by their suffix: csv, tsv, jsonl and parquet, those of text also compressed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import orjson
 
 from batchyard import json_lines
 from batchyard.errors import ConfigurationError
-from batchyard.tables import formats, reading
+from batchyard.tables import arrow, formats, reading
+from batchyard.tables.cells import Unreadable
 from batchyard.tables.formats import DELIMITERS, Kind, TableError
+from batchyard.tables.images import as_text
 
 Rows = Sequence[Mapping[str, Any]]
 _WRITTEN = ("csv", "tsv", "jsonl", "parquet")
@@ -28,7 +30,7 @@ def kind_of(file: Path) -> Kind:
     if kind is None:
         raise ConfigurationError(
             f"{file}: its name does not tell what it holds; name it {formats.NAMES}, and text that is compressed "
-            ".csv.gz or .csv.zst"
+            f"{formats.COMPRESSED}"
         )
     return kind
 
@@ -99,10 +101,10 @@ def write(file: Path, table: Any) -> None:
         if kind == "parquet":
             pq.write_table(table if isinstance(table, pa.Table) else pa.table(_columns(table)), part)
         else:
-            rows = table.to_pylist() if isinstance(table, pa.Table) else table
+            rows = _rows(table) if isinstance(table, pa.Table) else table
             with pa.output_stream(str(part), compression) as stream:
                 if kind == "jsonl":
-                    stream.writelines(json_lines.line(row, str) for row in rows)
+                    stream.writelines(json_lines.line(row, as_text) for row in rows)
                 else:
                     _write_rows(stream, rows, DELIMITERS[kind])
         part.replace(file)
@@ -112,6 +114,14 @@ def write(file: Path, table: Any) -> None:
         raise ConfigurationError(f"{file}: {error.strerror or error}; name a file that can be written") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    """Return the rows of an Arrow table, without a cell that is no value of Python."""
+    columns = [
+        [None if isinstance(value, Unreadable) else value for value in arrow.values(column)] for column in table.columns
+    ]
+    return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _names(rows: Rows) -> list[str]:
@@ -134,4 +144,6 @@ def _write_rows(stream: IO[bytes], rows: Rows, delimiter: str) -> None:
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=as_text)
+    return as_text(value) if isinstance(value, bytes) else value

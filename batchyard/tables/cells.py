@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -38,6 +39,13 @@ class CellError(ValueError):
         self.column = column
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """Stands for a cell that is no value of Python. `reason`: what follows the column's name."""
+
+    reason: str
+
+
 def text(value: Any, column: str) -> str:
     """Return a cell as text of a prompt. Raises CellError if empty, or neither text nor JSON."""
     try:
@@ -56,6 +64,8 @@ def text(value: Any, column: str) -> str:
         raise CellError(f"{error.reason}{remedy}", error.code, column) from None
     except RecursionError:
         raise CellError(_DEEP, column=column) from None
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        raise CellError("is a number of thousands of digits", column=column) from None
     return content
 
 
@@ -97,6 +107,8 @@ def plain(value: Any) -> Any:
         return None if math.isnan(value) else float(value)
     if isinstance(value, bytes | bytearray | memoryview):
         raise CellError(_BINARY)
+    if isinstance(value, Unreadable):
+        raise CellError(value.reason)
     if isinstance(value, Mapping):
         return {str(name): plain(child) for name, child in value.items()}
     if type(value).__name__ in ("NAType", "NaTType"):  # those of pandas, which need not be installed

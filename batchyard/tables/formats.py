@@ -16,9 +16,10 @@ FORMATS: dict[str, Format] = {
     ".ndjson": "jsonl",
     ".parquet": "parquet",
 }
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 NAMES = ", ".join(FORMATS)
+COMPRESSED = ", ".join(f".csv{suffix}" for suffix in COMPRESSIONS)
 
 
 class Kind(NamedTuple):

@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from batchyard.tables.cells import CellError
+from batchyard.tables.cells import CellError, Unreadable
 
 COLUMNS = ("images", "image")
 """Columns whose images belong to the row's messages."""
@@ -29,6 +29,14 @@ def parts(value: Any, column: str) -> list[Part]:
         return [{"type": "image_url", "image_url": {"url": url}} for url in _urls(value)]
     except CellError as error:
         raise CellError(error.reason, error.code, column) from None
+
+
+def as_text(value: Any) -> str:
+    """Return binary data as text: an image as a data URL, all else in base64. Anything else becomes `str(value)`."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        return str(value)
+    content = bytes(value)
+    return _data_url(content) if _kind(content) else base64.b64encode(content).decode()
 
 
 def stored(row: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
@@ -52,9 +60,8 @@ def attached(messages: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dic
     Raises:
         CellError: there are as many images as places, or a column holds what cannot be sent.
     """
-    for name in OTHER_MEDIA:
-        if _has_binary(row.get(name)):
-            raise CellError("holds audio or video, which is not sent; drop the column", column=name)
+    if media := [name for name in OTHER_MEDIA if _has_binary(row.get(name))]:
+        raise CellError("holds audio or video, which is not sent; drop the column", column=media[0])
     name = next((name for name in COLUMNS if _holds_images(name, row.get(name))), None)
     if name is None:
         return messages
@@ -101,7 +108,7 @@ def _has_binary(value: Any) -> bool:
         return any(map(_has_binary, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_has_binary, value))
-    return isinstance(value, bytes | bytearray | memoryview) or _is_of_pil(value)
+    return isinstance(value, bytes | bytearray | memoryview | Unreadable) or _is_of_pil(value)
 
 
 def _urls(value: Any) -> Iterator[str]:
@@ -116,6 +123,8 @@ def _urls(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, bytes | bytearray | memoryview):
         yield _data_url(bytes(value))
+    elif isinstance(value, Unreadable):
+        raise CellError(value.reason)
     elif _is_of_pil(value):
         yield _data_url(_png(value))
     elif isinstance(value, Mapping):

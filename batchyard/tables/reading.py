@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import orjson
 
+from batchyard.tables import arrow
 from batchyard.tables.formats import DELIMITERS, Format, TableError
 from batchyard.tables.json_text import half_character, not_a_number
 
@@ -277,11 +278,14 @@ def _parquet(file: IO[bytes], pick: Picked | None) -> Iterator[TableRow]:
     try:
         with pq.ParquetFile(file) as source:
             names = source.schema_arrow.names
+            if len(set(names)) < len(names):
+                raise TableError(f"Two columns have one name: {', '.join(names)}")
             needed = None if pick is None else list(pick(names))
             number = 0
             for batch in source.iter_batches(_PARQUET_ROWS, columns=needed):
-                for values in batch.to_pylist():
-                    yield TableRow(number, number + 1, values)
+                cells = [arrow.values(column) for column in batch.columns]
+                for values in zip(*cells, strict=True) if cells else [()] * batch.num_rows:
+                    yield TableRow(number, number + 1, dict(zip(batch.schema.names, values, strict=True)))
                     number += 1
     except (pa.ArrowException, OSError) as error:
         raise TableError(f"The file is not Parquet: {error}") from None

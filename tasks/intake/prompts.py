@@ -126,7 +126,7 @@ def kind_of(name: str) -> Kind:
     if kind is None:
         raise RequestError(
             f"Cannot tell from the name {quoted(name)} what the file holds; name it {formats.NAMES}, and text that is "
-            "compressed .csv.gz or .csv.zst.",
+            f"compressed {formats.COMPRESSED}.",
             code="invalid_value",
             param="file",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import datetime
 import decimal
 import gzip
@@ -47,9 +48,9 @@ BINARY = "column cell holds binary data, which is no text"
 HALF = "column cell has half of a character (a lone surrogate), which is no text"
 FRAMES = ("pandas", "polars", "pyarrow", "datasets", "rows")
 TYPED = (*FRAMES, "map .parquet", "submit .parquet", "start .parquet", "job .parquet")
-JSON_LINES = ("map .jsonl", "submit .ndjson", "start .jsonl.gz", "job .jsonl.gz")
+JSON_LINES = ("map .jsonl", "map .jsonl.bz2", "submit .ndjson", "start .jsonl.gz", "job .jsonl.gz", "job .ndjson.zst")
 INLINE = ("job items",)
-TEXTS = ("map .csv.gz", "submit .tsv", "start .csv", "start .tsv.gz", "job .csv", "job .tsv.gz")
+TEXTS = ("map .csv.gz", "submit .tsv", "submit .csv.zst", "start .csv", "start .tsv.bz2", "job .csv", "job .tsv.gz")
 PYTHON = ("pandas", "rows")
 DAY = datetime.date(2026, 11, 25)
 CASES: list[tuple[str, Any, str, tuple[str, ...]]] = [
@@ -168,7 +169,12 @@ def content(kind: str, cell: Any) -> bytes:
         raw = text.getvalue().encode()
     else:
         raw = b"".join(json.dumps({"n": str(n), "cell": cell}).encode() + b"\n" for n in (0, 1))
-    return gzip.compress(raw, mtime=0) if compression else raw
+    compress: dict[str, Callable[[bytes], bytes]] = {
+        "gz": gzip.compress,
+        "bz2": bz2.compress,
+        "zst": lambda raw: pa.compress(raw, "zstd", asbytes=True),
+    }
+    return compress[compression](raw) if compression else raw
 
 
 def by_map(door: str, cell: Any, server: Server) -> list[str]:

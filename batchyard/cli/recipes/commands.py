@@ -136,6 +136,8 @@ def one_shot(
         click.echo(plain(text))
         for path in written:
             click.echo(f"Written: {path}")
+    if output is not None and output not in written:
+        complain(f"{output} is not written: the job has no {recipe['main']}")
     jobs.check_success(job)
 
 

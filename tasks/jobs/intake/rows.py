@@ -92,7 +92,7 @@ def tables(file: IO[bytes], name: str) -> Iterator[pa.Table]:
 def _unknown(name: str, code: str, param: str) -> RequestError:
     message = (
         f"The input {quoted(name)} has none of the formats {formats.NAMES}; its name must end in one of them. Text may "
-        "be compressed: .csv.gz, .jsonl.zst."
+        f"be compressed: {formats.COMPRESSED}."
     )
     return RequestError(message, code=code, param=param)
 

@@ -35,6 +35,14 @@ def test_a_wrong_key_or_an_unknown_batch_exits_4(stack: RunningStack, tmp_path: 
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_a_refusal_for_want_of_a_model_names_the_flag(terminal: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("What is 2 + 3?\n")
+    result = terminal("submit", "in.txt")
+    assert result.returncode == 4
+    assert result.stderr.startswith("batchyard: Missing required parameter: 'model'; served here: ")
+    assert result.stderr.endswith("; name one with --model\n")
+
+
 def test_usage_and_configuration_exit_2(tmp_path: Path) -> None:
     assert batchyard("submit", "nowhere.jsonl", folder=tmp_path).returncode == 2
     assert batchyard("nonsense", folder=tmp_path).returncode == 2

@@ -50,3 +50,8 @@ def test_a_server_runs_where_one_is_named_or_a_stack_lives(data: Path, monkeypat
     assert not address.server_runs(data)
     monkeypatch.setenv("BATCHYARD_URL", "http://localhost:1")
     assert address.server_runs(data)
+
+
+def test_a_program_is_told_of_the_variable_that_names_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="name a local stack's folder with BATCHYARD_DATA"):
+        address.address(tmp_path, "BATCHYARD_DATA")

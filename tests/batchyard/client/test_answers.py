@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, computed_field, field_validator
 
 from batchyard import output_lines
 from batchyard.client import answers
@@ -121,4 +121,94 @@ def test_a_json_schema_gives_columns_and_an_answer_without_a_property_none() -> 
 )
 def test_a_schema_that_gives_no_columns_is_refused(schema: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
+        Structure(schema)
+
+
+class Node(BaseModel):
+    name: str
+    children: list[Node] = []
+
+
+class Renamed(BaseModel):
+    read: str = Field(validation_alias="readAs")
+    written: int = Field(serialization_alias="writtenAs")
+    both: float = Field(alias="bothAs")
+    either: bool = Field(validation_alias=AliasChoices("first", "second"))
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def total(self) -> int:
+        return self.written + 1
+
+
+def test_a_recursive_class_has_the_columns_of_its_root() -> None:
+    structure = Structure(Node)
+    assert structure.columns == {"name": "string", "children": None}
+    assert "$ref" not in structure.response_format["json_schema"]["schema"]
+    text = '{"name": "a", "children": [{"name": "b"}]}'
+    children = [{"name": "b", "children": []}]
+    assert structure.parse(RowAnswer("", text, None, 1)) == ({"name": "a", "children": children}, None)
+
+
+def test_aliases_are_asked_as_pydantic_reads_them_and_written_as_it_writes_them() -> None:
+    structure = Structure(Renamed)
+    asked = structure.response_format["json_schema"]["schema"]["properties"]
+    assert list(asked) == ["readAs", "written", "bothAs", "first"]
+    values, error = structure.parse(
+        RowAnswer("", '{"readAs": "a", "written": 1, "bothAs": 0.5, "first": true}', None, 1)
+    )
+    assert error is None and values.keys() == structure.columns.keys()
+    assert structure.columns == {
+        "read": "string",
+        "writtenAs": "integer",
+        "bothAs": "number",
+        "either": "boolean",
+        "total": "integer",
+    }
+
+
+def test_a_field_that_is_read_by_a_path_is_refused() -> None:
+    class Deep(BaseModel):
+        inner: str = Field(validation_alias=AliasPath("outer", 0))
+
+    with pytest.raises(ConfigurationError, match="its field inner is read by a path"):
+        Structure(Deep)
+
+
+OBJECT = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/Root", "$defs": {"Root": OBJECT, "A": {"type": "string"}}},
+        {
+            "$ref": "#/definitions/Root",
+            "definitions": {"Root": OBJECT},
+            "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"type": "string"}},
+        },
+    ],
+)
+def test_a_reference_at_the_root_is_followed(schema: dict[str, Any]) -> None:
+    structure = Structure(schema)
+    assert structure.columns == {"a": "string"}
+    assert structure.parse(RowAnswer("", '{"a": "x"}', None, 1)) == ({"a": "x"}, None)
+    assert structure.parse(RowAnswer("", '{"a": 1}', None, 1))[0] == {}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (OBJECT, r"\$\.properties\.a: \$ref '#/\$defs/A' leads nowhere"),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "https://host/a.json"}}},
+            r"'https://host/a.json' leads nowhere",
+        ),
+        ({"type": "object", "properties": {"a": {"items": {"$ref": "#nowhere"}}}}, r"'#nowhere' leads nowhere"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, 'its type must be "object"'),
+        ({"$ref": "#"}, 'its type must be "object"'),
+    ],
+)
+def test_a_reference_that_cannot_be_followed_is_refused(schema: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
         Structure(schema)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -75,3 +77,19 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     assert (tmp_path / "t.parquet").read_text() == "old"
     with pytest.raises(ConfigurationError, match="name a file that can be written"):
         tables.write(tmp_path / "no folder" / "t.csv", ROWS)
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl"])
+def test_binary_cells_are_written_as_text_that_can_be_read_back(name: str, tmp_path: Path) -> None:
+    png = b"\x89PNG\r\n\x1a\n rest"
+    tables.write(tmp_path / name, pa.table({"image": [png], "blob": [b"\xff"], "deep": [{"bytes": png}]}))
+    (row,) = tables.read(tmp_path / name)
+    deep = row["deep"] if isinstance(row["deep"], dict) else json.loads(row["deep"])
+    assert base64.b64decode(row["image"].removeprefix("data:image/png;base64,")) == png
+    assert (row["blob"], deep["bytes"]) == ("/w==", row["image"])
+
+
+def test_a_cell_that_is_no_value_of_python_is_written_empty(tmp_path: Path) -> None:
+    column = pa.array([2**62, 0], pa.timestamp("ms"))
+    tables.write(tmp_path / "out.jsonl", pa.table({"day": column, "n": [1, 2]}))
+    assert tables.read(tmp_path / "out.jsonl") == [{"day": None, "n": 1}, {"day": "1970-01-01T00:00:00", "n": 2}]

@@ -167,3 +167,12 @@ def test_real_time_keeps_to_the_simulated() -> None:
     seconds = decoding.listed(lengths, 32) / 1000
     assert seconds <= time.monotonic() - began < 2 * seconds + 1
     assert time.process_time() - cpu < 0.2 + seconds / 2, "a token costs no processor time"
+
+
+def test_a_misspelt_parameter_is_refused_with_the_nearest_name() -> None:
+    spec = ModelSpec(name="m", engine="echo")
+    refused = Echo.unsupported(spec, "/v1/chat/completions", {"model": "m", "messages": [], "tempreature": 0.5})
+    assert refused is not None and refused[0] == "body.tempreature"
+    assert refused[1].endswith("does not support the parameter 'tempreature'; did you mean 'temperature'?")
+    other = Echo.unsupported(spec, "/v1/chat/completions", {"zzz": 1})
+    assert other == ("body.zzz", "engine echo does not support the parameter 'zzz'")
