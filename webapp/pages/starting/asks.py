@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from batchyard.wording import cut
@@ -33,17 +34,22 @@ class ShownRequest:
     json: str
 
 
+def of_lines(lines: Iterable[Mapping[str, Any]]) -> list[ShownRequest]:
+    """Return the first lines of a batch file."""
+    return [_shown(str(line.get("custom_id", "")), line.get("body"), line) for line in islice(lines, SHOWN)]
+
+
 def of_bodies(named: Iterable[tuple[str, Any]]) -> list[ShownRequest]:
     """Return the first requests of these names and bodies."""
-    return [_shown(name, body) for (name, body), _ in zip(named, range(SHOWN), strict=False)]
+    return [_shown(name, body, body) for name, body in islice(named, SHOWN)]
 
 
-def _shown(name: str, body: Any) -> ShownRequest:
+def _shown(name: str, body: Any, document: Any) -> ShownRequest:
     fields = body if isinstance(body, dict) else {}
     return ShownRequest(
         name=name,
         model=str(fields.get("model") or ""),
         passages=[passage._replace(text=cut(passage.text, MAX_CHARACTERS)) for passage in answers.prompt(fields)],
         parameters={key: cut(value, 200) for key, value in answers.parameters(fields).items()},
-        json=cut(json.dumps(body, ensure_ascii=False, indent=2), MAX_CHARACTERS),
+        json=cut(json.dumps(document, ensure_ascii=False, indent=2), MAX_CHARACTERS),
     )

@@ -182,9 +182,7 @@ class _Look:
             "columns": self.columns[:_MAX_COLUMNS],
             "outlook": self.outlook,
             "problem": self.problem,
-            "requests": asks.of_bodies(
-                (str(request.get("custom_id", "")), request.get("body")) for request in requests
-            ),
+            "requests": asks.of_lines(requests),
             "max_errors": _MAX_ERRORS,
             "head_bytes": preview.HEAD_BYTES,
         }
