@@ -6,14 +6,18 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
+from batchyard.tables import formats, reading
+from batchyard.tables.formats import TableError
 from batchyard.wording import cut
 from webapp.pages import answers
 from webapp.pages.answers import Passage
 
 MAX_CHARACTERS = 2000
 """The number of characters shown of a request."""
+MAX_COLUMNS = 50
+"""The number of columns shown."""
 SHOWN = 3
 """So many requests are shown."""
 
@@ -32,6 +36,18 @@ class ShownRequest:
     passages: list[Passage]
     parameters: Mapping[str, str]
     json: str
+
+
+def columns(file: IO[bytes], name: str) -> list[str]:
+    """Return the columns of a table, or the fields of the first line of JSON; none of what cannot be read."""
+    kind = formats.kind_of(name)
+    if kind is None or kind.format in ("txt", "prompts"):
+        return []
+    try:
+        first = next(reading.rows(formats.decompressed(file, kind.compression), kind.format), None)
+    except TableError:
+        return []  # the preview says why
+    return [] if first is None else list(first.values)[:MAX_COLUMNS]
 
 
 def of_lines(lines: Iterable[Mapping[str, Any]]) -> list[ShownRequest]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,7 @@ from batchyard.errors import NotFoundError, RequestError
 from batchyard.tables import formats
 from store import files
 from store.records import File, Job
-from tasks.intake import preview
+from tasks.intake import preview, submission
 from tasks.intake.submission import NewInput
 from tasks.jobs.submission import creation, dry_run
 from tasks.jobs.submission.creation import PURPOSES, JobRequest
@@ -75,17 +75,18 @@ def create(recipe: str) -> ResponseReturnValue:
 @routes.post("/preview")
 def look(recipe: str) -> ResponseReturnValue:
     """Show what the job would be. For htmx: only that; without scripts: the page with it."""
-    outlook, problem, whole = None, None, True
+    outlook, problem, whole, columns = None, None, True, []
     options = _sent(recipe)
     try:
         request = _request(recipe)
         if request is not None and "HX-Request" in flask.request.headers:
             request, whole = _beginning(request)
         if request is not None:
+            columns = _columns(request)
             outlook = outlook_to_wire(dry_run.run(current_context(), caller().project_id, request))
     except RequestError as error:
         problem = _problem(error, options)
-    variables = _outlook_variables(outlook, whole)
+    variables = _outlook_variables(outlook, whole, columns)
     if flask.request.headers.get("HX-Request"):
         return flask.render_template("new_job_preview.html", problem=problem, **variables)
     return _page(recipe, options, problem, **variables)
@@ -121,11 +122,12 @@ def _page(
     )
 
 
-def _outlook_variables(outlook: DryRun | None, whole: bool = True) -> dict[str, Any]:
+def _outlook_variables(outlook: DryRun | None, whole: bool = True, columns: Sequence[str] = ()) -> dict[str, Any]:
     requests = [] if outlook is None else [(request.stage, request.body) for request in outlook.requests]
     return {
         "outlook": outlook,
         "whole": whole,
+        "columns": columns,
         "requests": asks.of_bodies(requests),
         "more_requests": max(0, len(requests) - asks.SHOWN),
         "least": Counter(stage for stage, _ in requests),
@@ -232,6 +234,19 @@ def _beginning(request: JobRequest) -> tuple[JobRequest, bool]:
     with context.artifacts.create() as writer:
         writer.write(content)
     return replace(request, input=NewInput(source.name, writer)), False
+
+
+def _columns(request: JobRequest) -> list[str]:
+    """Return the columns of a job's input. Raises RequestError for a file that is not there."""
+    source: Any = request.input
+    if isinstance(source, NewInput):
+        name, sha256 = source.name, source.content.sha256
+    else:
+        with current_context().database.read() as session:
+            file = submission.input_file(session, caller().project_id, source, param="stored", purposes=PURPOSES)
+        name, sha256 = file.filename, file.sha256
+    with current_context().artifacts.open(sha256) as content:
+        return asks.columns(content, name)
 
 
 def _sha256(request: JobRequest) -> str:

@@ -124,6 +124,7 @@ def test_what_cannot_be_comes_back_with_all_that_was_typed_and_its_field(
 
 def test_beside_the_button_stands_what_it_would_be(client: FlaskClient, context: AppContext) -> None:
     shown = look(client, option__n="3", option__system="Be brief.")
+    assert "Columns: prompt answer" in shown
     assert "Items 2 Requests, sample 6" in shown
     assert "No ETA: the speed of echo was not measured yet." in shown
     assert "The first item asks sample to echo" in shown
@@ -136,6 +137,12 @@ def test_beside_the_button_stands_what_it_would_be(client: FlaskClient, context:
 def test_bad_rows_are_named_before_anything_is_submitted(client: FlaskClient) -> None:
     shown = look(client, text='{"prompt": "fine", "answer": "yes"}\n{"answer": "no"}\n', format="jsonl")
     assert "1 Row 1: The row has no column &#39;messages&#39; or &#39;prompt&#39;" in shown
+
+
+def test_a_file_that_cannot_be_read_is_refused_and_a_stored_one_of_another_project_too(client: FlaskClient) -> None:
+    assert "not Parquet" in look(client, text=None, file=(io.BytesIO(b"no table"), "a.parquet"))
+    assert "none of the formats" in look(client, text=None, file=(io.BytesIO(b"what?"), "a.pdf"))
+    assert "No file found" in look(client, text=None, stored="file:file-nope")
 
 
 def test_of_a_large_text_only_the_beginning_is_looked_at(client: FlaskClient) -> None:
