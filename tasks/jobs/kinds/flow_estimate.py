@@ -90,9 +90,7 @@ def _parts(
     }
 
 
-def _rows(
-    context: AppContext, new: JobDraft, report: ValidationReport
-) -> tuple[int | None, list[Columns | RowError]]:
+def _rows(context: AppContext, new: JobDraft, report: ValidationReport) -> tuple[int | None, list[Columns | RowError]]:
     """Return the number of rows and the first ones. It is None for an input that is not there yet or cannot be read.
 
     Why it cannot be read goes to the report.

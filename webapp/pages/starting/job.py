@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import flask
 from flask import Blueprint
@@ -20,9 +20,11 @@ from batchyard.tables import formats
 from store import files
 from store.records import File, Job
 from tasks.intake import preview, submission
+from tasks.intake.estimate import scaled
 from tasks.intake.submission import NewInput
 from tasks.jobs.submission import creation, dry_run
 from tasks.jobs.submission.creation import PURPOSES, JobRequest
+from tasks.jobs.submission.dry_run import JobOutlook
 from webapp.files import uploaded
 from webapp.jobs import create_once, get_job, outlook_to_wire
 from webapp.pages import forms
@@ -75,15 +77,18 @@ def create(recipe: str) -> ResponseReturnValue:
 @routes.post("/preview")
 def look(recipe: str) -> ResponseReturnValue:
     """Show what the job would be. For htmx: only that; without scripts: the page with it."""
-    outlook, problem, whole, columns = None, None, True, []
+    outlook, problem = None, None
+    whole, columns = True, ()
     options = _sent(recipe)
     try:
         request = _request(recipe)
-        if request is not None and "HX-Request" in flask.request.headers:
-            request, whole = _beginning(request)
         if request is not None:
-            columns = _columns(request)
-            outlook = outlook_to_wire(dry_run.run(current_context(), caller().project_id, request))
+            beginning = _beginning(request)
+            columns, whole = beginning.columns, beginning.factor == 1
+            found = dry_run.run(current_context(), caller().project_id, beginning.request)
+            outlook = outlook_to_wire(
+                found if whole else _scaled(found, beginning.factor, request.options.get("limit"))
+            )
     except RequestError as error:
         problem = _problem(error, options)
     variables = _outlook_variables(outlook, whole, columns)
@@ -198,7 +203,7 @@ def _request(recipe: str) -> JobRequest | None:
     )
 
 
-def _source() -> File | str | NewInput | None:
+def _source() -> File | NewInput | None:
     """Return the form's input: an upload, a text, a stored file or an example. Raises RequestError for two of them."""
     fields, part = flask.request.form, flask.request.files.get("file")
     upload = uploaded() if part and part.filename else None
@@ -217,40 +222,66 @@ def _source() -> File | str | NewInput | None:
     kind, _, name = stored.partition(":")
     if kind == "example":
         return NewInput(name, examples.stored(current_context(), name))
-    return name or None
+    if not name:
+        return None
+    with current_context().database.read() as session:
+        return submission.input_file(session, caller().project_id, name, param="stored", purposes=PURPOSES)
 
 
-def _beginning(request: JobRequest) -> tuple[JobRequest, bool]:
-    """Return a job of the first rows, and True if these are all: a script sends only the beginning of a large text."""
-    source = request.input
-    kind = formats.kind_of(source.name) if isinstance(source, NewInput) else None
-    if not isinstance(source, NewInput) or kind is None or kind.format == "parquet" or kind.compression is not None:
-        return request, True
+class _Beginning(NamedTuple):
+    """A job of the first rows of an input, which has so many times their bytes: 1.0 if these are all."""
+
+    request: JobRequest
+    factor: float
+    columns: Sequence[str]
+
+
+def _beginning(request: JobRequest) -> _Beginning:
+    """Return a job of the beginning of its input, since a preview has to be quick however large that is.
+
+    A script sends no more of a text, and says how many bytes there are.
+    """
     context = current_context()
-    with context.artifacts.open(source.content.sha256) as file:
+    name, sha256, size = _content(request)
+    with context.artifacts.open(sha256) as file:
+        columns = asks.columns(file, name)
+    kind = formats.kind_of(name)
+    if kind is None or kind.format == "parquet" or kind.compression is not None:
+        return _Beginning(request, 1.0, columns)
+    with context.artifacts.open(sha256) as file:
         content, whole = preview.head(file)
-    if whole:
-        return request, True
+    if whole or not content:
+        return _Beginning(request, 1.0, columns)
     with context.artifacts.create() as writer:
         writer.write(content)
-    return replace(request, input=NewInput(source.name, writer)), False
+    size = max(size, flask.request.form.get("file_bytes", 0, type=int))
+    return _Beginning(replace(request, input=NewInput(name, writer)), size / len(content), columns)
 
 
-def _columns(request: JobRequest) -> list[str]:
-    """Return the columns of a job's input. Raises RequestError for a file that is not there."""
+def _content(request: JobRequest) -> tuple[str, str, int]:
+    """Return name, SHA-256 and bytes of a job's input."""
     source: Any = request.input
     if isinstance(source, NewInput):
-        name, sha256 = source.name, source.content.sha256
-    else:
-        with current_context().database.read() as session:
-            file = submission.input_file(session, caller().project_id, source, param="stored", purposes=PURPOSES)
-        name, sha256 = file.filename, file.sha256
-    with current_context().artifacts.open(sha256) as content:
-        return asks.columns(content, name)
+        return source.name, source.content.sha256, source.content.size
+    return source.filename, source.sha256, source.bytes
+
+
+def _scaled(outlook: JobOutlook, factor: float, limit: int | None) -> JobOutlook:
+    """Return the outlook of a job of so many times the items, `limit` at most. When it would be done is not known."""
+    found = outlook.estimate
+    if limit and found.items:
+        factor = min(factor, limit / found.items)
+    stages = [
+        stage._replace(expected=None if stage.expected is None else round(stage.expected * factor))
+        for stage in found.stages
+    ]
+    items = None if found.items is None else round(found.items * factor)
+    parts = None if found.parts is None else scaled(found.parts, factor)
+    return replace(outlook, estimate=replace(found, items=items, stages=stages, parts=parts, seconds=None))
 
 
 def _sha256(request: JobRequest) -> str:
     """Return a hash of what a form submits."""
-    source = request.input.content.sha256 if isinstance(request.input, NewInput) else str(request.input)
+    _, source, _ = _content(request)
     rest = [request.recipe, request.options, request.completion_window, request.seed, request.name, request.metadata]
     return hashlib.sha256(json.dumps([source, *rest]).encode()).hexdigest()

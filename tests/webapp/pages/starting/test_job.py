@@ -18,6 +18,7 @@ from werkzeug.test import TestResponse
 from store import files, keys
 from store.records import File, Job, Project
 from tasks.context import AppContext
+from tasks.intake import preview
 from tests.support.stacks import RunningStack
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
@@ -147,11 +148,14 @@ def test_a_file_that_cannot_be_read_is_refused_and_a_stored_one_of_another_proje
 
 def test_of_a_large_text_only_the_beginning_is_looked_at(client: FlaskClient) -> None:
     content = b'{"prompt": "a question", "answer": "yes"}\n' * 20_000
-    shown = look(client, text=None, file=(io.BytesIO(content), "large.jsonl"))
-    assert "This is of the first 256.0 KiB of the file" in shown
+    head = content[: preview.HEAD_BYTES + 1]
+    shown = look(client, text=None, file=(io.BytesIO(head), "large.jsonl"), file_bytes=str(len(content)), option__n="2")
+    assert "Items about 20,000 Requests, sample about 40,000" in shown
+    assert "As in the first 256.0 KiB of the input" in shown
     assert "wrong" not in shown
-    (items,) = re.findall(r"Items ([\d,]+)", shown)
-    assert 6_000 < int(items.replace(",", "")) < 20_000
+    few = look(client, text=None, file=(io.BytesIO(head), "a.jsonl"), file_bytes=str(len(content)), option__limit="9")
+    assert "Items about 9 " in few
+    assert "Items about 20,000" in look(client, text=None, file=(io.BytesIO(content), "large.jsonl"))
 
 
 def test_without_scripts_the_preview_is_the_page_with_what_was_typed(client: FlaskClient) -> None:
