@@ -78,7 +78,8 @@ def create(recipe: str) -> ResponseReturnValue:
 def look(recipe: str) -> ResponseReturnValue:
     """Show what the job would be. For htmx: only that; without scripts: the page with it."""
     outlook, problem = None, None
-    whole, columns = True, ()
+    whole = True
+    columns: Sequence[str] = ()
     options = _sent(recipe)
     try:
         request = _request(recipe)
@@ -146,14 +147,19 @@ def _document(recipe: str) -> dict[str, Any]:
     catalogue = current_context().recipes
     if recipe not in catalogue.recipes:
         raise NotFoundError(f"There is no recipe '{recipe}' here; there are: {', '.join(catalogue.recipes)}.")
-    return catalogue.recipes[recipe].options.model_json_schema()
+    document: dict[str, Any] = catalogue.recipes[recipe].options.model_json_schema()
+    return document
 
 
 def _names() -> option_fields.Names:
     context = current_context()
     catalogue = context.recipes
-    tables = {"model": context.models, "reward": catalogue.rewards, "gate": catalogue.gates}
-    return {kind: sorted(table) for kind, table in {**tables, "recipe": catalogue.recipes}.items()}
+    return {
+        "model": sorted(context.models),
+        "reward": sorted(catalogue.rewards),
+        "gate": sorted(catalogue.gates),
+        "recipe": sorted(catalogue.recipes),
+    }
 
 
 def _sent(recipe: str) -> OptionForm:
