@@ -1,6 +1,8 @@
 """The contents of `examples/`: the request files and the models, both of which can be made again."""
 
+import base64
 import hashlib
+import io
 import json
 import random
 import re
@@ -10,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from batchyard import settings
 from batchyard.recipes import Item
+from tasks.context import build
+from tasks.intake import preview
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MODELS = EXAMPLES / "models"
@@ -218,3 +224,23 @@ def test_training_twice_from_one_seed_gives_the_same_weights(tmp_path: Path) -> 
         train.main(["--quick", "--only", "nano", "--seed", seed, "--out", str(tmp_path / run)])
         weights.append((tmp_path / run / "nano" / "model.safetensors").read_bytes())
     assert weights[0] == weights[1] != weights[2]
+
+
+@pytest.mark.parametrize(("name", "model"), [("images.jsonl", "eyes"), ("tools.jsonl", "hands")])
+def test_requests_with_images_or_tools_are_taken_by_a_model_that_knows_them(
+    tmp_path: Path, name: str, model: str
+) -> None:
+    endpoint = 'engine = "openai"\nengine_args = {endpoints = [{url = "http://127.0.0.1:1/v1"}]}\n'
+    (tmp_path / "models.toml").write_text(f"[models.{model}]\n{endpoint}")
+    context = build(settings.load(data=tmp_path, models=tmp_path / "models.toml"))
+    content = (EXAMPLES / name).read_bytes()
+    looked_at = preview.of_requests(context, "/v1/chat/completions", content, whole=True)
+    context.database.close()
+    assert (looked_at.errors, looked_at.count) == ([], 2)
+    for request in looked_at.requests:
+        parts = request["body"]["messages"][0]["content"]
+        if name == "images.jsonl":
+            encoded = parts[1]["image_url"]["url"].removeprefix("data:image/png;base64,")
+            assert Image.open(io.BytesIO(base64.b64decode(encoded))).size == (16, 16)
+        else:
+            assert request["body"]["tools"][0]["function"]["name"] == "get_weather"

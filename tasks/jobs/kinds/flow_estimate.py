@@ -20,6 +20,7 @@ from store.speeds import Throughput
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.intake.estimate import Part
+from tasks.intake.lines import LineError
 from tasks.intake.validation import ValidationReport
 from tasks.jobs.intake import options as job_options
 from tasks.jobs.intake import rows
@@ -40,17 +41,17 @@ SAMPLE = 20
 
 def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> JobEstimate:
     """Return what a job would do. Raises RequestError."""
-    items, sample = _rows(context, draft)
+    report = ValidationReport()
+    items, sample = _rows(context, draft, report)
     stages = [
         StageOutlook(stage.name, stage.endpoint, None if each is None or items is None else round(each * items))
         for stage, each in zip(draft.stages, draft.expected, strict=True)
     ]
     if items is None:
-        return JobEstimate(items, stages)
+        return JobEstimate(items, stages, errors=report.errors)
     options = recipe.options.model_validate(draft.job.options)
     shares = job_options.shares(recipe, options, draft.stages, draft.job.models)
     seconds, warnings = _seconds(context, recipe, draft, stages, shares)
-    report = ValidationReport()
     checker = ItemChecker(context, draft.job, recipe, report)
     turns: list[list[PreparedRequest]] = []
     for number, row in enumerate(sample):
@@ -89,8 +90,11 @@ def _parts(
     }
 
 
-def _rows(context: AppContext, new: JobDraft) -> tuple[int | None, list[Columns | RowError]]:
-    """Return the number of rows, None if the input cannot be read or is not there yet; and the first rows."""
+def _rows(context: AppContext, new: JobDraft, report: ValidationReport) -> tuple[int | None, list[Columns | RowError]]:
+    """Return the number of rows and the first ones. It is None for an input that is not there yet or cannot be read.
+
+    Why it cannot be read goes to the report.
+    """
     source = new.source
     if source is None:
         return None, []
@@ -102,7 +106,8 @@ def _rows(context: AppContext, new: JobDraft) -> tuple[int | None, list[Columns 
             limited = islice(rows.rows(file, name, context.settings), new.job.options.get("limit"))
             sample = list(islice(limited, SAMPLE))
             return len(sample) + sum(1 for _ in limited), sample
-        except RequestError:
+        except RequestError as error:
+            report.add(None, LineError(error.code or "invalid_input_file", error.message, error.param))
             return None, []
 
 

@@ -7,7 +7,18 @@ from collections.abc import Callable
 from tests.support.stacks import RunningStack
 from tests.webapp.pages.conftest import Visit
 
-PAGES = ("/new", "/files", "/models", "/keys", "/schedules", "/schedules/new", "/webhooks")
+PAGES = (
+    "/start",
+    "/new",
+    "/new/job/refine?example=refine",
+    "/new/job/experiment",
+    "/files",
+    "/models",
+    "/keys",
+    "/schedules",
+    "/schedules/new",
+    "/webhooks",
+)
 
 
 def test_every_page_fits_a_phone_and_is_accessible_in_the_dark(

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import IO, Any
 
+from batchyard.tables import formats, reading
+from batchyard.tables.formats import TableError
 from batchyard.wording import cut
 from webapp.pages import answers
 from webapp.pages.answers import Passage
 
 MAX_CHARACTERS = 2000
 """The number of characters shown of a request."""
+MAX_COLUMNS = 50
+"""The number of columns shown."""
 SHOWN = 3
 """So many requests are shown."""
 
@@ -33,17 +38,34 @@ class ShownRequest:
     json: str
 
 
+def columns(file: IO[bytes], name: str) -> list[str]:
+    """Return the columns of a table, or the fields of the first line of JSON; none of what cannot be read."""
+    kind = formats.kind_of(name)
+    if kind is None or kind.format in ("txt", "prompts"):
+        return []
+    try:
+        first = next(reading.rows(formats.decompressed(file, kind.compression), kind.format), None)
+    except TableError:
+        return []  # the preview says why
+    return [] if first is None else list(first.values)[:MAX_COLUMNS]
+
+
+def of_lines(lines: Iterable[Mapping[str, Any]]) -> list[ShownRequest]:
+    """Return the first lines of a batch file."""
+    return [_shown(str(line.get("custom_id", "")), line.get("body"), line) for line in islice(lines, SHOWN)]
+
+
 def of_bodies(named: Iterable[tuple[str, Any]]) -> list[ShownRequest]:
     """Return the first requests of these names and bodies."""
-    return [_shown(name, body) for (name, body), _ in zip(named, range(SHOWN), strict=False)]
+    return [_shown(name, body, body) for name, body in islice(named, SHOWN)]
 
 
-def _shown(name: str, body: Any) -> ShownRequest:
+def _shown(name: str, body: Any, document: Any) -> ShownRequest:
     fields = body if isinstance(body, dict) else {}
     return ShownRequest(
         name=name,
         model=str(fields.get("model") or ""),
         passages=[passage._replace(text=cut(passage.text, MAX_CHARACTERS)) for passage in answers.prompt(fields)],
         parameters={key: cut(value, 200) for key, value in answers.parameters(fields).items()},
-        json=cut(json.dumps(body, ensure_ascii=False, indent=2), MAX_CHARACTERS),
+        json=cut(json.dumps(document, ensure_ascii=False, indent=2), MAX_CHARACTERS),
     )

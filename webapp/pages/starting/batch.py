@@ -17,8 +17,7 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
 from batchyard.errors import RequestError
-from batchyard.tables import formats, reading
-from batchyard.tables.formats import TableError
+from batchyard.tables import formats
 from store import batches, files
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
@@ -45,8 +44,6 @@ _CHANGEABLE = ("model", "temperature", "top_p", "max_tokens", "seed")
 _OPTIONS = ("system", "template", *PARAMETERS)
 _MAX_ERRORS = 20
 """The number of errors shown."""
-_MAX_COLUMNS = 50
-"""The number of columns shown."""
 _MAX_ROWS = 500
 """Only so many rows of a Parquet file are previewed."""
 
@@ -152,7 +149,7 @@ class _Look:
     def read(self, options: StartForm, source: _Source) -> None:
         """Read the beginning of an input. Raises RequestError for an error that all requests share."""
         content, whole = source.head()
-        self.columns = () if _is_requests() else _columns(source, content)
+        self.columns = () if _is_requests() else _columns(source)
         self.preview = _preview(options, source, content, whole)
         if self.preview.whole or source.is_plain:
             self.outlook = self._outlook(options, source.size / len(content) if content else 1.0)
@@ -179,12 +176,10 @@ class _Look:
         requests = self.preview.requests if self.preview else []
         return {
             "preview": self.preview,
-            "columns": self.columns[:_MAX_COLUMNS],
+            "columns": self.columns,
             "outlook": self.outlook,
             "problem": self.problem,
-            "requests": asks.of_bodies(
-                (str(request.get("custom_id", "")), request.get("body")) for request in requests
-            ),
+            "requests": asks.of_lines(requests),
             "max_errors": _MAX_ERRORS,
             "head_bytes": preview.HEAD_BYTES,
         }
@@ -265,20 +260,11 @@ def _source() -> _Source | None:
     return _Source(name, examples.stored(current_context(), name)) if kind == "example" else None
 
 
-def _columns(source: _Source, content: bytes) -> list[str]:
-    """Return the columns of a table, or the fields of the first line of JSON; none of what cannot be read."""
-    kind = formats.kind_of(source.name)
-    if kind is None or kind.format in ("txt", "prompts") or (isinstance(source.content, bytes) and not content):
-        return []
-    try:
-        if kind.format == "parquet" and not isinstance(source.content, bytes):
-            with current_context().artifacts.open(source.content.sha256) as file:
-                first = next(reading.rows(file, kind.format), None)
-        else:
-            first = next(reading.rows(io.BytesIO(content), kind.format), None)
-    except TableError:
-        return []  # the preview says why
-    return [] if first is None else list(first.values)
+def _columns(source: _Source) -> list[str]:
+    if isinstance(source.content, bytes):
+        return asks.columns(io.BytesIO(source.content), source.name)
+    with current_context().artifacts.open(source.content.sha256) as file:
+        return asks.columns(file, source.name)
 
 
 def _preview(options: StartForm, source: _Source, content: bytes, whole: bool) -> Preview:

@@ -6,10 +6,10 @@ import hashlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import flask
 from flask import Blueprint
@@ -19,10 +19,12 @@ from batchyard.errors import NotFoundError, RequestError
 from batchyard.tables import formats
 from store import files
 from store.records import File, Job
-from tasks.intake import preview
+from tasks.intake import preview, submission
+from tasks.intake.estimate import scaled
 from tasks.intake.submission import NewInput
 from tasks.jobs.submission import creation, dry_run
 from tasks.jobs.submission.creation import PURPOSES, JobRequest
+from tasks.jobs.submission.dry_run import JobOutlook
 from webapp.files import uploaded
 from webapp.jobs import create_once, get_job, outlook_to_wire
 from webapp.pages import forms
@@ -75,17 +77,22 @@ def create(recipe: str) -> ResponseReturnValue:
 @routes.post("/preview")
 def look(recipe: str) -> ResponseReturnValue:
     """Show what the job would be. For htmx: only that; without scripts: the page with it."""
-    outlook, problem, whole = None, None, True
+    outlook, problem = None, None
+    whole = True
+    columns: Sequence[str] = ()
     options = _sent(recipe)
     try:
         request = _request(recipe)
-        if request is not None and "HX-Request" in flask.request.headers:
-            request, whole = _beginning(request)
         if request is not None:
-            outlook = outlook_to_wire(dry_run.run(current_context(), caller().project_id, request))
+            beginning = _beginning(request)
+            columns, whole = beginning.columns, beginning.factor == 1
+            found = dry_run.run(current_context(), caller().project_id, beginning.request)
+            outlook = outlook_to_wire(
+                found if whole else _scaled(found, beginning.factor, request.options.get("limit"))
+            )
     except RequestError as error:
         problem = _problem(error, options)
-    variables = _outlook_variables(outlook, whole)
+    variables = _outlook_variables(outlook, whole, columns)
     if flask.request.headers.get("HX-Request"):
         return flask.render_template("new_job_preview.html", problem=problem, **variables)
     return _page(recipe, options, problem, **variables)
@@ -121,11 +128,12 @@ def _page(
     )
 
 
-def _outlook_variables(outlook: DryRun | None, whole: bool = True) -> dict[str, Any]:
+def _outlook_variables(outlook: DryRun | None, whole: bool = True, columns: Sequence[str] = ()) -> dict[str, Any]:
     requests = [] if outlook is None else [(request.stage, request.body) for request in outlook.requests]
     return {
         "outlook": outlook,
         "whole": whole,
+        "columns": columns,
         "requests": asks.of_bodies(requests),
         "more_requests": max(0, len(requests) - asks.SHOWN),
         "least": Counter(stage for stage, _ in requests),
@@ -139,14 +147,19 @@ def _document(recipe: str) -> dict[str, Any]:
     catalogue = current_context().recipes
     if recipe not in catalogue.recipes:
         raise NotFoundError(f"There is no recipe '{recipe}' here; there are: {', '.join(catalogue.recipes)}.")
-    return catalogue.recipes[recipe].options.model_json_schema()
+    document: dict[str, Any] = catalogue.recipes[recipe].options.model_json_schema()
+    return document
 
 
 def _names() -> option_fields.Names:
     context = current_context()
     catalogue = context.recipes
-    tables = {"model": context.models, "reward": catalogue.rewards, "gate": catalogue.gates}
-    return {kind: sorted(table) for kind, table in {**tables, "recipe": catalogue.recipes}.items()}
+    return {
+        "model": sorted(context.models),
+        "reward": sorted(catalogue.rewards),
+        "gate": sorted(catalogue.gates),
+        "recipe": sorted(catalogue.recipes),
+    }
 
 
 def _sent(recipe: str) -> OptionForm:
@@ -196,7 +209,7 @@ def _request(recipe: str) -> JobRequest | None:
     )
 
 
-def _source() -> File | str | NewInput | None:
+def _source() -> File | NewInput | None:
     """Return the form's input: an upload, a text, a stored file or an example. Raises RequestError for two of them."""
     fields, part = flask.request.form, flask.request.files.get("file")
     upload = uploaded() if part and part.filename else None
@@ -215,27 +228,66 @@ def _source() -> File | str | NewInput | None:
     kind, _, name = stored.partition(":")
     if kind == "example":
         return NewInput(name, examples.stored(current_context(), name))
-    return name or None
+    if not name:
+        return None
+    with current_context().database.read() as session:
+        return submission.input_file(session, caller().project_id, name, param="stored", purposes=PURPOSES)
 
 
-def _beginning(request: JobRequest) -> tuple[JobRequest, bool]:
-    """Return a job of the first rows, and True if these are all: a script sends only the beginning of a large text."""
-    source = request.input
-    kind = formats.kind_of(source.name) if isinstance(source, NewInput) else None
-    if not isinstance(source, NewInput) or kind is None or kind.format == "parquet" or kind.compression is not None:
-        return request, True
+class _Beginning(NamedTuple):
+    """A job of the first rows of an input, which has so many times their bytes: 1.0 if these are all."""
+
+    request: JobRequest
+    factor: float
+    columns: Sequence[str]
+
+
+def _beginning(request: JobRequest) -> _Beginning:
+    """Return a job of the beginning of its input, since a preview has to be quick however large that is.
+
+    A script sends no more of a text, and says how many bytes there are.
+    """
     context = current_context()
-    with context.artifacts.open(source.content.sha256) as file:
+    name, sha256, size = _content(request)
+    with context.artifacts.open(sha256) as file:
+        columns = asks.columns(file, name)
+    kind = formats.kind_of(name)
+    if kind is None or kind.format == "parquet" or kind.compression is not None:
+        return _Beginning(request, 1.0, columns)
+    with context.artifacts.open(sha256) as file:
         content, whole = preview.head(file)
-    if whole:
-        return request, True
+    if whole or not content:
+        return _Beginning(request, 1.0, columns)
     with context.artifacts.create() as writer:
         writer.write(content)
-    return replace(request, input=NewInput(source.name, writer)), False
+    size = max(size, flask.request.form.get("file_bytes", 0, type=int))
+    return _Beginning(replace(request, input=NewInput(name, writer)), size / len(content), columns)
+
+
+def _content(request: JobRequest) -> tuple[str, str, int]:
+    """Return name, SHA-256 and bytes of a job's input."""
+    source: Any = request.input
+    if isinstance(source, NewInput):
+        return source.name, source.content.sha256, source.content.size
+    return source.filename, source.sha256, source.bytes
+
+
+def _scaled(outlook: JobOutlook, factor: float, limit: int | None) -> JobOutlook:
+    """Return the outlook of a job of so many times the items, `limit` at most. When it would be done is not known."""
+    found = outlook.estimate
+    if limit and found.items:
+        factor = min(factor, limit / found.items)
+    stages = [
+        stage._replace(expected=None if stage.expected is None else round(stage.expected * factor))
+        for stage in found.stages
+    ]
+    items = None if found.items is None else round(found.items * factor)
+    parts = None if found.parts is None else scaled(found.parts, factor)
+    return replace(outlook, estimate=replace(found, items=items, stages=stages, parts=parts, seconds=None))
 
 
 def _sha256(request: JobRequest) -> str:
     """Return a hash of what a form submits."""
-    source = request.input.content.sha256 if isinstance(request.input, NewInput) else str(request.input)
+    _, source, _ = _content(request)
     rest = [request.recipe, request.options, request.completion_window, request.seed, request.name, request.metadata]
     return hashlib.sha256(json.dumps([source, *rest]).encode()).hexdigest()

@@ -20,8 +20,9 @@ from flask.testing import FlaskClient
 from playwright.sync_api import Page, expect
 from werkzeug.test import TestResponse
 
-from store import batches, files, keys
+from store import batches, files, keys, speeds
 from store.records import Batch, File, Project
+from store.speeds import Measurement
 from tasks.context import AppContext
 from tasks.intake import preview
 from tests.support.stacks import RunningStack, a_chat
@@ -109,6 +110,66 @@ def test_parquet_compressed_files_and_prompts_of_several_lines_are_previewed_and
         with context.database.read() as session:
             batch = session.get_one(Batch, answer.location.rpartition("/")[2])
         assert [line["body"]["messages"][0]["content"] for line in lines_of(context, batch)] == prompts
+
+
+def look(client: FlaskClient, **fields: Any) -> str:
+    """What the page shows beside the submit button, as text."""
+    answer = send(client, "/new/preview", fragment=True, **fields)
+    return html.unescape(" ".join(re.sub("<[^>]+>", " ", answer.text).split()))
+
+
+def test_prompts_are_shown_as_people_read_them_and_their_json_is_folded(client: FlaskClient) -> None:
+    page = send(client, "/new/preview", fragment=True, text="one", system="Be brief.", temperature="0.5").text
+    assert re.search(r'<pre [^>]*class="text prompt"[^>]*>one</pre>', page)
+    assert page.index("<details><summary>As JSON") < page.index("&#34;custom_id&#34;: &#34;prompt-1&#34;")
+    assert "prompt-1 to echo , temperature 0.5 system Be brief. one" in look(
+        client, text="one", system="Be brief.", temperature="0.5"
+    )
+
+
+def test_the_columns_of_a_table_are_named_also_before_there_is_a_template(client: FlaskClient) -> None:
+    shown = look(client, text="a,b c\n1,2\n", format="csv")
+    assert "Columns: a b c" in shown and "has no column 'prompt', but a, b c" in shown
+    table = io.BytesIO()
+    pq.write_table(pa.table({"n": [1], "<b>": ["x"]}), table)
+    page = send(client, "/new/preview", fragment=True, file=(io.BytesIO(table.getvalue()), "a.parquet")).text
+    assert "<code>n</code> <code>&lt;b&gt;</code>" in page
+    assert "Columns: question" in look(client, text='{"question": "why?"}', format="jsonl")
+    assert "Columns" not in look(client, text="one\ntwo")
+    assert "Columns" not in look(client, holds="requests", text=json.dumps(a_chat("a", "x")))
+
+
+def test_an_example_is_an_input_and_what_is_typed_comes_before_it(client: FlaskClient, context: AppContext) -> None:
+    fields = {"stored": "example:prompts.txt"}
+    assert "What is 37 + 58?" in look(client, **fields)
+    assert "mine" in look(client, text="mine", **fields)
+    assert send(client, **fields).status_code == 303
+    batch = only_batch(context)
+    assert (batch.name, len(lines_of(context, batch))) == ("prompts.jsonl", 8)
+
+
+def test_beside_the_button_stands_when_it_would_be_done_and_whether_that_is_in_time(
+    client: FlaskClient, context: AppContext
+) -> None:
+    assert re.search(r"Requests 2 requests in all Done not known due \S+ \S+ UTC", look(client, text="one\ntwo"))
+    measurement = Measurement(
+        seconds=600, requests=600, bytes=120_000, tokens=5400, squares=150_000, in_flight=8, limit=8
+    )
+    with context.database.write() as session:
+        for _ in range(3):
+            speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
+    assert re.search(r"Done in \d+ s \(.* to .*\) in time due", look(client, text="one\ntwo", max_tokens="100"))
+    slow = look(client, text="a question\n" * 20_000, max_tokens="100", completion_window="10m")
+    assert re.search(r"Done in \d+ h .* too late due", slow)
+
+
+def test_the_numbers_of_a_large_file_are_scaled_from_its_beginning(client: FlaskClient) -> None:
+    content = b"a question\n" * 50_000
+    head = content[: preview.HEAD_BYTES + 1]
+    shown = look(client, file=(io.BytesIO(head), "large.txt"), file_bytes=str(len(content)))
+    assert "Requests about 50,000 requests in all as in the first 256.0 KiB" in shown
+    whole = look(client, file=(io.BytesIO(content), "large.txt"))
+    assert "about 50,000 requests in all" in whole
 
 
 def test_a_form_that_is_sent_twice_makes_one_batch(client: FlaskClient, context: AppContext) -> None:
@@ -347,6 +408,7 @@ def test_pasted_prompts_are_shown_as_requests_and_lead_to_the_batchs_page(
     window.check_accessibility()
     page.get_by_label("Or type or paste it here").fill("What is 2 + 3?\n<img src=x onerror=alert(1)>\nthree\nfour")
     page.get_by_label("Model").select_option(CHAT)
+    page.get_by_text("More of how it is asked").click()
     page.get_by_label("Seed").fill("7")
     expect(page.locator("#shown")).to_contain_text("4 requests in all")
     expect(page.locator("pre.request").first).to_contain_text('"seed": 7')
@@ -377,6 +439,8 @@ def test_a_dropped_table_is_previewed_with_its_template_and_sent(
     }}"""
     page.evaluate(drop)
     expect(page.locator("#shown")).to_contain_text("has no column 'prompt', but a, b")
+    page.get_by_role("button", name="b", exact=True).click()
+    expect(page.get_by_label("Template")).to_have_value("{b}")
     with page.expect_request("**/new/preview") as request:
         page.get_by_label("Template").fill("What is {a} + {b}?")
     assert int(request.value.header_value("content-length") or 0) < preview.HEAD_BYTES + 10_000

@@ -18,6 +18,7 @@ from werkzeug.test import TestResponse
 from store import files, keys
 from store.records import File, Job, Project
 from tasks.context import AppContext
+from tasks.intake import preview
 from tests.support.stacks import RunningStack
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
@@ -124,6 +125,7 @@ def test_what_cannot_be_comes_back_with_all_that_was_typed_and_its_field(
 
 def test_beside_the_button_stands_what_it_would_be(client: FlaskClient, context: AppContext) -> None:
     shown = look(client, option__n="3", option__system="Be brief.")
+    assert "Columns: prompt answer" in shown
     assert "Items 2 Requests, sample 6" in shown
     assert "No ETA: the speed of echo was not measured yet." in shown
     assert "The first item asks sample to echo" in shown
@@ -138,13 +140,22 @@ def test_bad_rows_are_named_before_anything_is_submitted(client: FlaskClient) ->
     assert "1 Row 1: The row has no column &#39;messages&#39; or &#39;prompt&#39;" in shown
 
 
+def test_a_file_that_cannot_be_read_is_refused_and_a_stored_one_of_another_project_too(client: FlaskClient) -> None:
+    assert "not Parquet" in look(client, text=None, file=(io.BytesIO(b"no table"), "a.parquet"))
+    assert "none of the formats" in look(client, text=None, file=(io.BytesIO(b"what?"), "a.pdf"))
+    assert "No file found" in look(client, text=None, stored="file:file-nope")
+
+
 def test_of_a_large_text_only_the_beginning_is_looked_at(client: FlaskClient) -> None:
     content = b'{"prompt": "a question", "answer": "yes"}\n' * 20_000
-    shown = look(client, text=None, file=(io.BytesIO(content), "large.jsonl"))
-    assert "This is of the first 256.0 KiB of the file" in shown
+    head = content[: preview.HEAD_BYTES + 1]
+    shown = look(client, text=None, file=(io.BytesIO(head), "large.jsonl"), file_bytes=str(len(content)), option__n="2")
+    assert "Items about 20,000 Requests, sample about 40,000" in shown
+    assert "As in the first 256.0 KiB of the input" in shown
     assert "wrong" not in shown
-    (items,) = re.findall(r"Items ([\d,]+)", shown)
-    assert 6_000 < int(items.replace(",", "")) < 20_000
+    few = look(client, text=None, file=(io.BytesIO(head), "a.jsonl"), file_bytes=str(len(content)), option__limit="9")
+    assert "Items about 9 " in few
+    assert "Items about 20,000" in look(client, text=None, file=(io.BytesIO(content), "large.jsonl"))
 
 
 def test_without_scripts_the_preview_is_the_page_with_what_was_typed(client: FlaskClient) -> None:
@@ -203,11 +214,12 @@ def test_a_job_is_started_in_a_browser_runs_again_and_its_pages_are_accessible(
     table.write_text("".join(json.dumps({"prompt": f"say {number}"}) + "\n" for number in range(5)))
     page.get_by_label("File", exact=True).set_input_files(table)
     page.get_by_label("model", exact=False).first.select_option("echo")
-    expect(page.locator("#shown")).to_contain_text("say 0")
-    expect(page.locator("#shown dl")).to_contain_text(re.compile(r"Items\s*5"))
+    expect(page.locator("#shown")).to_contain_text("Row 0: Data source 'unknown' has no reward")
     page.get_by_role("button", name="exact", exact=True).click()
     expect(page.locator("[id='option.reward']")).to_have_value("exact")
     page.locator("[id='option.ground_truth']").fill("prompt")
+    expect(page.locator("#shown dl")).to_contain_text(re.compile(r"Items\s*5"))
+    expect(page.locator("#shown")).to_contain_text("say 0")
     window.check_accessibility()
     page.locator("[id='option.ground_truth']").press("Control+Enter")
     page.wait_for_url("**/jobs/job_*")
