@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    StringConstraints,
+    ValidationError,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batchyard import durations
@@ -50,6 +58,9 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, populate_by_name=True
     )
 
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")] = Field(
+        "batchyard", description="name of the deployment, by which Flower calls its workers"
+    )
     data: Path = Field(Path("data"), description="folder that holds all state of a local stack")
     models: Path = Field(Path("models.toml"), description="the models this deployment serves")
     recipes: str = Field(

@@ -17,7 +17,7 @@ from store import events, files
 from store.database import changed
 from store.keys import Principal
 from store.leases import claim
-from store.records import Artifact, Batch, File, ResultChunk, Segment, first_id, now
+from store.records import Artifact, Batch, File, Job, ResultChunk, Segment, first_id, now
 from store.speeds import RequestClass
 from store.work.lifecycle import FINISHING_SECONDS, Lifecycle, refuse_stage
 
@@ -91,6 +91,16 @@ request_cancel, reject, set_sla = BATCHES.request_cancel, BATCHES.reject, BATCHE
 artifacts, find_artifact, add_artifact = BATCHES.artifacts, BATCHES.find_artifact, BATCHES.add_artifact
 expire, give_up, any_ends = BATCHES.expire, BATCHES.give_up, BATCHES.any_ends
 claim_validatable, claim_finishable = BATCHES.claim_validatable, BATCHES.claim_finishable
+
+
+def titles(session: Session, ids: Collection[str]) -> dict[str, str]:
+    """Return by what people know batches, by id: the name of each, of a stage that of its job and of the stage."""
+    rows = session.execute(
+        select(Batch.id, Batch.name, Batch.stage, func.coalesce(Job.name, Job.recipe))
+        .outerjoin(Job, Job.id == Batch.job_id)
+        .where(Batch.id.in_(ids))
+    )
+    return {batch_id: f"{job}: {stage}" if stage else name or batch_id for batch_id, name, stage, job in rows}
 
 
 def create(

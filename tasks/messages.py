@@ -9,14 +9,21 @@ import redis
 from celery import Signature, chain, current_app
 from kombu.exceptions import OperationalError
 
+from batchyard.wording import quoted
+
 log = logging.getLogger(__name__)
 
 WAKE_SECONDS = 10
 """A message that has not woken its job by then counts as lost."""
 
 
-def _message(name: str, *args: object) -> Signature:
-    return current_app.signature(name, args=args, immutable=True)
+def _message(task: str, *args: object, name: str | None = None) -> Signature:
+    """Return a message. Flower shows its arguments, and the `name` by which people know the batch or the job."""
+    message = current_app.signature(task, args=args, immutable=True)
+    if name:
+        shown = [*args[:1], quoted(name), *args[1:]]
+        message.set(argsrepr=f"({', '.join(map(str, shown))})")
+    return message
 
 
 def _send(message: Signature, countdown: float = 0.0, **ids: object) -> None:
@@ -27,14 +34,14 @@ def _send(message: Signature, countdown: float = 0.0, **ids: object) -> None:
         log.warning("broker is away, the message will be sent again: %s", error, extra=ids)
 
 
-def validate(batch_id: str) -> None:
-    _send(_message("batch.validate", batch_id), batch_id=batch_id)
+def validate(batch_id: str, name: str | None = None) -> None:
+    _send(_message("batch.validate", batch_id, name=name), batch_id=batch_id)
 
 
-def segment(segment_id: int, epoch: int, batch_id: str, number: int) -> None:
-    """Send a segment to a worker. Flower shows `batch_id` and the segment's `number` in it."""
+def segment(segment_id: int, epoch: int, batch_id: str, number: int, name: str) -> None:
+    """Send a segment to a worker. Flower shows id and name of its batch, and the segment's `number` in it, from 1."""
     message = _message("batch.segment", segment_id, epoch)
-    message.set(argsrepr=f"({batch_id}, segment {number}, epoch {epoch})")
+    message.set(argsrepr=f"({batch_id}, {quoted(name)}, segment {number + 1}, epoch {epoch})")
     _send(message, batch_id=batch_id, segment_id=segment_id)
 
 
@@ -42,14 +49,15 @@ def deliver(delivery_id: str, attempts: int) -> None:
     _send(_message("webhook.deliver", delivery_id, attempts), delivery_id=delivery_id)
 
 
-def finish(batch_id: str, steps: Iterable[str]) -> None:
+def finish(batch_id: str, steps: Iterable[str], name: str | None = None) -> None:
     """Send the finishing of a batch as one chain: the merge, each post-processing step, the end."""
-    links = [_message(f"post.{step}", batch_id, position) for position, step in enumerate(steps)]
-    _send(chain(_message("batch.merge", batch_id), *links, _message("batch.finish", batch_id)), batch_id=batch_id)
+    links = [_message(f"post.{step}", batch_id, position, name=name) for position, step in enumerate(steps)]
+    first, last = (_message(f"batch.{task}", batch_id, name=name) for task in ("merge", "finish"))
+    _send(chain(first, *links, last), batch_id=batch_id)
 
 
-def validate_job(job_id: str) -> None:
-    _send(_message("job.validate", job_id), job_id=job_id)
+def validate_job(job_id: str, name: str | None = None) -> None:
+    _send(_message("job.validate", job_id, name=name), job_id=job_id)
 
 
 def advance_job(job_id: str, countdown: float = 0.0) -> None:

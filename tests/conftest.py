@@ -223,7 +223,7 @@ def broker() -> Iterator[str]:
 def validate_messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of the batches that were sent to a worker for validation. No message leaves the test."""
     batch_ids: list[str] = []
-    monkeypatch.setattr(messages, "validate", batch_ids.append)
+    monkeypatch.setattr(messages, "validate", lambda batch_id, _name=None: batch_ids.append(batch_id))
     return batch_ids
 
 

@@ -170,7 +170,9 @@ def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
     Raises:
         ConflictError: the key was used for something else.
     """
-    created = idempotency.once(key, BATCHES, draft, submission.submit, lambda batch: messages.validate(batch.id))
+    created = idempotency.once(
+        key, BATCHES, draft, submission.submit, lambda batch: messages.validate(batch.id, batch.name)
+    )
     if created.draft is None:
         return Created(created.record, None, repeated=True)
     forecast = submission.estimate_completion(current_context(), created.record, created.draft.outlook)

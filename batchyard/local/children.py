@@ -41,10 +41,11 @@ def of(settings: Settings, folder: DataFolder, host: str, numbers: Mapping[str, 
         children["ray"] = make("ray", programs.ray(folder.ray, numbers["ray"]), grace=1.0)
         children["ray"].environment = {**environment, "RAY_START_HOOK": programs.RAY_START_HOOK}
         children["ray"].ready = partial(programs.accepts, folder.ray / "session_latest/sockets/raylet")
-    # Node names differ between local stacks, which may share a broker.
-    children["worker"] = make("worker", services.worker(settings, folder.name), grace=9.0)
+    # Stacks that share a broker need different names of nodes.
+    suffix = f"-{folder.name}" if "redis_url" in explicit else ""
+    children["worker"] = make("worker", services.worker(settings, f"worker{suffix}"), grace=9.0)
     for name, command in (("housekeeper", services.housekeeper), ("webhooks", services.webhooks)):
-        children[name] = make(name, command(settings, f"{name}-{folder.name}"), grace=9.0)
+        children[name] = make(name, command(settings, f"{name}{suffix}"), grace=9.0)
         children[name].end_signal = signal.SIGQUIT  # its tasks end, but within seconds
     for name in ("worker", "housekeeper", "webhooks"):
         children[name].orphan_signal = signal.SIGKILL  # Celery would wait for a broker that is gone

@@ -40,24 +40,32 @@ _THREADS = ["env", *_HEAPS, *_CELERY, "worker", "--pool=threads"]
 _WORKER = ["--prefetch-multiplier=1", "--without-gossip", "--without-mingle"]
 
 
-def worker(settings: Settings, node: str = "worker") -> list[str]:
-    """The worker that runs segments, as the Celery node `<node>@<host>`: threads of one process, which joins Ray."""
+def worker(settings: Settings, node: str = "worker-%h") -> list[str]:
+    """The worker that runs segments, as the Celery node `node`: threads of one process, which joins Ray."""
     concurrency = queues.segment_threads(settings.max_segments)
-    options = [f"--hostname={node}@%h", f"--concurrency={concurrency}", f"--queues={queues.BATCHES}"]
+    options = [_node(node, settings), f"--concurrency={concurrency}", f"--queues={queues.BATCHES}"]
     return [*_THREADS, *options, *_WORKER, _log_level(settings)]
 
 
-def housekeeper(settings: Settings, node: str = "housekeeper") -> list[str]:
-    """The worker that validates and finishes batches and keeps house, as the Celery node `<node>@<host>`. No Ray."""
+def housekeeper(settings: Settings, node: str = "housekeeper-%h") -> list[str]:
+    """The worker that validates and finishes batches and keeps house, as the Celery node `node`. It needs no Ray."""
     concurrency = queues.housekeeper_processes(settings.max_segments)
-    options = [f"--hostname={node}@%h", f"--concurrency={concurrency}", f"--queues={','.join(queues.HOUSEKEEPER)}"]
+    options = [
+        f"--hostname={node}@{settings.name}",
+        f"--concurrency={concurrency}",
+        f"--queues={','.join(queues.HOUSEKEEPER)}",
+    ]
     return [*_CELERY, "worker", *options, *_WORKER, _log_level(settings)]
 
 
-def webhooks(settings: Settings, node: str = "webhooks") -> list[str]:
-    """The worker that delivers to webhooks and advances jobs, as the Celery node `<node>@<host>`. It needs no Ray."""
+def webhooks(settings: Settings, node: str = "webhooks-%h") -> list[str]:
+    """The worker that delivers to webhooks and advances jobs, as the Celery node `node`. It needs no Ray."""
     concurrency = queues.WEBHOOK_THREADS + queues.JOB_THREADS
-    options = [f"--hostname={node}@%h", f"--concurrency={concurrency}", f"--queues={','.join(queues.WAITING)}"]
+    options = [
+        f"--hostname={node}@{settings.name}",
+        f"--concurrency={concurrency}",
+        f"--queues={','.join(queues.WAITING)}",
+    ]
     return [*_THREADS, *options, *_WORKER, _log_level(settings)]
 
 
@@ -85,6 +93,11 @@ def web(host: str, port: int) -> list[str]:
         "--no-control-socket",
     ]
     return [sys.executable, "-m", "gunicorn", *options, "webapp:create_app()"]
+
+
+def _node(name: str, settings: Settings) -> str:
+    """Return the option for a node's name in the deployment. Celery replaces %h by the host's name."""
+    return f"--hostname={name}@{settings.name}"
 
 
 def _log_level(settings: Settings) -> str:

@@ -44,11 +44,13 @@ def start_ready(context: AppContext) -> None:
         batches.end_running(session)
         ready = batches.claim_finishable(session, context.settings.queue_seconds)
         ending = [session.get_one(Batch, batch_id) for batch_id in ready]
+        names = batches.titles(session, ready)
     for batch in ending:
         # The client wants no more work on a cancelled batch.
         entries = [] if batch.outcome == "cancelled" else batch.post_process
         known = registry.STEPS.names()
-        messages.finish(batch.id, [entry["step"] if entry["step"] in known else UNINSTALLED for entry in entries])
+        steps = [entry["step"] if entry["step"] in known else UNINSTALLED for entry in entries]
+        messages.finish(batch.id, steps, names[batch.id])
         log.info("finishing", extra={"batch_id": batch.id, "outcome": batch.outcome})
 
 

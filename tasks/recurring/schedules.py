@@ -212,5 +212,5 @@ def _announce(context: AppContext, run: ScheduleRun, outcome: _Outcome) -> None:
     if isinstance(outcome.created, Job):
         job_submission.send(outcome.created)
     elif outcome.created is not None:
-        messages.validate(outcome.created.id)
+        messages.validate(outcome.created.id, outcome.created.name)
         submission.estimate_completion(context, outcome.created, outcome.outlook)

@@ -13,7 +13,7 @@ from batchyard import queues
 from batchyard.errors import UnavailableError
 from batchyard.models import ModelSpec
 from inference.engines.registry import capabilities
-from store import holds, projects, segments, speeds
+from store import batches, holds, projects, segments, speeds
 from store.segments import PendingSegment
 from tasks import derived, messages
 from tasks.context import AppContext
@@ -48,9 +48,10 @@ def run(context: AppContext) -> None:
             (entry, segments.dispatch(session, entry.segment_id, seconds))
             for entry in _select(context, session, demands)
         ]
+        names = batches.titles(session, {entry.batch_id for entry, _ in admitted})
     for entry, epoch in admitted:
         if epoch is not None:
-            messages.segment(entry.segment_id, epoch, entry.batch_id, entry.number)
+            messages.segment(entry.segment_id, epoch, entry.batch_id, entry.number, names[entry.batch_id])
             ids = {"batch_id": entry.batch_id, "segment_id": entry.segment_id, "epoch": epoch}
             log.info("dispatched", extra=ids)
 

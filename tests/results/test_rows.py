@@ -29,7 +29,7 @@ TEXTS = ["one", 'two "quoted" häuser', "three", "four\nlines", "five", "six"]
 
 @pytest.fixture(autouse=True)
 def _unsent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "finish", lambda _batch_id, _steps: None)
+    monkeypatch.setattr(messages, "finish", lambda *_: None)
 
 
 def end(context: AppContext, batch: Batch) -> Batch:

@@ -42,6 +42,21 @@ class Keys:
         self.keys.discard(key)
 
 
+def test_flower_shows_the_id_and_the_name_of_what_a_message_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str | None] = []
+    monkeypatch.setattr(Signature, "apply_async", lambda message, **_: shown.append(message.options.get("argsrepr")))
+    messages.validate("batch_1", "the nightly\nrun")
+    messages.segment(7, 2, "batch_1", 0, "the nightly run")
+    messages.validate_job("job_1", "a debate")
+    messages.validate_job("job_2")
+    assert shown == [
+        "(batch_1, 'the nightly\\nrun')",
+        "(batch_1, 'the nightly run', segment 1, epoch 2)",
+        "(job_1, 'a debate')",
+        None,
+    ]
+
+
 def test_a_job_is_woken_once_until_its_message_has_come(sent: list[Any]) -> None:
     client: Any = Keys()
     for _ in range(3):

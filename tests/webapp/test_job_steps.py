@@ -28,7 +28,7 @@ STEPS = [{"step": "parquet"}, {"step": "score", "method": "numeric"}]
 
 @pytest.fixture
 def jobs(database_url: str, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EndedJobs:
-    monkeypatch.setattr(messages, "validate_job", lambda job_id: None)
+    monkeypatch.setattr(messages, "validate_job", lambda *_: None)
     recipes = write_recipes(tmp_path)
     context = context_in(tmp_path, database_url=database_url, redis_url=broker, recipes=str(recipes))
     return EndedJobs(context, client_of(context))

@@ -17,7 +17,7 @@ from tests.support.webapps import client_of, context_in
 
 @pytest.fixture
 def context(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
-    monkeypatch.setattr(messages, "validate_job", lambda job_id: None)
+    monkeypatch.setattr(messages, "validate_job", lambda *_: None)
     return context_in(tmp_path, redis_url=broker)
 
 

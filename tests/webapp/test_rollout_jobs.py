@@ -17,7 +17,7 @@ GRADER = {"type": "string_check", "operation": "eq", "input": "{{sample.output_t
 
 @pytest.fixture
 def client(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
-    monkeypatch.setattr(messages, "validate_job", lambda job_id: None)
+    monkeypatch.setattr(messages, "validate_job", lambda *_: None)
     return client_of(context_in(tmp_path, redis_url=broker))
 
 

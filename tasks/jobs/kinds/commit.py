@@ -83,7 +83,7 @@ def commit(
             if done:
                 lease.release(session, attempts=0, attempt_error=None)
     for child in new:
-        messages.validate_job(child.id)
+        messages.validate_job(child.id, child.name or child.child_key)
         log.info("child started", extra={"job_id": child.id, "parent_id": job.id, "key": child.child_key})
     if not changed:
         counters = {"taken": taken} if taken else {}

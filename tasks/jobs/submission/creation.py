@@ -141,7 +141,7 @@ def create(context: AppContext, project_id: str, request: JobRequest) -> Job:
 def send(job: Job) -> None:
     """Send a new job to a worker, unless it waits for others."""
     if job.status == "validating":
-        messages.validate_job(job.id)
+        messages.validate_job(job.id, job.name or job.recipe)
 
 
 def job_warnings(context: AppContext, job: Job) -> list[tuple[str, str]]:

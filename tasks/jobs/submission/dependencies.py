@@ -97,4 +97,4 @@ def _begin(context: AppContext, job: Job) -> None:
     with context.database.write() as session:
         released = dependencies.release(session, job, **values)
     if released:
-        messages.validate_job(job.id)
+        messages.validate_job(job.id, job.name or job.recipe)

@@ -20,14 +20,16 @@ MODULE = [sys.executable, "-m", "batchyard.local.services"]
 
 
 def test_one_process_runs_all_segments_that_the_settings_allow_draining_ones_included() -> None:
-    argv = services.worker(settings.load(max_segments=5, log_level="debug"))
+    argv = services.worker(settings.load(max_segments=5, log_level="debug", name="north"))
     assert {"--pool=threads", f"--concurrency={queues.segment_threads(5)}"} <= set(argv)
-    assert {"--queues=batch_job_queue", "--loglevel=DEBUG", "--hostname=worker@%h", "--without-gossip"} <= set(argv)
+    assert {"--queues=batch_job_queue", "--loglevel=DEBUG", "--hostname=worker-%h@north", "--without-gossip"} <= set(
+        argv
+    )
 
 
 def test_what_is_done_for_batches_beside_their_segments_has_processes_of_its_own() -> None:
     argv = services.housekeeper(settings.load(max_segments=5))
-    assert {"--concurrency=5", "--queues=post,housekeeping", "--hostname=housekeeper@%h"} <= set(argv)
+    assert {"--concurrency=5", "--queues=post,housekeeping", "--hostname=housekeeper-%h@batchyard"} <= set(argv)
     assert "--pool=threads" not in argv
 
 

@@ -106,22 +106,28 @@ def test_flower_wants_a_password(private_stack: RunningStack) -> None:
     assert caught.value.code == 401
 
 
-def test_flower_shows_each_task_of_a_batch_by_name_with_its_batch_and_not_what_beat_rings(
+def test_flower_shows_each_task_of_a_batch_with_the_batchs_name_and_workers_of_the_deployments_name(
     private_stack: RunningStack,
 ) -> None:
-    batch = private_stack.wait(private_stack.submit([a_chat("id", "x")]))
+    batch = private_stack.wait(private_stack.submit([a_chat("id", "x")], metadata={"name": "the nightly run"}))
     flower = json.loads((private_stack.data / "run" / "stack.json").read_text())["flower"]
     user, password = (private_stack.data / "flower.auth").read_text().strip().split(":")
 
-    def shown() -> dict[str, str]:
+    def shown() -> dict[str, tuple[str, str]]:
         tasks = httpx.get(f"{flower}/api/tasks", auth=(user, password), timeout=10).json().values()
-        return {task["name"]: task["args"] or "" for task in tasks}
+        return {task["name"]: ((task["args"] or "").strip('"'), task["worker"]) for task in tasks}
 
-    names = {"batch.validate", "batch.segment", "batch.merge", "batch.finish"}
-    eventually(lambda: names <= shown().keys(), "the tasks of the batch are in Flower", 30)
-    assert shown().keys() == names
-    assert [args for args in shown().values() if batch.id not in args] == []
-    assert re.fullmatch(rf"\({batch.id}, segment 0, epoch 1\)", shown()["batch.segment"].strip("'\""))
+    known = f"({batch.id}, 'the nightly run'"
+    expected = {
+        "batch.validate": (f"{known})", "housekeeper@batchyard"),
+        "batch.segment": (f"{known}, segment 1, epoch 1)", "worker@batchyard"),
+        "batch.merge": (f"{known})", "housekeeper@batchyard"),
+        "batch.finish": (f"{known})", "housekeeper@batchyard"),
+    }
+    eventually(lambda: expected.keys() <= shown().keys(), "the tasks of the batch are in Flower", 30)
+    assert shown() == expected, "and beat's tasks are not there"
+    workers = httpx.get(f"{flower}/api/workers?refresh=1", auth=(user, password), timeout=10).json()
+    assert workers.keys() == {f"{name}@batchyard" for name in ("worker", "housekeeper", "webhooks")}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show what a process has mapped")

@@ -38,7 +38,7 @@ STATES = {0: "completed", 1: "failed", 2: "completed", 3: "stuck", 4: "failed"}
 
 @pytest.fixture
 def context(database_url: str, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
-    monkeypatch.setattr(messages, "validate_job", lambda job_id: None)
+    monkeypatch.setattr(messages, "validate_job", lambda *_: None)
     recipes = write_recipes(tmp_path)
     return context_in(tmp_path, database_url=database_url, redis_url=broker, recipes=str(recipes))
 
