@@ -78,7 +78,7 @@ def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bo
             requests.append(request)
     asked = parts(endpoint, (raw for _, raw in lines))
     first_line = next((raw for _, raw in lines if asked), b"")
-    return Preview(requests, len(lines), whole, report.errors, asked, first_line, sum(len(raw) + 1 for _, raw in lines))
+    return Preview(requests, len(lines), whole, report.errors, asked, first_line, sum(len(raw) for _, raw in lines))
 
 
 def of_prompts(

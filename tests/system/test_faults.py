@@ -227,6 +227,7 @@ def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty
             process.wait()
 
 
+@pytest.mark.local
 def test_a_request_that_kills_its_engine_is_answered_with_an_error_and_all_others_for_real(
     faulty: RunningStack,
 ) -> None:
@@ -239,6 +240,7 @@ def test_a_request_that_kills_its_engine_is_answered_with_an_error_and_all_other
     assert batch.request_counts.to_dict() == {"total": 40, "completed": 39, "failed": 1}
 
 
+@pytest.mark.local
 def test_requests_that_take_too_long_are_error_lines(faulty: RunningStack) -> None:
     batch = faulty.wait(faulty.submit(requests(5, model="hanging")))
     assert_every_line_once(faulty, batch, 5)
@@ -246,6 +248,7 @@ def test_requests_that_take_too_long_are_error_lines(faulty: RunningStack) -> No
     assert batch.output_file_id is None
 
 
+@pytest.mark.local
 def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives_error_lines_with_its_reason(
     faulty: RunningStack,
 ) -> None:
@@ -270,6 +273,7 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
     assert faulty.wait(faulty.client.batches.cancel(long.id)).status == "cancelled"
 
 
+@pytest.mark.local
 def test_a_stack_that_is_killed_whole_goes_on_where_it_was_and_a_command_takes_its_rollout_up(
     faulty: RunningStack, tmp_path: Path
 ) -> None:

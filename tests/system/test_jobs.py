@@ -416,6 +416,7 @@ def test_a_retried_job_asks_for_the_failed_items_alone_and_the_same_as_before(jo
     assert "none of its 2 items is failed" in nothing.json()["error"]["message"]
 
 
+@pytest.mark.local
 def test_a_dry_run_has_an_eta_once_its_model_was_measured(jobs: Jobs) -> None:
     jobs.ended(jobs.create(rows(20)))
     rollout = {"recipe": "rollout", "options": {"model": "echo", "n": 2, "reward": "exact", "ground_truth": "answer"}}

@@ -6,10 +6,9 @@ time as what follows from it. So whoever writes both in one transaction can buil
 
 from __future__ import annotations
 
-import json
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -20,8 +19,9 @@ from batchyard.recipes.program import Chosen, Program, RecipeError, Request, Wan
 from recipes.answers import answer_of
 from store.formats.job_chunks import LIVE, RECIPE, WAITING
 from tasks.jobs.intake.requests import PreparedRequest
+from tasks.jobs.running.open_requests import OpenRequests
 from tasks.jobs.running.programs import Outcome, Programs, recorded_outcome
-from tasks.jobs.running.records import NO_RECORDS, Change, Life, RecordedOutcome, Records, Uncommitted
+from tasks.jobs.running.records import NO_RECORDS, Life, Records, Uncommitted
 from tasks.jobs.running.turns import Turns, outlook
 
 Call: TypeAlias = Score | Check
@@ -61,9 +61,7 @@ class LiveItems:
     """The live items of one job.
 
     Attributes:
-        buffers: requests that stand in no segment yet, by stage and model.
-        out: position and index of each request that has no answer yet, by stage and line.
-        unanswered, answered: number of requests out, and of answers taken, by model.
+        requests: those that have no answer yet.
         waiting: what items wait for that nobody has replied to, by position.
         uncommitted: what the records have to take up, see `clear_committed`.
         turns: how far items have gone, for the outlook.
@@ -87,10 +85,7 @@ class LiveItems:
         self._inline = inline
         self._reuse = reuse
         self._items: dict[int, _LiveItem] = {}
-        self.buffers: dict[tuple[str, str], deque[PreparedRequest]] = defaultdict(deque)
-        self.out: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
-        self.unanswered: dict[str, int] = defaultdict(int)
-        self.answered: dict[str, int] = defaultdict(int)
+        self.requests = OpenRequests()
         self._calls: list[PendingCall] = []
         self._judging = 0
         self.waiting: dict[int, Wait] = {}
@@ -136,13 +131,13 @@ class LiveItems:
             self._note_life(position, item, restarts, started_at)
         self._start(position, item, size, started_at, records)
         if waited and position not in self.waiting:
-            self._move(position, item, LIVE, 0, {}, started_at)
+            self.uncommitted.move(position, item, LIVE, 0, {}, started_at)
 
     def put_back(self, position: int, item: Item, size: int, state: str) -> None:
         """Begin the next life, that of `item`, of an item that has ended in this state. Raises as `begin`."""
         started_at = time.time()
         self.uncommitted.reopened[state] += 1
-        self._move(position, item, LIVE, 0, {}, started_at)
+        self.uncommitted.move(position, item, LIVE, 0, {}, started_at)
         self._note_life(position, item, 0, started_at)
         self._start(position, item, size, started_at, NO_RECORDS)
 
@@ -163,26 +158,20 @@ class LiveItems:
         self.bytes += live.bytes
         self._continue(live, records)
 
-    def issue(self, requests: list[PreparedRequest], first_line: int) -> None:
-        """Note that these requests stand in a segment, with lines from `first_line` on."""
-        for line, request in enumerate(requests, first_line):
-            self._note_out(request.stage, line, request.position, request.sample, request.model)
-
     def answer(self, stage: str, line: int, output_line: str, seconds: float | None) -> None:
         """Take the answer of a request. One that is not out is ignored: it was taken before.
 
         Raises:
             NotDeterministic: as `begin`.
         """
-        place = self.out[stage].pop(line, None)
+        place = self.requests.take(stage, line)
         if place is None:
             return
         position, index = place
         live = self._items[position]
         request = live.program.wants[index]
         assert isinstance(request, Request)
-        self.unanswered[request.model] -= 1
-        self.answered[request.model] += 1
+        self.requests.note_answer(request.model)
         answer = answer_of(output_line, seconds, request)
         if self._ask_again(live, index, request, answer):
             return
@@ -209,7 +198,7 @@ class LiveItems:
         self._grow(live, -WAITING_BYTES)
         self._note(live, 0, reply)
         self._set_outcome(live, 0, reply)
-        self._move(position, live.program.item, LIVE, turn, {}, live.started_at)
+        self.uncommitted.move(position, live.program.item, LIVE, turn, {}, live.started_at)
         self._continue(live)
 
     def take_calls(self) -> list[PendingCall]:
@@ -222,21 +211,14 @@ class LiveItems:
         """Forget what the records have taken up."""
         self.uncommitted = Uncommitted()
 
-    def pending(self) -> int:
-        """Return the requests that stand in no segment yet."""
-        return sum(map(len, self.buffers.values()))
-
     def outlook(self, unbegun: int) -> dict[str, Any]:
         """Return what the job's record keeps for its forecast, with `unbegun` items that have not begun."""
         live = Counter(item.program.turn for item in self._items.values())
-        pending: Counter[str] = Counter()
-        for (_, model), buffer in self.buffers.items():
-            pending[model] += len(buffer)
-        return outlook(self.turns, sorted(live.items()), pending, unbegun)
+        return outlook(self.turns, sorted(live.items()), self.requests.pending(), unbegun)
 
     def waits(self) -> bool:
         """True if an item waits for an answer or a judgement."""
-        return any(self.out.values()) or self._judging > 0 or bool(self._calls)
+        return any(self.requests.out.values()) or self._judging > 0 or bool(self._calls)
 
     def _continue(self, live: _LiveItem, records: Records = NO_RECORDS) -> None:
         """Send each complete turn, and go on until the item waits or ends."""
@@ -287,7 +269,7 @@ class LiveItems:
         if issued is not None:
             live.retries[index] = issued.retry
             if issued.answer is None:
-                self._note_out(request.stage, issued.line, live.position, index, request.model)
+                self.requests.note_out(request.stage, issued.line, live.position, index, request.model)
                 return
             answer = answer_of(*issued.answer, request)
             if not self._ask_again(live, index, request, answer):
@@ -302,7 +284,7 @@ class LiveItems:
             self._note(live, index, reused, "reused")
             self._set_outcome(live, index, reused)
         else:
-            self.buffers[request.stage, request.model].append(prepared)
+            self.requests.add(prepared)
 
     def _ask_again(self, live: _LiveItem, index: int, request: Request, answer: Answer) -> bool:
         """Buffer a request that failed for now once more. Return False if it may not be."""
@@ -312,7 +294,7 @@ class LiveItems:
         prepared = self.programs.prepare(live.program.item, live.position, request, live.retries[index])
         if isinstance(prepared, Answer):
             return False
-        self.buffers[request.stage, request.model].append(prepared)
+        self.requests.add(prepared)
         return True
 
     def _call(self, live: _LiveItem, index: int, call: Call, records: Records) -> None:
@@ -336,7 +318,7 @@ class LiveItems:
         self._grow(live, WAITING_BYTES)
         program = live.program
         if records.waits(live.position) != program.turn:
-            self._move(live.position, program.item, WAITING, program.turn, wait.data, live.started_at)
+            self.uncommitted.move(live.position, program.item, WAITING, program.turn, wait.data, live.started_at)
 
     def _look_at_peer(self, live: _LiveItem, records: Records) -> None:
         program = live.program
@@ -347,21 +329,13 @@ class LiveItems:
             self._note(live, 0, outcome)
         self._set_outcome(live, 0, outcome)
 
-    def _note_out(self, stage: str, line: int, position: int, index: int, model: str) -> None:
-        self.out[stage][line] = (position, index)
-        self.unanswered[model] += 1
-
     def _note(self, live: _LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
-        program = live.program
-        value = orjson.dumps(outcome, default=str)
-        kind = kind or _KINDS[type(outcome)]
-        self.uncommitted.outcomes.append(
-            RecordedOutcome(live.position, program.item.life, program.turn, index, kind, value)
-        )
+        program, value = live.program, orjson.dumps(outcome, default=str)
+        self.uncommitted.note(live.position, program.item, program.turn, index, kind or _KINDS[type(outcome)], value)
 
     def _note_life(self, position: int, item: Item, restarts: int, at: float) -> None:
         values = {"recipe_sha256": self.programs.recipe_sha256, "hint": item.hint, "restarts": restarts, "at": at}
-        self.uncommitted.outcomes.append(RecordedOutcome(position, item.life, 0, 0, RECIPE, orjson.dumps(values)))
+        self.uncommitted.note(position, item, 0, 0, RECIPE, orjson.dumps(values))
 
     def _grow(self, live: _LiveItem, size: int) -> None:
         live.bytes += size
@@ -388,27 +362,13 @@ class LiveItems:
         if result.state == "completed" and result.text is not None:
             self._accepted.append((live.position, result.text))
         error_json = None if result.error is None else orjson.dumps(result.error, default=str)
-        self._record(live.position, program.item, result.state, program.turn, value, error_json, live.started_at)
+        self.uncommitted.end(
+            live.position, program.item, result.state, program.turn, value, error_json, live.started_at
+        )
 
     def _fail(self, position: int, item: Item, turn: int, started_at: float, error: RecipeError) -> None:
         details = orjson.dumps({"code": error.code, "message": error.message})
-        self._record(position, item, "failed", turn, b'{"text":null}', details, started_at)
-
-    def _record(
-        self, position: int, item: Item, state: str, turns: int, result: bytes, error: bytes | None, started_at: float
-    ) -> None:
-        number, custom_id = item.number, item.custom_id
-        ended = Change(position, number, custom_id, state, item.life, turns, result, error, started_at, time.time())
-        self.uncommitted.ended.append(ended)
-
-    def _move(
-        self, position: int, item: Item, state: str, turns: int, values: Mapping[str, Any], started_at: float
-    ) -> None:
-        result = json.dumps(values, ensure_ascii=False).encode()
-        number, custom_id = item.number, item.custom_id
-        self.uncommitted.moved.append(
-            Change(position, number, custom_id, state, item.life, turns, result, None, started_at, None)
-        )
+        self.uncommitted.end(position, item, "failed", turn, b'{"text":null}', details, started_at)
 
     def _drop(self, live: _LiveItem) -> None:
         del self._items[live.position]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+
+from batchyard.recipes import Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +123,23 @@ class Uncommitted:
     counters: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     reused: int = 0
     restarted: int = 0
+
+    def note(self, position: int, item: Item, turn: int, index: int, kind: str, value: bytes) -> None:
+        """Note an outcome that no batch keeps. `value` is JSON."""
+        self.outcomes.append(RecordedOutcome(position, item.life, turn, index, kind, value))
+
+    def move(
+        self, position: int, item: Item, state: str, turns: int, values: Mapping[str, Any], started_at: float
+    ) -> None:
+        """Note that an item is in a state that is not its end."""
+        result = json.dumps(values, ensure_ascii=False).encode()
+        self.moved.append(
+            Change(position, item.number, item.custom_id, state, item.life, turns, result, None, started_at, None)
+        )
+
+    def end(
+        self, position: int, item: Item, state: str, turns: int, result: bytes, error: bytes | None, started_at: float
+    ) -> None:
+        """Note the end of an item. `result` and `error` are JSON."""
+        number, custom_id, at = item.number, item.custom_id, time.time()
+        self.ended.append(Change(position, number, custom_id, state, item.life, turns, result, error, started_at, at))

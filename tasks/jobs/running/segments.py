@@ -13,7 +13,7 @@ from store.formats import asks
 from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, request_class
 from store.jobs.stages import PlannedJobSegment
 from tasks.jobs.intake.requests import PreparedRequest
-from tasks.jobs.running.live import LiveItems
+from tasks.jobs.running.open_requests import OpenRequests
 
 LEAD_SECONDS = 2.0
 """From an answer that makes room to the next segment's first request in the engine it takes a second or more."""
@@ -65,79 +65,81 @@ class SegmentCutter:
             if model in self._sizes  # else it is served no more
         )
 
-    def cuts(self, items: LiveItems, lines: dict[str, int], now: float) -> list[Cut]:
+    def cuts(self, requests: OpenRequests, lines: dict[str, int], now: float) -> list[Cut]:
         """Cut segments from the buffers. `lines`, each stage's next line, moves on.
 
         Args:
             now: time.monotonic().
         """
         cuts = []
-        for model in sorted({model for (_, model), buffer in items.buffers.items() if buffer}):
-            if not self._is_starving(items, model) or now - self._cut_at.get(model, -math.inf) < self._pause:
+        for model in sorted({model for (_, model), buffer in requests.buffers.items() if buffer}):
+            if not self._is_starving(requests, model) or now - self._cut_at.get(model, -math.inf) < self._pause:
                 continue
-            self._measure(items, model, now)
-            unanswered = items.unanswered[model]
+            self._measure(requests, model, now)
+            unanswered = requests.unanswered[model]
             most = math.inf if self._one_stage else self._fills[model] + self._ahead(model)
             for stage in reversed(self._stages):
-                buffer = items.buffers.get((stage, model))
+                buffer = requests.buffers.get((stage, model))
                 while buffer and unanswered < most:
-                    cut = self._take(items, stage, model, lines, most - unanswered)
+                    cut = self._take(requests, stage, model, lines, most - unanswered)
                     unanswered += len(cut.requests)
                     cuts.append(cut)
         return cuts
 
-    def all(self, items: LiveItems, lines: dict[str, int]) -> list[Cut]:
+    def all(self, requests: OpenRequests, lines: dict[str, int]) -> list[Cut]:
         """Take all requests of the earliest stage that has any: the way without streaming."""
         for stage in self._stages:
-            models = sorted(model for (name, model), buffer in items.buffers.items() if name == stage and buffer)
+            models = sorted(model for (name, model), buffer in requests.buffers.items() if name == stage and buffer)
             if models:
                 cuts = []
                 for model in models:
-                    while items.buffers[stage, model]:
-                        cuts.append(self._take(items, stage, model, lines))
+                    while requests.buffers[stage, model]:
+                        cuts.append(self._take(requests, stage, model, lines))
                 return cuts
         return []
 
-    def starving(self, items: LiveItems) -> list[str]:
+    def starving(self, requests: OpenRequests) -> list[str]:
         """Return models with less than half of what they hold out, though requests wait."""
-        models = {model for (_, model), buffer in items.buffers.items() if buffer}
-        return [model for model in models if items.unanswered[model] < self._fills.get(model, 0) / 2]
+        models = {model for (_, model), buffer in requests.buffers.items() if buffer}
+        return [model for model in models if requests.unanswered[model] < self._fills.get(model, 0) / 2]
 
-    def next_in(self, items: LiveItems, now: float) -> float | None:
+    def next_in(self, requests: OpenRequests, now: float) -> float | None:
         """Return the seconds after which a starving model may have its next segment; None if none waits for that."""
         waits = [
             self._cut_at[model] + self._pause - now
-            for (_, model), buffer in items.buffers.items()
-            if buffer and model in self._cut_at and self._is_starving(items, model)
+            for (_, model), buffer in requests.buffers.items()
+            if buffer and model in self._cut_at and self._is_starving(requests, model)
         ]
         return max(0.0, min(waits)) if waits else None
 
-    def _is_starving(self, items: LiveItems, model: str) -> bool:
-        return self._one_stage or items.unanswered[model] < self._fills[model] + self._ahead(model) // 2
+    def _is_starving(self, requests: OpenRequests, model: str) -> bool:
+        return self._one_stage or requests.unanswered[model] < self._fills[model] + self._ahead(model) // 2
 
     def _ahead(self, model: str) -> int:
         """Return the requests that may wait in segments for a place in an engine."""
         return max(self._fills[model] // 4, math.ceil(LEAD_SECONDS * self._speeds.get(model, 0.0)), 2)
 
-    def _measure(self, items: LiveItems, model: str, now: float) -> None:
+    def _measure(self, requests: OpenRequests, model: str, now: float) -> None:
         if model in self._cut_at:
-            answered = items.answered[model] - self._answered[model]
+            answered = requests.answered[model] - self._answered[model]
             self._speeds[model] = answered / max(self._pause, now - self._cut_at[model])
-        self._cut_at[model], self._answered[model] = now, items.answered[model]
+        self._cut_at[model], self._answered[model] = now, requests.answered[model]
 
-    def _take(self, items: LiveItems, stage: str, model: str, lines: dict[str, int], most: float = math.inf) -> Cut:
-        buffer, size = items.buffers[stage, model], self._sizes[model]
-        requests: list[PreparedRequest] = []
+    def _take(
+        self, requests: OpenRequests, stage: str, model: str, lines: dict[str, int], most: float = math.inf
+    ) -> Cut:
+        buffer, size = requests.buffers[stage, model], self._sizes[model]
+        chosen: list[PreparedRequest] = []
         taken = 0
         number = min(size.requests, most)
-        while buffer and len(requests) < number and taken < size.bytes:
-            requests.append(buffer.popleft())
-            taken += len(requests[-1].body)
+        while buffer and len(chosen) < number and taken < size.bytes:
+            chosen.append(buffer.popleft())
+            taken += len(chosen[-1].body)
         # Requests with a common prefix stand together, and those with one fingerprint, of which one runs.
-        requests.sort(key=lambda request: (request.order_key, request.fingerprint or b"", request.position))
+        chosen.sort(key=lambda request: (request.order_key, request.fingerprint or b"", request.position))
         first_line = lines.get(stage, 1)
-        lines[stage] = first_line + len(requests)
-        return Cut(stage, model, first_line, requests)
+        lines[stage] = first_line + len(chosen)
+        return Cut(stage, model, first_line, chosen)
 
 
 def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[PlannedJobSegment]:

@@ -73,9 +73,9 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
     _judge(context, live, jobs)
     items, new = live.items, live.items.uncommitted
     if live.options.streaming:
-        cuts = live.cutter.cuts(items, live.lines, started_at)
+        cuts = live.cutter.cuts(items.requests, live.lines, started_at)
     else:
-        cuts = [] if items.waits() else live.cutter.all(items, live.lines)
+        cuts = [] if items.waits() else live.cutter.all(items.requests, live.lines)
     done = live.admitted == job.total and not len(items)
     live.notices.add(items)
     changed = bool(cuts or new.ended or new.moved or new.outcomes or done or live.admitted != job.admitted)
@@ -83,9 +83,9 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
         done = commit(context, lease, live, cuts, done=done)
         progress.count_items(context, job.recipe, Counter(ended.state for ended in new.ended), new.counters)
         for cut in cuts:
-            items.issue(cut.requests, cut.first_line)
+            items.requests.issue(cut.requests, cut.first_line)
         items.clear_committed()
-    live.starving = live.cutter.starving(items)
+    live.starving = live.cutter.starving(items.requests)
     if cuts:
         dispatch.run(context)
     if changed:
@@ -104,10 +104,10 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
 def _wake_again(context: AppContext, lease: Lease, live: LiveJob) -> None:
     """Have the next tick made in time, if no answer wakes the job before."""
     items, job_id = live.items, live.job.id
-    if live.verdicts or (not live.options.streaming and items.pending() and not items.waits()):
+    if live.verdicts or (not live.options.streaming and items.requests.pending().total() and not items.waits()):
         messages.wake_job(context.redis, job_id, TICK_SECONDS)
         return
-    wait = live.cutter.next_in(items, time.monotonic())
+    wait = live.cutter.next_in(items.requests, time.monotonic())
     if wait is not None:
         messages.wake_job(context.redis, job_id, max(wait, TICK_SECONDS))
     elif items.waiting and len(items.waiting) == len(items):
@@ -157,7 +157,7 @@ def _admit(context: AppContext, live: LiveJob) -> None:
     def enough() -> bool:
         if not live.options.streaming or not len(items):
             return False
-        return sum(items.unanswered.values()) + items.pending() >= limit or items.bytes >= window
+        return items.requests.total() >= limit or items.bytes >= window
 
     rows = _rows_from(live.reader, live.admitted)
     while not enough() and (row := next(rows, None)) is not None:

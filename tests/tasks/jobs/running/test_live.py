@@ -132,9 +132,9 @@ class Core:
 
     def commit(self, items: LiveItems, admitted: int) -> None:
         self.admitted = admitted
-        for (stage, _), buffer in items.buffers.items():
+        for (stage, _), buffer in items.requests.buffers.items():
             lines = self.requests.setdefault(stage, [])
-            items.issue(list(buffer), len(lines))
+            items.requests.issue(list(buffer), len(lines))
             lines.extend(buffer)
             buffer.clear()
         for judged in items.uncommitted.outcomes:
@@ -219,7 +219,7 @@ def run(draws: random.Random, *, crashes: float, files: Sequence[str] = ("a",)) 
         judge_calls(items)
         if draws.random() < 0.5:
             core.commit(items, admitted)
-        waiting = [(stage, line) for stage, lines in items.out.items() for line in lines]
+        waiting = [(stage, line) for stage, lines in items.requests.out.items() for line in lines]
         answer(core, items, draws.sample(waiting, min(len(waiting), 3)))
         if admitted == 12 and not len(items):
             core.commit(items, admitted)
@@ -247,7 +247,7 @@ def run_gated(draws: random.Random, *, crashes: float) -> Core:
             admitted += 1
         if draws.random() < 0.5:
             core.commit(items, admitted)
-        out = [(stage, line) for stage, lines in items.out.items() for line in lines]
+        out = [(stage, line) for stage, lines in items.requests.out.items() for line in lines]
         answer(core, items, draws.sample(out, min(len(out), 3)))
         kinds = {WAITING: "verdict", "stuck": "requeue"}
         places = {
@@ -287,7 +287,7 @@ def finish_turns(core: Core, items: LiveItems, admitted: int) -> None:
     stages = {stage for stage, requests in core.requests.items() if requests}
     while len(items) > len(items.waiting) and stages == {name for name, asked in core.requests.items() if asked}:
         core.commit(items, admitted)
-        answer(core, items, [(stage, line) for stage, lines in items.out.items() for line in list(lines)])
+        answer(core, items, [(stage, line) for stage, lines in items.requests.out.items() for line in list(lines)])
         judge_calls(items)
         core.commit(items, admitted)
 
@@ -437,8 +437,8 @@ def test_an_item_whose_recorded_requests_the_changed_recipe_does_not_ask_begins_
     assert [request.stage for request in core.requests["review"]] == ["review"]
     resumed = items_of(changed, "b")
     resumed.begin(position, an_item(position), 0, core)
-    assert resumed.uncommitted.restarted == 1 and not any(resumed.out.values())
-    drafts = resumed.buffers["draft", "echo"]
+    assert resumed.uncommitted.restarted == 1 and not any(resumed.requests.out.values())
+    drafts = resumed.requests.buffers["draft", "echo"]
     assert [request.custom_id for request in drafts] == [f"item-{position}#2/draft.1.{n}" for n in range(3)]
     assert {request.ask for request in drafts}.isdisjoint(request.ask for request in core.requests["draft"])
 
@@ -509,7 +509,7 @@ def test_a_request_that_failed_for_now_is_asked_again_with_the_same_body() -> No
     items.begin(0, an_item(0), 0)
     core.commit(items, 1)
     items.answer("draft", 0, output_line(None, 503), None)
-    (again,) = items.buffers["draft", "echo"]
+    (again,) = items.requests.buffers["draft", "echo"]
     assert again.custom_id == "item-0/draft.1.0~1"
     assert (again.body, again.ask) == (core.requests["draft"][0].body, core.requests["draft"][0].ask)
 
@@ -520,7 +520,7 @@ def test_a_request_that_is_refused_is_not_asked_again(status: int) -> None:
     items.begin(0, an_item(0), 0)
     core.commit(items, 1)
     items.answer("draft", 0, output_line(None, status), None)
-    assert items.pending() == 0
+    assert items.requests.pending().total() == 0
 
 
 def test_a_body_that_the_engine_refuses_is_never_issued_and_the_recipe_hears_why() -> None:
@@ -532,7 +532,7 @@ def test_a_body_that_the_engine_refuses_is_never_issued_and_the_recipe_hears_why
     items = items_of(wrong)
     items.begin(0, an_item(0), 0)
     (ended,) = items.uncommitted.ended
-    assert items.pending() == 0
+    assert items.requests.pending().total() == 0
     assert ended.state == "failed"
     assert "temperature" in orjson.loads(ended.error or b"")["message"]
     assert [judged.kind for judged in items.uncommitted.outcomes] == ["refused"]
@@ -582,4 +582,4 @@ def test_an_answer_that_came_before_is_ignored() -> None:
     core.commit(items, 1)
     items.answer("draft", 0, output_line("x"), None)
     items.answer("draft", 0, output_line("y"), None)
-    assert items.unanswered["echo"] == 2
+    assert items.requests.unanswered["echo"] == 2

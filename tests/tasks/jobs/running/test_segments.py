@@ -74,8 +74,8 @@ class Played:
                 item = Item(admitted, f"item-{admitted}", {"lengths": lengths[admitted]})
                 self._items.begin(admitted, item, 0)
                 admitted += 1
-            for cut in self._cutter.cuts(self._items, lines, now):
-                self._items.issue(cut.requests, cut.first_line)
+            for cut in self._cutter.cuts(self._items.requests, lines, now):
+                self._items.requests.issue(cut.requests, cut.first_line)
                 self.segments.append(len(cut.requests))
                 for line, request in enumerate(cut.requests, cut.first_line):
                     tokens = orjson.loads(request.body)["max_tokens"]
@@ -86,7 +86,7 @@ class Played:
         self.dry = self._dry * STEP / (SLOTS * now)
 
     def _out(self) -> int:
-        return sum(self._items.unanswered.values()) + self._items.pending()
+        return self._items.requests.total()
 
     def _decode(self, now: float, end: float) -> None:
         """Run the engine: it keeps twice as many requests as it has slots, and each free slot takes the next."""
@@ -103,7 +103,7 @@ class Played:
             while len(self._decoding) < SLOTS and self._queue:
                 stage, line, position, tokens = self._queue.popleft()
                 heapq.heappush(self._decoding, (now + tokens / 10, stage, line, position))
-            if self._items.pending():
+            if self._items.requests.pending().total():
                 self._dry += SLOTS - len(self._decoding)
             now += STEP
 
@@ -129,8 +129,8 @@ def test_segments_grow_with_the_speed_of_the_engines() -> None:
     for position in range(1500):
         items.begin(position, Item(position, f"item-{position}", {"lengths": [1, 1, 1]}), 0)
     for moment in range(7):  # the engine answers all that it has within a second
-        for cut in cutter.cuts(items, lines, float(moment)):
-            items.issue(cut.requests, cut.first_line)
+        for cut in cutter.cuts(items.requests, lines, float(moment)):
+            items.requests.issue(cut.requests, cut.first_line)
             sizes.append(len(cut.requests))
             for line in range(cut.first_line, cut.first_line + len(cut.requests)):
                 items.answer(cut.stage, line, answer(), 0.1)
@@ -143,7 +143,7 @@ def test_without_streaming_a_stage_waits_for_the_one_before() -> None:
     cutter = SegmentCutter(STAGES, {"echo": SegmentSize(4)}, {"echo": 8})
     for position in range(6):
         items.begin(position, Item(position, f"item-{position}", {"lengths": [1, 1, 1]}), 0)
-    cuts = cutter.all(items, {})
+    cuts = cutter.all(items.requests, {})
     assert [(cut.stage, len(cut.requests)) for cut in cuts] == [("first", 4), ("first", 2)]
 
 
@@ -153,7 +153,7 @@ def test_a_job_of_one_stage_holds_back_no_request() -> None:
     assert cutter.capacity() == 60, "two segments, however few an engine holds"
     for position in range(50):
         items.begin(position, Item(position, f"item-{position}", {}), 0)
-    assert [len(cut.requests) for cut in cutter.cuts(items, {}, 0.0)] == [30, 20]
+    assert [len(cut.requests) for cut in cutter.cuts(items.requests, {}, 0.0)] == [30, 20]
 
 
 def test_a_model_is_hungry_while_its_next_segment_has_to_wait() -> None:
@@ -164,7 +164,7 @@ def test_a_model_is_hungry_while_its_next_segment_has_to_wait() -> None:
     for number, now in enumerate((0.0, 0.5, 1.0)):
         if now < 1.0:
             items.begin(number, Item(number, f"q{number}", {"lengths": [1, 1, 1]}), 100)
-        for cut in cutter.cuts(items, lines, now):
-            items.issue(cut.requests, cut.first_line)
-        hungry.append(cutter.starving(items))
+        for cut in cutter.cuts(items.requests, lines, now):
+            items.requests.issue(cut.requests, cut.first_line)
+        hungry.append(cutter.starving(items.requests))
     assert hungry == [[], ["echo"], []]
