@@ -23,7 +23,7 @@ from typing import Any
 import harness
 from harness import Body, chat, words
 
-from inference.engines.openai.endpoints import Endpoint, choose
+from inference.engines.openai.endpoints import RemoteEndpoint, choose
 from inference.requests.ordering import order_key, prefix_key
 
 ENDPOINTS = 8
@@ -114,14 +114,14 @@ class Server:
 
 def simulate(requests: list[Request], in_flight: int, *, affinity: bool) -> tuple[float, float]:
     """Answer the requests in their order; return the tokens computed over the distinct ones, and the seconds."""
-    endpoints = [Endpoint(f"http://node{index}:8000/v1", in_flight, 0.0) for index in range(ENDPOINTS)]
+    endpoints = [RemoteEndpoint(f"http://node{index}:8000/v1", in_flight, 0.0) for index in range(ENDPOINTS)]
     servers = {endpoint.url: Server() for endpoint in endpoints}
     for endpoint in endpoints:
         endpoint.probed(0.0)
     now, waiting, number = 0.0, deque(requests), itertools.count()
-    ends: list[tuple[float, int, Endpoint, float, int]] = []
+    ends: list[tuple[float, int, RemoteEndpoint, float, int]] = []
 
-    def begin(endpoint: Endpoint, request: Request, began: float, beside: int) -> None:
+    def begin(endpoint: RemoteEndpoint, request: Request, began: float, beside: int) -> None:
         end = servers[endpoint.url].start(request, now)
         heapq.heappush(ends, (end, next(number), endpoint, began, beside))
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from referencing.exceptions import Unresolvable
 
-from batchyard import output_lines, responses
+from batchyard.endpoints import output_lines, responses
 from batchyard.recipes import Answer, Failure, Item
 from batchyard.recipes.program import Request
 from batchyard.wording import quoted

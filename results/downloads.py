@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.tables.spreadsheets import harmless
 from results.filter import Filter
 from results.opening import open_rows

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard.output_lines import NEVER_RUN
+from batchyard.endpoints.output_lines import NEVER_RUN
 
 STATES = ("succeeded", "failed", "expired", "cancelled", "waiting")
 """What becomes of a request; `waiting` is not answered yet."""

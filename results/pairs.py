@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard import responses
+from batchyard.endpoints import responses
 from results.filter import Numbers
 from results.rows import PIECE, Entry, Rows
 from results.search import Raw

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchyard import responses
-from batchyard.responses import Output
+from batchyard.endpoints import responses
+from batchyard.endpoints.responses import Output
 from store.formats.results import ResultRow
 
 SCHEMA = pa.schema(

@@ -14,8 +14,8 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
-from batchyard import output_lines, responses
 from batchyard.client.frames import Kind
+from batchyard.endpoints import output_lines, responses
 from batchyard.errors import ConfigurationError
 from batchyard.schema_words import invalid_values
 from batchyard.wording import MAX_NAME, cut, quoted

@@ -23,7 +23,7 @@ BUILT_IN = {
     "vllm-job": "inference.engines.vllm.job:VLLMJob",
     "openai": "inference.engines.openai.engine:OpenAI",
     "transformers": "inference.engines.transformers.engine:Transformers",
-    "echo": "inference.engines.echo.engine:Echo",
+    "echo": "inference.engines.echo:Echo",
 }
 
 

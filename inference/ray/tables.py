@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.errors import EngineError, EngineStartError
 from inference.answers import ANSWERS
 from inference.deaths import Death

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from batchyard import responses
+from batchyard.endpoints import responses
 from inference.engine import EngineAnswer
 
 ENGINE_DIED = "engine_died"

@@ -9,9 +9,9 @@ from typing import IO, Any
 
 import orjson
 
-from batchyard import output_lines, responses
+from batchyard.endpoints import output_lines, responses
+from batchyard.endpoints.responses import NoText, Output
 from batchyard.errors import BatchyardError
-from batchyard.responses import NoText, Output
 from store.formats import seconds as seconds_file
 
 

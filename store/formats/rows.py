@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.wording import cut
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import parquet

@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.errors import EngineStartError, Stopped
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec, is_derived

@@ -12,8 +12,9 @@ from itertools import count
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard import histogram, output_lines
+from batchyard import histogram
 from batchyard.backoff import Backoff
+from batchyard.endpoints import output_lines
 from batchyard.errors import UnavailableError
 from batchyard.tariffs import Amounts
 from store import segments

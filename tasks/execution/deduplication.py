@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 
 COPIED_BYTES = 16 * 1024 * 1024
 """A table of answers is complete when it has copies of this size."""

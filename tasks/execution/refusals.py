@@ -6,7 +6,7 @@ import threading
 
 import pyarrow as pa
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from store import holds, segments
 from tasks.context import AppContext
 from tasks.execution.chunk_writer import ChunkWriter

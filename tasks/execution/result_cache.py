@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard import output_lines, responses
+from batchyard.endpoints import output_lines, responses
 from batchyard.errors import UnavailableError
 from inference.answers import ANSWERS
 from store import cache, segments

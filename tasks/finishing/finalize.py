@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.errors import ArtifactMissing, LeaseLost, UnavailableError
 from store import batches, segments
 from store.formats import results

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import plan

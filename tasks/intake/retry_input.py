@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
 from store import files

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.endpoints.bodies.common import prompts
 from batchyard.endpoints.catalog import EMBEDDINGS
 from batchyard.models import ModelSpec

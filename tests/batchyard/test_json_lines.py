@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard import json_lines, output_lines
+from batchyard import json_lines
+from batchyard.endpoints import output_lines
 
 VALUES = st.dictionaries(st.text(), st.text() | st.lists(st.text(alphabet='a\\"\x0b\x1c\x85\u2028\u2029\n\r')))
 

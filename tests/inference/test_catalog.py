@@ -13,7 +13,7 @@ import pytest
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec, is_derived
 from inference import catalog
-from inference.engines.echo.engine import Echo
+from inference.engines.echo import Echo
 from inference.engines.registry import ENGINES
 from tests.support.stacks import ROOT
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.recipes import Answer, Failure
 from batchyard.recipes.program import Request
 from recipes.answers import answer_of, failure_of, may_better, unanswered

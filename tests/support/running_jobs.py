@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import select
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from results.items import listing
 from store import segments
 from store.formats import asks, chunks, items, job_chunks

@@ -11,7 +11,8 @@ import orjson
 import pyarrow as pa
 from sqlalchemy import select, update
 
-from batchyard import histogram, output_lines
+from batchyard import histogram
+from batchyard.endpoints import output_lines
 from results.items import detail, listing, states, stream
 from store.formats import asks, chunks, items, job_chunks
 from store.jobs import chunk_records, lifecycle, stages

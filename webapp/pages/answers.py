@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from batchyard import responses
-from batchyard.responses import Output
+from batchyard.endpoints import responses
+from batchyard.endpoints.responses import Output
 from webapp.pages.formats import figure
 
 PROMPTS = ("prompt", "input")

@@ -12,7 +12,7 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 from pydantic import BaseModel
 
-from batchyard import responses
+from batchyard.endpoints import responses
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
 from results.items import detail

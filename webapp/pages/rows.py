@@ -13,7 +13,8 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, BeforeValidator, Field
 
-from batchyard import json_lines, responses
+from batchyard import json_lines
+from batchyard.endpoints import responses
 from batchyard.errors import ArtifactMissing, ConflictError, NotFoundError, UnavailableError
 from batchyard.statuses import TERMINAL
 from results import downloads, problems

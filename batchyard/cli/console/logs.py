@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from batchyard import durations, output_lines
+from batchyard import durations
 from batchyard.cli import completion
 from batchyard.cli.console.records import changes
 from batchyard.cli.options import connect, data_option, load_settings
@@ -22,6 +22,7 @@ from batchyard.cli.output import json_option, lines_of, plain, say, when
 from batchyard.cli.watch import interruptible
 from batchyard.client import progress
 from batchyard.client.address import LOOPBACK
+from batchyard.endpoints import output_lines
 from batchyard.local_state import local_state
 from batchyard.statuses import TERMINAL
 

@@ -7,45 +7,45 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from batchyard.endpoints.bodies.common import Generation, RequestObject
+from batchyard.endpoints.bodies.common import BodyObject, Generation
 
 NEED_CONTENT = ("system", "developer", "user", "tool")
 CONTENT_KEYS = {"text": "text", "refusal": "refusal", "image_url": "image_url", "input_audio": "input_audio"}
 
 
-class Function(RequestObject):
+class Function(BodyObject):
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(RequestObject):
+class Tool(BodyObject):
     type: Literal["function"]
     function: Function
 
 
-class Call(RequestObject):
+class Call(BodyObject):
     name: str
     arguments: str
 
 
-class ToolCall(RequestObject):
+class ToolCall(BodyObject):
     id: str | None = None
     type: Literal["function"] | None = None
     function: Call
 
 
-class NamedFunction(RequestObject):
+class NamedFunction(BodyObject):
     name: str
 
 
-class NamedTool(RequestObject):
+class NamedTool(BodyObject):
     type: Literal["function"]
     function: NamedFunction
 
 
-class ContentPart(RequestObject):
+class ContentPart(BodyObject):
     """A piece of a message's content."""
 
     type: str
@@ -55,7 +55,7 @@ class ContentPart(RequestObject):
     input_audio: dict[str, Any] | None = None
 
 
-class Message(RequestObject):
+class Message(BodyObject):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = Field(None, validate_default=True)
     name: str | None = None
@@ -76,7 +76,7 @@ class Message(RequestObject):
         return content
 
 
-class Chat(Generation):
+class ChatBody(Generation):
     """The body of /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1, fail_fast=True)

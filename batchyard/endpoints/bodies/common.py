@@ -43,18 +43,18 @@ Biases = Annotated[Any, PlainValidator(_biases)]
 # A list stops at its first error: a hostile one has millions.
 
 
-class RequestObject(BaseModel):
+class BodyObject(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class JSONSchema(RequestObject):
+class JSONSchema(BodyObject):
     name: str
     description: str | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
-class ResponseFormat(RequestObject):
+class ResponseFormat(BodyObject):
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JSONSchema | None = Field(None, validate_default=True)
 
@@ -66,7 +66,7 @@ class ResponseFormat(RequestObject):
         return schema
 
 
-class Body(RequestObject):
+class Body(BodyObject):
     model: str = Field(min_length=1)
     user: str = ""
     metadata: dict[str, Any] = Field(default_factory=dict)

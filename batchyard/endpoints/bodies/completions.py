@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from batchyard.endpoints.bodies.common import Generation, Prompt
 
 
-class Completion(Generation):
+class CompletionBody(Generation):
     """The body of /v1/completions."""
 
     prompt: Prompt

@@ -6,16 +6,16 @@ from typing import Any
 
 from pydantic import Field
 
-from batchyard.endpoints.bodies.common import Body, RequestObject
+from batchyard.endpoints.bodies.common import Body, BodyObject
 
 
-class Question(RequestObject):
+class Question(BodyObject):
     type: str = Field(min_length=1)
     instructions: Any = ""
     criteria: Any = None
 
 
-class Decision(Body):
+class DecisionBody(Body):
     """The body of /v1/systemone."""
 
     state: Any

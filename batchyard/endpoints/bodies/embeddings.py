@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 from batchyard.endpoints.bodies.common import Body, Prompt
 
 
-class Embedding(Body):
+class EmbeddingBody(Body):
     """The body of /v1/embeddings."""
 
     input: Prompt

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from batchyard.endpoints.bodies.common import RequestObject
+from batchyard.endpoints.bodies.common import BodyObject
 
 
-class Block(RequestObject):
+class Block(BodyObject):
     """A piece of a message's content. An engine checks what else it holds."""
 
     type: str = Field(min_length=1)
@@ -20,7 +20,7 @@ class Block(RequestObject):
 Content = str | Annotated[list[Block], Field(fail_fast=True)]
 
 
-class Turn(RequestObject):
+class Turn(BodyObject):
     role: Literal["user", "assistant", "system"]
     content: Content
 
@@ -35,18 +35,18 @@ class Turn(RequestObject):
         return content
 
 
-class NamedTool(RequestObject):
+class OfferedTool(BodyObject):
     name: str = Field(min_length=1)
     description: str = ""
     input_schema: dict[str, Any] | None = None
 
 
-class Thinking(RequestObject):
+class Thinking(BodyObject):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1024)
 
 
-class Messages(RequestObject):
+class MessagesBody(BodyObject):
     """The body of /v1/messages."""
 
     model: str = Field(min_length=1)
@@ -57,7 +57,7 @@ class Messages(RequestObject):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=-1)
     stop_sequences: list[str] = Field(default_factory=list, fail_fast=True)
-    tools: list[NamedTool] = Field(default_factory=list, fail_fast=True)
+    tools: list[OfferedTool] = Field(default_factory=list, fail_fast=True)
     tool_choice: dict[str, Any] = Field(default_factory=dict)
     thinking: Thinking | None = None
     output_config: dict[str, Any] = Field(default_factory=dict)

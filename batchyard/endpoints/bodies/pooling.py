@@ -22,13 +22,13 @@ class _Pooled(Body):
         return self
 
 
-class Classify(_Pooled):
+class ClassifyBody(_Pooled):
     """The body of /classify."""
 
     use_activation: bool = True
 
 
-class Pooling(_Pooled):
+class PoolingBody(_Pooled):
     """The body of /pooling. `task` is what the model's pooler does, such as `token_embed`."""
 
     task: str | None = None

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from batchyard.endpoints.bodies.common import Body, RequestObject
+from batchyard.endpoints.bodies.common import Body, BodyObject
 
 
-class InputItem(RequestObject):
+class InputItem(BodyObject):
     """A message, a call of a tool, its output, or a reasoning. An engine checks what else it holds."""
 
     type: str = "message"
@@ -18,7 +18,7 @@ class InputItem(RequestObject):
     content: str | list[dict[str, Any]] | None = None
 
 
-class Response(Body):
+class ResponseBody(Body):
     """The body of /v1/responses."""
 
     input: str | Annotated[list[InputItem], Field(min_length=1, fail_fast=True)]

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Self
 from pydantic import Field, NonNegativeInt, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchyard.endpoints.bodies.common import Body, RequestObject
+from batchyard.endpoints.bodies.common import Body, BodyObject
 
 PAIRS = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2"))
 """The keys in which a body may name both sides."""
 
 
-class Multimodal(RequestObject):
+class Multimodal(BodyObject):
     """A document of content parts."""
 
     content: list[dict[str, Any]] = Field(min_length=1, fail_fast=True)
@@ -29,7 +29,7 @@ class _Scoring(Body):
     max_tokens_per_doc: NonNegativeInt = 0
 
 
-class Score(_Scoring):
+class ScoreBody(_Scoring):
     """The body of /v1/score: one query for all documents, or as many queries as documents."""
 
     queries: Texts | None = None
@@ -55,7 +55,7 @@ class Score(_Scoring):
         raise PydanticCustomError("pairs", "it should have queries and documents, or text_1 and text_2")
 
 
-class Rerank(_Scoring):
+class RerankBody(_Scoring):
     """The body of /v1/rerank."""
 
     query: Text

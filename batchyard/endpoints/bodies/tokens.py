@@ -11,7 +11,7 @@ from batchyard.endpoints.bodies.chat import Message
 from batchyard.endpoints.bodies.common import Body
 
 
-class Tokenize(Body):
+class TokenizeBody(Body):
     """The body of /tokenize."""
 
     prompt: str | None = None
@@ -27,7 +27,7 @@ class Tokenize(Body):
         return self
 
 
-class Detokenize(Body):
+class DetokenizeBody(Body):
     """The body of /detokenize."""
 
     tokens: list[NonNegativeInt] = Field(fail_fast=True)

@@ -14,9 +14,9 @@ import aiohttp
 import orjson
 
 from batchyard import __version__
-from batchyard.responses import Fault
+from batchyard.endpoints.responses import Fault
 from inference.engine import EngineAnswer, refusal_code
-from inference.engines.openai.endpoints import Endpoint
+from inference.engines.openai.endpoints import RemoteEndpoint
 
 CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 10.0
@@ -77,11 +77,11 @@ class EndpointClient:
     async def close(self) -> None:
         await self._session.close()
 
-    async def post(self, endpoint: Endpoint, path: str, content: bytes) -> EndpointReply:
+    async def post(self, endpoint: RemoteEndpoint, path: str, content: bytes) -> EndpointReply:
         """Send a request to `path`, such as /v1/chat/completions. Raises NoReply."""
         return await self._request("POST", endpoint, endpoint.url.removesuffix("/v1") + path, content)
 
-    async def probe(self, endpoint: Endpoint, model: str) -> None:
+    async def probe(self, endpoint: RemoteEndpoint, model: str) -> None:
         """Check that its /models lists the model if it lists any, or else that its server is healthy.
 
         Raises:
@@ -109,7 +109,9 @@ class EndpointClient:
         if names and model not in names:
             raise ProbeFailed(f"it serves {', '.join(map(str, names[:8]))}, not {model}", fatal=True)
 
-    async def _request(self, method: str, endpoint: Endpoint, url: str, content: bytes | None = None) -> EndpointReply:
+    async def _request(
+        self, method: str, endpoint: RemoteEndpoint, url: str, content: bytes | None = None
+    ) -> EndpointReply:
         key = os.environ.get(endpoint.api_key_env, "").strip() if endpoint.api_key_env else ""
         headers = {"Authorization": f"Bearer {key}"} if key else None
         data = bytearray()

@@ -58,7 +58,7 @@ class EndpointHealth(StrEnum):
 
 
 @dataclass(eq=False)
-class Endpoint:
+class RemoteEndpoint:
     """One endpoint. `limit` is its limit of requests in flight now, from 1 to `max_in_flight`.
 
     The limit follows additive increase and multiplicative decrease (Chiu and Jain 1989) after a slow start (Jacobson
@@ -215,8 +215,8 @@ class Endpoint:
 
 
 def choose(
-    endpoints: Iterable[Endpoint], now: float, avoid: Endpoint | None = None, prefix: bytes | None = None
-) -> Endpoint | None:
+    endpoints: Iterable[RemoteEndpoint], now: float, avoid: RemoteEndpoint | None = None, prefix: bytes | None = None
+) -> RemoteEndpoint | None:
     """Return an endpoint with capacity for a request; `avoid` only if there is no other.
 
     Without a prefix it is the one with the least expected wait. A prefix goes to its highest-ranked endpoint

@@ -20,8 +20,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from batchyard import responses, retry_after
+from batchyard import retry_after
 from batchyard.backoff import Backoff
+from batchyard.endpoints import responses
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import EngineStartError
 from batchyard.failures import accounts
@@ -39,7 +40,7 @@ from inference.engines.openai.client import (
     refused,
 )
 from inference.engines.openai.discovery import DiscoveredServer, Folder
-from inference.engines.openai.endpoints import MAX_DELAY, Endpoint
+from inference.engines.openai.endpoints import MAX_DELAY, RemoteEndpoint
 from inference.engines.openai.slots import SlotQueue
 from inference.requests.ordering import prefix_key
 
@@ -139,12 +140,12 @@ class OpenAI(Engine):
         self._backoff = Backoff(self._arguments.backoff_seconds, longest=MAX_DELAY, jitter=(0.0, 1.0))
         path = self._arguments.endpoint_folder
         self._folder = Folder(path, self._model) if path else None
-        self._endpoints: dict[DiscoveredServer, Endpoint] = {}
+        self._endpoints: dict[DiscoveredServer, RemoteEndpoint] = {}
         for entry in self._arguments.endpoints:
             limit = entry.max_in_flight or spec.in_flight()
             self._endpoints[DiscoveredServer(entry.url, 0.0)] = self._endpoint(entry.url, limit, entry.api_key_env)
         self._slots = SlotQueue(self._endpoints)
-        self._attempts: dict[asyncio.Timeout, Endpoint] = {}
+        self._attempts: dict[asyncio.Timeout, RemoteEndpoint] = {}
         self._served_at = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
 
@@ -193,8 +194,8 @@ class OpenAI(Engine):
             await asyncio.wait([self._watch])
         await self._client.close()
 
-    def _endpoint(self, url: str, limit: int, variable: str | None = None, age: float | None = None) -> Endpoint:
-        return Endpoint(
+    def _endpoint(self, url: str, limit: int, variable: str | None = None, age: float | None = None) -> RemoteEndpoint:
+        return RemoteEndpoint(
             url=url,
             max_in_flight=limit,
             last_response_at=time.monotonic() - (age or 0.0),
@@ -229,7 +230,7 @@ class OpenAI(Engine):
             if endpoint.gone and not endpoint.in_flight:
                 del self._endpoints[key]
 
-    async def _probe(self, endpoint: Endpoint) -> None:
+    async def _probe(self, endpoint: RemoteEndpoint) -> None:
         try:
             await self._client.probe(endpoint, self._model)
         except ProbeFailed as failure:
@@ -239,7 +240,7 @@ class OpenAI(Engine):
         else:
             endpoint.probed(time.monotonic())
 
-    def _interrupt(self, endpoint: Endpoint) -> None:
+    def _interrupt(self, endpoint: RemoteEndpoint) -> None:
         """Time out the attempts at a machine that left the network: it does not even close its connections."""
         for scope, attempted in self._attempts.items():
             if attempted is endpoint and not scope.expired():
@@ -268,7 +269,7 @@ class OpenAI(Engine):
         return EngineAnswer.failed("engine_unavailable", message)
 
     async def _attempt(
-        self, endpoint: Endpoint, path: str, content: bytes, deadline: float
+        self, endpoint: RemoteEndpoint, path: str, content: bytes, deadline: float
     ) -> EngineAnswer | FailedAttempt:
         began, beside = time.monotonic(), endpoint.in_flight
         try:
@@ -291,7 +292,7 @@ class OpenAI(Engine):
             self._slots.release(endpoint)
 
     def _outcome(
-        self, endpoint: Endpoint, began: float, beside: int, reply: EndpointReply
+        self, endpoint: RemoteEndpoint, began: float, beside: int, reply: EndpointReply
     ) -> EngineAnswer | FailedAttempt:
         """Record a reply at its endpoint, and return its meaning for the request."""
         now, status, reason = time.monotonic(), reply.status, described(reply.status)
@@ -320,7 +321,9 @@ class OpenAI(Engine):
             asyncio.get_running_loop().call_later(pause, self._slots.hand_out)
         return FailedAttempt(None if status in OVERLOADED else refusal)
 
-    def _received(self, endpoint: Endpoint, began: float, beside: int, data: bytes) -> EngineAnswer | FailedAttempt:
+    def _received(
+        self, endpoint: RemoteEndpoint, began: float, beside: int, data: bytes
+    ) -> EngineAnswer | FailedAttempt:
         """Record a response with status 200, and return its meaning for the request."""
         now, body = time.monotonic(), json_object(data)
         fault = responses.fault(body or None)
@@ -345,7 +348,7 @@ class OpenAI(Engine):
             body = {**body, "batchyard": {**extension, "served_model": served}}
         return {**body, "model": self.spec.name}
 
-    def _failure(self, endpoint: Endpoint, reason: str) -> FailedAttempt:
+    def _failure(self, endpoint: RemoteEndpoint, reason: str) -> FailedAttempt:
         return FailedAttempt(EngineAnswer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))
 
     def _reasons(self) -> str:

@@ -8,33 +8,33 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from inference.engines.openai.endpoints import Endpoint, choose
+from inference.engines.openai.endpoints import RemoteEndpoint, choose
 
 
 class _SlotRequest(NamedTuple):
-    slot: asyncio.Future[Endpoint]
-    last: Endpoint | None
+    slot: asyncio.Future[RemoteEndpoint]
+    last: RemoteEndpoint | None
     prefix: bytes | None
 
 
 class SlotQueue:
     """Hands out slots, first come first served. A request that is retried goes first."""
 
-    def __init__(self, endpoints: Mapping[Any, Endpoint]) -> None:
+    def __init__(self, endpoints: Mapping[Any, RemoteEndpoint]) -> None:
         """`endpoints` may change at any time; call `hand_out` when capacity was added."""
         self._endpoints = endpoints
         self._waiting: deque[_SlotRequest] = deque()
 
     async def acquire(
-        self, end: Callable[[], float], last: Endpoint | None = None, prefix: bytes | None = None
-    ) -> Endpoint | None:
+        self, end: Callable[[], float], last: RemoteEndpoint | None = None, prefix: bytes | None = None
+    ) -> RemoteEndpoint | None:
         """Wait for a slot, which `release` frees; return None if none is free until `end` (time.monotonic()).
 
         Args:
             last: the endpoint of the last attempt. It is chosen again only if no other has a free slot.
             prefix: the key of the requests that begin alike; see `choose`.
         """
-        slot: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
+        slot: asyncio.Future[RemoteEndpoint] = asyncio.get_running_loop().create_future()
         if last is None:
             self._waiting.append(_SlotRequest(slot, None, prefix))
         else:
@@ -54,7 +54,7 @@ class SlotQueue:
         finally:
             slot.cancel()
 
-    def release(self, endpoint: Endpoint) -> None:
+    def release(self, endpoint: RemoteEndpoint) -> None:
         """Free a slot of this endpoint."""
         endpoint.in_flight -= 1
         self.hand_out()

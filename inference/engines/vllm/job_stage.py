@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from batchyard import output_lines, responses
+from batchyard.endpoints import output_lines, responses
 from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS
 from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.failures.reasons import explained
@@ -214,7 +214,7 @@ def _sampling_params(params: Any) -> dict[str, Any]:
 def _columns(custom_id: str, answer: EngineAnswer) -> dict[str, Any]:
     """An answer as the columns of `answers.ANSWERS`, without the line number."""
     body = None if answer.body is None else orjson.dumps(answer.body)
-    usage = responses.usage(answer.body) if answer.status_code == 200 else responses.Usage()
+    usage = responses.usage(answer.body) if answer.status_code == 200 else responses.TokenUsage()
     return {
         "ok": answer.status_code == 200,
         "answer": output_lines.line(custom_id, answer.status_code, body, answer.error),

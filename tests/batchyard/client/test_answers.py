@@ -9,9 +9,9 @@ import orjson
 import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, computed_field, field_validator
 
-from batchyard import output_lines
 from batchyard.client import answers
 from batchyard.client.answers import RowAnswer, Structure
+from batchyard.endpoints import output_lines
 from batchyard.errors import ConfigurationError
 
 

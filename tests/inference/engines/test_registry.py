@@ -15,7 +15,7 @@ import pytest
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from inference.engine import Capabilities, Engine, JobEngine
-from inference.engines.echo.engine import Echo
+from inference.engines.echo import Echo
 from inference.engines.registry import BUILT_IN, ENGINES, capabilities, check_arguments, engine_class
 
 

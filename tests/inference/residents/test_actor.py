@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
-from inference.engines.echo.engine import Echo
+from inference.engines.echo import Echo
 from inference.ray import tables
 from inference.residents import actor, memory
 from inference.residents.replies import CLOSED, EngineReply, unpacked

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import select, update
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.errors import EngineDied, EngineError, EngineStartError, GpuBusy, UnavailableError
 from batchyard.models import ModelSpec
 from store import batches, holds, segments

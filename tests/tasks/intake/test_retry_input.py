@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.errors import ConflictError
 from store.records import Batch, File
 from tasks.context import AppContext

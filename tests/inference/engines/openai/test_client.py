@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from batchyard.endpoints.responses import Fault
 from batchyard.local import ports
-from batchyard.responses import Fault
 from inference.engines.openai import client
 from inference.engines.openai.client import EndpointClient, NoReply, ProbeFailed
-from inference.engines.openai.endpoints import Endpoint
+from inference.engines.openai.endpoints import RemoteEndpoint
 from tests.support.servers import Server, listening
 
 
@@ -73,7 +73,7 @@ def test_a_status_is_named_with_its_phrase() -> None:
 def test_a_request_to_a_port_where_nobody_listens_was_not_run() -> None:
     async def scene(http: EndpointClient) -> None:
         with pytest.raises(NoReply) as caught:
-            await http.post(Endpoint(f"http://127.0.0.1:{ports.free()}/v1", 8, 0.0), "/chat/completions", b"{}")
+            await http.post(RemoteEndpoint(f"http://127.0.0.1:{ports.free()}/v1", 8, 0.0), "/chat/completions", b"{}")
         assert not caught.value.connected
 
     talk(scene)
@@ -84,7 +84,7 @@ def test_a_key_that_is_not_set_is_named_before_any_request(monkeypatch: pytest.M
 
     async def scene(http: EndpointClient) -> None:
         with pytest.raises(ProbeFailed, match="THEIR_KEY is not set") as caught:
-            await http.probe(Endpoint("http://127.0.0.1:1/v1", 8, 0.0, api_key_env="THEIR_KEY"), "m")
+            await http.probe(RemoteEndpoint("http://127.0.0.1:1/v1", 8, 0.0, api_key_env="THEIR_KEY"), "m")
         assert caught.value.fatal
 
     talk(scene)
@@ -95,8 +95,8 @@ def test_a_server_of_another_model_says_which_it_has() -> None:
 
         async def scene(http: EndpointClient) -> None:
             with pytest.raises(ProbeFailed, match="not another-one") as caught:
-                await http.probe(Endpoint(server.url, 8, 0.0), "another-one")
+                await http.probe(RemoteEndpoint(server.url, 8, 0.0), "another-one")
             assert caught.value.fatal
-            await http.probe(Endpoint(server.url, 8, 0.0), "theirs")
+            await http.probe(RemoteEndpoint(server.url, 8, 0.0), "theirs")
 
         talk(scene)

@@ -1,4 +1,4 @@
-"""Endpoint files: which servers a folder names."""
+"""RemoteEndpoint files: which servers a folder names."""
 
 from __future__ import annotations
 

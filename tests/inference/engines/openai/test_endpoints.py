@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from batchyard import retry_after
 from inference.engines.openai import endpoints
-from inference.engines.openai.endpoints import Endpoint, EndpointHealth, choose
+from inference.engines.openai.endpoints import EndpointHealth, RemoteEndpoint, choose
 
-ENDS: dict[str, Callable[[Endpoint, float], None]] = {
+ENDS: dict[str, Callable[[RemoteEndpoint, float], None]] = {
     "good": lambda one, now: one.answered(now, now - 1, 1),
     "bad": lambda one, now: one.failed(now, "bad"),
     "fatal": lambda one, now: one.failed(now, "fatal", fatal=True),
@@ -33,7 +33,7 @@ def test_no_endpoint_gets_more_than_its_limit_and_none_that_is_not_usable_gets_a
     limits: list[int], steps: list[tuple[int, str]]
 ) -> None:
     now = 0.0
-    all_ = [Endpoint(f"http://{index}/v1", each, now, discovered=True) for index, each in enumerate(limits)]
+    all_ = [RemoteEndpoint(f"http://{index}/v1", each, now, discovered=True) for index, each in enumerate(limits)]
     for one in all_:
         one.probed(now)
     for index, event in steps:
@@ -61,7 +61,7 @@ def test_no_endpoint_gets_more_than_its_limit_and_none_that_is_not_usable_gets_a
 
 
 def test_an_endpoint_whose_requests_fail_now_and_then_is_degraded_and_asked_less() -> None:
-    flaky, steady = (Endpoint(f"http://{name}/v1", 100, 0.0) for name in ("flaky", "steady"))
+    flaky, steady = (RemoteEndpoint(f"http://{name}/v1", 100, 0.0) for name in ("flaky", "steady"))
     for endpoint in (flaky, steady):
         endpoint.probed(0.0)
         endpoint.in_flight = 1
@@ -78,7 +78,7 @@ def test_an_endpoint_whose_requests_fail_now_and_then_is_degraded_and_asked_less
 
 
 def test_an_endpoint_is_unhealthy_after_three_failures_in_a_row_or_one_that_will_come_again() -> None:
-    endpoint = Endpoint("http://a/v1", 100, 0.0)
+    endpoint = RemoteEndpoint("http://a/v1", 100, 0.0)
     assert endpoint.health(0.0) == "unhealthy", "nobody has probed it yet"
     endpoint.probed(0.0)
     endpoint.failed(1.0, "bad")
@@ -93,7 +93,7 @@ def test_an_endpoint_is_unhealthy_after_three_failures_in_a_row_or_one_that_will
 
 
 def test_an_endpoint_of_a_file_is_stale_when_it_has_answered_nothing_for_five_minutes() -> None:
-    endpoint = Endpoint("http://a/v1", 100, 0.0, discovered=True)
+    endpoint = RemoteEndpoint("http://a/v1", 100, 0.0, discovered=True)
     endpoint.probe_failed(300.0, "no connection", responded=False, fatal=False)
     assert (endpoint.health(300.0), endpoint.health(301.0)) == ("unhealthy", "stale")
     endpoint.probe_failed(400.0, "HTTP 500", responded=True, fatal=False)
@@ -103,7 +103,7 @@ def test_an_endpoint_of_a_file_is_stale_when_it_has_answered_nothing_for_five_mi
 
 
 def test_an_endpoint_with_an_outage_begins_again_with_one_request() -> None:
-    endpoint = Endpoint("http://a/v1", 100, 0.0)
+    endpoint = RemoteEndpoint("http://a/v1", 100, 0.0)
     endpoint.probed(0.0)
     assert endpoint.limit == 16
     endpoint.failed(1.0, "bad", fatal=True)
@@ -112,7 +112,7 @@ def test_an_endpoint_with_an_outage_begins_again_with_one_request() -> None:
 
 
 def test_all_requests_of_one_overload_halve_the_limit_once() -> None:
-    endpoint = Endpoint("http://a/v1", 100, 0.0)
+    endpoint = RemoteEndpoint("http://a/v1", 100, 0.0)
     for _ in range(10):
         endpoint.overloaded(2.0, 1.0, "busy")
     assert endpoint.limit == 8
@@ -124,7 +124,7 @@ def test_all_requests_of_one_overload_halve_the_limit_once() -> None:
 
 
 def test_an_endpoint_that_was_slow_once_is_tried_again_when_it_has_nothing_to_do() -> None:
-    slow, fast = (Endpoint(f"http://{name}/v1", 100, 0.0) for name in ("slow", "fast"))
+    slow, fast = (RemoteEndpoint(f"http://{name}/v1", 100, 0.0) for name in ("slow", "fast"))
     for endpoint, seconds in ((slow, 60.0), (fast, 1.0)):
         endpoint.probed(0.0)
         endpoint.in_flight = 1
@@ -145,9 +145,9 @@ def test_retry_after_is_a_number_of_seconds_or_a_date() -> None:
 # Prefixes
 
 
-def fleet(number: int, max_in_flight: int = 1000) -> list[Endpoint]:
+def fleet(number: int, max_in_flight: int = 1000) -> list[RemoteEndpoint]:
     """Usable endpoints, all of one speed."""
-    all_ = [Endpoint(f"http://node{index}:8000/v1", max_in_flight, 0.0) for index in range(number)]
+    all_ = [RemoteEndpoint(f"http://node{index}:8000/v1", max_in_flight, 0.0) for index in range(number)]
     for one in all_:
         one.probed(0.0)
         one.limit = max_in_flight
@@ -158,14 +158,14 @@ def key(prefix: object) -> bytes:
     return str(prefix).encode()
 
 
-def take(all_: list[Endpoint], prefix: object, avoid: Endpoint | None = None) -> Endpoint:
+def take(all_: list[RemoteEndpoint], prefix: object, avoid: RemoteEndpoint | None = None) -> RemoteEndpoint:
     endpoint = choose(all_, 0.0, avoid, key(prefix))
     assert endpoint is not None
     endpoint.in_flight += 1
     return endpoint
 
 
-def homes(all_: list[Endpoint], prefixes: int = 400) -> list[str]:
+def homes(all_: list[RemoteEndpoint], prefixes: int = 400) -> list[str]:
     """The URL of each prefix's endpoint while nothing else is in flight."""
     chosen = [choose(all_, 0.0, None, key(prefix)) for prefix in range(prefixes)]
     return [endpoint.url for endpoint in chosen if endpoint is not None]

@@ -6,17 +6,17 @@ import asyncio
 import math
 import time
 
-from inference.engines.openai.endpoints import Endpoint
+from inference.engines.openai.endpoints import RemoteEndpoint
 from inference.engines.openai.slots import SlotQueue
 
 
 def test_who_comes_again_goes_first_and_who_goes_away_leaves_the_place_to_the_next() -> None:
     async def scene() -> None:
-        endpoint = Endpoint("http://a/v1", 1, 0.0)
+        endpoint = RemoteEndpoint("http://a/v1", 1, 0.0)
         endpoint.probed(0.0)
         turns, order = SlotQueue({0: endpoint}), []
 
-        async def come(name: str, last: Endpoint | None) -> None:
+        async def come(name: str, last: RemoteEndpoint | None) -> None:
             assert await turns.acquire(lambda: math.inf, last) is endpoint
             order.append(name)
             turns.release(endpoint)
@@ -36,7 +36,7 @@ def test_who_comes_again_goes_first_and_who_goes_away_leaves_the_place_to_the_ne
 
 def test_who_waits_in_vain_gets_nothing_and_takes_no_slot_later() -> None:
     async def scene() -> None:
-        endpoint = Endpoint("http://a/v1", 1, 0.0)
+        endpoint = RemoteEndpoint("http://a/v1", 1, 0.0)
         endpoint.probed(0.0)
         slots = SlotQueue({0: endpoint})
         assert await slots.acquire(lambda: math.inf) is endpoint
@@ -50,11 +50,11 @@ def test_who_waits_in_vain_gets_nothing_and_takes_no_slot_later() -> None:
 
 def test_capacity_that_is_added_is_handed_out_to_who_waits() -> None:
     async def scene() -> None:
-        endpoints: dict[int, Endpoint] = {}
+        endpoints: dict[int, RemoteEndpoint] = {}
         slots = SlotQueue(endpoints)
         waiting = asyncio.create_task(slots.acquire(lambda: math.inf))
         await asyncio.sleep(0)
-        endpoints[0] = Endpoint("http://a/v1", 1, 0.0)
+        endpoints[0] = RemoteEndpoint("http://a/v1", 1, 0.0)
         endpoints[0].probed(0.0)
         slots.hand_out()
         assert await asyncio.wait_for(waiting, 5) is endpoints[0]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from store.artifacts import Artifacts
 from store.formats import asks, chunks, job_chunks
 from store.records import JobReply

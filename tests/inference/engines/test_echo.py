@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
-from inference.engines.echo.engine import Echo
+from inference.engines.echo import Echo
 from inference.engines.registry import check_arguments
 from tests.support import simulated_time
 from tests.support.rows import all_answers, chat

@@ -13,7 +13,7 @@ from openai.types.responses import Response
 from batchyard.endpoints import catalog
 from batchyard.endpoints.base import Endpoint
 from batchyard.models import ModelSpec
-from inference.engines.echo.engine import Echo
+from inference.engines.echo import Echo
 
 SPEC = ModelSpec(name="m", engine="echo", endpoints=tuple(catalog.ENDPOINTS))
 

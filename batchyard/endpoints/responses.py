@@ -48,7 +48,7 @@ class NoText(NamedTuple):
 TOOL_CALL = NoText("tool_call", "The answer is a tool call and has no text.")
 
 
-class Usage(NamedTuple):
+class TokenUsage(NamedTuple):
     """Tokens as reported; None where the response does not tell."""
 
     input_tokens: int | None = None
@@ -176,13 +176,13 @@ def scores(body: Any) -> list[float]:
     return [float(value) for value in values if _is_number(value)]
 
 
-def usage(body: Any) -> Usage:
+def usage(body: Any) -> TokenUsage:
     """Return the tokens that a response reports, under OpenAI's or Anthropic's names."""
     reported = body.get("usage") if isinstance(body, Mapping) else None
     if not isinstance(reported, Mapping):
-        return Usage()
+        return TokenUsage()
     details = [_mapping(reported.get(f"{name}_tokens_details")) for name in ("prompt", "input", "completion", "output")]
-    return Usage(
+    return TokenUsage(
         _count(reported, "prompt_tokens", "input_tokens"),
         _count({**details[1], **details[0], **reported}, "cached_tokens", "cache_read_input_tokens"),
         _count(reported, "completion_tokens", "output_tokens"),

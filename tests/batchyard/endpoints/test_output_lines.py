@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 
 
 def test_an_answer_holds_the_response_body_as_it_came() -> None:

@@ -19,8 +19,8 @@ from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
 from batchyard.errors import EngineStartError
 from batchyard.models import CAPACITY, ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported
-from inference.engines.echo import bodies
-from inference.engines.echo.bodies import Completion
+from inference.engines import echo_bodies
+from inference.engines.echo_bodies import Generated
 
 SUPPORTED = frozenset({"model", "n"}) | {
     "max_tokens",
@@ -99,7 +99,7 @@ class Echo(Engine):
             raise EngineStartError(self._arguments.start_error)
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
-        text = bodies.prompt_text(body)
+        text = echo_bodies.prompt_text(body)
         if self._arguments.call_log is not None:
             with self._arguments.call_log.open("a") as log:
                 log.write(f"{text}\n")
@@ -136,14 +136,14 @@ class Echo(Engine):
             end = start + seconds
         return end
 
-    def _completion(self, endpoint: Endpoint, body: dict[str, Any], text: str) -> Completion:
+    def _completion(self, endpoint: Endpoint, body: dict[str, Any], text: str) -> Generated:
         choice = (body.get("structured_outputs") or {}).get("choice")
         if choice:
-            return Completion(choice[0], len(choice[0].split()), "stop")
+            return Generated(choice[0], len(choice[0].split()), "stop")
         words, limit = text.split(), endpoint.output_limit(body)
         if not limit or not self._arguments.ms_per_token:
-            return Completion(text, len(words), "stop")
-        return Completion(" ".join(islice(cycle(words), limit)), limit, "length")
+            return Generated(text, len(words), "stop")
+        return Generated(" ".join(islice(cycle(words), limit)), limit, "length")
 
     def _echo(self, endpoint: Endpoint, body: dict[str, Any], text: str) -> EngineAnswer:
         self._requests += 1
@@ -151,4 +151,4 @@ class Echo(Engine):
             return EngineAnswer.refused(f"engine echo refuses every {self._arguments.fail_every}th request")
         completion = self._completion(endpoint, body, text)
         request = {"model": self.spec.name, **body}
-        return EngineAnswer(200, bodies.response(endpoint.path, request, self._requests, completion))
+        return EngineAnswer(200, echo_bodies.response(endpoint.path, request, self._requests, completion))

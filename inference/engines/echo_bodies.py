@@ -17,7 +17,7 @@ Body = Mapping[str, Any]
 DIMENSIONS = 8
 
 
-class Completion(NamedTuple):
+class Generated(NamedTuple):
     """What the engine has generated: the text, its number of tokens, and why it ended there (OpenAI's name)."""
 
     text: str
@@ -34,7 +34,7 @@ def prompt_text(body: Body) -> str:
     return _text(next((body[key] for key in keys if body.get(key) is not None), ""))
 
 
-def response(endpoint: str, request: Body, number: int, completion: Completion) -> dict[str, Any]:
+def response(endpoint: str, request: Body, number: int, completion: Generated) -> dict[str, Any]:
     """Return the response body of one request.
 
     Args:
@@ -56,17 +56,17 @@ def _words(text: str) -> int:
     return len(text.split())
 
 
-def _chat(request: Body, number: int, completion: Completion) -> dict[str, Any]:
+def _chat(request: Body, number: int, completion: Generated) -> dict[str, Any]:
     return _choices(request, completion, f"chatcmpl-echo-{number}", "chat.completion", {
         "message": {"role": "assistant", "content": completion.text}
     })  # fmt: skip
 
 
-def _completions(request: Body, number: int, completion: Completion) -> dict[str, Any]:
+def _completions(request: Body, number: int, completion: Generated) -> dict[str, Any]:
     return _choices(request, completion, f"cmpl-echo-{number}", "text_completion", {"text": completion.text})
 
 
-def _choices(request: Body, completion: Completion, name: str, kind: str, output: Body) -> dict[str, Any]:
+def _choices(request: Body, completion: Generated, name: str, kind: str, output: Body) -> dict[str, Any]:
     samples, words = request.get("n") or 1, _words(prompt_text(request))
     reason, tokens = completion.finish_reason, completion.tokens * samples
     return {
@@ -79,7 +79,7 @@ def _choices(request: Body, completion: Completion, name: str, kind: str, output
     }
 
 
-def _responses(request: Body, number: int, completion: Completion) -> dict[str, Any]:
+def _responses(request: Body, number: int, completion: Generated) -> dict[str, Any]:
     words, ended = _words(prompt_text(request)), completion.finish_reason != "length"
     content = [{"type": "output_text", "text": completion.text, "annotations": []}]
     message = {"type": "message", "id": f"msg-echo-{number}", "role": "assistant", "status": "completed"}
@@ -106,7 +106,7 @@ def _responses(request: Body, number: int, completion: Completion) -> dict[str, 
     }
 
 
-def _messages(request: Body, number: int, completion: Completion) -> dict[str, Any]:
+def _messages(request: Body, number: int, completion: Generated) -> dict[str, Any]:
     return {
         "id": f"msg-echo-{number}",
         "type": "message",
@@ -119,11 +119,11 @@ def _messages(request: Body, number: int, completion: Completion) -> dict[str, A
     }
 
 
-def _embeddings(request: Body, number: int, _: Completion) -> dict[str, Any]:
+def _embeddings(request: Body, number: int, _: Generated) -> dict[str, Any]:
     return _vectors(request, number, "embedding", "embedding")
 
 
-def _pooling(request: Body, number: int, _: Completion) -> dict[str, Any]:
+def _pooling(request: Body, number: int, _: Generated) -> dict[str, Any]:
     return _vectors(request, number, "pooling", "data")
 
 
@@ -133,7 +133,7 @@ def _vectors(request: Body, number: int, kind: str, key: str) -> dict[str, Any]:
     return _listed(request, f"embd-echo-{number}", data, texts)
 
 
-def _classify(request: Body, number: int, _: Completion) -> dict[str, Any]:
+def _classify(request: Body, number: int, _: Generated) -> dict[str, Any]:
     data, texts = [], list(_inputs(request))
     for index, text in enumerate(texts):
         first = _vector(text)[0]
@@ -142,14 +142,14 @@ def _classify(request: Body, number: int, _: Completion) -> dict[str, Any]:
     return _listed(request, f"classify-echo-{number}", data, texts)
 
 
-def _score(request: Body, number: int, _: Completion) -> dict[str, Any]:
+def _score(request: Body, number: int, _: Generated) -> dict[str, Any]:
     left, right = ([_text(text) for text in (side if isinstance(side, list) else [side])] for side in _sides(request))
     pairs = list(zip(left * len(right) if len(left) == 1 else left, right, strict=False))
     data = [{"index": index, "object": "score", "score": _overlap(*pair)} for index, pair in enumerate(pairs)]
     return _listed(request, f"score-echo-{number}", data, [*left, *right])
 
 
-def _rerank(request: Body, number: int, _: Completion) -> dict[str, Any]:
+def _rerank(request: Body, number: int, _: Generated) -> dict[str, Any]:
     documents = request["documents"] if isinstance(request["documents"], list) else [request["documents"]]
     query, texts = _text(request["query"]), [_text(document) for document in documents]
     results: list[dict[str, Any]] = [
@@ -166,7 +166,7 @@ def _rerank(request: Body, number: int, _: Completion) -> dict[str, Any]:
     }
 
 
-def _decisions(request: Body, number: int, _: Completion) -> dict[str, Any]:
+def _decisions(request: Body, number: int, _: Generated) -> dict[str, Any]:
     answers = {name: _decision(question) for name, question in request["questions"].items()}
     words = _words(_text(request["state"]))
     return {
@@ -194,14 +194,14 @@ def _decision(question: Body) -> dict[str, Any]:
     return {"type": kind, "choice": next(iter(names), None), "probabilities": probabilities, "confidence": 1.0}
 
 
-def _tokenize(request: Body, _number: int, _: Completion) -> dict[str, Any]:
+def _tokenize(request: Body, _number: int, _: Generated) -> dict[str, Any]:
     words = prompt_text(request).split()
     tokens = [int.from_bytes(hashlib.sha256(word.encode()).digest()[:2]) for word in words]
     strings = words if request.get("return_token_strs") else None
     return {"count": len(tokens), "max_model_len": 2**16, "tokens": tokens, "token_strs": strings}
 
 
-def _detokenize(request: Body, _number: int, _: Completion) -> dict[str, Any]:
+def _detokenize(request: Body, _number: int, _: Generated) -> dict[str, Any]:
     return {"prompt": " ".join(map(str, request["tokens"]))}
 
 
@@ -242,7 +242,7 @@ def _overlap(left: str, right: str) -> float:
     return len(words[0] & words[1]) / (len(words[0] | words[1]) or 1)
 
 
-_RESPONSES: dict[str, Callable[[Body, int, Completion], dict[str, Any]]] = {
+_RESPONSES: dict[str, Callable[[Body, int, Generated], dict[str, Any]]] = {
     catalog.CHAT.path: _chat,
     catalog.COMPLETIONS.path: _completions,
     catalog.RESPONSES.path: _responses,

@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from batchyard import json_lines, responses
+from batchyard import json_lines
+from batchyard.endpoints import responses
 
 CODE = re.compile("[a-z][a-z0-9_]{0,63}")
 _PASSING = (401, 402, 403, 404, 408, 409, 425, 429)

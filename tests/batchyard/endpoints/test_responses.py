@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard import responses
-from batchyard.responses import Usage
+from batchyard.endpoints import responses
+from batchyard.endpoints.responses import TokenUsage
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 JSON = st.recursive(
@@ -188,12 +188,12 @@ def test_tokens_are_those_that_the_response_reports() -> None:
         "prompt_tokens_details": {"cached_tokens": 4},
         "completion_tokens_details": {"reasoning_tokens": 60},
     }
-    assert responses.usage({"usage": openai}) == Usage(7, 4, 64, 60, 71)
+    assert responses.usage({"usage": openai}) == TokenUsage(7, 4, 64, 60, 71)
     anthropic = {"input_tokens": 7, "output_tokens": 5, "cache_read_input_tokens": 2}
-    assert responses.usage({"usage": anthropic}) == Usage(7, 2, 5, None, None)
+    assert responses.usage({"usage": anthropic}) == TokenUsage(7, 2, 5, None, None)
     of_responses = {"input_tokens": 1, "output_tokens": 2, "output_tokens_details": {"reasoning_tokens": 2}}
     assert responses.usage({"usage": of_responses}).reasoning_tokens == 2
-    assert responses.usage({"usage": {"prompt_tokens": True, "completion_tokens": -1}}) == Usage()
+    assert responses.usage({"usage": {"prompt_tokens": True, "completion_tokens": -1}}) == TokenUsage()
 
 
 def test_the_label_of_a_decision_is_its_most_probable_option() -> None:

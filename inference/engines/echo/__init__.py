@@ -1,1 +1,0 @@
-"""Engine `echo`: the simulated engine, and the bodies of its answers on each endpoint."""
