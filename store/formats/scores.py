@@ -38,5 +38,7 @@ def read(artifacts: Artifacts, sha256: str) -> pa.Table:
     pieces = [pa.Table.from_batches([], SCHEMA)]
     with artifacts.open(sha256) as file:
         while lines := list(itertools.islice(file, PIECE)):
-            pieces.append(pa.Table.from_pylist([orjson.loads(raw) for raw in lines], SCHEMA))
+            entries = [orjson.loads(raw) for raw in lines]
+            columns = [[entry.get(name) for entry in entries] for name in SCHEMA.names]
+            pieces.append(pa.Table.from_arrays(list(map(pa.array, columns, SCHEMA.types)), schema=SCHEMA))
     return pa.concat_tables(pieces)

@@ -139,7 +139,7 @@ def _scores(first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping
     for artifact in first.keys() & second.keys():
         step = artifact.removesuffix("-summary.json").capitalize()
         for key, value in first[artifact].items():
-            other = second[artifact].get(key)
+            other: Any = second[artifact].get(key)
             name = f"{step}: {key.replace('_', ' ')}"
             if all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, other)):
                 if key == "accuracy":
