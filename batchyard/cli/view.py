@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -32,6 +32,7 @@ def facts(batch: dict[str, Any]) -> str:
             ("priority", None if ours["priority"] == "normal" else ours["priority"]),
             ("progress", bar(batch)),
             ("answered/failed/total", counts(batch)),
+            *_right(ours),
             ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
             ("tokens in, out", f"{usage.get('input_tokens')}, {usage.get('output_tokens')}"),
             ("cost", cost(ours)),
@@ -46,6 +47,14 @@ def facts(batch: dict[str, Any]) -> str:
             ("artifacts", ", ".join(artifact["name"] for artifact in ours["artifacts"]) or None),
         ],
     )
+
+
+def _right(ours: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how many answers of a scored batch are right."""
+    for step in ours["post_process"]:
+        if step["step"] == "score" and (totals := step.get("summary")) and totals["total"]:
+            share = 100 if totals["accuracy"] == 1 else f"{min(totals['accuracy'] * 100, 99.9):.1f}"
+            yield "right", f"{totals['correct']:,} of {totals['total']:,} ({share} %)"
 
 
 def cost(ours: dict[str, Any]) -> str | None:

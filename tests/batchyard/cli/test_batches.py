@@ -30,7 +30,7 @@ def test_a_file_is_submitted_waited_for_and_its_results_fetched(terminal: Any, q
     batch = json.loads(submitted.stdout)
     assert batch["status"] == "completed"
     assert batch["metadata"] == {"team": "red"}
-    totals = {"total": 0, "correct": 0, "accuracy": None, "without_expected": 20}
+    totals = {"total": 20, "correct": 0, "accuracy": 0.0, "without_expected": 0}
     assert batch["batchyard"]["post_process"] == [
         {"step": "score", "method": "numeric", "status": "completed", "summary": totals}
     ]

@@ -22,6 +22,7 @@ OURS = {
     "sla": "on_track",
     "due_at": 2_000_000_000,
     "artifacts": [],
+    "post_process": [],
 }
 BATCH = {
     "id": "batch_1",
@@ -62,6 +63,19 @@ def facts(status: str, **changes: Any) -> dict[str, str]:
 )
 def test_no_ended_batch_is_on_track(status: str, sla: str, outlook: str) -> None:
     assert facts(status, ours={"sla": sla})["sla"].startswith(outlook)
+
+
+def test_a_scored_batch_says_how_much_was_right_and_one_without_expected_answers_does_not() -> None:
+    totals = {"total": 1_200, "correct": 1_117, "accuracy": 1_117 / 1_200, "without_expected": 3}
+    scored = facts("completed", ours={"post_process": [{"step": "parquet"}, {"step": "score", "summary": totals}]})
+    assert scored["right"] == "1,117 of 1,200 (93.1 %)"
+    nearly = {"total": 100_000, "correct": 99_999, "accuracy": 0.99999}
+    assert facts("completed", ours={"post_process": [{"step": "score", "summary": nearly}]})["right"].endswith(
+        "(99.9 %)"
+    )
+    nothing = {"total": 0, "correct": 0, "accuracy": None, "without_expected": 3}
+    for step in ({"step": "score", "summary": nothing}, {"step": "score", "status": "failed"}, {"step": "score"}):
+        assert "right" not in facts("completed", ours={"post_process": [step]})
 
 
 def test_a_completed_batch_has_its_average_speed() -> None:
