@@ -14,6 +14,10 @@ from batchyard.endpoints.responses import NoText, Output
 from batchyard.errors import BatchyardError
 from store.formats import seconds as seconds_file
 
+OUTPUT = "output.jsonl"
+ERRORS = "errors.jsonl"
+"""The artifacts of a batch with its answers and its errors."""
+
 
 @dataclass(frozen=True)
 class ResultRow:

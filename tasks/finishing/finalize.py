@@ -12,6 +12,7 @@ from batchyard.endpoints import output_lines
 from batchyard.errors import ArtifactMissing, LeaseLost, UnavailableError
 from store import batches, segments
 from store.formats import results
+from store.formats.results import ERRORS, OUTPUT
 from store.leases import Lease
 from store.records import Batch
 from store.work.lifecycle import FINISHING_SECONDS
@@ -26,8 +27,6 @@ from tasks.steps import registry
 
 log = logging.getLogger(__name__)
 
-OUTPUT = "output.jsonl"
-ERRORS = "errors.jsonl"
 STEP_SECONDS = FINISHING_SECONDS / 2
 """A step that waits longer than this for a part of the deployment has failed, and the batch completes without it."""
 UNINSTALLED = "_uninstalled"

@@ -18,9 +18,9 @@ from store import batches, files, keys
 from store.accounting.months import Month
 from store.batches import PlannedSegment
 from store.formats import rows
+from store.formats.results import ERRORS, OUTPUT
 from store.records import Batch, DailyUsage, File, Project, new_id, now
 from tasks.context import AppContext, build
-from tasks.finishing.finalize import ERRORS, OUTPUT
 from tests.support.batches import create_batch
 
 LINES, FAILED_EVERY = 50_000, 10

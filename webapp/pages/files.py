@@ -10,6 +10,7 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 from pydantic import Field
 
+from store.formats.results import OUTPUT
 from store.records import File, Job
 from store.work import file_groups
 from store.work.file_groups import FileFilter, FileGroup, Kind
@@ -21,7 +22,6 @@ from webapp.requests import caller, current_context, query
 
 routes = Blueprint("files", __name__, url_prefix="/files")
 
-OUTPUT = "output.jsonl"
 FILES = 12
 """Files of a batch or a job that are shown: its page has all."""
 Chosen: TypeAlias = Kind | Literal["unused"]

@@ -24,10 +24,9 @@ from results.problems import Problems
 from results.rows import Entry, Rows
 from store import batches, files
 from store.formats.lines import MAX_LINE_BYTES
-from store.formats.results import ResultRow
+from store.formats.results import ERRORS, OUTPUT, ResultRow
 from store.records import Batch
 from tasks.context import AppContext
-from tasks.finishing.finalize import ERRORS, OUTPUT
 from webapp.batches import get_batch
 from webapp.pages import answers
 from webapp.pages.answers import Passage
