@@ -84,7 +84,7 @@ def test_finishing_starts_once_all_segments_are_done(context: AppContext, projec
     finalize.start_ready(context)
     batch = reload(context.database, batch)
     assert (batch.status, batch.outcome) == ("finalizing", "completed")
-    assert sent.of("finish") == [(batch.id, ["score", "parquet"])], "one of two callers sends it"
+    assert sent.of("finish") == [(batch.id, ["score", "parquet"], "in.jsonl")], "one of two callers sends it"
 
 
 def test_a_cancelled_batch_is_finished_without_its_steps(context: AppContext, project: str, sent: SentMessages) -> None:
@@ -92,7 +92,7 @@ def test_a_cancelled_batch_is_finished_without_its_steps(context: AppContext, pr
     with context.database.write() as session:
         batches.cancel(session, project, batch.id)
     finalize.start_ready(context)
-    assert sent.of("finish") == [(batch.id, [])]
+    assert sent.of("finish") == [(batch.id, [], "in.jsonl")]
 
 
 def test_every_line_is_in_the_right_file_and_counted(context: AppContext, new_answered: Callable[..., Batch]) -> None:
@@ -227,7 +227,9 @@ def test_a_step_whose_package_was_uninstalled_is_recorded_and_the_batch_complete
     batch = plan_batch(context, project, ["one"], post_process=["gone", "parquet"])
     finish_segment(context, batch, answers([1]))
     finalize.start_ready(context)
-    assert sent.of("finish") == [(batch.id, [finalize.UNINSTALLED, "parquet"])], "a task that every worker knows"
+    assert sent.of("finish") == [(batch.id, [finalize.UNINSTALLED, "parquet"], "in.jsonl")], (
+        "a task that every worker knows"
+    )
     assert f"post.{finalize.UNINSTALLED}" in app.tasks
     batch = finish(context, batch)
     assert batch.status == "completed"
