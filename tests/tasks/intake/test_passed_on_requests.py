@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.models import ModelSpec
+from inference.requests import ordering
 from tasks.intake.lines import LineError
 from tasks.intake.requests import RequestChecker
 
@@ -108,3 +109,4 @@ def test_whatever_is_passed_on_is_prepared_or_refused_and_nothing_else(
     with suppress(LineError):
         checker.check(endpoint, line)
         checker.prepare(endpoint, "theirs", body, orjson.dumps(body))
+        ordering.prefix_key(endpoint, body)
