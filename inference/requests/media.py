@@ -32,7 +32,7 @@ def remote(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         while pending:
             key, value = pending.pop()
             if isinstance(value, dict):
-                data = value.get("type") in CALLS
+                data = str(value.get("type")) in CALLS
                 pending += ((name, entry) for name, entry in value.items() if name not in TEXTS and not data)
             elif isinstance(value, list):
                 pending += ((key, entry) for entry in value)
