@@ -345,9 +345,10 @@ class OpenAI(Engine):
     def _renamed(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return a response under our name of the model, with that of the endpoint beside it."""
         served = body.get("model")
-        extension = body.get("batchyard") if isinstance(body.get("batchyard"), dict) else {}
+        extension = body.get("batchyard")
         if isinstance(served, str) and served != self.spec.name:
-            body = {**body, "batchyard": {**extension, "served_model": served}}
+            beside = extension if isinstance(extension, dict) else {}
+            body = {**body, "batchyard": {**beside, "served_model": served}}
         return {**body, "model": self.spec.name}
 
     def _failure(self, endpoint: RemoteEndpoint, reason: str) -> FailedAttempt:
