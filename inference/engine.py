@@ -97,6 +97,7 @@ class Capabilities(ABC):
         simulated: answers are not a model's. Everything that shows or stores them is then marked as simulated.
         starts_each_run: starts for each run and stops after it, so that runs should be long.
         adds_replicas: starts more replicas as it runs, up to `max_replicas`.
+        passes_on: servers that someone else runs answer, and decide what a body may have.
         needs_source: models.toml must name the model's folder or hub id.
         arguments: schema of `engine_args`; None if the engine itself checks them at start. A schema that allows extra
             keys leaves those to the engine.
@@ -110,6 +111,7 @@ class Capabilities(ABC):
     simulated: ClassVar[bool] = False
     starts_each_run: ClassVar[bool] = False
     adds_replicas: ClassVar[bool] = False
+    passes_on: ClassVar[bool] = False
     needs_source: ClassVar[bool] = True
     arguments: ClassVar[type[BaseModel] | None] = None
     batch_argument: ClassVar[str | None] = None

@@ -58,7 +58,7 @@ def record(row: ResultRow) -> dict[str, Any]:
         "output_tokens": usage.output_tokens,
         "reasoning_tokens": usage.reasoning_tokens,
         "seconds": row.seconds,
-        "error_code": _text(error.get("code")),
+        "error_code": _text(error.get("code") or error.get("type")),
         "error_message": _text(error.get("message")),
         "metadata": _json(metadata),
     }

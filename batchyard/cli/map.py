@@ -34,6 +34,7 @@ REASONS = 3
 @click.option("--system", help="A template of the system message.")
 @click.option("--temperature", type=float, help="0: the likeliest answer.")
 @click.option("--max-tokens", type=click.IntRange(1), help="The longest answer.")
+@click.option("--max-completion-tokens", type=click.IntRange(1), help="The same, for models that refuse max_tokens.")
 @click.option(
     "--schema",
     type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False),
@@ -56,6 +57,7 @@ def map_(
     system: str | None,
     temperature: float | None,
     max_tokens: int | None,
+    max_completion_tokens: int | None,
     schema: Path | None,
     prefix: str,
     null_values: tuple[str, ...],
@@ -99,6 +101,7 @@ def map_(
             system=system,
             temperature=temperature,
             max_tokens=max_tokens,
+            max_completion_tokens=max_completion_tokens,
             schema=form,
             window=window,
             again=again,

@@ -296,8 +296,10 @@ class _Call:
             batch = self._earlier.find(mark, remedy, without=self._taken)
             if batch is None:
                 # A row that cannot run, such as one that is too long, keeps no other from its answer.
-                upload, options = self._server.upload(file), {"window": self._window, "metadata": mark}
-                yield self._server.create(upload, endpoint=CHAT.path, on_invalid="skip", **options)
+                upload = self._server.upload(file)
+                yield self._server.create(
+                    upload, endpoint=CHAT.path, window=self._window, metadata=mark, on_invalid="skip"
+                )
                 return
             yield batch
             if batch["status"] not in TERMINAL:

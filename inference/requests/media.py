@@ -32,7 +32,7 @@ def remote(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         while pending:
             key, value = pending.pop()
             if isinstance(value, dict):
-                data = value.get("type") in CALLS
+                data = str(value.get("type")) in CALLS
                 pending += ((name, entry) for name, entry in value.items() if name not in TEXTS and not data)
             elif isinstance(value, list):
                 pending += ((key, entry) for entry in value)
@@ -53,7 +53,8 @@ def _parts(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 elif isinstance(parts, dict):
                     yield f"{place}.{key}", parts
     for name in ("images", "audio", "videos"):
-        yield from ((f"{name}[{index}]", url) for index, url in enumerate(body.get(name) or ()))
+        urls = body.get(name)
+        yield from ((f"{name}[{index}]", url) for index, url in enumerate(urls if isinstance(urls, list) else ()))
 
 
 def _is_remote(key: str, value: str) -> bool:

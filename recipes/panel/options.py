@@ -142,7 +142,7 @@ class PanelOptions(Options):
     extract: Judgement[str | None] = Field(None, description="What of a proposal is its answer, such as last_number")
 
     @property
-    def limits(self) -> dict[str, int]:
+    def limits(self) -> dict[str, Any]:
         """What every request says of its answer's length."""
         name = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
         limit: int | None = getattr(self, name)

@@ -80,7 +80,7 @@ class RequestChecker:
                 f"The model {name!r} does not serve {endpoint}; it serves {', '.join(model.spec.endpoints)}.",
                 "url",
             )
-        invalid = validation_error(endpoint, body)
+        invalid = validation_error(endpoint, body, passed_on=model.engine.passes_on)
         if invalid is not None:
             raise LineError("invalid_request", invalid[1], invalid[0])
         if body.get("stream"):

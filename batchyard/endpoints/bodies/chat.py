@@ -55,6 +55,20 @@ class ContentPart(BodyObject):
     input_audio: dict[str, Any] | None = None
 
 
+class ReadMessage(BodyObject):
+    """What Batchyard itself reads of a message, whatever a server makes of the rest."""
+
+    role: str
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _texts(cls, content: str | list[ContentPart] | None) -> str | list[ContentPart] | None:
+        if isinstance(content, list) and any(part.type == "text" and part.text is None for part in content):
+            raise PydanticCustomError("part", "a part of type text should have a text")
+        return content
+
+
 class Message(BodyObject):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = Field(None, validate_default=True)

@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
+from batchyard.endpoints.base import Endpoint
+from batchyard.endpoints.bodies.chat import ReadMessage
 from batchyard.endpoints.catalog import ENDPOINTS
-from batchyard.schema_words import invalid_values
+from batchyard.schema_words import InvalidValue, invalid_values
+
+READ = ("model", "temperature", "seed", "stream", "metadata")
+"""Parameters that Batchyard itself reads in any body, beside prompts and limits."""
+_MESSAGES = TypeAdapter(Annotated[list[ReadMessage], Field(fail_fast=True)])
 
 
-def validation_error(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-    """Return what the endpoint refuses first in `body`, as (param, message); None if it is valid."""
+def validation_error(endpoint: str, body: dict[str, Any], *, passed_on: bool = False) -> tuple[str, str] | None:
+    """Return what the endpoint refuses first in `body`, as (param, message); None if it is valid.
+
+    Args:
+        passed_on: a server that someone else runs decides. Only what Batchyard itself reads has to be valid.
+    """
     parameters = {key: value for key, value in body.items() if value is not None}
+    entry = ENDPOINTS[endpoint]
     try:
-        ENDPOINTS[endpoint].body.model_validate(parameters)
+        entry.body.model_validate(parameters)
     except ValidationError as error:
+        invalid = invalid_values(error, parameters)
+        values = list(_read(entry, parameters, invalid) if passed_on else invalid)
+        if not values:
+            return None
         # A value of a union type has an error per type; the deepest one says most.
-        first = max(invalid_values(error, parameters), key=lambda value: len(value.path))
+        first = max(values, key=lambda value: len(value.path))
         path = "body" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first.path)
         return path, f"{path}: {first.reason}."
     return None
+
+
+def _read(entry: Endpoint, parameters: dict[str, Any], invalid: Iterable[InvalidValue]) -> Iterator[InvalidValue]:
+    """Yield what is wrong with the parts of a body that Batchyard itself reads."""
+    names = {*READ, *entry.content, *entry.output_limits}
+    for value in invalid:
+        within_messages = value.path[:1] == ("messages",) and len(value.path) > 1
+        if value.path and value.path[0] in names and not within_messages:
+            yield value
+    messages = parameters.get("messages")
+    if isinstance(messages, list):
+        try:
+            _MESSAGES.validate_python(messages)
+        except ValidationError as error:
+            for value in invalid_values(error, messages):
+                yield value._replace(path=("messages", *value.path))

@@ -122,7 +122,7 @@ class FailedAttempt:
 
 
 class OpenAI(Engine):
-    """Passes requests on unchanged but for the model's name at the endpoint, and returns the endpoint's answers.
+    """Passes requests on unchanged but for nulls and the model's name there, and returns the endpoint's answers.
 
     A request waits for its first slot as long as others are answered; if none is answered for `request_timeout`, it is
     `engine_unavailable`. From its first slot on it has `request_timeout` for everything: attempts, pauses, slots.
@@ -130,6 +130,7 @@ class OpenAI(Engine):
 
     name: ClassVar[str] = "openai"
     serves: ClassVar[Collection[str]] = ENDPOINTS
+    passes_on: ClassVar[bool] = True
     needs_source: ClassVar[bool] = False  # the endpoints have the model; a folder only says how long its context is
     arguments: ClassVar[type[BaseModel] | None] = OpenAIArguments
 
@@ -169,7 +170,8 @@ class OpenAI(Engine):
         self._watch = asyncio.create_task(self._keep_watch())
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
-        content = orjson.dumps({**body, "model": self._model})
+        parameters = {name: value for name, value in body.items() if value is not None}
+        content = orjson.dumps({**parameters, "model": self._model})  # some servers refuse a name even with null
         answer = await self._answer(endpoint, content, prefix_key(endpoint, body))
         self.answered_at = time.monotonic()
         return answer
@@ -343,9 +345,10 @@ class OpenAI(Engine):
     def _renamed(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return a response under our name of the model, with that of the endpoint beside it."""
         served = body.get("model")
-        extension = body.get("batchyard") if isinstance(body.get("batchyard"), dict) else {}
+        extension = body.get("batchyard")
         if isinstance(served, str) and served != self.spec.name:
-            body = {**body, "batchyard": {**extension, "served_model": served}}
+            beside = extension if isinstance(extension, dict) else {}
+            body = {**body, "batchyard": {**beside, "served_model": served}}
         return {**body, "model": self.spec.name}
 
     def _failure(self, endpoint: RemoteEndpoint, reason: str) -> FailedAttempt:

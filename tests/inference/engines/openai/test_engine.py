@@ -91,6 +91,17 @@ def test_an_endpoint_hears_its_own_name_of_the_model_and_the_answer_has_ours() -
     assert [body["model"] for _, body in server.asked] == ["theirs"]
 
 
+def test_a_null_parameter_is_not_sent_since_some_servers_refuse_its_name() -> None:
+    async def scene(model: ModelSpec) -> None:
+        async with started(model) as engine:
+            await all_answers(engine, CHAT, chat("hello", max_tokens=None, max_completion_tokens=5))
+
+    with serving(Server()) as (server,):
+        asyncio.run(scene(spec(server)))
+    ((_, body),) = server.asked
+    assert "max_tokens" not in body and body["max_completion_tokens"] == 5
+
+
 def test_every_answer_is_that_of_its_own_request() -> None:
     texts = [f"text {index}" for index in range(300)]
     with serving(Server(), Server(latency=0.005)) as servers:

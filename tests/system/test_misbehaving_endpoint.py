@@ -1,0 +1,119 @@
+"""A server that misbehaves, behind engine openai: what becomes of each request, in files, jobs and map."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import batchyard
+from tests.support.misbehaving import MODEL, QUOTA, MisbehavingServer
+from tests.support.servers import listening
+from tests.support.stacks import RunningStack, a_chat
+
+MODELS = """
+[models.fake]
+engine = "openai"
+[models.fake.engine_args]
+backoff_seconds = 0.05
+endpoints = [{{ url = "{url}" }}]
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MisbehavingServer]:
+    with listening(MisbehavingServer(serves="fake")) as server:
+        assert isinstance(server, MisbehavingServer)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def theirs(server: MisbehavingServer, start_stack: Callable[..., RunningStack]) -> RunningStack:
+    """A stack whose one model is that server."""
+    return start_stack(MODELS.format(url=server.url))
+
+
+@pytest.fixture(autouse=True)
+def environment(theirs: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHYARD_URL", theirs.url)
+    monkeypatch.setenv("BATCHYARD_API_KEY", theirs.key)
+
+
+def requests(*texts: str, **body: Any) -> list[dict[str, Any]]:
+    return [a_chat(text, text, model="fake", **body) for text in texts]
+
+
+def test_what_is_no_answer_is_an_error_line_and_harms_no_other(theirs: RunningStack) -> None:
+    texts = ["EMPTY please", "NULL please", "BROKEN please", "THINK about it", *map(str, range(9))]
+    batch = theirs.wait(theirs.submit(requests(*texts), extra_body={"post_process": [{"step": "parquet"}]}))
+    errors = {line["custom_id"]: line for line in theirs.lines(batch.error_file_id)}
+    assert sorted(errors) == ["BROKEN please", "EMPTY please", "NULL please"]
+    assert errors["BROKEN please"]["response"]["body"]["error"]["message"] == "Upstream error"
+    assert "choices is an empty list" in errors["EMPTY please"]["error"]["message"]
+    answers = {line["custom_id"]: line["response"]["body"] for line in theirs.lines(batch.output_file_id)}
+    assert len(answers) == 10 and {body["model"] for body in answers.values()} == {"fake"}
+    assert {body["batchyard"]["served_model"] for body in answers.values()} == {MODEL}
+    assert answers["THINK about it"]["choices"][0]["message"]["reasoning_content"] == "let me see, first I"
+    assert batch.usage.output_tokens_details.reasoning_tokens == 600
+    manifest = json.loads(theirs.artifact(batch, "manifest.json"))
+    assert [engine["served_model"] for engine in manifest["models"]["fake"]["engines"]] == [MODEL]
+    table = pq.read_table(io.BytesIO(theirs.artifact(batch, "results.parquet"))).to_pylist()
+    assert {row["custom_id"]: row["error_code"] for row in table if row["text"] is None} == {
+        "BROKEN please": "invalid_request_error",
+        "EMPTY please": "invalid_response",
+        "NULL please": "invalid_response",
+        "THINK about it": "reasoning_only",
+    }
+
+
+def test_a_rollout_says_why_samples_have_no_text(theirs: RunningStack) -> None:
+    items = [{"prompt": text, "answer": "0"} for text in ("THINK about 0", "NULL please", "0", "THINK about 1")]
+    job: Any = theirs.client.post(
+        "/jobs",
+        cast_to=object,
+        body={
+            "recipe": "rollout",
+            "options": {"model": "fake", "n": 1, "reward": "exact", "ground_truth": "answer"},
+            "input": {"items": items},
+        },
+    )
+    job = theirs.wait_for_job(job)
+    assert job["status"] == "completed" and job["batchyard"]["metrics"]["unanswered"] == 3
+    (file_id,) = (one["file_id"] for one in job["batchyard"]["artifacts"] if one["name"] == "samples.jsonl")
+    lines = theirs.lines(file_id)
+    assert [(line["output"], (line["error"] or {}).get("code")) for line in lines] == [
+        (None, "reasoning_only"),
+        (None, "invalid_response"),
+        ("0", None),
+        (None, "reasoning_only"),
+    ]
+    assert [line["reasoning"] for line in lines] == ["let me see, first I", None, None, "let me see, first I"]
+
+
+def test_map_asks_again_what_failed_for_a_passing_reason_and_only_that(
+    theirs: RunningStack, server: MisbehavingServer
+) -> None:
+    rows = [{"text": f"{word} row {number}"} for word in ("FLAKY", "steady") for number in range(3)]
+    first = batchyard.map(rows, "{text}", model="fake", progress=False)
+    assert first == [None] * 3 + [row["text"] for row in rows[3:]]
+    assert batchyard.map(rows, "{text}", model="fake", progress=False) == [row["text"] for row in rows]
+    assert batchyard.map(rows, "{text}", model="fake", progress=False) == [row["text"] for row in rows]
+    assert [server.attempts[row["text"]] for row in rows] == [6, 6, 6, 1, 1, 1]
+
+
+def test_a_used_up_quota_holds_the_batch_with_the_servers_words_until_there_is_more(
+    theirs: RunningStack, server: MisbehavingServer
+) -> None:
+    batch = theirs.submit(requests(*(f"QUOTA number {number}" for number in range(4))))
+    held = theirs.wait(batch, until=lambda batch: batch.batchyard["held"] is not None, seconds=60)
+    assert QUOTA in held.batchyard["held"]["reason"]
+    assert held.request_counts.failed == 0
+    server.has_quota = True
+    began = time.monotonic()
+    batch = theirs.wait(batch, seconds=120)
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (4, 0), time.monotonic() - began
