@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.schema_words import invalid_values
+from batchyard.wording import nearest
+
+_CLOSE = 0.85
+"""How alike a name and a known one are if the first is most likely misspelt, from 0 to 1."""
+
+
+def misspelt(endpoint: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each parameter that the endpoint does not know, with the known one that it is most like."""
+    known = ENDPOINTS[endpoint].body.model_fields
+    for name in body:
+        if name not in known and (close := nearest(name, known, _CLOSE)) is not None:
+            yield name, close
 
 
 def validation_error(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
