@@ -64,6 +64,7 @@ def start() -> tuple[dict[str, Any], int]:
         batch_id=batch.id,
         file_id=batch.input_file_id,
         status_url=url_for("batches.retrieve", batch_id=batch.id, _external=True),
+        warnings=estimate.warnings(batch.endpoint, estimate.first_line(current_context(), batch.input_sha256)),
     )
     return answer.model_dump(), 202
 
@@ -111,6 +112,7 @@ def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDr
         **work.eta(forecast),
         on_time=None if forecast is None else forecast.at <= due_at,
         cost=work.cost_of(parts),
+        warnings=estimate.warnings(options.endpoint, estimate.first_line(context, source.content.sha256)),
     )
 
 

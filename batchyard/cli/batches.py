@@ -13,7 +13,7 @@ import click
 
 from batchyard.cli import completion, requests, view
 from batchyard.cli.options import connect, data_option
-from batchyard.cli.output import json_option, note, plain, say, table
+from batchyard.cli.output import complain, json_option, note, plain, say, table
 from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.client import progress
 from batchyard.errors import ConfigurationError
@@ -72,6 +72,8 @@ def submit(
     )
     if dry_run:
         outlook = server.start(file, form, dry_run=True)
+        for warning in outlook.get("warnings", ()):
+            complain(f"warning: {warning}")
         return say(outlook, view.outlook(outlook), as_json)
     with interruptible("`batchyard list` tells whether there is a batch already"):
         if prompts:

@@ -16,8 +16,10 @@ import orjson
 from sqlalchemy.orm import Session
 
 from batchyard import tariffs
+from batchyard.endpoints.bodies.validation import misspelt
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.tariffs import NOTHING, Amounts, Prices
+from batchyard.wording import quoted
 from store.accounting import usage
 from tasks.context import AppContext
 
@@ -78,6 +80,25 @@ def of_file(context: AppContext, endpoint: str, sha256: str) -> tuple[int, dict[
         sample = list(islice(lines, SAMPLE))
         requests = len(sample) + sum(1 for _ in lines)
     return requests, scaled(parts(endpoint, sample), requests / len(sample)) if sample else {}
+
+
+def warnings(endpoint: str, line: bytes) -> list[str]:
+    """Return what in a request is most likely a mistake, though an engine that ignores it would answer."""
+    try:
+        body = orjson.loads(line)["body"]
+        names = list(misspelt(endpoint, body))
+    except (orjson.JSONDecodeError, TypeError, KeyError):
+        return []  # validation says why it is no request
+    return [
+        f"The parameter {quoted(name)} is none that {endpoint} has: an engine may ignore it. Did you mean {close!r}?"
+        for name, close in names
+    ]
+
+
+def first_line(context: AppContext, sha256: str) -> bytes:
+    """Return the first line of a batch file that is not blank; empty if there is none."""
+    with context.artifacts.open(sha256) as content:
+        return next((line for line in content if line.strip()), b"")
 
 
 def estimate(context: AppContext, session: Session, project_id: str, of: Mapping[str, Part]) -> PriceEstimate | None:

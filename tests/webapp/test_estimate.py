@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 from fractions import Fraction
 from typing import Any
@@ -135,3 +137,17 @@ def test_the_terminal_and_the_form_show_it(context: AppContext, client: FlaskCli
     spend(context.database, project, 1, requests=1, bytes=1, input_tokens=2_000, output_tokens=100_000)
     assert "about 1." in view.outlook(client.post("/start?dry_run=true", json=body).get_json())
     assert re.search(r"about 1\.\d\d EUR .*from 1 batch", preview())
+
+
+def test_a_parameter_that_is_most_likely_misspelt_is_warned_of(client: FlaskClient) -> None:
+    body = {"model": "echo", "messages": [{"role": "user", "content": "a"}], "tempreature": 0.5, "top_of_mind": 1}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    warning = (
+        "The parameter 'tempreature' is none that /v1/chat/completions has: an engine may ignore it. "
+        "Did you mean 'temperature'?"
+    )
+    for path in ("/start", "/start?dry_run=true"):
+        form = {"file": (io.BytesIO(json.dumps(line).encode()), "in.jsonl")}
+        answer = client.post(path, data=form, content_type="multipart/form-data").get_json()
+        assert answer["warnings"] == [warning]
+    assert client.post("/start", json={"model": "echo", "prompts": ["a"]}).get_json()["warnings"] == []

@@ -30,6 +30,7 @@ class Started(BaseModel):
     batch_id: str | None = Field(description="null: the job is a recipe's")
     file_id: str | None
     status_url: str
+    warnings: list[str] = Field(default_factory=list, description="what in the first request is most likely a mistake")
 
 
 class CostEstimate(BaseModel):
@@ -54,6 +55,7 @@ class StartDryRun(BaseModel):
     eta_latest_seconds: float | None
     on_time: bool | None = Field(description="whether it would be done by then; null: no ETA")
     cost: CostEstimate | None = Field(description="what it would cost; null: a model has no tariff")
+    warnings: list[str] = Field(default_factory=list, description="what in the first request is most likely a mistake")
 
 
 class StartAnswer(RootModel[Started | StartDryRun]):

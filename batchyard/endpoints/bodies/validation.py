@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -11,10 +11,21 @@ from batchyard.endpoints.base import Endpoint
 from batchyard.endpoints.bodies.chat import ReadMessage
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.schema_words import InvalidValue, invalid_values
+from batchyard.wording import nearest
 
 READ = ("model", "temperature", "seed", "stream", "metadata")
 """Parameters that Batchyard itself reads in any body, beside prompts and limits."""
 _MESSAGES = TypeAdapter(Annotated[list[ReadMessage], Field(fail_fast=True)])
+_CLOSE = 0.85
+"""How alike a name and a known one are if the first is most likely misspelt, from 0 to 1."""
+
+
+def misspelt(endpoint: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each parameter that the endpoint does not know, with the known one that it is most like."""
+    known = ENDPOINTS[endpoint].body.model_fields
+    for name in body:
+        if name not in known and (close := nearest(name, known, _CLOSE)) is not None:
+            yield name, close
 
 
 def validation_error(endpoint: str, body: dict[str, Any], *, passed_on: bool = False) -> tuple[str, str] | None:

@@ -22,8 +22,7 @@ from store import batches, files
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from store.work.lifecycle import refuse_stage
-from tasks.intake import inputs, preview, prompts, submission
-from tasks.intake.estimate import scaled
+from tasks.intake import estimate, inputs, preview, prompts, submission
 from tasks.intake.inputs import InputOptions
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import InputPrompt
@@ -168,7 +167,8 @@ class _Look:
             due_at=due_at,
             **work.eta(forecast),
             on_time=None if forecast is None else forecast.at <= due_at,
-            cost=work.cost_of(scaled(found.parts, factor)),
+            cost=work.cost_of(estimate.scaled(found.parts, factor)),
+            warnings=estimate.warnings(options.endpoint, found.first_line),
         )
 
     def variables(self) -> dict[str, Any]:
