@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -48,6 +50,18 @@ def columns(file: IO[bytes], name: str) -> list[str]:
     except TableError:
         return []  # the preview says why
     return [] if first is None else list(first.values)[:MAX_COLUMNS]
+
+
+def whole_rows(content: bytes, name: str) -> bytes:
+    """Return the beginning of a table without its last row, which may end in the middle of a cell."""
+    kind = formats.kind_of(name)
+    if kind is None or kind.format not in ("csv", "tsv"):
+        return content
+    before, last = 1, 1  # the lines on which the last two rows end
+    with contextlib.suppress(TableError):
+        for row in reading.rows(io.BytesIO(content), kind.format):
+            before, last = last, row.line
+    return b"".join(islice(io.BytesIO(content), before))
 
 
 def of_lines(lines: Iterable[Mapping[str, Any]]) -> list[ShownRequest]:

@@ -18,7 +18,9 @@ from batchyard.wording import quoted
 from store.artifacts import ArtifactWriter
 from tasks.context import AppContext
 
-FOLDER = Path(__file__).parents[3] / "examples"
+_BESIDE = Path(__file__).parents[3] / "examples"
+FOLDER = _BESIDE if _BESIDE.is_dir() else Path("examples").resolve()
+"""Beside the package, as in a clone; else in the working folder, as in the image of a container."""
 
 
 class Card(BaseModel):
@@ -53,7 +55,7 @@ class Card(BaseModel):
     def values(self) -> dict[str, Any]:
         """Return the options of its job."""
         loaded: dict[str, Any] = yaml.safe_load((FOLDER / str(self.options)).read_text("utf-8"))
-        return loaded
+        return {name: value for name, value in loaded.items() if name != "input"}  # which the terminal takes of a file
 
 
 @functools.cache

@@ -66,6 +66,11 @@ def create(recipe: str) -> ResponseReturnValue:
         if request is None:
             raise RequestError("Choose a file, or type or paste something.", param="text")
         context, project_id = current_context(), caller().project_id
+        shown = _look(request)
+        if shown["outlook"].errors:  # it would fail with them
+            options = _sent(recipe)
+            problem = Problem("Some of its rows cannot be run; they are listed beside the button.", "preview")
+            return _page(recipe, options, problem, **shown), 400
         idempotency = forms.idempotency("new-job", _sha256(request))
         job = create_once(idempotency, lambda: creation.draft(context, project_id, request)).record
         return flask.redirect(flask.url_for("pages.jobs.show", job_id=job.id), 303)
@@ -77,25 +82,27 @@ def create(recipe: str) -> ResponseReturnValue:
 @routes.post("/preview")
 def look(recipe: str) -> ResponseReturnValue:
     """Show what the job would be. For htmx: only that; without scripts: the page with it."""
-    outlook, problem = None, None
-    whole = True
-    columns: Sequence[str] = ()
+    problem, shown = None, _outlook_variables(None)
     options = _sent(recipe)
     try:
         request = _request(recipe)
         if request is not None:
-            beginning = _beginning(request)
-            columns, whole = beginning.columns, beginning.factor == 1
-            found = dry_run.run(current_context(), caller().project_id, beginning.request)
-            outlook = outlook_to_wire(
-                found if whole else _scaled(found, beginning.factor, request.options.get("limit"))
-            )
+            shown = _look(request)
     except RequestError as error:
         problem = _problem(error, options)
-    variables = _outlook_variables(outlook, whole, columns)
     if flask.request.headers.get("HX-Request"):
-        return flask.render_template("new_job_preview.html", problem=problem, **variables)
-    return _page(recipe, options, problem, **variables)
+        return flask.render_template("new_job_preview.html", problem=problem, **shown)
+    return _page(recipe, options, problem, **shown)
+
+
+def _look(request: JobRequest) -> dict[str, Any]:
+    """Return the template's variables of what a job would be. Raises RequestError."""
+    beginning = _beginning(request)
+    whole = beginning.factor == 1
+    outlook = dry_run.run(current_context(), caller().project_id, beginning.request)
+    if not whole:
+        outlook = _scaled(outlook, beginning.factor, request.options.get("limit"))
+    return _outlook_variables(outlook_to_wire(outlook), whole, beginning.columns)
 
 
 def _page(
@@ -256,6 +263,7 @@ def _beginning(request: JobRequest) -> _Beginning:
         return _Beginning(request, 1.0, columns)
     with context.artifacts.open(sha256) as file:
         content, whole = preview.head(file)
+    content = content if whole else asks.whole_rows(content, name)
     if whole or not content:
         return _Beginning(request, 1.0, columns)
     with context.artifacts.create() as writer:

@@ -172,7 +172,7 @@ def _entry(schema: Schema, keys: Keys, value: Any, default: Any, names: Names) -
             for name, part in group["properties"].items()
         }
         first = {name for name, part in group["properties"].items() if part.get("basic") or fields[name].value}
-        first = first if any(part.get("basic") for part in group["properties"].values()) else {*fields}
+        first = first or {*fields}
         shown, more = ([fields[name] for name in fields if (name in first) == is_first] for is_first in (True, False))
         return OptionGroup(PREFIX + ".".join(keys), label, hint, shown, more)
     return _field(schema, keys, value, default, names, hint=hint, required=keys[0] in schema.required)

@@ -22,7 +22,8 @@ from tests.webapp.pages.conftest import Visit, csrf_of
 from webapp.pages.starting import examples
 
 SIX = ("prompts", "label", "evaluate", "synthetic", "embed", "rank")
-NAMES = [*SIX, "refine", "panel"]
+RESULTS = {"refine": "done.jsonl", "panel": "panel.jsonl", "compare": "results.jsonl"}
+NAMES = [*SIX, *RESULTS]
 SECONDS = 60
 """From a table to its first three answers."""
 needs_models = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
@@ -33,7 +34,7 @@ def test_six_cards_say_what_one_can_do_and_each_has_a_file_a_command_and_a_descr
     assert tuple(name for name, card in cards.items() if not card.more) == SIX
     for card in cards.values():
         assert (ROOT / "examples" / card.input).is_file()
-        assert f"examples/{card.input}" in card.command
+        assert f"examples/{card.options if card.name == 'compare' else card.input}" in card.command
         document, _, anchor = card.docs.partition("#")
         headings = re.findall(r"^#+ (.+)$", (ROOT / document).read_text(), re.MULTILINE)
         anchors = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
@@ -147,7 +148,7 @@ def test_what_a_card_starts_really_runs(visitor: Page, bundled: RunningStack, na
     elif name == "embed":
         table = pq.read_table(io.BytesIO(read("results.parquet"))).to_pydict()
         assert table["custom_id"][:2] == ["screen", "software"]
-        assert {len(vector) for vector in table["embedding"]} == {256}
+        assert {len(vectors[0]) for vectors in table["embeddings"]} == {256}
     elif name == "rank":
         first = {line["custom_id"]: line["result"]["ranking"][0]["passage"] for line in lines(read("results.jsonl"))}
         assert first == {
@@ -157,7 +158,7 @@ def test_what_a_card_starts_really_runs(visitor: Page, bundled: RunningStack, na
             "sort": "Sort these numbers: 42, 7, 19",
         }
     else:
-        assert lines(read("done.jsonl" if name == "refine" else "panel.jsonl"))
+        assert lines(read(RESULTS[name]))
 
 
 @needs_models

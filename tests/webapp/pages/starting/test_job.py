@@ -22,6 +22,7 @@ from tasks.intake import preview
 from tests.support.stacks import RunningStack
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
+from webapp.pages.starting import asks
 
 Open = Callable[..., Visit]
 ROWS = "prompt,answer\nhello,hello\nbye,bye\n"
@@ -156,6 +157,28 @@ def test_of_a_large_text_only_the_beginning_is_looked_at(client: FlaskClient) ->
     few = look(client, text=None, file=(io.BytesIO(head), "a.jsonl"), file_bytes=str(len(content)), option__limit="9")
     assert "Items about 9 " in few
     assert "Items about 20,000" in look(client, text=None, file=(io.BytesIO(content), "large.jsonl"))
+
+
+def test_a_table_that_is_cut_in_the_middle_of_a_cell_is_previewed(client: FlaskClient) -> None:
+    content = b"prompt,answer\n" + b'"a question\nof two lines","yes, ""it"" is"\n' * 10_000
+    for size in range(preview.HEAD_BYTES - 60, preview.HEAD_BYTES):
+        beginning = asks.whole_rows(content[: content.rfind(b"\n", 0, size) + 1], "a.csv")
+        assert content.startswith(beginning) and beginning.endswith(b' is"\n'), size
+    head = content[: preview.HEAD_BYTES + 1]
+    shown = look(client, text=None, file=(io.BytesIO(head), "a.csv"), file_bytes=str(len(content)))
+    assert "Items about 10,000" in shown and "a question of two lines" in shown
+    assert "not valid CSV" not in shown
+
+
+def test_a_job_that_would_fail_is_not_made(client: FlaskClient, context: AppContext) -> None:
+    answer = send(
+        client, text='{"prompt": "fine", "answer": "yes"}\n{"answer": "no"}\n', format="jsonl", job_name="kept"
+    )
+    assert answer.status_code == 400
+    assert "Some of its rows cannot be run" in answer.text and 'value="kept"' in answer.text
+    assert "Row 1: The row has no column" in answer.text
+    with context.database.read() as session:
+        assert session.query(Job).count() == 0
 
 
 def test_without_scripts_the_preview_is_the_page_with_what_was_typed(client: FlaskClient) -> None:
