@@ -109,7 +109,7 @@ def stuck(job_id: str, limit: int, data: Path | None, as_json: bool) -> None:
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
-@click.argument("number", type=click.IntRange(0))
+@click.argument("number", type=click.IntRange(1))
 @click.argument("text")
 @click.option("--by", metavar="NAME", help="Who says so; otherwise the id of the API key.")
 @data_option
@@ -122,7 +122,7 @@ def resolve(job_id: str, number: int, text: str, by: str | None, data: Path | No
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
-@click.argument("number", type=click.IntRange(0))
+@click.argument("number", type=click.IntRange(1))
 @click.option("--hint", metavar="TEXT", help="What its prompts say besides.")
 @data_option
 @json_option
@@ -133,7 +133,7 @@ def requeue(job_id: str, number: int, hint: str | None, data: Path | None, as_js
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
-@click.argument("number", type=click.IntRange(0))
+@click.argument("number", type=click.IntRange(1))
 @click.option("--gate", required=True, help="The gate that the item waits for, as `job stuck` shows it.")
 @click.option("--passed/--failed", required=True, help="The verdict.")
 @click.option("--category", metavar="NAME", help="Why it did not pass, in a word.")

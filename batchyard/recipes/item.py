@@ -83,7 +83,7 @@ class Item:
     """A row of a job's input.
 
     Attributes:
-        number: row of the input, from 0.
+        number: row of the input, from 1.
         custom_id: of the column of that name, else `item-<number>`.
         columns: the row.
         total: items of the job.

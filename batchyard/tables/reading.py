@@ -33,14 +33,12 @@ class TableRow(NamedTuple):
     """A row, or the problem in its place.
 
     Attributes:
-        number: of the row, from 0.
         line: of the file, from 1: where the row ends, or begins if it is one of `prompts`. Of Parquet the row, from 1.
         values: by column.
         problem: why it cannot be read, as what follows "Line 3".
         code: of the problem: `invalid_value` or `line_too_long`.
     """
 
-    number: int
     line: int
     values: dict[str, Any]
     problem: str | None = None
@@ -120,19 +118,17 @@ class _Lines:
 
 
 def _texts(lines: _Lines) -> Iterator[TableRow]:
-    number = 0
     for line in lines:
         if problem := lines.problem(line):
-            yield TableRow(number, lines.number, {}, *problem)
+            yield TableRow(lines.number, {}, *problem)
         elif not (text := line.decode().rstrip("\r\n")).strip():
             continue
         else:
-            yield TableRow(number, lines.number, {"prompt": text})
-        number += 1
+            yield TableRow(lines.number, {"prompt": text})
 
 
 def _blocks(lines: _Lines) -> Iterator[TableRow]:
-    number, first, size = 0, 1, 0
+    first, size = 1, 0
     block, problem = list[str](), None
     for line in lines:
         is_rule = line.rstrip() == RULE.encode()
@@ -144,23 +140,21 @@ def _blocks(lines: _Lines) -> Iterator[TableRow]:
             if problem is None:
                 block.append(line.decode().removesuffix("\n").removesuffix("\r"))
             continue
-        if row := _block(number, first, block, problem):
+        if row := _block(first, block, problem):
             yield row
-            number += 1
         block, problem, first, size = [], None, lines.number + 1, 0
-    if row := _block(number, first, block, problem):
+    if row := _block(first, block, problem):
         yield row
 
 
-def _block(number: int, first: int, lines: list[str], problem: tuple[str, str] | None) -> TableRow | None:
+def _block(first: int, lines: list[str], problem: tuple[str, str] | None) -> TableRow | None:
     if problem is not None:
-        return TableRow(number, first, {}, *problem)
+        return TableRow(first, {}, *problem)
     text = "\n".join(lines).strip("\n")
-    return TableRow(number, first, {"prompt": text}) if text else None
+    return TableRow(first, {"prompt": text}) if text else None
 
 
 def _objects(lines: _Lines) -> Iterator[TableRow]:
-    number = 0
     for line in lines:
         if not line.strip() and not lines.too_long:
             continue
@@ -175,8 +169,7 @@ def _objects(lines: _Lines) -> Iterator[TableRow]:
             value = {"prompt": value}
         if problem is None and not isinstance(value, dict):
             problem = "is neither an object nor a string", "invalid_value"
-        yield TableRow(number, lines.number, {}, *problem) if problem else TableRow(number, lines.number, value)
-        number += 1
+        yield TableRow(lines.number, {}, *problem) if problem else TableRow(lines.number, value)
 
 
 def _not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
@@ -239,7 +232,6 @@ def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterat
     source = _CsvLines(lines)
     reader = csv.reader(source, delimiter=delimiter, strict=True)
     columns: list[str] = []
-    number = 0
     try:
         for cells in reader:
             problem = source.problem
@@ -254,11 +246,10 @@ def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterat
             if problem is None and len(cells) != len(columns):
                 problem = f"has not {len(columns)} columns as the first line has", "invalid_value"
             if problem is not None:
-                yield TableRow(number, lines.number, {}, *problem)
+                yield TableRow(lines.number, {}, *problem)
             else:
                 values = (None if cell in null_values else cell for cell in cells)
-                yield TableRow(number, lines.number, dict(zip(columns, values, strict=True)))
-            number += 1
+                yield TableRow(lines.number, dict(zip(columns, values, strict=True)))
     except csv.Error as error:
         raise TableError(f"The table is not valid CSV after line {lines.number}: {error}") from None
 
@@ -281,11 +272,11 @@ def _parquet(file: IO[bytes], pick: Picked | None) -> Iterator[TableRow]:
             if len(set(names)) < len(names):
                 raise TableError(f"Two columns have one name: {', '.join(names)}")
             needed = None if pick is None else list(pick(names))
-            number = 0
+            number = 1
             for batch in source.iter_batches(_PARQUET_ROWS, columns=needed):
                 cells = [arrow.values(column) for column in batch.columns]
                 for values in zip(*cells, strict=True) if cells else [()] * batch.num_rows:
-                    yield TableRow(number, number + 1, dict(zip(batch.schema.names, values, strict=True)))
+                    yield TableRow(number, dict(zip(batch.schema.names, values, strict=True)))
                     number += 1
     except (pa.ArrowException, OSError) as error:
         raise TableError(f"The file is not Parquet: {error}") from None

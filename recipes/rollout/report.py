@@ -237,7 +237,8 @@ def _sample_lines(
     text = "\n\n".join(map(_said, messages))
     ground_truth = ground_truth_of(item.columns, options)
     lost: Kept = {"text": None, "seed": None, "error": item.error, "finish_reason": None}
-    for number, (kept, sample) in enumerate(zip(_samples(item) or [lost] * len(samples), samples, strict=True)):
+    pairs = zip(_samples(item) or [lost] * len(samples), samples, strict=True)
+    for number, (kept, sample) in enumerate(pairs, 1):
         skipped = options.skip_unanswered and not sample.answered
         acc = sample.acc if sample.judged else 0.0
         yield {

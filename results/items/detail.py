@@ -116,7 +116,7 @@ def _turns(storage: Storage, job: Job, position: int, end: ItemDetails) -> list[
     """Return the turns of an item.
 
     The turns of requests whose plan file does not have them are numbered by what is left, by stage and visit: each
-    begins with the request of sample 0.
+    begins with the request of sample 1.
     """
     turns: dict[tuple[int, int], TurnRow] = {}
     refused: set[tuple[int, int]] = set()
@@ -136,7 +136,7 @@ def _turns(storage: Storage, job: Job, position: int, end: ItemDetails) -> list[
     current: TurnRow | None = None
     for (life, _, _), requests in sorted(by_visit.items()):
         requests.sort(key=lambda request: (request.sample, request.retry))
-        if current is None or current.life != life or requests[0].sample == 0:
+        if current is None or current.life != life or requests[0].sample == 1:
             number = 1 if current is None or current.life != life else current.turn + 1
             while (life, number) in taken:
                 number += 1
@@ -157,4 +157,4 @@ def _judgements(storage: Storage, job: Job, position: int, end: ItemDetails) -> 
             for row in job_chunks.read(storage.artifacts, chunk.sha256).filter(pa.array(places)).to_pylist():
                 if row["kind"] in (job_chunks.HANGS, job_chunks.RECIPE):
                     continue
-                yield row["life"], row["turn"], JudgementRow(row["index"], row["kind"], orjson.loads(row["value"]))
+                yield row["life"], row["turn"], JudgementRow(row["index"] + 1, row["kind"], orjson.loads(row["value"]))

@@ -68,7 +68,7 @@ def requests_of(storage: Storage, job: Job, position: int) -> Iterator[tuple[int
                 stage=group.stage,
                 batch_id=group.batch_id,
                 visit=row["visit"],
-                sample=row["sample"],
+                sample=row["sample"] + 1,
                 retry=row["retry"],
                 body=orjson.loads(row["body"]) if row["body"] else {},
             )

@@ -1,6 +1,6 @@
 """Items: a Parquet artifact of a job's items in the order in which they begin.
 
-Columns: position (int64, from 0, that order), number (int64, row of the input, from 0), custom_id (string), columns
+Columns: position (int64, from 0, that order), number (int64, row of the input, from 1), custom_id (string), columns
 (string, the row's columns as JSON). A row group holds at most GROUP_ITEMS items or GROUP_BYTES of text.
 """
 

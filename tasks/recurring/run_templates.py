@@ -106,7 +106,7 @@ def check_rows(text: str, cron: Cron) -> None:
     for row in rows.rows(io.BytesIO(fill(text, cron, now()).encode()), "template.jsonl"):
         count += 1
         if isinstance(row, rows.RowError):
-            message = f"Row {row.number} of the template: {cut(row.message, MAX_MESSAGE)}"
+            message = f"Row {count} of the template: {cut(row.message, MAX_MESSAGE)}"
             raise RequestError(message, code="invalid_value", param="input.template")
     if not count:
         raise RequestError("The template has no rows.", code="empty_file", param="input.template")

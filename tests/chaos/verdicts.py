@@ -59,7 +59,7 @@ class House:
                 turns.append(turn)
             if (job_id, number, turn) in self._judged:
                 continue
-            verdict = {"gate": "house", "turn": turn, "passed": self._passes(number, turns.index(turn))}
+            verdict = {"gate": "house", "turn": turn, "passed": self._passes(number - 1, turns.index(turn))}
             answer = self._http.post(f"{path}/{number}", json={"verdict": verdict}, timeout=10)
             if answer.status_code in (200, 409):
                 self._judged.add((job_id, number, turn))

@@ -72,8 +72,8 @@ def test_ended_items_are_read_as_lines_and_a_reader_goes_on_anywhere(http: httpx
     assert everything.headers["content-type"].startswith("application/jsonl")
     lines = everything.text.splitlines()
     rows = [json.loads(line) for line in lines]
-    assert sorted(row["number"] for row in rows) == list(range(5))
-    assert rows[0]["result"] == {"text": f"Why {rows[0]['number']}?", "votes": 2}
+    assert sorted(row["number"] for row in rows) == list(range(1, 6))
+    assert rows[0]["result"] == {"text": f"Why {rows[0]['number'] - 1}?", "votes": 2}
     for after in range(6):
         assert http.get(path, params={"after": after}).text.splitlines() == lines[after:]
     assert refusal(http.get(path, params={"after": 6}))["param"] == "after"
@@ -84,14 +84,14 @@ def test_items_are_listed_by_number_state_and_id(http: httpx.Client, done: dict[
     first = http.get(path, params={"limit": 3}).json()
     assert first["has_more"]
     rest = http.get(path, params={"after": first["last_id"]}).json()
-    assert [item["number"] for item in first["data"] + rest["data"]] == list(range(5))
-    item = {"number": 2, "custom_id": "id-2", "state": "completed", "life": 1, "turn": 2, "stage": None, "reason": None}
+    assert [item["number"] for item in first["data"] + rest["data"]] == list(range(1, 6))
+    item = {"number": 3, "custom_id": "id-2", "state": "completed", "life": 1, "turn": 2, "stage": None, "reason": None}
     assert http.get(path, params={"custom_id": "id-2"}).json()["data"] == [item]
     assert http.get(path, params={"state": "failed"}).json()["data"] == []
 
 
 def test_an_item_shows_its_row_its_turns_and_its_result(http: httpx.Client, done: dict[str, Any]) -> None:
-    item = http.get(f"/v1/jobs/{done['id']}/items/3").json()
+    item = http.get(f"/v1/jobs/{done['id']}/items/4").json()
     assert item["columns"] == ITEMS[3]
     assert item["result"] == {"text": "Why 3?", "votes": 2}
     argue, judge = item["turns"]
@@ -104,7 +104,7 @@ def test_an_item_shows_its_row_its_turns_and_its_result(http: httpx.Client, done
     assert (verdict["status_code"], verdict["error"], verdict["retry"]) == (200, None, 0)
     stages = [stage["batch_id"] for stage in done["batchyard"]["stages"]]
     assert [argue["requests"][0]["batch_id"], verdict["batch_id"]] == stages
-    for number in ("5", "-1", "x"):
+    for number in ("0", "6", "-1", "x"):
         assert http.get(f"/v1/jobs/{done['id']}/items/{number}").status_code == 404
 
 
@@ -155,7 +155,7 @@ def test_every_bad_row_is_named_before_anything_runs(http: httpx.Client) -> None
     job = wait(http, create(http, items=items, model="echo"))
     assert job["status"] == "failed"
     errors = [(error["line"], error["code"]) for error in job["errors"]["data"]]
-    assert errors == [(1, "missing_prompt"), (2, "duplicate_custom_id"), (3, "invalid_messages")]
+    assert errors == [(2, "missing_prompt"), (3, "duplicate_custom_id"), (4, "invalid_messages")]
     assert job["batchyard"]["stages"] == []
 
 
@@ -168,7 +168,7 @@ def test_an_artifact_of_a_job_is_the_input_of_another(http: httpx.Client, done: 
     }
     job = wait(http, http.post("/v1/jobs", json=body).json())
     assert (job["status"], job["request_counts"]["completed"]) == ("completed", 5)
-    assert http.get(f"/v1/jobs/{job['id']}/items/1").json()["result"]["text"] == "Is id-1 right?"
+    assert http.get(f"/v1/jobs/{job['id']}/items/2").json()["result"]["text"] == "Is id-1 right?"
 
 
 def test_an_artifact_of_anothers_job_is_unknown(

@@ -79,7 +79,7 @@ def dice(item: Item, options: Debate) -> Flow:
 def hanging(item: Item, options: Debate) -> Flow:
     """Never end."""
     (answer,) = yield [Ask("only", item.chat(), model=options.model)]
-    while item.number == 3:
+    while item.number == 4:
         pass
     return Result(text=answer.text)
 
@@ -171,7 +171,7 @@ def test_a_recipe_in_the_folder_runs_over_its_items(jobs: Jobs) -> None:
     assert job["status"] == "completed", job
     assert job["request_counts"]["completed"] == 50
     results = jobs.results(job)
-    assert [result["custom_id"] for result in results] == [f"item-{index}" for index in range(50)]
+    assert [result["custom_id"] for result in results] == [f"item-{number}" for number in range(1, 51)]
     assert results[7]["result"] == {"text": "question 7", "votes": 3, "scores": [1.0, 1.0, 1.0]}
     assert Counter(stage["name"] for stage in job["batchyard"]["stages"]) == {"argue": 1, "judge": 1}
     assert [stage["answered"] for stage in job["batchyard"]["stages"]] == [150, 50]
@@ -225,24 +225,24 @@ def test_people_reply_to_items_by_api_and_terminal_though_the_jobs_worker_is_kil
     for process in jobs.stack.processes("webhooks"):
         process.kill()
     verdict = {"gate": "house", "passed": True}
-    assert jobs.call("POST", f"{path}/items/0", json={"verdict": verdict}).status_code == 200
-    terminal("verdict", job["id"], "1", "--gate", "house", "--failed", "--message", "Shorter.")
-    terminal("verdict", job["id"], "2", "--gate", "house", "--failed", "--category", "hopeless")
+    assert jobs.call("POST", f"{path}/items/1", json={"verdict": verdict}).status_code == 200
+    terminal("verdict", job["id"], "2", "--gate", "house", "--failed", "--message", "Shorter.")
+    terminal("verdict", job["id"], "3", "--gate", "house", "--failed", "--category", "hopeless")
     reach(waiting=2, stuck=1)
     listed = [(item["number"], item["state"], item["reason"]) for item in terminal("stuck", job["id"])]
     assert listed == [
-        (1, "waiting_for_verdict", "house"),
-        (3, "waiting_for_verdict", "house"),
-        (2, "stuck", "hopeless"),
+        (2, "waiting_for_verdict", "house"),
+        (4, "waiting_for_verdict", "house"),
+        (3, "stuck", "hopeless"),
     ]
-    terminal("requeue", job["id"], "2", "--hint", "Be brave.")
+    terminal("requeue", job["id"], "3", "--hint", "Be brave.")
     reach(waiting=3, stuck=0)
-    for number, passed in ((1, True), (2, False), (3, True)):
+    for number, passed in ((2, True), (3, False), (4, True)):
         body = {"verdict": verdict | {"passed": passed, "category": None if passed else "hopeless"}}
         assert jobs.call("POST", f"{path}/items/{number}", json=body).status_code == 200
     job = jobs.ended(job)
     assert (job["status"], job["request_counts"]["completed"], job["request_counts"]["stuck"]) == ("completed", 3, 1)
-    assert terminal("resolve", job["id"], "2", "By hand.", "--by", "Ann")["state"] == "completed"
+    assert terminal("resolve", job["id"], "3", "By hand.", "--by", "Ann")["state"] == "completed"
     until(lambda: jobs.results(jobs.call("GET", path).json())[2]["state"] == "completed", 60)
     job = jobs.call("GET", path).json()
     assert [result["result"]["text"] for result in jobs.results(job)] == ["draft 0", "Shorter.", "By hand.", "draft 3"]
@@ -296,9 +296,9 @@ def test_bad_rows_are_named_before_anything_runs(jobs: Jobs) -> None:
     job = jobs.ended(jobs.create(items))
     assert job["status"] == "failed"
     assert [(error["code"], error["line"]) for error in job["errors"]["data"]] == [
-        ("missing_prompt", 1),
-        ("invalid_messages", 2),
-        ("duplicate_custom_id", 3),
+        ("missing_prompt", 2),
+        ("invalid_messages", 3),
+        ("duplicate_custom_id", 4),
     ]
 
 
@@ -398,7 +398,7 @@ def test_a_retried_job_asks_for_the_failed_items_alone_and_the_same_as_before(jo
     assert retried["batchyard"]["retry_of"] == first["id"]
     assert retried["request_counts"]["total"] == retried["request_counts"]["completed"] == 2
     results = [(result["number"], result["custom_id"], result["result"]["text"]) for result in jobs.results(retried)]
-    assert results == [(3, "own", "again: retried 3"), (8, "item-8", "again: retried 8")]
+    assert results == [(4, "own", "again: retried 3"), (9, "item-9", "again: retried 8")]
     table = pq.read_table(io.BytesIO(jobs.artifact(retried, "results.parquet")))
     assert table.select(["line", "text"]).to_pylist() == [
         {"line": 4, "text": "again: retried 3"},
@@ -409,7 +409,7 @@ def test_a_retried_job_asks_for_the_failed_items_alone_and_the_same_as_before(jo
         turns = jobs.call("GET", f"/jobs/{job['id']}/items/{number}").json()["turns"]
         return [(request["custom_id"], request["body"]) for turn in turns for request in turn["requests"]]
 
-    for number in (3, 8):
+    for number in (4, 9):
         assert bodies(retried, number) == bodies(first, number)
     nothing = jobs.call("POST", f"/jobs/{retried['id']}/retry", json={})
     assert nothing.status_code == 400

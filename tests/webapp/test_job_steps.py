@@ -21,8 +21,8 @@ from tests.support.webapps import client_of, context_in
 ROWS = [
     {"prompt": f"{number} + 1?", "metadata": {"expected": str(number + 1), "task": "sums"}} for number in range(3)
 ] + [{"prompt": "Why?"}]
-STATES = {0: "completed", 1: "completed", 2: "failed", 3: "completed"}
-TEXTS = {0: "It is 1.", 1: "It is 7.", 3: "So."}
+STATES = {1: "completed", 2: "completed", 3: "failed", 4: "completed"}
+TEXTS = {1: "It is 1.", 2: "It is 7.", 4: "So."}
 STEPS = [{"step": "parquet"}, {"step": "score", "method": "numeric"}]
 
 
@@ -44,10 +44,10 @@ def test_steps_get_a_row_an_item_and_their_artifacts_are_the_jobs(jobs: EndedJob
     artifacts = jobs.artifacts(job)
     table = pq.read_table(io.BytesIO(artifacts["results.parquet"])).to_pylist()
     assert [(row["line"], row["custom_id"], row["text"]) for row in table] == [
-        (1, "item-0", "It is 1."),
-        (2, "item-1", "It is 7."),
-        (3, "item-2", None),
-        (4, "item-3", "So."),
+        (1, "item-1", "It is 1."),
+        (2, "item-2", "It is 7."),
+        (3, "item-3", None),
+        (4, "item-4", "So."),
     ]
     assert (table[2]["status_code"], table[2]["error_code"]) == (None, "no_answer")
     summary = json.loads(artifacts["score-summary.json"])
@@ -60,7 +60,7 @@ def test_a_retry_has_the_steps_of_the_first_job_and_runs_them_on_its_own_items(j
     first = jobs.end(jobs.create(ROWS, post_process=STEPS), STATES, texts=TEXTS)
     made = jobs.client.post(f"/v1/jobs/{first['id']}/retry").get_json()
     assert made["batchyard"]["post_process"] == STEPS
-    retry = jobs.end(jobs.begun(made), {2: "completed"}, texts={2: "3"})
+    retry = jobs.end(jobs.begun(made), {3: "completed"}, texts={3: "3"})
     assert json.loads(jobs.artifacts(retry)["score-summary.json"])["accuracy"] == 1.0
 
 
@@ -68,7 +68,7 @@ def test_what_a_step_cannot_use_is_an_error_of_its_row(jobs: EndedJobs) -> None:
     rows = [*ROWS, {"prompt": "a", "metadata": {"expected": "("}}]
     job = jobs.create(rows, post_process=[{"step": "score", "method": "regex"}])
     (error,) = job["errors"]["data"]
-    assert (job["status"], error["line"], error["param"]) == ("failed", 4, "metadata.expected")
+    assert (job["status"], error["line"], error["param"]) == ("failed", 5, "metadata.expected")
     assert "'expected' is no regular expression of RE2" in error["message"]
 
 

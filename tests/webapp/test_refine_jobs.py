@@ -99,5 +99,5 @@ def test_a_row_without_the_column_of_a_gate_is_named_before_anything_runs(
     job = post(client, [ROW, {"prompt": "?", "anwser": "95"}], gates=["equals:{{answer}}"])
     assert validation.run(context, job["id"], "here/1/task")
     (error,) = client.get(f"/v1/jobs/{job['id']}").get_json()["errors"]["data"]
-    assert (error["code"], error["line"]) == ("missing_column", 1)
+    assert (error["code"], error["line"]) == ("missing_column", 2)
     assert "did you mean 'anwser'?" in error["message"]

@@ -50,7 +50,7 @@ class ItemReply(BaseModel):
 class ItemObject(BaseModel):
     """An item of a job in a list."""
 
-    number: int = Field(description="row of the input, from 0")
+    number: int = Field(description="row of the input, from 1")
     custom_id: str
     state: ItemState
     life: int = Field(description="1, and one more each time that it was put back")
@@ -70,7 +70,7 @@ class RequestObject(BaseModel):
     stage: str
     batch_id: str
     visit: int = Field(description="turns of the item in this stage, from 1")
-    sample: int
+    sample: int = Field(description="asks of the item in this turn, from 1")
     retry: int = Field(description="attempts before this one")
     body: dict[str, Any]
     status_code: int | None = Field(description="null: no answer yet, or none from an engine")
@@ -82,7 +82,7 @@ class RequestObject(BaseModel):
 class JudgementObject(BaseModel):
     """The outcome of a reward or a gate, or of a request that no engine has run."""
 
-    index: int
+    index: int = Field(description="outcomes of the item in this turn, from 1")
     kind: str
     value: Any
 

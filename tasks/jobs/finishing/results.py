@@ -74,7 +74,7 @@ class JobResults:
 
     def tables(self) -> Iterator[pa.Table]:
         """Stream the input rows of these items in the same order."""
-        is_item = self._index()[:, 1] > 0
+        is_item = self._index()[1:, 1] > 0  # rows count from 1
         first = 0
         with self._artifacts.open(self._job.input_sha256) as source:
             for table in tables(source, self._job.input_name):
@@ -163,7 +163,7 @@ class StepResults:
             text = item.result.get("text")
             completed = item.state == "completed"
             yield ResultRow(
-                line=item.number + 1,
+                line=item.number,
                 custom_id=item.custom_id,
                 body=dict(item.columns),
                 status_code=200 if completed else None,

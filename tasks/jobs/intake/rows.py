@@ -23,9 +23,8 @@ TABLE_ROWS = 4096
 class RowError(Exception):
     """A row that cannot be read. The message says why."""
 
-    def __init__(self, number: int, message: str, code: str = "invalid_input_file") -> None:
+    def __init__(self, message: str, code: str = "invalid_input_file") -> None:
         super().__init__(message)
-        self.number = number
         self.message = message
         self.code = code
 
@@ -55,7 +54,7 @@ def rows(
                 yield row.values
             else:
                 code = "invalid_input_file" if row.code == "invalid_value" else row.code
-                yield RowError(row.number, f"The row {row.problem}.", code)
+                yield RowError(f"The row {row.problem}.", code)
     except TableError as error:
         code = "invalid_input_file" if error.code == "invalid_value" else error.code
         raise RequestError(f"{error.message}.", code=code, param="input_file_id") from None

@@ -65,7 +65,7 @@ class CompositeKind(OfJobs[CompositeRecipe[Any]]):
         self, context: AppContext, recipe: CompositeRecipe[Any], job: Job, report: ValidationReport
     ) -> tuple[str, int]:
         names = ("variant", "repeat", "round", "recipe", "options")
-        children = enumerate(recipe.children(recipe.options.model_validate(job.options)))
+        children = enumerate(recipe.children(recipe.options.model_validate(job.options)), 1)
         return items_file.write(
             context.artifacts,
             ((n, child.key, orjson.dumps({name: getattr(child, name) for name in names})) for n, child in children),

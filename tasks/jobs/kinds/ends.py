@@ -41,7 +41,7 @@ def row_of_end(
     """Return the row of results (store.formats.job_chunks) that records such an end. `custom_id`: key or name."""
     return {
         "position": position,
-        "number": position,
+        "number": position + 1,
         "custom_id": custom_id,
         "life": 1,
         "turns": 1,

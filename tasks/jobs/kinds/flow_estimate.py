@@ -54,7 +54,7 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
     seconds, warnings = _seconds(context, recipe, draft, stages, shares)
     checker = ItemChecker(context, draft.job, recipe, report)
     turns: list[list[PreparedRequest]] = []
-    for number, row in enumerate(sample):
+    for number, row in enumerate(sample, 1):
         checker.checked(number, row, probed=True)
         turns.append(checker.first_turn)
     endpoints = {stage.name: stage.endpoint for stage in stages}

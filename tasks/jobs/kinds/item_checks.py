@@ -113,13 +113,13 @@ class ItemChecker:
         """
         shuffled: list[tuple[int, str, bytes]] = []
         count = 0
-        for number, row in enumerate(self._rows(source, name)):
-            if number >= self._limit:
+        for number, row in enumerate(self._rows(source, name), 1):
+            if number > self._limit:
                 if self._options.limit is None:
                     self._too_many()
                 break
             count += 1
-            item = self.checked(number, row, probed=number < PROBED_ITEMS)
+            item = self.checked(number, row, probed=number <= PROBED_ITEMS)
             if item is None or self._report.count:
                 continue
             entry = (number, item.custom_id, orjson.dumps(self._stored(item.columns), default=str))
@@ -249,8 +249,8 @@ class ItemChecker:
         if not repeated:
             return
         source.seek(0)
-        for number, row in enumerate(self._rows(source, name)):
-            if number >= self._limit:
+        for number, row in enumerate(self._rows(source, name), 1):
+            if number > self._limit:
                 return
             try:
                 custom_id = "" if isinstance(row, RowError) else _custom_id(number, row)

@@ -125,7 +125,7 @@ def _check_cells(
 
 def _write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
     """Write the items file of a tune. Return its SHA-256 and the number of cells."""
-    rows = ((number, cell.name, orjson.dumps(cell.model_dump(mode="json"))) for number, cell in enumerate(cells))
+    rows = ((number, cell.name, orjson.dumps(cell.model_dump(mode="json"))) for number, cell in enumerate(cells, 1))
     return items_file.write(context.artifacts, rows)
 
 

@@ -90,7 +90,7 @@ def test_samples_have_a_line_each_with_verls_keys() -> None:
         "score": 1.0,
         "step": 3,
         "custom_id": "item-0",
-        "sample": 0,
+        "sample": 1,
         "seed": Item(0, "item-0", GSM8K).seed("sample", 0),
         "data_source": "openai/gsm8k",
         "acc": 1.0,

@@ -71,7 +71,7 @@ def test_attempts_stand_side_by_side_in_one_turn_and_lives_apart(written: Writte
     written.ask("argue", (0, 1, 0, 0), life=2)
     turns = written.item(0).turns
     assert [(turn.life, turn.turn) for turn in turns] == [(1, 1), (1, 2), (2, 1)]
-    assert [(request.sample, request.retry) for request in turns[0].requests] == [(0, 0), (1, 0), (1, 1)]
+    assert [(request.sample, request.retry) for request in turns[0].requests] == [(1, 0), (2, 0), (2, 1)]
 
 
 def test_requests_in_two_stages_at_once_are_one_turn(written: Written) -> None:
@@ -86,7 +86,7 @@ def test_a_request_that_no_engine_ran_stands_in_its_turn(written: Written) -> No
     written.ask("argue", (0, 1, 0, 0))
     written.judge((0, 1, 1, "refused", {"ok": False, "error": {"code": "model_not_found"}}))
     (turn,) = written.item(0).turns
-    assert (turn.requests[0].sample, turn.judgements[0].index) == (0, 1)
+    assert (turn.requests[0].sample, turn.judgements[0].index) == (1, 2)
 
 
 def test_a_duplicate_shows_the_body_that_it_shares(written: Written) -> None:

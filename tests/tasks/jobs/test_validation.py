@@ -39,9 +39,9 @@ def test_every_bad_row_is_reported_with_its_code(validated: Callable[..., Job]) 
     job = validated(b'{"prompt": "a", "custom_id": "x"}\nno\n{"text": "b"}\n{"prompt": "c", "custom_id": "x"}\n')
     assert job.status == "failed"
     assert [(error["line"], error["code"]) for error in job.errors or []] == [
-        (1, "invalid_input_file"),
-        (2, "missing_prompt"),
-        (3, "duplicate_custom_id"),
+        (2, "invalid_input_file"),
+        (3, "missing_prompt"),
+        (4, "duplicate_custom_id"),
     ]
 
 
@@ -66,8 +66,8 @@ def test_items_keep_the_numbers_of_their_rows_in_whatever_order_they_begin(
     job = validated(rows, shuffle=1, limit=10)
     items = list(Reader(context.artifacts, job.items_sha256 or "").read(0, 20))
     assert (job.status, job.total) == ("in_progress", 10)
-    assert [item.number for item in items] != sorted(item.number for item in items) == list(range(10))
-    assert all(item.columns["prompt"] == f"p{item.number}" for item in items)
+    assert [item.number for item in items] != sorted(item.number for item in items) == list(range(1, 11))
+    assert all(item.columns["prompt"] == f"p{item.number - 1}" for item in items)
 
 
 def test_more_items_than_fit_into_memory_at_once_are_refused(

@@ -260,9 +260,9 @@ def test_an_items_page_is_its_conversation_with_samples_side_by_side(client: Fla
     assert "Row prompt Why 3?" in words
     assert "Turn 1: argue Batch of argue , model echo ," in words and "temperature 0.5" in words
     assert words.count("Be brief.") == 1  # once for both samples
-    assert "Sample 0 score 1 pred so It is so. 2 tokens out, 3 tokens in, finish reason stop, seed 7, 0.5 s" in words
-    assert "Sample 1 score 0 I do not know." in words
-    assert "Turn 2: score, check Score 0 score 1 pred so Check 1 passed no" in words
+    assert "Sample 1 score 1 pred so It is so. 2 tokens out, 3 tokens in, finish reason stop, seed 7, 0.5 s" in words
+    assert "Sample 2 score 0 I do not know." in words
+    assert "Turn 2: score, check Score 1 score 1 pred so Check 2 passed no" in words
     assert "votes 2" in words
     assert [re.search(rf'rel="{rel}" href="[^"]*/items/(\d)"', page)[1] for rel in ("prev", "next")] == ["2", "4"]  # type: ignore[index]
 

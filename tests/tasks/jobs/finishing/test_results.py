@@ -67,7 +67,7 @@ def test_an_item_that_goes_on_has_not_ended(written: Written, results: JobResult
 def test_a_step_sees_items_as_requests_with_an_answer_or_an_error(results: JobResults, written: Written) -> None:
     rows = {row.custom_id: row for row in StepResults(written.context.artifacts, results).rows()}
     completed, failed, expired = rows["id-3"], rows["id-0"], rows["id-4"]
-    assert (completed.line, completed.status_code, completed.error) == (4, 200, None)
+    assert (completed.line, completed.status_code, completed.error) == (3, 200, None)
     assert completed.response == {"choices": [{"message": {"content": "since 0"}}]}
     assert (failed.status_code, failed.response, failed.error) == (None, None, {"code": "no_answer", "message": None})
     assert expired.error == {"code": "expired", "message": None}

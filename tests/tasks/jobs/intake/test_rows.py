@@ -16,9 +16,7 @@ from tasks.jobs.intake.rows import RowError, rows, tables
 
 
 def read(content: bytes, name: str) -> list[Any]:
-    return [
-        f"{row.number}: {row.message}" if isinstance(row, RowError) else row for row in rows(io.BytesIO(content), name)
-    ]
+    return [row.message if isinstance(row, RowError) else row for row in rows(io.BytesIO(content), name)]
 
 
 def parquet(**columns: Any) -> bytes:
@@ -56,8 +54,8 @@ def test_a_line_that_is_a_text_is_a_prompt() -> None:
 def test_a_bad_line_is_an_error_in_its_place() -> None:
     first, error, last, number = read(b'{"a": 1}\nno\n{"a": 2}\n7\n', "a.jsonl")
     assert (first, last) == ({"a": 1}, {"a": 2})
-    assert error.startswith("1: The row is not valid JSON")
-    assert number == "3: The row is neither an object nor a string."
+    assert error.startswith("The row is not valid JSON")
+    assert number == "The row is neither an object nor a string."
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Experiments(EndedComposites):
         return self.client.post("/v1/jobs", json={"recipe": "experiment", "options": options, "input_file_id": file_id})
 
     def complete(self, child: dict[str, Any]) -> dict[str, Any]:
-        return self.end(self.begun(child), dict.fromkeys(range(len(ROWS)), "completed"))
+        return self.end(self.begun(child), dict.fromkeys(range(1, len(ROWS) + 1), "completed"))
 
     def complete_all(self, job: dict[str, Any]) -> dict[str, Any]:
         """Complete all children, and then the experiment."""
@@ -308,13 +308,13 @@ def test_its_page_lists_its_children_and_draws_the_comparison(experiments: Exper
     key = client.environ_base["HTTP_AUTHORIZATION"].removeprefix("Bearer ")
     assert visitor.post("/sign-in", data={"key": key}).status_code == 303
     job = experiments.started()
-    page = visitor.get(f"/jobs/{job['id']}").text
+    page = visitor.get(f"/jobs/{job['id']}?tab=jobs").text
     for child in experiments.children(job).values():
         assert f"/jobs/{child['id']}" in page
-    assert 'aria-label="Children"' in page and 'id="items-heading"' not in page
+    assert 'aria-label="Children"' in page and '<span class="number">' in page and "tab=items" not in page
     experiments.complete_all(job)
-    page = visitor.get(f"/jobs/{job['id']}").text
-    assert ">Report</h2>" in page
+    assert ">Report</h2>" in visitor.get(f"/jobs/{job['id']}").text
+    page = visitor.get(f"/jobs/{job['id']}?tab=jobs").text
     assert page.count('class="state completed"') >= 3
     overview = visitor.get("/").text
     assert job["id"] in overview

@@ -65,20 +65,20 @@ def places(errors: list[dict[str, Any]]) -> Errors:
 
 def test_an_item_is_named_by_its_row_or_by_its_custom_id(check: Callable[..., Any]) -> None:
     rows = '{"prompt": "a"}', '{"prompt": "b", "custom_id": 17}', '{"prompt": "c", "custom_id": "c"}'
-    assert check(*rows) == (["item-0", "17", "c"], [])
+    assert check(*rows) == (["item-1", "17", "c"], [])
 
 
 def test_a_name_that_repeats_is_reported_at_each_repeat_with_the_first_row(check: Callable[..., Any]) -> None:
     row = '{"prompt": "a", "custom_id": "x"}'
-    _, errors = check(row, '{"prompt": "b", "custom_id": "item-4"}', row, row, '{"prompt": "c"}')
-    assert places(errors) == [(2, "duplicate_custom_id"), (3, "duplicate_custom_id"), (4, "duplicate_custom_id")]
-    assert "is that of row 0" in errors[0]["message"] and "is that of row 1" in errors[2]["message"]
+    _, errors = check(row, '{"prompt": "b", "custom_id": "item-5"}', row, row, '{"prompt": "c"}')
+    assert places(errors) == [(3, "duplicate_custom_id"), (4, "duplicate_custom_id"), (5, "duplicate_custom_id")]
+    assert "is that of row 1" in errors[0]["message"] and "is that of row 2" in errors[2]["message"]
 
 
 def test_a_column_that_is_missing_is_named_with_the_one_that_was_meant(check: Callable[..., Any]) -> None:
     of = replace(plain, columns=lambda options, row: ["answer"])
     _, errors = check('{"prompt": "a", "answer": "1"}', '{"prompt": "b", "anser": "1"}', '{"prompt": "c"}', of=of)
-    assert places(errors) == [(1, "missing_column"), (2, "missing_column")]
+    assert places(errors) == [(2, "missing_column"), (3, "missing_column")]
     assert "did you mean 'anser'?" in errors[0]["message"] and "it has prompt" in errors[1]["message"]
 
 
@@ -88,17 +88,17 @@ def test_a_recipe_that_hangs_over_a_row_is_interrupted_and_the_other_rows_are_ch
     began = time.monotonic()
     good = '{"prompt": "a", "answer": {"text": "1"}}'
     _, errors = check(good, '{"prompt": "hang"}', '{"prompt": "c"}', of=replace(plain, columns=columns))
-    assert places(errors) == [(1, "recipe_hangs"), (2, "missing_column")]
+    assert places(errors) == [(2, "recipe_hangs"), (3, "missing_column")]
     assert time.monotonic() - began < 10
 
 
 def test_the_requests_of_the_first_rows_are_checked_before_anything_runs(check: Callable[..., Any]) -> None:
     _, errors = check('{"prompt": "a"}', '{"prompt": "other"}')
-    assert places(errors) == [(1, "model_not_found")]
+    assert places(errors) == [(2, "model_not_found")]
 
 
 def test_only_as_many_rows_as_the_options_say_are_read(check: Callable[..., Any]) -> None:
-    assert check('{"prompt": "a"}', '{"prompt": "b"}', "no JSON", limit=2) == (["item-0", "item-1"], [])
+    assert check('{"prompt": "a"}', '{"prompt": "b"}', "no JSON", limit=2) == (["item-1", "item-2"], [])
 
 
 def test_more_rows_than_the_deployment_takes_are_one_error(check: Callable[..., Any]) -> None:

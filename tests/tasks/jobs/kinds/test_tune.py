@@ -62,7 +62,7 @@ class Tunes(EndedComposites):
         """End all rows of all jobs that run, and let the tune go on."""
         for job in self.running(tune).values():
             job = self.begun(job)
-            self.end(job, dict.fromkeys(range(job["request_counts"]["total"]), state))
+            self.end(job, dict.fromkeys(range(1, job["request_counts"]["total"] + 1), state))
         return self.tick(tune)
 
     def results(self, tune: dict[str, Any]) -> dict[str, dict[str, Any]]:

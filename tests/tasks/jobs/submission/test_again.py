@@ -33,7 +33,7 @@ ROWS: list[dict[str, Any]] = [
     {"prompt": "Why 5?"},
 ]
 GRADER = {"type": "string_check", "operation": "eq", "input": "{{sample.output_text}}", "reference": "42"}
-STATES = {0: "completed", 1: "failed", 2: "completed", 3: "stuck", 4: "failed"}
+STATES = {1: "completed", 2: "failed", 3: "completed", 4: "stuck", 5: "failed"}
 
 
 @pytest.fixture
@@ -91,9 +91,9 @@ def test_a_retry_has_the_items_that_did_not_complete_as_they_were(jobs: Jobs, cl
     assert (made["status"], made["request_counts"]["total"]) == ("validating", 0)
     retry = jobs.begun(made)
     assert (retry["status"], retry["request_counts"]["total"]) == ("in_progress", 4)
-    assert jobs.items(retry) == [(1, "b"), (3, "d"), (4, "item-4"), (5, "item-5")]
-    for number in (1, 3, 4, 5):
-        assert client.get(f"/v1/jobs/{retry['id']}/items/{number}").get_json()["columns"] == ROWS[number]
+    assert jobs.items(retry) == [(2, "b"), (4, "d"), (5, "item-5"), (6, "item-6")]
+    for number in (2, 4, 5, 6):
+        assert client.get(f"/v1/jobs/{retry['id']}/items/{number}").get_json()["columns"] == ROWS[number - 1]
     seeds = jobs.seeds(retry)
     assert len(seeds) == 4 and seeds.items() < jobs.seeds(first).items()
     kept = ("name", "metadata", "recipe", "input_file_id", "completion_window")
@@ -110,10 +110,10 @@ def test_a_retry_has_the_items_that_did_not_complete_as_they_were(jobs: Jobs, cl
 @pytest.mark.parametrize(
     ("outcome", "states", "numbers"),
     [
-        ("completed", ["failed"], [1, 4]),
-        ("completed", ["stuck", "stuck"], [3]),
-        ("cancelled", ["cancelled"], [5]),
-        ("expired", ["expired", "stuck"], [3, 5]),
+        ("completed", ["failed"], [2, 5]),
+        ("completed", ["stuck", "stuck"], [4]),
+        ("cancelled", ["cancelled"], [6]),
+        ("expired", ["expired", "stuck"], [4, 6]),
     ],
 )
 def test_the_states_of_the_items_are_chosen(jobs: Jobs, outcome: str, states: list[str], numbers: list[int]) -> None:
@@ -132,15 +132,15 @@ def test_options_and_window_may_be_others_and_the_rest_stays(jobs: Jobs) -> None
 
 
 def test_a_retry_can_be_retried_and_adds_up(jobs: Jobs) -> None:
-    second = jobs.end(jobs.begun(jobs.retry(jobs.of_rows())), {1: "completed", 3: "failed", 4: "completed"})
+    second = jobs.end(jobs.begun(jobs.retry(jobs.of_rows())), {2: "completed", 4: "failed", 5: "completed"})
     counts = {"total": 4, "completed": 2, "failed": 1, "stuck": 0, "expired": 0, "cancelled": 1}
     assert second["request_counts"] == counts
     artifacts = jobs.artifacts(second)
-    assert [json.loads(line)["number"] for line in artifacts["results.jsonl"].splitlines()] == [1, 3, 4, 5]
+    assert [json.loads(line)["number"] for line in artifacts["results.jsonl"].splitlines()] == [2, 4, 5, 6]
     assert json.loads(artifacts["config.json"])["items_sha256"] == second["batchyard"]["items_sha256"]
     third = jobs.begun(jobs.retry(second))
-    assert jobs.items(third) == [(3, "d"), (5, "item-5")]
-    ended = jobs.end(third, dict.fromkeys((3, 5), "completed"))
+    assert jobs.items(third) == [(4, "d"), (6, "item-6")]
+    ended = jobs.end(third, dict.fromkeys((4, 6), "completed"))
     status, param, message = jobs.refused(ended)
     assert (status, param) == (400, "states")
     assert "none of its 2 items is failed or stuck or expired or cancelled" in message
@@ -149,17 +149,17 @@ def test_a_retry_can_be_retried_and_adds_up(jobs: Jobs) -> None:
 
 def test_a_retry_that_is_judged_anew_keeps_its_items(jobs: Jobs, client: FlaskClient) -> None:
     first = jobs.of_rows()
-    retry = jobs.end(jobs.begun(jobs.retry(first, states=["failed"])), {1: "completed", 4: "failed"})
+    retry = jobs.end(jobs.begun(jobs.retry(first, states=["failed"])), {2: "completed", 5: "failed"})
     answer = client.post(f"/v1/jobs/{retry['id']}/rescore", json={"options": {"reward": "exact"}})
     judged = jobs.begun(answer.get_json())
-    assert jobs.items(judged) == [(1, "b"), (4, "item-4")]
+    assert jobs.items(judged) == [(2, "b"), (5, "item-5")]
     ours = judged["batchyard"]
     assert (ours["answers_from"], ours["work_sha256"]) == (retry["id"], retry["batchyard"]["work_sha256"])
     assert jobs.look(first)["batchyard"]["retries"] == [retry["id"]]
 
 
 def test_the_published_configuration_of_a_job_is_what_its_hash_identifies(jobs: Jobs, client: FlaskClient) -> None:
-    ends = {1: "completed", 4: "failed"}
+    ends = {2: "completed", 5: "failed"}
     first = jobs.of_rows()
     retry = jobs.end(jobs.begun(jobs.retry(first, states=["failed"])), ends)
     answer = client.post(f"/v1/jobs/{retry['id']}/rescore", json={"options": {"reward": "exact"}})
@@ -182,8 +182,8 @@ def test_a_retry_keeps_the_columns_of_a_table_for_the_rows_that_it_has(jobs: Job
     job = jobs.create(buffer.getvalue(), "in.parquet", recipe="rollout", options=options)
     first = jobs.end(job, STATES)
     retry = jobs.begun(jobs.retry(first))
-    assert jobs.items(retry) == [(1, "item-1"), (3, "item-3"), (4, "item-4")]
-    ended = jobs.end(retry, {3: "failed"})
+    assert jobs.items(retry) == [(2, "item-2"), (4, "item-4"), (5, "item-5")]
+    ended = jobs.end(retry, {4: "failed"})
     assert ended["batchyard"]["report"] == {"status": "completed"}
     rollouts = pq.read_table(io.BytesIO(jobs.artifacts(ended)["rollouts.parquet"]))
     kept = table.take([1, 3, 4])
@@ -196,7 +196,7 @@ def test_other_options_are_checked_with_the_rows_of_these_items(jobs: Jobs) -> N
     failed = jobs.begun(jobs.retry(first, options={"reward": "exact", "ground_truth": "answer"}))
     assert failed["status"] == "failed"
     errors = failed["errors"]["data"]
-    assert [(error["code"], error["line"]) for error in errors] == [("missing_column", line) for line in (1, 3, 4, 5)]
+    assert [(error["code"], error["line"]) for error in errors] == [("missing_column", line) for line in (2, 4, 5, 6)]
     status, _, message = jobs.refused(failed)
     assert (status, "it has no items" in message) == (400, True)
 
