@@ -1,4 +1,4 @@
-"""The names of the terminal's commands, which no recipe can take: each recipe has a command of its name."""
+"""The names of the terminal's commands, which no recipe can take."""
 
 # fmt: off
 COMMANDS = frozenset({

@@ -112,7 +112,7 @@ class Schema:
         return text if texts else value
 
     def read_list(self, keys: Keys, texts: Iterable[str]) -> list[Any]:
-        """Return the list of a flag that was repeated, or written with commas, or in brackets as in YAML."""
+        """Return the list of a flag: repeated, with commas, or in brackets as in YAML."""
         values: list[Any] = []
         for text in texts:
             value = self.read(keys, text) if text.startswith("[") else text.split(",")

@@ -38,7 +38,7 @@ def words(seconds: int) -> str:
 
 
 def brief(seconds: float) -> str:
-    """Format the seconds of one request, with two digits: `85 ms`, `1.2 s`, `45 s`, `3 min 20 s`."""
+    """Format the seconds of one request with two digits: `85 ms`, `1.2 s`, `3 min 20 s`."""
     if seconds < 0.0995:
         return f"{seconds * 1000:.2g} ms"
     return f"{seconds:.2g} s" if seconds < 9.95 else text(seconds)

@@ -15,7 +15,7 @@ Latencies = Mapping[str, Mapping[str, Histogram]]
 
 
 class Percentiles(BaseModel):
-    """How long requests were in an engine, in seconds, to 2 %. Half of them took at most `p50`."""
+    """How long requests were in an engine, in seconds, to 2 %. `p50`: the median."""
 
     requests: int = Field(description="how many were measured: those that an engine has answered")
     p50: float

@@ -126,7 +126,7 @@ class Capabilities(ABC):
 
     @classmethod
     def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
-        """Return the most bytes that one replica's KV cache takes without a GPU; None if only a start tells.
+        """Return the most bytes of one replica's KV cache without a GPU; None until a start.
 
         Args:
             token_bytes: what one token takes in it; None if unknown.

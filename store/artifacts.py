@@ -146,7 +146,7 @@ class Artifacts:
         return time.time() - float(self._fs.modified(path).timestamp())
 
     def _delete_aside(self, path: Path, seconds: float) -> bool:
-        """Delete a file if it is still old after a rename. Nobody can renew it under its secret name."""
+        """Delete a file still old after a rename; nobody can renew it under that name."""
         aside = path.rename(f"{path}.{secrets.token_hex(8)}")
         if self._age(str(aside)) < seconds:
             self._put_back(aside)
@@ -180,7 +180,7 @@ class Artifacts:
             raise UnavailableError(f"artifact store {self.url} cannot be {action}: {reason}") from error
 
     def _limit(self, size: int) -> dict[str, float]:
-        """Return the option that limits the time of an upload of `size` bytes, where the file system has one.
+        """Return the option that limits the time to upload `size` bytes, if there is one.
 
         S3's client has no time limit while it waits for leave to send a body ("100 Continue").
         """

@@ -254,7 +254,7 @@ def end_running(session: Session) -> None:
 
 
 def _answered() -> Select[str]:
-    """Select the ids of batches in progress whose segments are all done, and that get no more of them."""
+    """Select ids of batches in progress that are answered and get no more segments."""
     unfinished = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state != "done")
     return select(Batch.id).where(Batch.status == "in_progress", ~Batch.open, ~unfinished.exists())
 

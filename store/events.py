@@ -104,7 +104,7 @@ def _deliver(session: Session, event: Event) -> Event:
 
 
 def act(session: Session, by: Principal | None, type_: Action, subject: Batch | Job | str, **data: Any) -> None:
-    """Record what a client has done to something, by its id. Nothing is recorded of what nobody has requested.
+    """Record a client's action on something, by id; nothing if no client acted.
 
     Args:
         data: what has changed. No secrets.

@@ -84,7 +84,7 @@ def record_death(
 
 
 def hold_after_deaths(session: Session, model: str) -> Hold | None:
-    """Hold a model whose engines die and answer nothing, unless it waits already. None if it is not so."""
+    """Hold a model whose engines die and answer nothing, unless it waits. None if not so."""
     failure = _failure(session, model)
     current = session.get(Hold, model)
     if failure.deaths < FRUITLESS_DEATHS or (current is not None and current.retry_at > time.time()):
@@ -122,7 +122,7 @@ def hold_unserved(session: Session, model: str) -> None:
 
 
 def _locked(session: Session, model: str, reason: str) -> Hold:
-    """Return a model's hold, a new one if there is none. Nobody else changes it until the transaction ends."""
+    """Return a model's hold, or a new one, locked until the transaction ends."""
     first = {"model": model, "reason": reason, "since": now(), "attempts": 0, "retry_at": 0.0}
     session.execute(_insert(session)(Hold).on_conflict_do_nothing(), first)
     return session.get_one(Hold, model, with_for_update=True)
@@ -157,7 +157,7 @@ def engine_started(session: Session, model: str) -> None:
 
 
 def engine_answered(session: Session, model: str) -> None:
-    """End a model's hold after failures: an engine of it answers, so nobody need wait for the next attempt."""
+    """End a model's hold: an engine of it answers, so nobody waits for the next attempt."""
     session.execute(delete(Hold).where(Hold.model == model, Hold.reason != UNSERVED))
     failed = and_(EngineFailure.model == model, ~EngineFailure.answered)
     session.execute(update(EngineFailure).where(failed).values(answered=True, deaths=0))

@@ -183,7 +183,7 @@ def caller_of(record: ApiKey) -> Principal:
 
 
 def terminal(session: Session, project: str) -> Principal:
-    """Return who works on the database with a command, for the record: there is no key. `project`: its name."""
+    """Return who works on the database with a command, without a key. `project`: its name."""
     return Principal(projects.named(session, project), True, "terminal", "a terminal of the server")
 
 

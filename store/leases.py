@@ -1,4 +1,4 @@
-"""Leases: one holder at a time works on a record. A holder's writes name the epoch of its lease."""
+"""Leases: one holder at a time works on a record, and writes under its lease's epoch."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def claim(session: Session, record: type[Batch] | type[Job], condition: ColumnEl
 
 
 def record_failure(session: Session, lease: Lease, reason: str, *, counted: bool, backoff: Backoff) -> None:
-    """Release a batch or a job whose holder has failed, for its next attempt after a pause. Raises LeaseLost.
+    """Release a failed holder's batch or job for an attempt after a pause. Raises LeaseLost.
 
     A part of the deployment that is away does not count, see ATTEMPTS.
     """

@@ -41,7 +41,7 @@ def get_or_create(session: Session, name: str) -> Project:
 
 
 def named(session: Session, name: str, *, only: str | None = None) -> str:
-    """Return the id of the project of that name. `only`: the id that it has to have. Raises NotFoundError."""
+    """Return the id of a project by name; `only` is the id it must have. Raises NotFoundError."""
     project_id = session.scalar(select(Project.id).where(Project.name == name))
     if only is not None and project_id != only:
         project_id = None

@@ -27,7 +27,7 @@ TIMELINE = 120
 
 @dataclass(frozen=True)
 class SegmentLease:
-    """A running segment, with everything its worker needs. `job_id` is that of a batch that is a job's stage."""
+    """A running segment with all that its worker needs. `job_id`: the job of which it is a stage."""
 
     lease: Lease
     batch_id: str

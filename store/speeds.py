@@ -109,7 +109,7 @@ class Throughput:
 
 
 def work(requests: float, tokens: float) -> float:
-    """Return the cost of answers, in tokens. A request counts as one more, since failed requests cost time too."""
+    """Return the cost of answers in tokens, and one a request, as failed ones cost time too."""
     return requests + tokens
 
 
@@ -128,7 +128,7 @@ def measure(session: Session, model: str, config_sha256: str, request_class: str
 def begin(
     session: Session, model: str, config_sha256: str, request_class: str, began_at: float, in_flight: float
 ) -> None:
-    """Record when an engine got its first requests after it had none: its speed cannot be measured at once.
+    """Record when an engine got its first requests after none: its speed needs time.
 
     Args:
         in_flight: the number of requests that it will have. First answers beside fewer of them count less from now on.
@@ -142,7 +142,7 @@ def begin(
 
 
 def _fewer(speed: Speed, in_flight: float) -> float:
-    """Return what part of this number of requests was in flight when a speed was measured, 1 at most."""
+    """Return the share of these requests in flight when a speed was measured, 1 at most."""
     return min(1.0, speed.request_seconds / speed.seconds / in_flight) if speed.seconds else 1.0
 
 
@@ -211,7 +211,7 @@ def _speed(session: Session, *key: str) -> Speed:
 
 
 def _record(session: Session, kind: type[Sums], key: tuple[str, ...]) -> Sums:
-    """Return the locked record of sums with this primary key, a new one of zeros if there is none."""
+    """Return the locked record of sums with this primary key, or a new one of zeros."""
     record = session.get(kind, key, with_for_update=True)
     if record is not None:
         return record

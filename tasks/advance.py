@@ -17,7 +17,7 @@ def advance(context: AppContext) -> None:
 
 
 def validate(context: AppContext, batch_id: str, holder: str) -> None:
-    """Validate a batch, then start its first segments, or its finishing if every request is answered in the plan."""
+    """Validate a batch, then start its first segments, or its finishing if none is needed."""
     if validation.run(context, batch_id, holder):
         advance(context)
 

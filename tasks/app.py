@@ -78,7 +78,7 @@ def _configure_logging(**_: Any) -> None:
 
 @signals.worker_ready.connect
 def _prepare_end(sender: Any, **_: Any) -> None:
-    """Let segments that are threads of the worker's own process end with it, and other tasks within a limit."""
+    """Let segments in this process's threads end with it, other tasks within a limit."""
     warm, cold = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGQUIT)
     if isinstance(sender.pool, Threads) and queues.BATCHES in app.amqp.queues.consume_from:
         signals.worker_shutting_down.connect(_stop)

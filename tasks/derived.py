@@ -57,7 +57,7 @@ def _bytes(folder: Path) -> int | None:
 
 
 def spec_of(cell: Cell, base: TunedModel) -> ModelSpec:
-    """Return the derived model of a cell. Raises ConfigurationError for a key or a value that its engine refuses."""
+    """Return a cell's derived model. Raises ConfigurationError for what its engine refuses."""
     return catalog.derived(base.name, cell.entry(base))
 
 

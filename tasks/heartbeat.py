@@ -1,4 +1,4 @@
-"""Heartbeats: name a lease's holder, renew the lease during its work, and stop work that is no longer wanted."""
+"""Heartbeats: renew a lease during its work, and stop work that is no longer wanted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def holder(task_id: str) -> str:
-    """Return the name of a lease's holder: machine, process id and task, so that an operator can find it."""
+    """Return a lease's holder: machine, process id and task, by which people find it."""
     return f"{machine()}/{os.getpid()}/{task_id}"
 
 
@@ -37,7 +37,7 @@ def has_died(holder: str) -> bool:
 
 @functools.cache
 def machine() -> str:
-    """Return the host's name and a hash that tells hosts of one name, and containers of one host, apart."""
+    """Return the host's name with a hash that tells hosts and containers apart."""
     try:
         identity = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/pid").readlink())
     except OSError:  # not Linux

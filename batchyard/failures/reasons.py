@@ -1,4 +1,4 @@
-"""The reason of a failure for people, in one line: the cause, what memory there was, and the remedy."""
+"""The reason of a failure in one line: cause, memory there was, and remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TCP ports of this machine: one that is held for a service, and the holder of one in use."""
+"""TCP ports of this machine: held ones for services, and holders of others."""
 
 from __future__ import annotations
 

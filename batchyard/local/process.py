@@ -1,4 +1,4 @@
-"""A supervised child process: its own session, a pid file, a bounded log, and no descendants after its end."""
+"""A supervised child process: own session, pid file, bounded log, no stray descendants."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Item:
         return [*system, *self.messages, *({"role": "user", "content": text} for text in added)]
 
     def seed(self, *parts: str | int) -> int:
-        """Return a seed of 53 bits that depends on the job's seed, the custom_id, the parts, and the life."""
+        """Return a seed of 53 bits from the job's seed, custom_id, parts and life."""
         life: tuple[str | int, ...] = () if self.life == 1 else ("life", self.life)
         parts_json = json.dumps(
             [self.job_seed, self.custom_id, *life, *parts], ensure_ascii=False, separators=(",", ":")

@@ -34,7 +34,7 @@ class Reward:
 def reward(
     name: str, data_sources: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> Callable[[Callable[..., float | dict[str, Any]]], Reward]:
-    """Make a reward of a function, see Reward. A dict has `score`, and may have `acc`, `pred` and more."""
+    """Make a reward of a function, see Reward. A dict has `score`, maybe `acc` and `pred`."""
     return lambda function: Reward(name, function, tuple(data_sources), tuple(columns))
 
 

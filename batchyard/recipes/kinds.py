@@ -116,7 +116,7 @@ class Recipe(ABC, Generic[O]):
         """The author's function that makes it what it is."""
 
     def default_stages(self) -> list[str] | None:
-        """Return the names of the stages with the defaults of the options, None if one without a default decides."""
+        """Return the names of the stages under default options; None if they do not tell."""
         return []
 
 

@@ -10,7 +10,7 @@ State = Literal["completed", "failed", "stuck"]
 
 
 class Result:
-    """The end of an item. `values` are JSON, and so is what the `counters` count for the whole job."""
+    """The end of an item. `values` are JSON; `counters` are summed over the job."""
 
     def __init__(self, text: str | None = None, counters: Mapping[str, int] | None = None, **values: Any) -> None:
         self.text = text

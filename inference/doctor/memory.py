@@ -61,7 +61,7 @@ def _gpus() -> tuple[int, ...]:
 
 
 def weights_bytes(folder: Path, dtype: str | None) -> int | None:
-    """Return the bytes of the weights as `dtype`, by default as they are stored; None if there are none."""
+    """Return the bytes of the weights as `dtype`, by default as stored; None without any."""
     width, total = DTYPES.get(dtype or ""), 0
     files = sorted(folder.glob("*.safetensors"))
     for file in files:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def model_sha256(source: str) -> str:
-    """Return the fingerprint of a local folder, or the commit of a hub id's snapshot in the local cache.
+    """Return a local folder's fingerprint, or the cached commit of a hub id.
 
     A folder's fingerprint is the SHA-256 over a line `<path> <SHA-256 of the file>` for each file, sorted by path.
     Hidden files do not count.

@@ -1,4 +1,4 @@
-"""The replicas of a run: the rows that each has, and its life from its start to its death."""
+"""The replicas of a run: the rows of each, and its life from start to death."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Replicas:
         return dropped
 
     async def join(self, replica: Replica) -> None:
-        """Take in a replica as soon as it is there, however long that takes. Starts that fail are repeated.
+        """Take in a replica as soon as it is there, with failed starts repeated.
 
         Raises:
             EngineError: no replica can start.

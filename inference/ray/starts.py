@@ -1,4 +1,4 @@
-"""Starts of replicas: what came of one, when it is tried again, and when there is no hope left."""
+"""Starts of replicas: their outcomes, when to try again, and when to give up."""
 
 from __future__ import annotations
 

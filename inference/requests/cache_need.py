@@ -65,7 +65,7 @@ class CacheNeed:
             self._squares += output_tokens**2
 
     def tokens(self, unshared_bytes: int, most_output: float) -> int:
-        """Return the expected need of a request with so many unshared bytes and at most so many output tokens.
+        """Return the need to expect of a request, by unshared bytes and output limit.
 
         The output counts with its mean length, or with what requests in flight have on average if that is more: half of
         their length, which is longer than the mean because long ones stay longer (the inspection paradox).

@@ -26,7 +26,7 @@ _URL = re.compile(r"https?://([a-z0-9.-]+)(:[0-9]{1,5})?([/?#][!-\[\]-~]*)?", re
 
 
 def remote(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the place and the URL of all media of a valid request that do not come with it."""
+    """Yield place and URL of a valid request's media that do not come with it."""
     for place, part in _parts(body):
         pending = [("url" if isinstance(part, str) else "", part)]
         while pending:

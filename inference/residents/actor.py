@@ -288,7 +288,7 @@ class EngineActor:
                 self._busy_seconds += self._used_at - self._busy_since
 
     async def quiet(self) -> float:
-        """Return the seconds since the engine last showed work, or since it got some; 0 if it has none."""
+        """Return the seconds since the engine last showed work or got some; 0 without any."""
         if self._admission.inside == 0 or self._engine is None:
             return 0.0
         return time.monotonic() - self._engine.answered_at

@@ -37,7 +37,7 @@ def _model(name: str) -> str:
 
 
 def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
-    """Return the actor of this replica, created if there is none. It may not be started yet: call `ready`."""
+    """Return this replica's actor, created if need be. It may not run yet: call `ready`."""
     name = actor_name(spec, request_timeout, replica)
     return _ENGINE.options(
         name=name,
@@ -90,7 +90,7 @@ def states(timeout: float = 5.0) -> dict[str, ResidentStatus]:
 
 
 def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
-    """Stop all engine actors, or those of one model, and return their names. Their requests in flight are lost."""
+    """Stop all engine actors, or a model's, with their requests. Return their names."""
     handles = {name: handle for name, handle in engine_actors().items() if model is None or _model(name) == model}
     references = [handle.stop.remote() for handle in handles.values()]
     if references:

@@ -114,7 +114,7 @@ def _resident() -> int:
 
 
 def _kernel_kills() -> int | None:
-    """Return the processes that this machine's kernel has ended for want of memory; None where it does not count."""
+    """Return processes killed by this machine's kernel for memory; None if not counted."""
     try:
         lines = VMSTAT.read_text().splitlines()
     except OSError:

@@ -111,7 +111,7 @@ def check(options: _Experiment) -> None:
 
 
 def options_of(options: _Experiment, variant: str) -> Values:
-    """Return the options of a variant's children: those of all, those of the variant over them, tiers as models."""
+    """Return the options of a variant's children: the variant's over those of all."""
     values: Values = nested(options.options, options.variants[variant])
     served: Values = _served(values, options.tiers, is_model=False)
     return served

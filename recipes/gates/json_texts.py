@@ -26,7 +26,7 @@ def _pattern(validator: Validator, pattern: str, instance: Any, schema: Any) -> 
 
 
 def schema_of(value: Any) -> Validator | None:
-    """Return the validator of a gate's value: a JSON schema, as an object or a text; None for None.
+    """Return the validator of a gate's JSON schema, as object or text; None for None.
 
     Raises:
         ValueError: it is no schema, refers to another document, or has what is not linear in time.

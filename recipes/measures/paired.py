@@ -1,4 +1,4 @@
-"""Paired comparisons: whether the mean of differences can be told from 0, and Holm's correction for several of them."""
+"""Paired comparisons: tests of mean differences, and Holm's correction for several."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ class Tally:
 
 
 def of_unjudged(variable: str, number: int) -> dict[str, float]:
-    """Return the metrics of one of a reward's other numbers, for a prompt none of whose samples was judged."""
+    """Return the metrics of a reward's other number for a prompt without a judged sample."""
     return _of(variable, verl.metrics([0.0] * number))
 
 

@@ -48,7 +48,7 @@ class CheckOutcome(BaseModel):
 
 
 class JudgeMark(BaseModel):
-    """The judge's mark, and whether the proposal won or lost when the two best were compared in both orders."""
+    """The judge's mark, and whether the proposal won when the two best were compared."""
 
     mark: int | None
     comparison: Literal["won", "lost", "tied"] | None

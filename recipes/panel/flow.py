@@ -39,7 +39,7 @@ _Part: TypeAlias = Generator[Turn, Any, T]
 
 @dataclass
 class _Draft:
-    """An agent's proposal as it stands: the last usable answer, who wrote it, and the text after each round."""
+    """An agent's proposal: the last usable answer, its author, and each round's text."""
 
     author: Agent
     writer: Agent
@@ -203,7 +203,7 @@ class _Panel:
             draft.versions.append(draft.content)
 
     def judge(self, judge: JudgeOptions) -> _Part[None]:
-        """Let the judge mark each proposal, and compare the two best in both orders if their marks are near."""
+        """Let the judge mark each proposal, and compare two near ones in both orders."""
         answers = yield [
             _mark(self._messages.chat(None, "judge", proposal=draft.content, low=low, high=high), judge, self.options)
             for low, high in [judge.range]

@@ -1,4 +1,4 @@
-"""What recipe panel leaves behind when all its tasks have ended: artifacts, metrics, and blocks for the job's page."""
+"""What recipe panel leaves behind: artifacts, metrics, and blocks for the job's page."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
 """Recipe `refine`: an answer passes gates, votes and a blind review, or is asked for again, on higher tiers too.
 
-What follows a failure is decided in `refine.policy`; what the recipe leaves behind is in `refine.report`.
+Its requests are made in `refine.asks`, what follows a failure is decided in `refine.policy`, and what it leaves behind
+is written in `refine.report`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
 from batchyard.recipes import (
     Answer,
-    Ask,
     Check,
     Checked,
     Failure,
@@ -26,19 +26,18 @@ from batchyard.recipes import (
     Report,
     Result,
     Results,
-    Score,
     Wait,
     recipe,
 )
-from batchyard.wording import PLACE, cut, fill, nearest, quoted
+from batchyard.wording import cut, fill
 from recipes import extracts
 from recipes.answers import failure_of
-from recipes.gates import BUILT_IN, columns, json_texts, subject, verdicts
+from recipes.gates import subject, verdicts
+from recipes.refine import asks, checks
 from recipes.refine import report as refine_report
 from recipes.refine.options import ArbiterOptions, GateOptions, Refine, ReviewerOptions, VoteOptions
 from recipes.refine.policy import Attempt, decide
 from recipes.refine.votes import Vote, count
-from recipes.rollout.options import Sampling
 
 FIRST_INTEGER = re.compile(r"\d+")
 MOST_SHOWN = 80
@@ -109,87 +108,6 @@ class _Try:
         }
 
 
-def _stages(options: Refine) -> list[str]:
-    stages = ["answer"]
-    if options.votes is not None:
-        stages += ["vote"] if options.votes.arbiter is None else ["vote", "arbiter"]
-    return stages if options.reviewer is None else [*stages, "review"]
-
-
-def _sampled(sampling: Sampling) -> dict[str, Any]:
-    return sampling.model_dump(exclude_none=True)
-
-
-def _answer_ask(options: Refine, tier: int, content: Messages | str) -> Ask:
-    chosen = options.tiers[tier]
-    sampling = _sampled(chosen.sampling or options.sampling)
-    return Ask("answer", content, model=chosen.model, **(options.structure or {}), **sampling)
-
-
-def _vote_asks(options: Refine, votes: VoteOptions, content: Messages | str) -> list[Ask]:
-    sampling = _sampled(votes.sampling or options.sampling)
-    return [
-        Ask("vote", content, model=model, **(options.structure or {}), **sampling)
-        for model in votes.models
-        for _ in range(votes.n)
-    ]
-
-
-def _arbiter_ask(arbiter: ArbiterOptions, content: Messages | str, candidates: int) -> Ask:
-    choice = [str(number) for number in range(1, candidates + 1)] if arbiter.structured else None
-    return Ask("arbiter", content, model=arbiter.model, choice=choice, temperature=0.0)
-
-
-def _review_ask(reviewer: ReviewerOptions, content: Messages | str) -> Ask:
-    return Ask("review", content, model=reviewer.model, **_sampled(reviewer.sampling))
-
-
-def _probe(options: Refine) -> list[Ask | Score | Check]:
-    asks = [_answer_ask(options, tier, "A task") for tier in range(len(options.tiers))]
-    if options.votes is not None:
-        asks += _vote_asks(options, options.votes, "A task")
-        asks += [] if options.votes.arbiter is None else [_arbiter_ask(options.votes.arbiter, "A task", 2)]
-    asks += [] if options.reviewer is None else [_review_ask(options.reviewer, "A task")]
-    return [*asks, *(Check(gate.gate, "", gate.value) for gate in options.gates)]
-
-
-def _check(options: Refine) -> None:
-    votes, reviewer = options.votes, options.reviewer
-    templates = {"prompts.retry": (options.prompts.retry, ["feedback", "answer"])}
-    templates["prompts.escalate"] = options.prompts.escalate, ["feedback", "answer"]
-    if reviewer is not None:
-        templates["reviewer.prompt"] = reviewer.prompt, ["answer"]
-    if votes is not None:
-        try:
-            extracts.check(votes.extract)
-        except ValueError as error:
-            raise ValueError(f"votes.extract: {error}") from error
-        sampling = votes.sampling or options.sampling
-        if votes.n > 1 and sampling.temperature == 0:
-            raise ValueError("votes.n: At temperature 0 all answers of a model are the same; ask for one.")
-        voters = [*(tier.model for tier in options.tiers), *votes.models]
-        for name in votes.weights:
-            if name not in voters:
-                raise ValueError(f"votes.weights: {quoted(name)} has no vote. Did you mean '{nearest(name, voters)}'?")
-        if votes.weights and votes.strategy != "weighted":
-            raise ValueError(f"votes.weights: Strategy {votes.strategy} has no weights; take `weighted`.")
-        if votes.arbiter is not None:
-            templates["votes.arbiter.prompt"] = votes.arbiter.prompt, ["candidates"]
-    for path, (template, places) in templates.items():
-        for name in PLACE.findall(template):
-            if name not in places:
-                raise ValueError(
-                    f"{path}: There is no place {{{cut(name, 100)}}}. Did you mean {{{nearest(name, places)}}}?"
-                )
-
-
-def _columns(options: Refine, row: Mapping[str, Any]) -> list[str]:
-    """Return the columns that the gates' values name."""
-    schemas = {gate.name for gate in json_texts.GATES}
-    named = (gate for gate in options.gates if gate.gate.removeprefix("not-") not in schemas)
-    return [name for gate in named if gate.gate in BUILT_IN for name in columns.names(gate.value)]
-
-
 def _finish(results: Results, options: Refine) -> Report:
     return refine_report.report(results, options)
 
@@ -235,7 +153,7 @@ class _Refinement:
 
     def _attempt(self, attempt: _Try, content: Messages) -> _Part[None]:
         """Ask for an answer and look at it. Its text and its failures are left in the attempt."""
-        (answer,) = yield [_answer_ask(self._options, attempt.tier, content)]
+        (answer,) = yield [asks.answer(self._options, attempt.tier, content)]
         attempt.count([answer])
         if failure := failure_of(answer):
             attempt.failures.append(failure)
@@ -281,7 +199,7 @@ class _Refinement:
 
     def _vote(self, attempt: _Try, answer: Answer, votes: VoteOptions) -> _Part[None]:
         """Count the answer's and the voters' votes. Another text that wins has to pass the gates."""
-        answers: list[Answer] = yield _vote_asks(self._options, votes, self._item.chat())
+        answers: list[Answer] = yield asks.votes(self._options, votes, self._item.chat())
         attempt.count(answers)
         voters = [attempt.writer, *(model for model in votes.models for _ in range(votes.n))]
         ballots = [
@@ -319,7 +237,7 @@ class _Refinement:
             raise _Stuck("tie", message)
         candidates = "\n\n".join(f"[{number}] {text}" for number, text in enumerate(texts, 1))
         content = self._blind(fill(arbiter.prompt, {"candidates": candidates}))
-        (answer,) = yield [_arbiter_ask(arbiter, content, len(texts))]
+        (answer,) = yield [asks.arbiter(arbiter, content, len(texts))]
         attempt.count([answer])
         number = FIRST_INTEGER.search(answer.text) if answer.ok else None
         choice = int(number[0][:9]) if number else 0
@@ -359,7 +277,7 @@ class _Refinement:
 
     def _reviewed(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> _Part[Answer]:
         review: Answer
-        (review,) = yield [_review_ask(reviewer, self._blind(fill(reviewer.prompt, {"answer": text})))]
+        (review,) = yield [asks.review(reviewer, self._blind(fill(reviewer.prompt, {"answer": text})))]
         attempt.count([review])
         return review
 
@@ -416,11 +334,11 @@ def _first_line(review: Answer) -> str:
 @recipe(
     "refine",
     Refine,
-    _stages,
+    asks.stages,
     loops=True,
-    probe=_probe,
-    check=_check,
-    columns=_columns,
+    probe=asks.probe,
+    check=checks.check,
+    columns=checks.named_columns,
     finish=_finish,
     main="done.jsonl",
 )

@@ -1,4 +1,4 @@
-"""What recipe refine leaves behind when all its items have ended: artifacts, metrics, and blocks for the job's page."""
+"""What recipe refine leaves behind: artifacts, metrics, and blocks for the job's page."""
 
 from __future__ import annotations
 

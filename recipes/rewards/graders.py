@@ -199,7 +199,7 @@ _ADAPTER: TypeAdapter[_AnyGrader] = TypeAdapter(Grader)
 
 
 def of_model(grader_json: str | None) -> ModelGrader | None:
-    """Return the grader that a JSON describes if it asks a model, else None. Raises ValueError as `reward` does."""
+    """Return the grader of a JSON that asks a model, else None. Raises ValueError."""
     if grader_json is None or not grader_json.startswith("{"):
         return None
     grader = _parsed(grader_json)

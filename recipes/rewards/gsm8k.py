@@ -21,7 +21,7 @@ def strict_answer(text: str) -> str | None:
 
 
 def flexible_answer(text: str) -> str | None:
-    """Return the last number that is not ".", with its commas; the first if all are; None without one."""
+    """Return the last number but ".", with commas; the first if all are; None without one."""
     numbers = _FLEXIBLE.findall(text[-TAIL:])
     return next((number for number in reversed(numbers) if number != "."), numbers[0] if numbers else None)
 

@@ -30,7 +30,7 @@ NAME = 56
 
 
 class Preset(NamedTuple):
-    """A cell of the matrix `seed`: what it is for, requests at once, and equal batches side by side."""
+    """A cell of the matrix `seed`: purpose, requests at once, and parallel equal batches."""
 
     kind: str
     batch: int
@@ -230,7 +230,7 @@ def named(cell: Cell, taken: Sequence[str]) -> Cell:
 
 
 def largest(bases: Sequence[TunedModel]) -> TunedModel:
-    """Return the base with the most bytes of weights; the last one unless the sizes of all are known."""
+    """Return the base with the largest weights; the last unless all sizes are known."""
     sizes = [base.size for base in bases]
     known = [size for size in sizes if size is not None]
     return bases[sizes.index(max(known))] if len(known) == len(bases) else bases[-1]

@@ -1,4 +1,4 @@
-"""Recipe `tune`: configurations of models, its cells, are measured one after the other, and the best one is named.
+"""Recipe `tune`: measures configurations of models one by one and names the best.
 
 A cell is a derived model (tasks.derived) under `concurrency` equal jobs of recipe `batch` side by side.
 `tasks.jobs.kinds.tune` runs them; which cells there are, and what their measurements say, is in `recipes.tune`.

@@ -186,13 +186,13 @@ def _tokens(result: CellResult) -> float:
 
 
 def _plain(results: Sequence[CellResult], chosen: CellResult) -> CellResult | None:
-    """Return the cell of the same model without overrides; of several, one with as many batches side by side."""
+    """Return the model's cell without overrides; of several, with as many parallel batches."""
     plain = [result for result in results if not result.cell.overrides and result.cell.model == chosen.cell.model]
     return min(plain, key=lambda result: result.cell.concurrency != chosen.cell.concurrency, default=None)
 
 
 def _ratio(chosen: CellResult, plain: CellResult) -> str:
-    """Return how many times as fast a cell is, and the least and the most of any two repeats."""
+    """Return how many times as fast a cell is, with least and most of any two repeats."""
     ratio = f"{_tokens(chosen) / _tokens(plain):.3g} times"
     tokens, plain_tokens = chosen.tokens_range, plain.tokens_range
     if (

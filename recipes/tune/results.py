@@ -143,7 +143,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def batch_of(result: CellResult, base: TunedModel) -> int | None:
-    """Return the value of `batch` that a cell had: the cell's, the entry's, the engine's. None if nobody knows."""
+    """Return a cell's `batch`: its own, the entry's or the engine's. None if unknown."""
     value = result.cell.value(base, base.batch_key)
     return value if isinstance(value, int) else base.batch_default or result.capacity
 

@@ -62,7 +62,7 @@ def next_cell(
 
 
 def _higher(options: TuneOptions, bases: Mapping[str, TunedModel], results: Sequence[CellResult]) -> Iterator[Cell]:
-    """Yield the next cell of each series that goes on: its highest with twice the `batch`, or the `concurrency`.
+    """Yield the next cell of each series that goes on: twice the `batch` or `concurrency`.
 
     A series is of cells that differ in that alone.
     """

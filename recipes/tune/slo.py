@@ -51,7 +51,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound of a metric. `limit` is in seconds, a share of 1, or a number in a second."""
+    """A bound of a metric. `limit`: seconds, a share of 1, or a rate per second."""
 
     metric: str
     operator: str
@@ -102,7 +102,7 @@ class SLO:
         return ", ".join(map(str, self.bounds))
 
     def broken(self, measured: object) -> list[Bound]:
-        """Return the bounds that do not hold for an object with an attribute for each metric, such as Medians."""
+        """Return the bounds broken by an object with an attribute for each metric."""
         return [bound for bound in self.bounds if not bound.holds(getattr(measured, bound.metric))]
 
     def excess(self, measured: object) -> float:

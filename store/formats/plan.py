@@ -1,4 +1,4 @@
-"""Plans: a Parquet artifact of a batch's requests in the order they run; each row group is one segment.
+"""Plans: a Parquet artifact of requests in running order; a row group is a segment.
 
 Columns:
     line: int64, physical line number in the input, from 1.
@@ -260,7 +260,7 @@ def requests(
 
 
 def body_rows(table: pa.Table) -> pa.Int32Array:
-    """Return the row of each request's body: a duplicate has the body of the request whose answer it shares.
+    """Return the row of each request's body: a duplicate's is the original's.
 
     Args:
         table: columns line and same_as of all requests of the segment.

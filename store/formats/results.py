@@ -97,7 +97,7 @@ class AnswerReader:
 
 
 def readable(raw: bytes) -> tuple[str, dict[str, Any]]:
-    """Return custom_id and body of an input line; empty where a line that is no valid request has none."""
+    """Return custom_id and body of an input line; empty for an invalid line without them."""
     try:
         request = orjson.loads(raw)
     except orjson.JSONDecodeError:

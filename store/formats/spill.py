@@ -1,4 +1,4 @@
-"""Rows in a temporary SQLite database, to be sorted or looked up: memory does not grow with their number."""
+"""Rows in a temporary SQLite database, to sort or look up without growing memory."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Jobs(Lifecycle[Job]):
         return claim(session, Job, or_(Job.status == "in_progress", cancelled), pause)
 
     def claim_finishable(self, session: Session, pause: float) -> list[str]:
-        """Claim jobs that are ending, with ended batches, and if cancelled, without an item to end. Return their ids.
+        """Claim ending jobs whose batches and, if cancelled, items have ended. Return their ids.
 
         Likewise those that have ended, if an item was resolved since their artifacts were written.
         """
@@ -146,7 +146,7 @@ def resolved(session: Session, job: Job, state: str) -> None:
 
 
 def sources(session: Session, job: Job, limit: int = 8) -> list[Job]:
-    """Return the job whose answers this one takes, the source of that job, and so on, at most `limit`."""
+    """Return the job whose answers this one takes, that one's source, and so on to `limit`."""
     earlier: list[Job] = []
     while job.answers_from is not None and len(earlier) < limit:
         source = session.get(Job, job.answers_from)

@@ -13,7 +13,7 @@ from store.records import Batch, Job, JobStage, Segment
 
 
 def stage_batches(session: Session, job_ids: Sequence[str]) -> dict[str, list[tuple[JobStage, Batch | None]]]:
-    """Return the stages of each job in order, each with its batch if it has one, by job id."""
+    """Return each job's stages in order with their batches, by job id."""
     by_job: dict[str, list[tuple[JobStage, Batch | None]]] = {job_id: [] for job_id in job_ids}
     statement = (
         select(JobStage, Batch)
@@ -87,7 +87,7 @@ class PlanGroup(NamedTuple):
 
 
 def plan_groups(session: Session, job_id: str, *, unfinished: bool = False) -> list[PlanGroup]:
-    """Return the segments of all stages of a job, stage by stage; with `unfinished` those that have not ended."""
+    """Return a job's segments, stage by stage; with `unfinished` those not ended."""
     statement = (
         select(JobStage.number, JobStage.name, JobStage.batch_id, Segment.id, Segment.plan_sha256, Segment.row_group)
         .join(Segment, Segment.batch_id == JobStage.batch_id)

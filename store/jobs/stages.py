@@ -37,7 +37,7 @@ def of_job(session: Session, job_id: str) -> list[JobStage]:
 
 
 def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str) -> Batch:
-    """Create the open batch of a stage, in progress, and the stage if there is none with that number.
+    """Create a stage's open batch, in progress, and the stage if it is new.
 
     It is paused if the job is.
     """

@@ -137,7 +137,7 @@ class JobChunk(Base):
 
 
 class JobReply(Base):
-    """What a person or a CI said to one turn of an item. `turn` and `life` count from 1."""
+    """A person's or CI's reply to one turn of an item. `turn` and `life` count from 1."""
 
     __tablename__ = "job_replies"
     id: Mapped[int] = mapped_column(ID, primary_key=True)

@@ -1,1 +1,1 @@
-"""Work: what batches and jobs have in common. What is special to one kind stands in store.batches and store.jobs."""
+"""Work: what batches and jobs share. Their differences stand in store.batches and store.jobs."""

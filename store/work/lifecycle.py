@@ -271,7 +271,7 @@ class Lifecycle(ABC, Generic[Record]):
         return session.scalars(statement.with_for_update()).all()
 
     def fail(self, session: Session, work: Record, verb: str, after: str | None = None, **values: Any) -> bool:
-        """End work that could not be `verb` (_FAILURES). Its holder cannot write any more. False if it has ended.
+        """End work that could not be `verb` (_FAILURES); its holder cannot write. False if ended.
 
         Args:
             after: the status that it gets; None for that of its end.
@@ -330,5 +330,5 @@ def refuse_stage(work: Batch | Job, action: str) -> None:
 
 
 def _is_stage(work: Batch | Job) -> bool:
-    """True for a batch of a job. Only the job decides what becomes of it, and has its events."""
+    """True for a job's batch. Only the job decides about it, and has its events."""
     return isinstance(work, Batch) and work.job_id is not None

@@ -16,7 +16,7 @@ COPIED_BYTES = 16 * 1024 * 1024
 
 
 class Duplicates:
-    """The requests of a segment that are not run. Their `same_as` is the line of the request that is."""
+    """A segment's requests that are not run; `same_as` is the line of the one that is."""
 
     def __init__(self, rows: pa.Table) -> None:
         """`rows`: the segment's requests without an answer, with the plan's columns."""

@@ -71,7 +71,7 @@ def write(context: AppContext, record_id: str, measure: Callable[[AppContext, st
 
 
 def count(context: AppContext, model: str, amounts: Mapping[str, int]) -> None:
-    """Add to the model's totals for /metrics. They are counters that start again at 0 if Redis loses them."""
+    """Add to the model's totals for /metrics, which begin again at 0 if Redis loses them."""
     try:
         with context.redis.pipeline(transaction=False) as pipeline:
             for name, amount in amounts.items():

@@ -1,4 +1,4 @@
-"""Garbage collection: deletes old content that no record refers to, one shard of the artifact store at a time.
+"""Garbage collection: deletes old content without a record, shard by shard.
 
 Content is stored before its record, so new content without a record may still get one; only content older than
 `BATCHYARD_GARBAGE_GRACE_SECONDS` is deleted. Reading and deleting a few hundred names takes far less time than that.

@@ -15,7 +15,7 @@ NAME = "manifest.json"
 
 
 def build(context: AppContext, batch: Batch, status: str) -> bytes:
-    """Return the manifest of a batch that ends with `status`, as JSON. A batch always has the same bytes."""
+    """Return the manifest of a batch that ends with `status`, as JSON, always the same bytes."""
     with context.database.read() as session:
         engines = segments.engines(session, batch.id)
         artifacts = batches.artifacts(session, [batch.id])[batch.id]

@@ -1,4 +1,4 @@
-"""Budgets: what refuses new work of a project that has spent its budget, and what announces how budgets stand."""
+"""Budgets: refuses new work of projects that spent theirs, and announces how they stand."""
 
 from __future__ import annotations
 

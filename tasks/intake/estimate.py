@@ -144,7 +144,7 @@ def _range(part: Part, prices: Prices, past: list[Amounts]) -> tuple[Fraction, F
 
 
 def _like(part: Part, prices: Prices, past: Amounts) -> Fraction:
-    """Return what a part would cost if each byte and each request used what they used in the past."""
+    """Return a part's cost if its bytes and requests used what past ones did."""
     per_request = Fraction(part.requests, _computed(past))
     per_byte = Fraction(part.bytes, past.bytes)
     output = round(past.output_tokens * per_request)

@@ -49,7 +49,7 @@ class InputOptions:
 
 
 def of_prompts(context: AppContext, options: InputOptions, inputs: Iterable[InputPrompt]) -> ArtifactWriter:
-    """Store a request for each prompt. Raises RequestError if the first request is invalid or a prompt is unusable."""
+    """Store a request for each prompt. Raises RequestError for an unusable prompt or first request."""
     common = request_template(context, options)
     checker = RequestChecker(context.models, steps.checks(options.post_process))
 
@@ -66,7 +66,7 @@ def of_prompts(context: AppContext, options: InputOptions, inputs: Iterable[Inpu
 
 
 def of_file(context: AppContext, options: InputOptions, upload: ArtifactWriter, name: str) -> ArtifactWriter:
-    """Return a file of whole requests as it is; store a request for each prompt of any other file.
+    """Return a file of whole requests; store a request for each prompt of any other.
 
     Raises:
         RequestError, UnavailableError.
@@ -117,7 +117,7 @@ def request_template(context: AppContext, options: InputOptions) -> RequestTempl
 
 @contextmanager
 def opened(context: AppContext, upload: ArtifactWriter | File, name: str) -> Iterator[IO[bytes]]:
-    """Open a file, decompressed if its name says that it is compressed. Raises RequestError if it cannot be read."""
+    """Open a file, decompressed if its name says so. Raises RequestError if unreadable."""
     with context.artifacts.open(upload.sha256) as file:
         try:
             yield formats.decompressed(file, formats.compression_of(name), context.settings.max_file_bytes)

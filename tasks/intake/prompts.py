@@ -51,7 +51,7 @@ class RequestTemplate:
     parameters: dict[str, Any]
 
     def request(self, prompt: InputPrompt) -> dict[str, Any]:
-        """Return the request line for a prompt, or one that says why there is none, for validation to report.
+        """Return a prompt's request line, or one that tells validation why there is none.
 
         Raises RequestError for messages if the endpoint takes a text.
         """
@@ -169,7 +169,7 @@ def none() -> RequestError:
 
 
 def of_list(prompts: list[str] | str) -> Iterator[InputPrompt]:
-    """Yield a prompt for each text of a list, or each line of a text. Blank ones are skipped."""
+    """Yield a prompt for each text of a list, or line of a text, that is not blank."""
     # `str.splitlines` also ends a line at characters that are text, such as U+2028.
     lines = (line.rstrip("\n") for line in io.StringIO(prompts, newline=None)) if isinstance(prompts, str) else prompts
     for number, text in enumerate(lines, 1):

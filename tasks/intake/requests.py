@@ -97,7 +97,7 @@ class RequestChecker:
         return name
 
     def prepare(self, endpoint: str, model: str, body: dict[str, Any], body_json: bytes) -> Prepared | Refusal:
-        """Return what the plan keeps of a request that `check` has passed, or why no engine will run it."""
+        """Return what the plan keeps of a checked request, or why no engine will run it."""
         known = self._model(model)
         refusal = known.context_length.refusal(endpoint, body, len(body_json)) or media.refusal(known.spec, body)
         if refusal is not None:

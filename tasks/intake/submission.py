@@ -248,7 +248,7 @@ def _outlook_of(context: AppContext, batch: Batch, first_line: bytes, size: int)
 
 
 def _first_request(context: AppContext, endpoint: str, raw: bytes) -> tuple[ModelSpec, RequestClass] | None:
-    """Return the model and the class of a file's first line; None for a line that validation will refuse."""
+    """Return model and class of a file's first line; None for one that validation refuses."""
     try:
         body = parse(1, raw, context.settings.max_line_bytes)["body"]
         limit = ENDPOINTS[endpoint].output_limit(body)

@@ -1,4 +1,4 @@
-"""What is recorded of the stages of a job: the plan files and the result chunks of their batches."""
+"""What is recorded of a job's stages: plan files and result chunks."""
 
 from __future__ import annotations
 

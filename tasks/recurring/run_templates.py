@@ -1,4 +1,4 @@
-"""Run templates: the input of a schedule's runs, pinned by its SHA-256: a file, an artifact, or a template.
+"""Run templates: a schedule's input, a file, artifact or template, pinned by SHA-256.
 
 A template is the text of a batch file, or the rows of a job as JSON lines. Each run replaces `{{date}}`, `{{datetime}}`
 and `{{scheduled_at}}` by its time: 2026-11-21 and 2026-11-21T06:30:00+01:00 in the schedule's zone, and Unix seconds.

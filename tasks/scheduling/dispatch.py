@@ -99,7 +99,7 @@ def recent_usage(session: Session, project_ids: Collection[str], now: float) -> 
 
 
 def limits(context: AppContext, session: Session) -> Limits:
-    """Return the limits of the deployment, of each model that may run, and of each project that has one."""
+    """Return the limits of the deployment, of models that may run, and of projects."""
     total = context.settings.max_segments
     specs = derived.running(context, session)
     # Each run of a job has engines of its own, which are full until its end.

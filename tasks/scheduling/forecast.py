@@ -199,7 +199,7 @@ def with_ends(
 
 
 def drain(throughput: Throughput, requests: float) -> Expected:
-    """Return how much longer the longest of the last requests takes than the mean one, while the engine empties.
+    """Return how much longer than the mean the longest of the last requests takes.
 
     The lengths are assumed to be lognormal, with the measured spread. An engine with fewer requests is faster, nobody
     knows how much: the time is between none and that of the longest at the usual pace.
@@ -215,7 +215,7 @@ def drain(throughput: Throughput, requests: float) -> Expected:
 
 
 def chain(throughput: Throughput, turns: float, items: float) -> float:
-    """Return the seconds of the longest of `items` that each have so many turns left, one after the other.
+    """Return the seconds of the longest chain of turns that an item has left.
 
     The lengths of all turns together are assumed to be lognormal, and the longest to be where Blom (1958) expects the
     largest of normal values. What waits in front of the engine is not counted: it keeps twice what it runs at once
@@ -355,7 +355,7 @@ def _work_per_request(entry: BacklogEntry, answers: Answered | None, throughput:
 
 
 def _error(throughput: Throughput, answers: Answered | None, left: float, seconds: float) -> float:
-    """Return the relative standard error of a duration, from the spread of the speed and of the requests' work.
+    """Return the relative standard error of a duration: the spread of speed and work.
 
     Args:
         left: the number of requests.

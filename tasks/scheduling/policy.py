@@ -173,7 +173,7 @@ class SegmentPolicy:
         return sum(load for other, load in running if other[:2] <= segment[:2]) < full
 
     def _underserved(self, heads: list[PendingSegment]) -> PendingSegment | None:
-        """Return the most urgent segment of the project that is furthest below its share. None if none is below."""
+        """Return the most urgent segment of the project furthest below its share, if any is."""
         share = self.limits.min_share / len(self._with_work)
         recent_usage = sum(map(self.recent_usage.of, self._with_work))
         most = max(1.0, share * self.limits.total)

@@ -136,7 +136,7 @@ def _urgency(entry: BacklogEntry) -> tuple[bool, int, str]:
 
 
 class _Line:
-    """Batches, one behind the other: those of a model, or of the whole deployment. Those that run come first."""
+    """The batches of a model or of the deployment in order; those that run come first."""
 
     def __init__(self, model: str | None) -> None:
         self.members: set[str] = set()

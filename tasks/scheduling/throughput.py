@@ -1,4 +1,4 @@
-"""The throughput meter: measures a segment's model at each result chunk, and the segment's lead at its first one.
+"""The throughput meter: measures a model at each result chunk, and the lead at the first.
 
 A measurement begins at the segment's start or at the latest chunk of any segment of the model, so that no second of
 the model counts twice. Requests that begin together also end together, so the first chunks of an engine that had

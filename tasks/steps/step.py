@@ -1,4 +1,4 @@
-"""The interface of a post-processing step: options of its own, and a function from a batch's results to artifacts."""
+"""The interface of a post-processing step: its options, and results to artifacts."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Folder:
         self._listed = True
 
     def servers(self) -> frozenset[DiscoveredServer]:
-        """Return the servers with a file now. A changed file is read again; a broken one is logged once.
+        """Return the servers that have a file now; a broken one is logged once.
 
         A folder that cannot be listed keeps its last servers; a missing folder has none.
         """

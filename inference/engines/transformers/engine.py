@@ -80,7 +80,7 @@ class GenerationRequest:
 
 @dataclass(eq=False)
 class _QueuedRequest:
-    """A request that waits for its batch. `size`: bytes of its body, which tell how long its prompt is."""
+    """A request that waits for its batch. `size`: its body's bytes, a guess at its length."""
 
     endpoint: str
     body: dict[str, Any]
@@ -141,7 +141,7 @@ class Transformers(Engine):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _run_batches(self) -> None:
-        """Run one batch after the other, each of the requests most like the oldest in size, until none waits."""
+        """Run batches until none waits, each of requests most like the oldest in size."""
         while wanted := [waiting for waiting in self._waiting if not waiting.answer.done()]:
             alike = [waiting for waiting in wanted if waiting.endpoint == wanted[0].endpoint]
             size = wanted[0].size

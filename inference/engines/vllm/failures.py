@@ -57,7 +57,7 @@ class Processes:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Note the processes that start within the block. Nobody else keeps the exit code of one that ends early."""
+        """Note the processes that start within the block, to know their exit codes."""
         over = threading.Event()
 
         def watch() -> None:

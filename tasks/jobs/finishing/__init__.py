@@ -1,1 +1,1 @@
-"""The end of a job: its items in the order of the input, its journal and its other artifacts."""
+"""The end of a job: its items in input order, its journal and its artifacts."""

@@ -74,7 +74,7 @@ def write(
     judgements: Sequence[str],
     item_replies: Sequence[JobReply] = (),
 ) -> int:
-    """Write the journal. Return its rows. They wait on the local disk, so memory does not grow with them.
+    """Write the journal and return its rows, which wait on disk, not in memory.
 
     Args:
         numbers: of each item, by position.

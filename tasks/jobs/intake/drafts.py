@@ -33,7 +33,7 @@ class Configuration(NamedTuple):
 
 @dataclass(frozen=True)
 class JobDraft:
-    """A job that is to be created: its record, which is not saved yet, its input and its stages.
+    """A job to create: its unsaved record, its input and its stages.
 
     `source` is None for an artifact that does not exist yet, and if the record names the input.
     `expected` is that of a Configuration.

@@ -99,7 +99,7 @@ def stages(recipe: FlowRecipe[Any], options: Options) -> list[Stage]:
 
 
 def expected(recipe: FlowRecipe[Any], options: Options, stages: Sequence[Stage]) -> list[float | None]:
-    """Return how many requests an item makes in each stage, None where the recipe does not say. Raises RequestError."""
+    """Return an item's requests in each stage, None if the recipe is silent. Raises RequestError."""
     counts: list[float | None] = list(called(recipe, "expected", recipe.expected, options) or ())
     return (counts + [None] * len(stages))[: len(stages)]
 

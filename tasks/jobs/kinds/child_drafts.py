@@ -23,7 +23,7 @@ class ChildInput(NamedTuple):
 
 
 def check(context: AppContext, recipe_name: str, values: Mapping[str, Any], completion_window: str) -> Configuration:
-    """Return what a child runs. Raises RequestError if something is unknown or invalid, or its items would be jobs."""
+    """Return what a child runs. Raises RequestError for what is invalid, or jobs of jobs."""
     return FLOW.check(context, flow_recipe(context.recipes.recipe(recipe_name)), values, completion_window)
 
 

@@ -118,7 +118,7 @@ def _seconds(
     stages: Sequence[StageOutlook],
     shares: Sequence[Mapping[str, float]],
 ) -> tuple[float | None, Warnings]:
-    """Return in how many seconds the job would be done, or None and the reason why nobody can know."""
+    """Return in how many seconds the job would be done, or why nobody can know."""
     options = recipe.options.model_validate(new.job.options)
     if new.job.answers_from:
         return None, [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]

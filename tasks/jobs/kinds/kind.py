@@ -111,7 +111,7 @@ class RecipeKind(ABC, Generic[R]):
         """Advance a job that is in progress or being cancelled. Raises LeaseLost, UnavailableError."""
 
     def expected(self, context: AppContext, recipe: R, job: Job) -> dict[int, int | None]:
-        """Return how many requests each stage of a job will have, by number, as far as its recipe says."""
+        """Return the requests of each stage of a job, by number, as far as its recipe says."""
         return {}
 
     def children(self, context: AppContext, recipe: R, job: Job) -> list[ChildRow]:

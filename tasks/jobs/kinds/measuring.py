@@ -145,7 +145,7 @@ def engines(context: AppContext, model: str) -> list[EngineStatus]:
 def result(
     context: AppContext, cell: Cell, spec: ModelSpec, waves: Sequence[Wave], failure: tuple[State, str] | None
 ) -> CellResult:
-    """Return what became of a cell. `waves` are those that have ended; the last one is why it failed."""
+    """Return what became of a cell whose `waves` have ended; the last says why it failed."""
     states = engines(context, spec.name)
     completed = waves if failure is None else waves[:-1]
     record = waves[-1].jobs[0]

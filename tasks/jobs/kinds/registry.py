@@ -29,7 +29,7 @@ def kind_of(recipe: Recipe[Any]) -> RecipeKind[Any]:
 
 
 def kind_of_job(context: AppContext, job: Job) -> RecipeKind[Any]:
-    """Return the kind of a job's recipe; that of rows for a recipe that is not there any more."""
+    """Return the kind of a job's recipe; that of rows if the recipe is gone."""
     recipe = context.recipes.recipes.get(job.recipe)
     return FLOW if recipe is None else kind_of(recipe)
 
@@ -50,6 +50,6 @@ def children(context: AppContext, job: Job) -> list[ChildRow]:
 
 
 def expected(context: AppContext, job: Job) -> dict[int, int | None]:
-    """Return how many requests each stage of a job will have, by number, as far as its recipe says."""
+    """Return the requests of each stage of a job, by number, as far as its recipe says."""
     recipe = context.recipes.recipes.get(job.recipe)
     return {} if recipe is None else kind_of(recipe).expected(context, recipe, job)

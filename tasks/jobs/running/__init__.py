@@ -1,1 +1,1 @@
-"""A job in progress whose items are rows: ticks send answers to programs, and make segments of their requests."""
+"""A job of rows in progress: ticks send answers to programs and cut segments."""

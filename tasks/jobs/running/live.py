@@ -134,7 +134,7 @@ class LiveItems:
             self.uncommitted.move(position, item, LIVE, 0, {}, started_at)
 
     def put_back(self, position: int, item: Item, size: int, state: str) -> None:
-        """Begin the next life, that of `item`, of an item that has ended in this state. Raises as `begin`."""
+        """Begin the next life, that of `item`, of an ended item. Raises as `begin`."""
         started_at = time.time()
         self.uncommitted.reopened[state] += 1
         self.uncommitted.move(position, item, LIVE, 0, {}, started_at)
@@ -202,7 +202,7 @@ class LiveItems:
         self._continue(live)
 
     def take_calls(self) -> list[PendingCall]:
-        """Return the Scores and Checks that are to be judged. The outcome of each is to come, by `judge`."""
+        """Return the Scores and Checks to judge. Each outcome is to come, by `judge`."""
         calls, self._calls = self._calls, []
         self._judging += len(calls)
         return calls

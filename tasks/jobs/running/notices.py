@@ -49,7 +49,7 @@ class Notice:
 
 @dataclass
 class Notices:
-    """The items of a job that need a person or a CI, and that no event has named yet."""
+    """The items of a job that need a person or a CI, and that no event has named."""
 
     _stuck: list[dict[str, Any]] = field(default_factory=list)
     _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Notices:
 
     @classmethod
     def resumed(cls, items: LiveItems, now: float) -> Notices:
-        """Return those of a job that is built from its records: perhaps no event has named those that wait."""
+        """Return those of a rebuilt job: perhaps no event has named those that wait."""
         waiting = {position: _named(items.item(position)) for position in items.waiting}
         return cls(_waiting=waiting, _sent_at={"job.stuck": now, "job.gate_pending": now})
 

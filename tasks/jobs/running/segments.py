@@ -104,7 +104,7 @@ class SegmentCutter:
         return [model for model in models if requests.unanswered[model] < self._fills.get(model, 0) / 2]
 
     def next_in(self, requests: OpenRequests, now: float) -> float | None:
-        """Return the seconds after which a starving model may have its next segment; None if none waits for that."""
+        """Return in how many seconds a starving model may have a segment; None if none waits."""
         waits = [
             self._cut_at[model] + self._pause - now
             for (_, model), buffer in requests.buffers.items()

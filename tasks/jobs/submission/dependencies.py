@@ -1,4 +1,4 @@
-"""Dependencies: a job that waits for other jobs and batches goes on when they have ended as it wants."""
+"""Dependencies: a waiting job starts once other jobs and batches have ended as it wants."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def find_artifact(session: Session, project_id: str, owner_id: str, name: str) -
 
 
 def release_ready(context: AppContext) -> None:
-    """Let every waiting job go on whose dependencies have come true. Cancel those for which they cannot any more."""
+    """Start waiting jobs whose dependencies came true; cancel those for which they cannot."""
     with context.database.read() as session:
         waiting = dependencies.waiting(session)
     for job in waiting:

@@ -1,4 +1,4 @@
-"""The outlook of a job before it is made: what it would do, and how long that would take."""
+"""The outlook of a job before it is made: what it would do, and how long."""
 
 from __future__ import annotations
 

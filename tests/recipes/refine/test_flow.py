@@ -506,21 +506,6 @@ def test_every_row_is_accepted_stuck_or_failed_and_in_no_two_files(data: st.Data
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"reviewer": {"model": "big", "prompt": "{anser}"}}, "reviewer.prompt: There is no place {anser}. Did"),
-        ({"prompts": {"retry": "{feedbak}"}}, "prompts.retry: There is no place {feedbak}. Did you mean {feedback}?"),
-        ({"votes": {"models": ["a"], "extract": "last_numer"}}, "votes.extract: No extract is named 'last_numer'."),
-        (
-            {"votes": {"models": ["a"], "extract": "boxed", "strategy": "weighted", "weights": {"minni": 2}}},
-            "votes.weights: 'minni' has no vote. Did you mean 'mini'?",
-        ),
-        (
-            {"votes": {"models": ["a"], "extract": "boxed", "weights": {"a": 2}}},
-            "votes.weights: Strategy majority has no weights; take `weighted`.",
-        ),
-        (
-            {"votes": {"models": ["a"], "n": 2, "extract": "boxed"}, "sampling": {"temperature": 0}},
-            "votes.n: At temperature 0 all answers of a model are the same",
-        ),
         ({"structure": {"json": {}, "regex": "a"}}, "at most 1"),
         ({"tiers": []}, "at least 1"),
     ],

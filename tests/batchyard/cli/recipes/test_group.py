@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,55 +10,7 @@ import pytest
 
 from batchyard.cli import main
 from batchyard.commands import COMMANDS
-
-RECIPE = '''
-from typing import Literal
-from pydantic import BaseModel, ConfigDict, Field
-from batchyard.recipes import Ask, Flow, Item, Options, Result, recipe
-
-class Sampling(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    temperature: float = Field(1.0, ge=0, le=2)
-
-class Agent(BaseModel):
-    role: str
-
-class Debate(Options):
-    model: str
-    n: int = Field(3, ge=2, le=9, description="Answers to each question")
-    agents: list[str | Agent] = ["DEV", "QA"]
-    diversity: bool = True
-    keep_order: Literal["all", "best"] = "all"
-    sampling: Sampling = Sampling()
-    output: str = "an option with the name of a flag of every recipe"
-
-@recipe("debate", Debate, stages=("argue",))
-def debate(item: Item, options: Debate) -> Flow:
-    """Let several answers compete."""
-    (answer,) = yield [Ask("argue", item.chat(), model=options.model)]
-    return Result(text=answer.text)
-'''
-
-Terminal = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    """Runs a command where no server runs and the folder of recipes has the recipe `debate`."""
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/debate.py").write_text(RECIPE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("BATCHYARD_URL", raising=False)
-    monkeypatch.setenv("BATCHYARD_RECIPES", str(tmp_path / "recipes"))
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["batchyard", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return run
+from tests.batchyard.cli.recipes.conftest import Terminal
 
 
 def configured(terminal: Terminal, *arguments: str) -> dict[str, tuple[Any, str]]:
@@ -181,57 +131,3 @@ def test_help_lists_the_built_in_recipes_without_asking_a_server(
 def test_no_recipe_can_take_the_name_of_a_command() -> None:
     commands = set(main.cli.commands)
     assert commands <= COMMANDS
-
-
-@pytest.mark.parametrize(
-    ("file", "arguments", "complaint"),
-    [
-        (
-            "variants: {a: {}}\nrecipe: debate\n",
-            "",
-            "input is missing: set it in a file, by a flag, or with input=VALUE",
-        ),
-        (
-            "variants: {a: {}}\nrecipe: debate\ninput: rows.jsonl\n",
-            "",
-            "e.yaml: input: there is no file sub/rows.jsonl",
-        ),
-        (
-            "variants: {a: {}}\nrecipe: debate\n",
-            "input=rows.jsonl",
-            "input=rows.jsonl: input: there is no file rows.jsonl",
-        ),
-        ("recipe: debate\ninput: rows.jsonl\n", "", "variants is missing"),
-        ("recipe: debate\nvariant: {a: {}}\ninput: rows.jsonl\n", "-c v.yaml", "unknown key; did you mean variants?"),
-        (
-            "recipe: debate\ninput: rows.jsonl\nrepeats: 0\n",
-            "-c v.yaml",
-            "repeats: 0 is not a whole number, at least 1",
-        ),
-    ],
-)
-def test_an_experiment_stands_in_a_file_with_its_input_beside_it_and_variants_in_others(
-    terminal: Terminal, file: str, arguments: str, complaint: str
-) -> None:
-    Path("sub").mkdir()
-    Path("sub/e.yaml").write_text(file)
-    Path("v.yaml").write_text("n: 3\n")
-    code, _, error = terminal("experiment", "sub/e.yaml", *arguments.split())
-    assert code == 2
-    assert complaint in error
-
-
-def test_an_experiments_options_are_shown_with_the_file_of_each_variant(terminal: Terminal) -> None:
-    Path("e.yaml").write_text("recipe: debate\ninput: rows.jsonl\nvariants: {plain: {}}\n")
-    Path("base.yaml").write_text("n: 3\nsampling.temperature: 0.5\n")
-    Path("warm.yaml").write_text("extends: base.yaml\nn: 4\n")
-    code, printed, error = terminal("config", "experiment", "e.yaml", "-c", "warm.yaml", "repeats=2", "--json")
-    assert code == 0, error
-    shown = {entry["key"]: (entry["value"], entry["origin"]["name"]) for entry in json.loads(printed)}
-    assert shown["input"] == ("rows.jsonl", "e.yaml")
-    assert shown["variants.plain"] == ({}, "e.yaml")
-    assert shown["variants.warm.n"] == (4, "warm.yaml")
-    assert shown["variants.warm[sampling.temperature]"] == (0.5, "base.yaml")
-    assert shown["repeats"] == (2, "repeats=2")
-    code, _, error = terminal("job", "create", "experiment", "e.yaml")
-    assert (code, "e.yaml: input: there is no file rows.jsonl" in error) == (2, True)

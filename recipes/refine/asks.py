@@ -1,0 +1,59 @@
+"""The requests that recipe `refine` makes, by stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchyard.recipes import Ask, Check, Messages, Score
+from recipes.refine.options import ArbiterOptions, Refine, ReviewerOptions, VoteOptions
+from recipes.rollout.options import Sampling
+
+
+def stages(options: Refine) -> list[str]:
+    """Return the names of the stages that these options need."""
+    names = ["answer"]
+    if options.votes is not None:
+        names += ["vote"] if options.votes.arbiter is None else ["vote", "arbiter"]
+    return names if options.reviewer is None else [*names, "review"]
+
+
+def _sampled(sampling: Sampling) -> dict[str, Any]:
+    return sampling.model_dump(exclude_none=True)
+
+
+def answer(options: Refine, tier: int, content: Messages | str) -> Ask:
+    """Return the request for an answer of a tier."""
+    chosen = options.tiers[tier]
+    sampling = _sampled(chosen.sampling or options.sampling)
+    return Ask("answer", content, model=chosen.model, **(options.structure or {}), **sampling)
+
+
+def votes(options: Refine, voters: VoteOptions, content: Messages | str) -> list[Ask]:
+    """Return the requests for the other models' votes."""
+    sampling = _sampled(voters.sampling or options.sampling)
+    return [
+        Ask("vote", content, model=model, **(options.structure or {}), **sampling)
+        for model in voters.models
+        for _ in range(voters.n)
+    ]
+
+
+def arbiter(options: ArbiterOptions, content: Messages | str, candidates: int) -> Ask:
+    """Return the request to choose one of some candidates."""
+    choice = [str(number) for number in range(1, candidates + 1)] if options.structured else None
+    return Ask("arbiter", content, model=options.model, choice=choice, temperature=0.0)
+
+
+def review(options: ReviewerOptions, content: Messages | str) -> Ask:
+    """Return the request for a review."""
+    return Ask("review", content, model=options.model, **_sampled(options.sampling))
+
+
+def probe(options: Refine) -> list[Ask | Score | Check]:
+    """Return all that the program may yield, for a task that stands for any."""
+    asks = [answer(options, tier, "A task") for tier in range(len(options.tiers))]
+    if options.votes is not None:
+        asks += votes(options, options.votes, "A task")
+        asks += [] if options.votes.arbiter is None else [arbiter(options.votes.arbiter, "A task", 2)]
+    asks += [] if options.reviewer is None else [review(options.reviewer, "A task")]
+    return [*asks, *(Check(gate.gate, "", gate.value) for gate in options.gates)]
