@@ -37,4 +37,4 @@ class SentMessages:
 
     def dispatched(self) -> list[str]:
         """Return the id of the batch of each segment that was sent."""
-        return [batch_id for _, _, batch_id, _ in self.of("segment")]
+        return [batch_id for _, _, batch_id, *_ in self.of("segment")]

@@ -79,7 +79,7 @@ def test_it_ends_with_the_reason_when_its_window_is_nearly_over(
         expires_at = int(time.time()) + 30
         session.execute(update(Batch).values(expires_at=expires_at, created_at=expires_at - 86400))
     dispatch.run(without)
-    ((segment_id, epoch, _, _),) = sent.of("segment")
+    ((segment_id, epoch, *_),) = sent.of("segment")
     assert segment.run(without, segment_id, epoch, "here/1/task")
     lines = output_of(without, batch)
     assert {line["error"]["code"] for line in lines} == {"model_not_found"}
