@@ -22,7 +22,6 @@ from batchyard.cli.output import json_option, lines_of, plain, say, when
 from batchyard.cli.watch import interruptible
 from batchyard.client import progress
 from batchyard.client.address import LOOPBACK
-from batchyard.endpoints import output_lines
 from batchyard.local_state import local_state
 from batchyard.statuses import TERMINAL
 
@@ -216,6 +215,8 @@ def _segments(server: ApiClient, work: _Work) -> list[dict[str, Any]]:
 
 def _errors(server: ApiClient, work: _Work) -> list[dict[str, Any]]:
     """Return the errors of ended batches by code, the most frequent first, each with an example."""
+    from batchyard.endpoints import output_lines  # needs orjson
+
     counts: Counter[str] = Counter()
     examples: dict[str, dict[str, Any]] = {}
     files = [batch["error_file_id"] for batch in work.batches if batch["error_file_id"] is not None]
