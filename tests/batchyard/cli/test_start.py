@@ -88,7 +88,7 @@ def test_tab_imports_nothing_that_is_slow(words: str, remembering: Path) -> None
 
 
 def test_a_recipe_that_changes_has_its_new_options_in_the_help(tmp_path: Path) -> None:
-    from tests.batchyard.cli.recipes.test_group import RECIPE
+    from tests.batchyard.cli.recipes.conftest import RECIPE
 
     (tmp_path / "own").mkdir()
     file = tmp_path / "own/debate.py"
