@@ -24,6 +24,7 @@ class Endpoint:
         body_class: the model in `batchyard.endpoints.bodies` that checks a body, as `module:class`.
         content: keys of a body that may hold its prompt. A body has some of them.
         leading: keys that are rendered before the prompt, such as `tools`.
+        system: the key of the instructions; None if they are a message, or there can be none.
         output_limits: keys that limit the tokens of an answer; the first that is set counts.
         generates: samples tokens. So an answer may be random, and engines cache what prompts share.
         result: what an answer holds.
@@ -35,6 +36,7 @@ class Endpoint:
     body_class: str
     content: tuple[str, ...]
     leading: tuple[str, ...] = ()
+    system: str | None = None
     output_limits: tuple[str, ...] = ()
     generates: bool = False
     result: Result

@@ -58,16 +58,16 @@ class RequestTemplate:
         custom_id = prompt.custom_id or f"prompt-{prompt.number}"
         if prompt.refusal is not None:
             return {"custom_id": custom_id, REFUSED: asdict(prompt.refusal)}
+        entry, content = ENDPOINTS[self.endpoint], prompt.content
         body: dict[str, Any] = {"model": self.model}
-        if self.endpoint == CHAT.path:
-            messages = [{"role": "system", "content": self.system}] if self.system else []
-            if isinstance(prompt.content, str):
-                messages.append({"role": "user", "content": prompt.content})
-            else:
-                messages += prompt.content
-            body["messages"] = messages
-        elif isinstance(prompt.content, str):
-            body[ENDPOINTS[self.endpoint].content[0]] = prompt.content
+        if isinstance(content, str) and entry.content[0] == "messages":
+            content = [{"role": "user", "content": content}]
+        if self.system and entry.system is not None:
+            body[entry.system] = self.system
+        elif self.system and entry is CHAT:
+            content = [{"role": "system", "content": self.system}, *content]
+        if isinstance(prompt.content, str) or entry is CHAT:
+            body[entry.content[0]] = content
         else:
             message = (
                 f"Line {prompt.number} has messages or images, which {self.endpoint} does not take; name "
@@ -325,7 +325,8 @@ def read_back(lines: Iterable[bytes]) -> tuple[RequestTemplate, Format, str] | N
 def _taken_apart(request: dict[str, Any]) -> tuple[RequestTemplate, str]:
     """Return template and prompt of a request. Raises KeyError, ValueError and the like for one that has none."""
     body = dict(request["body"])
-    model, system = body.pop("model"), None
+    entry = ENDPOINTS[request["url"]]
+    model, system = body.pop("model"), body.pop(entry.system, None) if entry.system else None
     if "messages" in body:
         *others, user = body.pop("messages")
         content = user["content"]
@@ -333,7 +334,7 @@ def _taken_apart(request: dict[str, Any]) -> tuple[RequestTemplate, str]:
             (first,) = others
             system = first["content"]
     else:
-        content = body.pop(ENDPOINTS[request["url"]].content[0])
-    if not isinstance(content, str):
+        content = body.pop(entry.content[0])
+    if not isinstance(content, str) or not isinstance(system, str | None):
         raise ValueError("a prompt is a text")
     return RequestTemplate(request["url"], model, system, body), content

@@ -15,6 +15,8 @@ from tasks.intake.prompts import RequestTemplate
 
 CHAT = RequestTemplate("/v1/chat/completions", "mini", "Be brief.", {"temperature": 0.5, "stop": ["END"]})
 PLAIN = RequestTemplate("/v1/completions", "mini", None, {})
+MESSAGES = RequestTemplate("/v1/messages", "mini", "Be brief.", {"max_tokens": 9})
+RESPONSES = RequestTemplate("/v1/responses", "mini", "Be brief.", {})
 TEXTS = st.lists(st.text(st.sampled_from("ab{} -\n\r\u2028")), min_size=1, max_size=4)
 
 
@@ -22,13 +24,25 @@ def requests(template: RequestTemplate, kind: prompts.Format, text: str) -> list
     return [template.request(prompt) for prompt in prompts.of_file(io.BytesIO(text.encode()), kind, None)]
 
 
-@pytest.mark.parametrize("template", [CHAT, PLAIN])
+@pytest.mark.parametrize("template", [CHAT, PLAIN, MESSAGES, RESPONSES])
 @pytest.mark.parametrize(
     ("kind", "text"), [("txt", "one"), ("txt", "one {{date}}\ntwo"), ("prompts", "one\nline\n---\n  two\n\nthree")]
 )
 def test_prompts_are_read_back_as_they_were_written(template: RequestTemplate, kind: Any, text: str) -> None:
     lines = [orjson.dumps(request) for request in requests(template, kind, text)]
     assert prompts.read_back(lines) == (template, kind, text)
+
+
+def test_instructions_stand_where_the_endpoint_has_them() -> None:
+    (message,) = requests(MESSAGES, "txt", "hello")
+    assert message["body"] == {
+        "model": "mini",
+        "system": "Be brief.",
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": 9,
+    }
+    (response,) = requests(RESPONSES, "txt", "hello")
+    assert response["body"] == {"model": "mini", "instructions": "Be brief.", "input": "hello"}
 
 
 @given(TEXTS)
