@@ -153,6 +153,7 @@ def shoot_job(page: Page, job_id: str) -> None:
     page.goto(f"/jobs/{job_id}")
     page.locator(".charts").wait_for()
     shoot(page, "job")
+    page.goto(f"/jobs/{job_id}?tab=items")
     page.locator("#items td a").first.click()
     page.locator(".answers").first.wait_for()
     page.evaluate("document.querySelector('.turn').scrollIntoView()")
@@ -186,7 +187,7 @@ def main() -> None:
         page.get_by_label("Or type or paste it here").fill(PROMPTS)
         page.get_by_label("The text above is").select_option("csv")
         page.get_by_label("Template").fill("Is this review good or bad? {text}")
-        page.locator("#shown .request").nth(2).wait_for()
+        page.locator("#shown .ask").nth(2).wait_for()
         shoot(page, "new")
 
         filmed = film(browser, page, server, Path(folder))
