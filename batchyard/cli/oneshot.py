@@ -75,6 +75,7 @@ def run(
     system: str | None,
     temperature: float | None,
     max_tokens: int | None,
+    sampling: str | None,
     response_format: str | None,
     null_values: str | None,
     **flags: Any,
@@ -99,6 +100,7 @@ def run(
         "system": system,
         "temperature": temperature,
         "max_tokens": max_tokens,
+        "sampling": sampling,
         "response_format": response_format,
         "null_values": null_values,
     }

@@ -92,6 +92,9 @@ _PROMPT_OPTIONS = (
     click.option("--system", help="Of prompts: the system message."),
     click.option("--temperature", type=float, help="Of prompts: 0 is the likeliest answer."),
     click.option("--max-tokens", type=click.IntRange(1), help="Of prompts: the longest answer."),
+    click.option(
+        "--sampling", metavar="JSON", help="Of prompts: other parameters of requests, such as max_completion_tokens."
+    ),
     click.option("--response-format", metavar="JSON", help="Of prompts: the form of answers, as OpenAI's API has it."),
 )
 

@@ -140,13 +140,15 @@ def test_the_models_are_listed(terminal: Any) -> None:
     assert "nano" in terminal("models").stdout
 
 
-def test_prompts_in_a_table_are_submitted_forecast_and_run(terminal: Any, tmp_path: Path) -> None:
+def test_prompts_in_a_table_are_submitted_forecast_and_run(stack: RunningStack, terminal: Any, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("text\nsun\nmoon\n")
-    prompts = ("-m", "echo", "-t", "Say {text}", "--system", "Be brief.", "--max-tokens", "9")
+    prompts = ("-m", "echo", "-t", "Say {text}", "--system", "Be brief.")
+    prompts += ("--sampling", '{"max_completion_tokens": 9}')
     submitted = terminal("submit", "in.csv", *prompts, "--window", "2h", "--wait", "--json")
     assert submitted.returncode == 0, submitted.stderr
     batch = json.loads(submitted.stdout)
     assert (batch["request_counts"]["completed"], batch["completion_window"], batch["metadata"]) == (2, "2h", None)
+    assert [line["body"]["max_completion_tokens"] for line in stack.lines(batch["input_file_id"])] == [9, 9]
 
     forecast = terminal("submit", "in.csv", *prompts, "--dry-run")
     assert re.fullmatch(r"2 requests, 0\.0 MB: done in .+ \(.+ to .+\), due in .+: on time\n", forecast.stdout)
