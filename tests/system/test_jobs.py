@@ -184,12 +184,12 @@ def test_its_pages_show_what_it_did(jobs: Jobs) -> None:
         assert browser.post(f"{jobs.stack.url}/sign-in", data={"key": jobs.stack.key}, timeout=30).ok
         pages = [
             re.sub(r"<[^>]*>", "", browser.get(f"{jobs.stack.url}{path}", timeout=30).text)
-            for path in ("/", f"/jobs/{job['id']}", f"/jobs/{job['id']}/items/2")
+            for path in ("/", f"/jobs/{job['id']}", f"/jobs/{job['id']}/items/3")
         ]
     overview, page, item = (" ".join(text.split()) for text in pages)
     assert "paged job" in overview
     assert "3 of 3 items (100 %)" in page and "n = 9" in page
-    assert "row 2 of job paged" in item
+    assert "row 3 of job paged" in item
     assert item.count("question 2") >= 6  # its row, what was asked, and each answer
     assert "Turn 1: argue" in item and "Turn 2: score" in item and "Turn 3: judge" in item
 
@@ -345,9 +345,9 @@ def test_rows_that_no_reward_can_score_are_named_before_anything_runs(jobs: Jobs
     ]
     job = jobs.ended(jobs.create(items, recipe="rollout", options={"model": "echo"}))
     assert [(error["code"], error["line"]) for error in job["errors"]["data"]] == [
-        ("no_reward", 0),
-        ("missing_column", 1),
-        ("column_taken", 2),
+        ("no_reward", 1),
+        ("missing_column", 2),
+        ("column_taken", 3),
     ]
 
 

@@ -60,7 +60,7 @@ def test_a_recipe_of_ones_own_is_run_and_the_same_command_takes_up_its_job(
     job = json.loads(first.stdout)
     assert job["batchyard"]["options"]["words"] == ["please"]
     assert [stage["answered"] for stage in job["batchyard"]["stages"]] == [5, 5]
-    assert [line["number"] for line in lines((tmp_path / "out.jsonl").read_text())] == list(range(5))
+    assert [line["number"] for line in lines((tmp_path / "out.jsonl").read_text())] == [1, 2, 3, 4, 5]
     artifacts = {path.name for path in (tmp_path / "all").iterdir()}
     assert artifacts == {artifact["name"] for artifact in job["batchyard"]["artifacts"]}
     assert (tmp_path / "all/results.jsonl").read_text() == (tmp_path / "out.jsonl").read_text()
@@ -100,7 +100,7 @@ def test_failed_and_stuck_items_exit_1_and_say_where_to_look(terminal: Terminal,
     assert "1 of 2 items are stuck" in stuck.stderr
 
     shown = json.loads(terminal("job", "items", job_id, "--state", "stuck", "--json").stdout)
-    assert [(item["number"], item["reason"]) for item in shown] == [(2, "for_a_person")]
+    assert [(item["number"], item["reason"]) for item in shown] == [(3, "for_a_person")]
     assert "too_bad" in terminal("job", "items", job_id).stdout
 
 
@@ -111,7 +111,7 @@ def test_a_job_whose_input_is_refused_writes_nothing_and_says_so(
     file.write_text(file.read_text() + "no json\n")
     refused = terminal("twice", file, "--model", "echo", "-o", "out.jsonl", "--artifacts", "all")
     assert refused.returncode == 1
-    assert "is failed: line 1: Row 1: " in refused.stderr
+    assert "is failed: line 2: Row 2: " in refused.stderr
     assert refused.stdout.startswith("No items ran: job_") and "Written" not in refused.stdout
     assert not (tmp_path / "out.jsonl").exists()
     shown = terminal("job", "status", refused.stdout.split()[-1]).stdout
@@ -155,9 +155,9 @@ def test_a_job_is_created_watched_listed_and_read(
     assert job_id in terminal("job", "status").stdout
 
     printed = terminal("job", "results", job_id)
-    assert sorted(line["number"] for line in lines(printed.stdout)) == [0, 1, 2]
+    assert sorted(line["number"] for line in lines(printed.stdout)) == [1, 2, 3]
     assert terminal("job", "results", job_id, "-o", "out.jsonl").returncode == 0
-    assert [line["number"] for line in lines((tmp_path / "out.jsonl").read_text())] == [0, 1, 2]
+    assert [line["number"] for line in lines((tmp_path / "out.jsonl").read_text())] == [1, 2, 3]
     assert "job.completed" in terminal("job", "events", job_id).stdout
 
 

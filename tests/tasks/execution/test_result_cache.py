@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from batchyard import output_lines
+from batchyard.endpoints import output_lines
 from batchyard.errors import UnavailableError
 from inference.answers import ANSWERS
 from store import cache, projects
