@@ -8,7 +8,7 @@ from tests.support.stacks import RunningStack
 from tests.webapp.pages.conftest import Visit
 
 PAGES = (
-    "/start",
+    "/begin",
     "/new",
     "/new/job/refine?example=refine",
     "/new/job/experiment",

@@ -34,7 +34,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[FlaskClient, str]:
     "path",
     [
         *("/usage", "/usage?project=default", "/files", "/files?limit=20", "/files?q=nowhere", "/files?kind=errors"),
-        *("/start", "/new?example=label", "/new/job/refine?example=refine", "/new/job/tune"),
+        *("/begin", "/new?example=label", "/new/job/refine?example=refine", "/new/job/tune"),
         *("/?q=LARGE", "/?attention=1&model=echo&sort=failures"),
         *("/", "/?limit=100", "/sign-in", "/batches/{}", "/batches/{}/requests", "/batches/{}/requests/49999"),
         *("/batches/{}/requests?state=failed", "/batches/{}/requests?code=code_3&after=20001"),

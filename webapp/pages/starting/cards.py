@@ -1,4 +1,4 @@
-"""/start: what one can do here, each a click away from a form that is filled in."""
+"""/begin: what one can do here, each a click away from a form that is filled in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flask.typing import ResponseReturnValue
 from webapp.pages.starting import examples
 from webapp.requests import current_context
 
-routes = Blueprint("start", __name__, url_prefix="/start")
+routes = Blueprint("start", __name__, url_prefix="/begin")
 
 
 @routes.get("")

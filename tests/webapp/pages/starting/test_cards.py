@@ -1,4 +1,4 @@
-"""/start: every card leads to a form that is filled in, and what it submits really runs, on the bundled models."""
+"""/begin: every card leads to a form that is filled in, and what it submits really runs, on the bundled models."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_description_of_each_card_has_its_command() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_is_a_click_away_from_its_form(client: FlaskClient, name: str) -> None:
     card = examples.cards()[name]
-    links = re.findall(r'<a href="([^"]+)">([^<]+)</a>', client.get("/start").text)
+    links = re.findall(r'<a href="([^"]+)">([^<]+)</a>', client.get("/begin").text)
     (href,) = (href.replace("&amp;", "&") for href, title in links if title == card.title)
     form = client.get(href).text
     assert f'value="example:{card.input}" selected' in form
@@ -63,7 +63,7 @@ def test_a_card_is_a_click_away_from_its_form(client: FlaskClient, name: str) ->
 
 
 def test_an_empty_project_is_shown_the_way_to_the_cards(client: FlaskClient) -> None:
-    assert 'href="/start"' in client.get("/").text.partition("<main")[2]
+    assert 'href="/begin"' in client.get("/").text.partition("<main")[2]
 
 
 def test_only_files_of_cards_are_examples(client: FlaskClient) -> None:

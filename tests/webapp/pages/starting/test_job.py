@@ -259,7 +259,7 @@ def test_a_job_is_started_in_a_browser_runs_again_and_its_pages_are_accessible(
 
 
 def test_the_form_of_a_job_works_without_scripts(visit: Open, stack: RunningStack) -> None:
-    page = visit(java_script_enabled=False).sign_in(stack.key, "/start")
+    page = visit(java_script_enabled=False).sign_in(stack.key, "/begin")
     page.get_by_role("link", name="Try until it is right").click()
     page.locator("[id='option.tiers']").fill("echo")
     page.get_by_role("button", name="Preview").click()
