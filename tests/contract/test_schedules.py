@@ -172,13 +172,13 @@ def test_runs_are_listed_newest_first_and_page_by_page(
 @pytest.mark.parametrize(
     ("changes", "param", "words"),
     [
-        ({"cron": "61 * * * *"}, "cron", "Bad minute"),
+        ({"cron": "61 * * * *"}, "cron", "minute '61'"),
         ({"cron": "0 0 6 * * *"}, "cron", "five fields"),
         ({"cron": "0 0 30 2 *"}, "cron", "Bad day-of-month"),
         ({"timezone": "Berlin"}, "timezone", "Europe/Berlin"),
         ({"timezone": "../../etc/passwd"}, "timezone", "did you mean"),
         ({"name": ""}, "name", "a text, not empty"),
-        ({"name": "a\nb"}, "name", "pattern"),
+        ({"name": "a\nb"}, "name", "is not a text that matches"),
         ({"overlap": "queue"}, "overlap", "skip"),
         ({"catch_up": "some"}, "catch_up", "latest"),
         ({"input": {}}, "input", "name one of"),

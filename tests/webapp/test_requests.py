@@ -61,7 +61,7 @@ class Sample(BaseModel):
     [
         ({}, "missing_required_parameter", "name", "Missing required parameter: 'name'."),
         ({"name": "a", "endpont": "chat"}, "unknown_parameter", "endpont", "Did you mean 'endpoint'?"),
-        ({"name": "a", "endpoint": "x"}, "invalid_value", "endpoint", "Supported values: chat, embeddings."),
+        ({"name": "a", "endpoint": "x"}, "invalid_value", "endpoint", "Supported values: 'chat', 'embeddings'."),
         ({"name": "a", "inner": {"n": "many"}}, None, "inner.n", "Invalid value for 'inner.n'"),
         ({"name": "a", "inner": {"n": ["x\0"]}}, "invalid_value", "inner.n.0", "has a NUL character"),
         ({"name": "a", "inner": {"x\0": 1}}, "invalid_value", "inner", "has a NUL character"),
