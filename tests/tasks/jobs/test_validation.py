@@ -50,7 +50,7 @@ def test_every_bad_row_is_reported_with_its_code(validated: Callable[..., Job]) 
     [
         ('{"prompt": "a", "custom_id": ""}', "invalid_custom_id"),
         ('{"prompt": "a", "custom_id": "a\\u0000"}', "invalid_custom_id"),
-        ('{"messages": [{"role": "user"}]}', "invalid_messages"),
+        ('{"messages": [{"role": "user"}]}', "invalid_request"),
         ("", "empty_file"),
     ],
 )

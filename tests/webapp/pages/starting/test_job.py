@@ -138,7 +138,7 @@ def test_beside_the_button_stands_what_it_would_be(client: FlaskClient, context:
 
 def test_bad_rows_are_named_before_anything_is_submitted(client: FlaskClient) -> None:
     shown = look(client, text='{"prompt": "fine", "answer": "yes"}\n{"answer": "no"}\n', format="jsonl")
-    assert "1 Row 1: The row has no column &#39;messages&#39; or &#39;prompt&#39;" in shown
+    assert "2 Row 2: The row has no column &#39;messages&#39; or &#39;prompt&#39;" in shown
 
 
 def test_a_file_that_cannot_be_read_is_refused_and_a_stored_one_of_another_project_too(client: FlaskClient) -> None:
@@ -176,7 +176,7 @@ def test_a_job_that_would_fail_is_not_made(client: FlaskClient, context: AppCont
     )
     assert answer.status_code == 400
     assert "Some of its rows cannot be run" in answer.text and 'value="kept"' in answer.text
-    assert "Row 1: The row has no column" in answer.text
+    assert "Row 2: The row has no column" in answer.text
     with context.database.read() as session:
         assert session.query(Job).count() == 0
 
@@ -237,7 +237,7 @@ def test_a_job_is_started_in_a_browser_runs_again_and_its_pages_are_accessible(
     table.write_text("".join(json.dumps({"prompt": f"say {number}"}) + "\n" for number in range(5)))
     page.get_by_label("File", exact=True).set_input_files(table)
     page.get_by_label("model", exact=False).first.select_option("echo")
-    expect(page.locator("#shown")).to_contain_text("Row 0: Data source 'unknown' has no reward")
+    expect(page.locator("#shown")).to_contain_text("Row 1: Data source 'unknown' has no reward")
     page.get_by_role("button", name="exact", exact=True).click()
     expect(page.locator("[id='option.reward']")).to_have_value("exact")
     page.locator("[id='option.ground_truth']").fill("prompt")
