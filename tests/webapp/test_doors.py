@@ -247,7 +247,7 @@ def by_job(kind: str, cell: Any, client: FlaskClient, context: AppContext) -> li
     job = client.get(f"/v1/jobs/{job_id}").get_json()
     if job["errors"]:
         errors = job["errors"]["data"]
-        assert [error["line"] for error in errors] == [0, 1], errors
+        assert [error["line"] for error in errors] == [1, 2], errors
         return [error["message"] for error in errors]
     with context.database.read() as session:
         record = session.get_one(Job, job_id)

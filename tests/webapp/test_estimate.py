@@ -116,7 +116,7 @@ def test_a_dry_run_of_a_job_shows_the_first_requests_and_the_errors_of_the_first
     assert outlook["errors"] is None
     body = {"recipe": "rollout", "options": {"model": "echo"}, "input": {"items": [{"text": "no prompt"}]}}
     refused = client.post("/v1/jobs?dry_run=true", json=body).get_json()
-    assert [(error["line"], error["code"]) for error in refused["errors"]["data"]] == [(0, "missing_prompt")]
+    assert [(error["line"], error["code"]) for error in refused["errors"]["data"]] == [(1, "missing_prompt")]
     assert refused["requests"] == []
     assert "no column 'messages' or 'prompt'" in job_view.outlook(refused)
 
