@@ -281,7 +281,7 @@ def test_a_cell_is_the_same_prompt_or_refusal_through_every_door(
     if not expected.startswith("column cell"):
         assert outcomes == [PREFIX + expected] * 2
         return
-    for number, outcome in enumerate(outcomes):
+    for number, outcome in enumerate(outcomes, 1):
         assert expected in outcome
         if way in ("start", "submit"):  # which name the first bad row
             assert outcome.startswith(("Row 1", "Line 1", "Line 2", "Line 3"))
