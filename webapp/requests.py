@@ -230,8 +230,8 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
         raise RequestError(f"Unknown parameter: '{param}'.{hint}", code="unknown_parameter", param=param)
     code = value_code(first.kind, first.value)
     if first.kind == "literal_error":  # in OpenAI's words
-        values = first.reason.rpartition("one of ")[2].split(", ")
-        supported = ", ".join(f"'{value.strip(chr(39))}'" for value in values)
+        choices = first.reason.rpartition("one of ")[2].split(", ")
+        supported = ", ".join(f"'{choice.strip(chr(39))}'" for choice in choices)
         message = f"Invalid {param}: {cut(str(first.value), MAX_NAME)}. Supported values: {supported}."
         raise RequestError(message, code=code, param=param)
     raise RequestError(f"Invalid value for '{param}': {first.reason}.", code=code, param=param)
