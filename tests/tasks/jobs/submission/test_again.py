@@ -215,7 +215,7 @@ def test_a_retry_that_is_cancelled_before_it_began_has_no_items(jobs: Jobs, clie
     ("body", "param", "says"),
     [
         ({"hint": "Think."}, "hint", "Unknown parameter"),
-        ({"states": ["completed"]}, "states.0", "failed, stuck"),
+        ({"states": ["completed"]}, "states.0", "Supported values: 'failed', 'stuck'"),
         ({"states": []}, "states", "a list of 1 to 4"),
         ({"states": ["expired"]}, "states", "none of its 6 items is expired"),
         ({"options": {"temprature": 1}}, "options.temprature", "'options.temperature'"),
