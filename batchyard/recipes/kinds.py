@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 O = TypeVar("O", bound=BareOptions)  # noqa: E741
 
 
-class EndedItem(Protocol):
+@dataclass
+class EndedItem:
     """An item as the finish hook sees it. `result` has its values, and its text as `text`.
 
     `started_at` and `ended_at` are Unix times: when its program began, and when it ended. An item that never began has
@@ -33,8 +34,8 @@ class EndedItem(Protocol):
     state: str
     result: Mapping[str, Any]
     error: Mapping[str, Any] | None
-    started_at: float | None
-    ended_at: float | None
+    started_at: float | None = None
+    ended_at: float | None = None
 
 
 class Results(Protocol):

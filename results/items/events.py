@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from batchyard.recipes import Options, Recipe
-from results.items.ended import FinishedItem
+from batchyard.recipes import EndedItem, Options, Recipe
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +15,7 @@ MOST_NOTIFIED = 1000
 """Items of a job with the option `notify`: each of them is an event of the project, sent to every webhook."""
 
 
-def events_of(recipe: Recipe[Any], options: Options, item: FinishedItem) -> Sequence[Mapping[str, Any]]:
+def events_of(recipe: Recipe[Any], options: Options, item: EndedItem) -> Sequence[Mapping[str, Any]]:
     """Return the events of an item. One whose recipe has none, or raises, has `item.<state>`."""
     if recipe.events is not None:
         try:

@@ -11,7 +11,7 @@ from batchyard import json_lines
 from batchyard.errors import ConflictError, RequestError
 from batchyard.recipes import Recipe
 from batchyard.statuses import TERMINAL
-from results.items.ended import FinishedItem
+from results.items.ended import of_row
 from results.items.events import events_of
 from results.storage import Storage
 from store.artifacts import Artifacts
@@ -46,7 +46,7 @@ def event_lines(storage: Storage, recipe: Recipe[Any], job: Job, after: int, lim
     def lines_of(number: int, row: dict[str, Any]) -> bytes:
         if row["state"] in job_chunks.UNENDED:
             return b""
-        item_events = events_of(recipe, options, FinishedItem.of(row))
+        item_events = events_of(recipe, options, of_row(row))
         return b"".join(json_lines.line({"sequence": number} | dict(event)) for event in item_events)
 
     return _read(storage, job, after, limit, lines_of)

@@ -16,13 +16,13 @@ from typing import Any
 import orjson
 import pytest
 
-from batchyard.recipes import Answer, Item, Recipe, Report, blocks
+from batchyard.recipes import Answer, EndedItem, Item, Recipe, Report, blocks
 from batchyard.recipes.program import Request
 from recipes import registry
 from recipes.measures import intervals
 from tests.recipes.experiment.made import child
 from tests.recipes.tune.made import MINI, failed, options, repeat, result, the_cells
-from tests.support.played import PlayedItem, PlayedResults, finished, played
+from tests.support.played import PlayedResults, finished, played, played_item
 
 GOLDEN = Path(__file__).parent / "golden"
 DRAWS = 1000
@@ -70,7 +70,7 @@ def rollout() -> tuple[Report, PlayedResults]:
 class Children(PlayedResults):
     """Results of a composite, whose children have left files behind."""
 
-    def __init__(self, ended: list[PlayedItem], files: Mapping[tuple[str, str], Path]) -> None:
+    def __init__(self, ended: list[EndedItem], files: Mapping[tuple[str, str], Path]) -> None:
         super().__init__(ended)
         self._files = files
 
@@ -106,7 +106,7 @@ def experiment() -> tuple[Report, PlayedResults]:
             state, error = ("failed", {"message": "It <ended> | it."}) if variant == "lost" else ("completed", None)
             columns = {"variant": variant, "repeat": 0, "round": round}
             told = {"job_id": job_id, "config_sha256": "b" * 64, "status": state}
-            items.append(PlayedItem(number, f"{variant}/0/{round}", columns, state, told, error))
+            items.append(played_item(number, f"{variant}/0/{round}", columns, state, told, error))
         values = {"recipe": "debate", "variants": {"small": {}, "big": {}, "lost": {}}, "baseline": "small",
                   "rounds": 2, "round_input": "best.jsonl", "expect": ["big.score > small.score"],
                   "pass": ["score > 0.4"]}  # fmt: skip
@@ -126,7 +126,7 @@ def tune() -> tuple[Report, PlayedResults]:
     ]  # fmt: skip
     base = {"name": MINI.name, "entry": dict(MINI.entry), "batch_argument": MINI.batch_argument, "size": MINI.size}
     items = [
-        PlayedItem(number, cell.cell.name, {}, "completed",
+        played_item(number, cell.cell.name, {}, "completed",
                    {"cell": cell.model_dump(mode="json"), "run": number, "base": base}, None)
         for number, cell in enumerate(cells)
     ]  # fmt: skip

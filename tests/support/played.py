@@ -11,34 +11,45 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from batchyard.recipes import Answer, Check, Checked, Item, Options, Recipe, Reply, Report, Score, Scored, Wait
+from batchyard.recipes import (
+    Answer,
+    Check,
+    Checked,
+    EndedItem,
+    Item,
+    Options,
+    Recipe,
+    Reply,
+    Report,
+    Score,
+    Scored,
+    Wait,
+)
 from batchyard.recipes.program import RecipeError, Request, play
 from recipes.registry import load
 from tasks.jobs.running.judging import judge
 
 
-@dataclass
-class PlayedItem:
-    """An EndedItem. It takes 1.5 s."""
-
-    number: int
-    custom_id: str
-    columns: Mapping[str, Any]
-    state: str
-    result: Mapping[str, Any]
-    error: Mapping[str, Any] | None
-    started_at: float | None = 1_700_000_000.0
-    ended_at: float | None = 1_700_000_001.5
+def played_item(
+    number: int,
+    custom_id: str,
+    columns: Mapping[str, Any],
+    state: str,
+    result: Mapping[str, Any],
+    error: Mapping[str, Any] | None,
+) -> EndedItem:
+    """Return an item that has taken 1.5 s."""
+    return EndedItem(number, custom_id, columns, state, result, error, 1_700_000_000.0, 1_700_000_001.5)
 
 
 @dataclass
 class PlayedResults:
     """Results in memory: `artifacts` holds what a finish hook wrote, by name."""
 
-    ended: list[PlayedItem]
+    ended: list[EndedItem]
     artifacts: dict[str, bytes] = field(default_factory=dict)
 
-    def items(self) -> Iterator[PlayedItem]:
+    def items(self) -> Iterator[EndedItem]:
         yield from self.ended
 
     def tables(self) -> Iterator[pa.Table]:
@@ -72,7 +83,7 @@ def played(
 
     Items run one after another, and the peer of each is the last one that has completed.
     """
-    ended: list[PlayedItem] = []
+    ended: list[EndedItem] = []
 
     def peer() -> str | None:
         return next((item.result["text"] for item in reversed(ended) if item.state == "completed"), None)
@@ -100,11 +111,11 @@ def played(
             )
         except RecipeError as error:
             ended.append(
-                PlayedItem(number, custom_id, columns, "failed", {}, {"code": error.code, "message": error.message})
+                played_item(number, custom_id, columns, "failed", {}, {"code": error.code, "message": error.message})
             )
             continue
         values = json.loads(json.dumps({"text": result.text, **result.values}))  # they are kept as JSON
-        ended.append(PlayedItem(number, custom_id, columns, result.state, values, result.error))
+        ended.append(played_item(number, custom_id, columns, result.state, values, result.error))
     return PlayedResults(ended)
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from results.items.ended import FinishedItem
+from batchyard.recipes import EndedItem
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import items as items_file
 from store.formats import job_chunks
@@ -51,7 +51,7 @@ class JobResults:
     def _artifacts(self) -> Artifacts:
         return self._context.artifacts
 
-    def items(self) -> Iterator[FinishedItem]:
+    def items(self) -> Iterator[EndedItem]:
         """Stream all items in the order of the input."""
         starts = self._index()
         order = np.flatnonzero(starts[:, 1])
@@ -61,7 +61,7 @@ class JobResults:
             result: dict[str, Any] = {"state": self._unended, "result": {"text": None}, "error": None}
             if result_size:
                 result = orjson.loads(self._read(result_at, result_size))
-            yield FinishedItem(
+            yield EndedItem(
                 number=number,
                 custom_id=custom_id,
                 columns=columns,

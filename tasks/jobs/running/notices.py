@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from batchyard.recipes import FlowRecipe, Item, Options
-from results.items.ended import FinishedItem
+from results.items.ended import of_row
 from results.items.events import events_of, notifies
 from store import events
 from store.formats.job_chunks import WAITING
@@ -27,7 +27,7 @@ def of_project(recipe: FlowRecipe[Any], options: Options, ended: Sequence[Change
     """Return those events of items that webhooks can subscribe to, if the options ask for them."""
     if not notifies(options):
         return []
-    items = (FinishedItem.of(asdict(item)) for item in ended)
+    items = (of_row(asdict(item)) for item in ended)
     all_events = (dict(event) for item in items for event in events_of(recipe, options, item))
     return [event for event in all_events if event.get("type") in events.TYPES]
 

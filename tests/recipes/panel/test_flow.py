@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.recipes import Answer, Ask, Check, Item, Lines, Matrix, blocks, is_judgement
+from batchyard.recipes import Answer, Ask, Check, EndedItem, Item, Lines, Matrix, blocks, is_judgement
 from batchyard.recipes.program import Request
 from recipes.panel.flow import panel
 from recipes.panel.options import PanelOptions, agents_of
-from tests.support.played import PlayedItem, PlayedResults, finished, played
+from tests.support.played import PlayedResults, finished, played
 
 GOLDEN = Path(__file__).parent / "golden"
 FAILURE = Answer(ok=False, error={"code": "request_timeout", "message": "It took too long."}, status_code=408)
@@ -37,7 +37,7 @@ def options(**values: Any) -> PanelOptions:
 
 def asked(
     chosen: PanelOptions, answer: Callable[[Item, Request], Answer | str] = said, **columns: Any
-) -> tuple[list[Request], PlayedItem]:
+) -> tuple[list[Request], EndedItem]:
     """Return the requests of one item, and how it ended."""
     requests = []
 
@@ -307,7 +307,7 @@ def test_without_checks_there_is_no_score_and_agents_rank_in_their_order() -> No
     assert ended.result["winner"] == "agent-dev-001"
 
 
-def judged(marks: list[str], comparisons: list[str], **judge: Any) -> PlayedItem:
+def judged(marks: list[str], comparisons: list[str], **judge: Any) -> EndedItem:
     def answer(item: Item, request: Request) -> Answer | str:
         if request.stage != "judge":
             return said(item, request)
@@ -316,7 +316,7 @@ def judged(marks: list[str], comparisons: list[str], **judge: Any) -> PlayedItem
     return asked(options(rounds=0, judge={"model": "big", **judge}), answer)[1]
 
 
-def order(ended: PlayedItem) -> list[tuple[str, Any, Any]]:
+def order(ended: EndedItem) -> list[tuple[str, Any, Any]]:
     return [
         (ranked["proposal"]["author_role"], ranked["judge"]["mark"], ranked["judge"]["comparison"])
         for ranked in ended.result["results"]
@@ -495,7 +495,7 @@ def test_an_engine_error_is_the_agents_failure_and_becomes_no_proposal() -> None
     assert ended.state == "failed" and "results" not in ended.result
 
 
-def events_of(ended: PlayedItem, chosen: PanelOptions) -> list[dict[str, Any]]:
+def events_of(ended: EndedItem, chosen: PanelOptions) -> list[dict[str, Any]]:
     assert panel.events is not None
     return json.loads(json.dumps(panel.events(ended, chosen)))  # type: ignore[no-any-return]
 
@@ -553,7 +553,7 @@ def test_the_deliberation_event_is_the_task_and_says_why_it_failed() -> None:
 
 def test_a_task_that_never_began_has_a_line_and_an_event_and_no_text() -> None:
     chosen = options()
-    expired = PlayedItem(0, "late", {"prompt": "x"}, "expired", {}, None, None, None)
+    expired = EndedItem(0, "late", {"prompt": "x"}, "expired", {}, None)
     results = PlayedResults([expired])
     report = finished(panel, results, chosen)
     assert results.lines("panel.jsonl") == [

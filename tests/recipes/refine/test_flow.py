@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.recipes import Answer, Ask, Check, Item, Reply, Report, Wait
+from batchyard.recipes import Answer, Ask, Check, EndedItem, Item, Reply, Report, Wait
 from batchyard.recipes.program import Request
 from recipes.refine.flow import refine
 from recipes.refine.options import Refine
-from tests.support.played import PlayedItem, PlayedResults, finished, played
+from tests.support.played import PlayedResults, finished, played
 
 FAILURE = Answer(ok=False, error={"code": "request_timeout", "message": "It took too long."}, status_code=408)
 ROW = {"custom_id": "sum", "prompt": "What is 37 + 58?", "answer": "95"}
@@ -48,7 +48,7 @@ class Run:
             return given[min(len(self.stage(request.stage)), len(given)) - 1]
 
         self.results = played(refine, [row], chosen, answer, reply=reply)
-        self.ended: PlayedItem = self.results.ended[0]
+        self.ended: EndedItem = self.results.ended[0]
 
     def stage(self, name: str) -> list[Request]:
         return [request for request in self.requests if request.stage == name]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from batchyard.recipes import Bars, Matrix, Table
+from batchyard.recipes import Bars, EndedItem, Matrix, Table
 from recipes.refine.options import Refine
 from recipes.refine.report import report, share
-from tests.support.played import PlayedItem, PlayedResults
+from tests.support.played import PlayedResults, played_item
 
 
 def attempt(tier: int, then: str, **values: Any) -> dict[str, Any]:
@@ -17,9 +17,9 @@ def attempt(tier: int, then: str, **values: Any) -> dict[str, Any]:
     return {**known, "requests": 2, "tokens": 30, "then": then, **values}
 
 
-def item(number: int, state: str, *history: dict[str, Any], code: str | None = None, **result: Any) -> PlayedItem:
+def item(number: int, state: str, *history: dict[str, Any], code: str | None = None, **result: Any) -> EndedItem:
     error = None if code is None else {"code": code, "message": "It is."}
-    return PlayedItem(number, f"row-{number}", {}, state, {"history": list(history), **result}, error)
+    return played_item(number, f"row-{number}", {}, state, {"history": list(history), **result}, error)
 
 
 ITEMS = [

@@ -14,7 +14,7 @@ from batchyard.recipes import Answer, Item
 from batchyard.recipes.program import Request
 from recipes.rollout import report
 from tests.recipes.rollout.made import GSM8K, LOST, QUESTION, ROLLOUT, options, run, scripted, table_of
-from tests.support.played import PlayedItem, PlayedResults, finished, played
+from tests.support.played import PlayedResults, finished, played, played_item
 
 
 def test_the_rollouts_have_every_column_of_the_input_in_its_type_and_the_answered_samples() -> None:
@@ -107,7 +107,7 @@ def test_samples_have_a_line_each_with_verls_keys() -> None:
 
 
 def test_an_item_that_never_began_has_lost_all_its_samples() -> None:
-    results = PlayedResults([PlayedItem(0, "item-0", GSM8K, "expired", {"text": None}, {"code": "batch_expired"})])
+    results = PlayedResults([played_item(0, "item-0", GSM8K, "expired", {"text": None}, {"code": "batch_expired"})])
     report = finished(ROLLOUT, results, options())
     assert report.metrics["unanswered"] == 4
     assert [line["error"] for line in results.lines("samples.jsonl")] == [{"code": "batch_expired"}] * 4

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchyard.recipes import Ask, EndedItem, Flow, Item, Options, Result, recipe
-from results.items.ended import FinishedItem
+from results.items.ended import of_row
 from results.items.events import events_of, notifies
 
 
@@ -28,7 +28,7 @@ def of_item(item: EndedItem, options: Options) -> Sequence[Mapping[str, Any]]:
     return [{"type": "debate.completed", "text": item.result["text"]}]
 
 
-ENDED = FinishedItem.of(
+ENDED = of_row(
     {
         "number": 7,
         "custom_id": "id-7",
