@@ -34,11 +34,11 @@ class MergedRows(Rows):
         self._max_line_bytes = max_line_bytes(storage)
         with storage.database.read() as session:
             ids = {"input": batch.input_file_id, "output": batch.output_file_id, "error": batch.error_file_id}
-            found = {name: files.find(session, batch.project_id, id_) if id_ else None for name, id_ in ids.items()}
-        gone = [name for name, file in found.items() if file is None and ids[name]]
+            records = {name: files.find(session, batch.project_id, id_) if id_ else None for name, id_ in ids.items()}
+        gone = [name for name, file in records.items() if file is None and ids[name]]
         if gone:
             self.missing = f"The {' and the '.join(gone)} file of this batch was deleted or has expired."
-        shas = {name: file.sha256 for name, file in found.items() if file is not None}
+        shas = {name: file.sha256 for name, file in records.items() if file is not None}
         artifacts = storage.artifacts
         opened_files: dict[str, IO[bytes]] = {}
         for name, sha256 in (shas | ({"seconds": batch.seconds_sha256} if batch.seconds_sha256 else {})).items():
@@ -56,7 +56,7 @@ class MergedRows(Rows):
             sha256 = batch.rows_sha256
             self.table = cached((artifacts, sha256), lambda: rows_file.read(artifacts, sha256))
         else:
-            self.table = self._built(artifacts, tuple(shas.get(name) for name in ids), found["input"])
+            self.table = self._built(artifacts, tuple(shas.get(name) for name in ids), records["input"])
 
     def _built(self, artifacts: Artifacts, key: Hashable, source: Any) -> pa.Table:
         if self._source is None or source.bytes > BUILD_BYTES:

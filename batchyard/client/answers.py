@@ -68,13 +68,15 @@ class Structure:
         self._parse: Callable[[str], Mapping[str, Any]]
         if isinstance(schema, type) and issubclass(schema, BaseModel):
             self._name = schema.__name__
-            asked, written = (_root(_json_schema(schema, mode)) for mode in ("validation", "serialization"))
+            input_schema, output_schema = (
+                _root(_json_schema(schema, mode)) for mode in ("validation", "serialization")
+            )
             _check_aliases(schema)
             self._parse = lambda text: schema.model_validate_json(text).model_dump(mode="json", by_alias=True)
         elif isinstance(schema, Mapping):
             self._name = "answer"
             validator = _validator(dict(schema))
-            asked = written = _root(dict(schema))
+            input_schema = output_schema = _root(dict(schema))
 
             def parse(text: str) -> Mapping[str, Any]:
                 value = orjson.loads(text)
@@ -84,12 +86,12 @@ class Structure:
             self._parse = parse
         else:
             raise ConfigurationError(f"schema {schema!r}: pass a class of pydantic or a JSON schema as a dict")
-        for document in (asked, written):
+        for document in (input_schema, output_schema):
             if document.get("type") != "object" or not document.get("properties"):
                 raise ConfigurationError('schema: its type must be "object", with properties, which become columns')
-        self._schema = asked
+        self._schema = input_schema
         self.columns: dict[str, Kind | None] = {
-            name: _kind(written, property) for name, property in written["properties"].items()
+            name: _kind(output_schema, property) for name, property in output_schema["properties"].items()
         }
 
     @property

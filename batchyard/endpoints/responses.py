@@ -152,14 +152,14 @@ def vectors(body: Any, request: Mapping[str, Any] | None = None) -> list[list[fl
     Args:
         request: the body of the request, whose `embed_dtype` and `endianness` say how vectors are packed.
     """
-    found: list[list[float]] = []
+    all_vectors: list[list[float]] = []
     for entry in _entries(body):
         value = entry.get("embedding", entry.get("data"))
         if isinstance(value, str):
             value = _unpacked(value, request or {})
         if isinstance(value, list):
-            found += [vector for vector in (value if _is_matrix(value) else [value]) if _is_vector(vector)]
-    return found
+            all_vectors += [vector for vector in (value if _is_matrix(value) else [value]) if _is_vector(vector)]
+    return all_vectors
 
 
 def labels(body: Any) -> list[str]:

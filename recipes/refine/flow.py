@@ -205,13 +205,13 @@ class _Refinement:
         ballots = [
             (
                 Vote(
-                    None if failure_of(given) else extracts.extract(votes.extract, given.text),
+                    None if failure_of(voted) else extracts.extract(votes.extract, voted.text),
                     votes.weights.get(voter, 1.0),
                 ),
                 voter,
-                given,
+                voted,
             )
-            for voter, given in zip(voters, [answer, *answers], strict=True)
+            for voter, voted in zip(voters, [answer, *answers], strict=True)
         ]
         counted = count([vote for vote, _, _ in ballots], votes.strategy)
         attempt.votes = counted.tally
@@ -219,15 +219,15 @@ class _Refinement:
             shown = ", ".join(f"{cut(text, MOST_SHOWN)!r} {number:g}" for text, number in counted.tally.items())
             attempt.failures.append(Failure("no_agreement", f"The models do not agree: {shown or 'no votes'}."))
             return
-        first = {vote.answer: (voter, given) for vote, voter, given in reversed(ballots)}
+        first = {vote.answer: (voter, voted) for vote, voter, voted in reversed(ballots)}
         winner = counted.leading[0]
         if len(counted.leading) > 1:
             texts = [first[leading][1].text for leading in counted.leading]
             winner = counted.leading[(yield from self._arbitrate(attempt, votes.arbiter, texts))]
-        attempt.writer, given = first[winner]
-        if given is not answer:
-            attempt.text = given.text
-            attempt.failures = yield from self._gates(given)
+        attempt.writer, chosen = first[winner]
+        if chosen is not answer:
+            attempt.text = chosen.text
+            attempt.failures = yield from self._gates(chosen)
 
     def _arbitrate(self, attempt: _Try, arbiter: ArbiterOptions | None, texts: Sequence[str]) -> _Part[int]:
         """Return the index of the text that the arbiter chooses. Raises _Stuck without one."""

@@ -158,8 +158,8 @@ def _rows(columns: pa.Table, items: Sequence[EndedItem], options: Rollout, promp
         key = _KEYS.get(field.name, field.name)
         values: list[Any] = [[sample.get(key) for sample in samples] for samples in answered if key]
         if field.name == "unanswered":
-            asked = [len(_samples(item)) or options.n for item in items]
-            values = [number - len(samples) for number, samples in zip(asked, answered, strict=True)]
+            sizes = [len(_samples(item)) or options.n for item in items]
+            values = [number - len(samples) for number, samples in zip(sizes, answered, strict=True)]
         columns = columns.append_column(field, pa.array(values, field.type))
     return columns
 

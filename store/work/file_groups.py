@@ -120,11 +120,11 @@ def page(
         groups.append(group)
     for kind in (Batch, Job):
         of_kind = [group for group in groups if isinstance(group.work, kind)]
-        found = artifacts.by_owner(session, kind, [group.work.id for group in of_kind])
+        by_owner = artifacts.by_owner(session, kind, [group.work.id for group in of_kind])
         for group in of_kind:
             group.entries += [
                 FileEntry(wanted.kind_of(artifact.name), artifact.name, file, artifact.lines)
-                for artifact, file in found[group.work.id]
+                for artifact, file in by_owner[group.work.id]
                 if file.expires_at is None or file.expires_at > now()
             ]
     for group in groups:

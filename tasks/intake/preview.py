@@ -76,9 +76,9 @@ def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bo
             continue  # the report has it
         if REFUSED not in request:
             requests.append(request)
-    asked = parts(endpoint, (raw for _, raw in lines))
-    first_line = next((raw for _, raw in lines if asked), b"")
-    return Preview(requests, len(lines), whole, report.errors, asked, first_line, sum(len(raw) for _, raw in lines))
+    by_model = parts(endpoint, (raw for _, raw in lines))
+    first_line = next((raw for _, raw in lines if by_model), b"")
+    return Preview(requests, len(lines), whole, report.errors, by_model, first_line, sum(len(raw) for _, raw in lines))
 
 
 def of_prompts(

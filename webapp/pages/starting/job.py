@@ -282,16 +282,16 @@ def _content(request: JobRequest) -> tuple[str, str, int]:
 
 def _scaled(outlook: JobOutlook, factor: float, limit: int | None) -> JobOutlook:
     """Return the outlook of a job of so many times the items, `limit` at most. When it would be done is not known."""
-    found = outlook.estimate
-    if limit and found.items:
-        factor = min(factor, limit / found.items)
+    of_head = outlook.estimate
+    if limit and of_head.items:
+        factor = min(factor, limit / of_head.items)
     stages = [
         stage._replace(expected=None if stage.expected is None else round(stage.expected * factor))
-        for stage in found.stages
+        for stage in of_head.stages
     ]
-    items = None if found.items is None else round(found.items * factor)
-    parts = None if found.parts is None else scaled(found.parts, factor)
-    return replace(outlook, estimate=replace(found, items=items, stages=stages, parts=parts, seconds=None))
+    items = None if of_head.items is None else round(of_head.items * factor)
+    parts = None if of_head.parts is None else scaled(of_head.parts, factor)
+    return replace(outlook, estimate=replace(of_head, items=items, stages=stages, parts=parts, seconds=None))
 
 
 def _sha256(request: JobRequest) -> str:
