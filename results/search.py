@@ -14,7 +14,18 @@ from store.formats.results import readable
 SEARCH_BYTES = 16 * 1024 * 1024
 """Most bytes that one search reads, in about 0.05 s; the next page goes on. A parsed line counts PARSED times."""
 PARSED = 8
-_TEXTS = ("messages", "content", "text", "prompt", "input", "choices", "message", "error", "reasoning_content")
+_TEXTS = (
+    "messages",
+    "content",
+    "text",
+    "prompt",
+    "input",
+    "choices",
+    "message",
+    "error",
+    "reasoning_content",
+    "reasoning",
+)
 """Keys of a request or a response below which texts are searched."""
 
 

@@ -6,6 +6,7 @@ Vectors and scores follow from the words alone, so equal texts have equal ones. 
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from batchyard.endpoints.bodies.common import prompts
 
 Body = Mapping[str, Any]
 DIMENSIONS = 8
+_THOUGHT = re.compile(r"<think>(.*?)</think>\s*", re.DOTALL)
 
 
 class Generated(NamedTuple):
@@ -57,9 +59,14 @@ def _words(text: str) -> int:
 
 
 def _chat(request: Body, number: int, completion: Generated) -> dict[str, Any]:
-    return _choices(request, completion, f"chatcmpl-echo-{number}", "chat.completion", {
-        "message": {"role": "assistant", "content": completion.text}
-    })  # fmt: skip
+    message: dict[str, Any] = {"role": "assistant", "content": completion.text}
+    if thought := _THOUGHT.match(completion.text):
+        message |= {"reasoning_content": thought[1], "content": completion.text[thought.end() :]}
+    body = _choices(request, completion, f"chatcmpl-echo-{number}", "chat.completion", {"message": message})
+    if thought:
+        reasoning_tokens = _words(thought[1]) * len(body["choices"])
+        body["usage"]["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return body
 
 
 def _completions(request: Body, number: int, completion: Generated) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import httpx
+import pyarrow.parquet as pq
 import pytest
 
 from tests.contract.conftest import MIXED, refusal
@@ -29,6 +31,19 @@ def test_a_line_says_how_long_its_request_took_if_the_client_wants_to_know(
     )
     assert 0.2 <= timed.pop("batchyard").pop("seconds") < 5
     assert timed == bare
+
+
+def test_reasoning_and_its_tokens_reach_the_client_from_the_engine(stack: RunningStack) -> None:
+    lines = [a_chat("thinks", "<think>one and two</think> three"), a_chat("does not", "four")]
+    batch = stack.wait(stack.submit(lines, extra_body={"post_process": [{"step": "parquet"}]}))
+    bodies = {line["custom_id"]: line["response"]["body"] for line in stack.lines(batch.output_file_id)}
+    message = bodies["thinks"]["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("one and two", "three")
+    assert bodies["thinks"]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+    assert "completion_tokens_details" not in bodies["does not"]["usage"], "the engine has said nothing"
+    assert batch.usage.output_tokens_details.reasoning_tokens == 3
+    table = pq.read_table(io.BytesIO(stack.artifact(batch, "results.parquet"))).to_pylist()
+    assert [(row["reasoning"], row["reasoning_tokens"]) for row in table] == [("one and two", 3), (None, None)]
 
 
 def test_a_reader_goes_on_where_it_was_cut_off(http: httpx.Client, mixed: Any) -> None:

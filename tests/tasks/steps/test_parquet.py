@@ -59,11 +59,15 @@ def test_a_line_of_embeddings_has_the_vectors_of_all_its_inputs_packed_ones_too(
 
 def test_an_answer_without_a_text_says_why(artifacts: Artifacts) -> None:
     message = {"content": None, "reasoning_content": "let me see"}
-    usage = {"completion_tokens": 64, "completion_tokens_details": {"reasoning_tokens": 60}}
+    usage = {
+        "prompt_tokens_details": {"cached_tokens": 5},
+        "completion_tokens": 64,
+        "completion_tokens_details": {"reasoning_tokens": 60},
+    }
     response = {"choices": [{"message": message, "finish_reason": "length"}], "usage": usage}
     (row,) = written(artifacts, ResultRow(1, "t0", {}, 200, response, None))
     assert (row["text"], row["reasoning"], row["error_code"]) == (None, "let me see", "reasoning_only")
-    assert (row["output_tokens"], row["reasoning_tokens"]) == (64, 60)
+    assert (row["cached_tokens"], row["output_tokens"], row["reasoning_tokens"]) == (5, 64, 60)
 
 
 JSON = st.recursive(
