@@ -1,7 +1,8 @@
 """Lines of JSON: one line for each value, whichever way a reader finds the ends of lines.
 
 Python's `str.splitlines` and editors take U+0085, U+2028 and U+2029 for ends of lines. JSON allows them in texts, so
-what is written for people has them as escapes.
+what is written for people has them as escapes. Windows tools begin UTF-8 with a byte order mark, which is skipped
+before any line: files that were joined have it inside.
 """
 
 from __future__ import annotations
@@ -11,7 +12,34 @@ from typing import Any
 
 import orjson
 
+_MARK = b"\xef\xbb\xbf"
+_OTHER_MARKS = {  # the longer ones first: UTF-32 begins as UTF-16 does
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 _ESCAPES = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for character in "\x85\u2028\u2029")
+
+
+def read(raw: bytes) -> Any:
+    """Return the value of a line. Raises orjson.JSONDecodeError if it has none."""
+    return orjson.loads(without_mark(raw))
+
+
+def without_mark(raw: bytes) -> bytes:
+    """Return a line without the byte order mark of UTF-8 that it may begin with."""
+    return raw.removeprefix(_MARK)
+
+
+def is_blank(raw: bytes) -> bool:
+    """True if a line holds nothing but blanks, and maybe a byte order mark."""
+    return not without_mark(raw).strip()
+
+
+def other_encoding(raw: bytes) -> str | None:
+    """Return the encoding that a file's first bytes name, such as "UTF-16"; None if it may be UTF-8."""
+    return next((name for mark, name in _OTHER_MARKS.items() if raw.startswith(mark)), None)
 
 
 def line(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.tables import arrow
 from batchyard.tables.formats import DELIMITERS, Format, TableError
 from batchyard.tables.json_text import half_character, not_a_number
@@ -22,7 +23,6 @@ from batchyard.tables.json_text import half_character, not_a_number
 MAX_LINE_BYTES = 16 * 1024 * 1024
 RULE = "---"
 """The line between two prompts of several lines."""
-_BOM = b"\xef\xbb\xbf"
 _CHUNK = 1 << 20
 # At once in memory: a value that many rows share is small in the file.
 _PARQUET_ROWS = 64
@@ -96,7 +96,7 @@ class _Lines:
         while line := self._file.readline(self.max_bytes + 1):
             self.number += 1
             if self.number == 1:
-                line = line.removeprefix(_BOM)
+                line = json_lines.without_mark(line)
             self.too_long = len(line) > self.max_bytes
             if self.too_long:
                 quotes, rest = line.count(b'"'), line
@@ -110,6 +110,8 @@ class _Lines:
         """Return problem and code of a line that cannot be used."""
         if self.too_long:
             return f"is longer than {self.max_bytes} bytes", "line_too_long"
+        if self.number == 1 and (encoding := json_lines.other_encoding(line)):
+            return f"begins with a byte order mark of {encoding}; save the file as UTF-8", "invalid_value"
         try:
             line.decode()
         except UnicodeDecodeError as error:
@@ -162,7 +164,7 @@ def _objects(lines: _Lines) -> Iterator[TableRow]:
         problem = lines.problem(line)
         if problem is None:
             try:
-                value = orjson.loads(line)
+                value = json_lines.read(line)
             except orjson.JSONDecodeError as error:
                 problem = _not_json(line, error), "invalid_value"
         if isinstance(value, str):

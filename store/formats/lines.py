@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO
 
+from batchyard import json_lines
+
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _CHUNK = 1 << 20
 
@@ -20,5 +22,5 @@ def numbered_lines(source: IO[bytes], max_bytes: int = MAX_LINE_BYTES) -> Iterat
         rest = raw
         while rest and len(raw) > max_bytes and not rest.endswith(b"\n"):
             rest = source.readline(_CHUNK)
-        if raw.strip() or len(raw) > max_bytes:
+        if len(raw) > max_bytes or not json_lines.is_blank(raw):
             yield number, raw

@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines, responses
 from batchyard.endpoints.responses import NoText, Output
 from batchyard.errors import BatchyardError
@@ -99,7 +100,7 @@ class AnswerReader:
 def readable(raw: bytes) -> tuple[str, dict[str, Any]]:
     """Return custom_id and body of an input line; empty for an invalid line without them."""
     try:
-        request = orjson.loads(raw)
+        request = json_lines.read(raw)
     except orjson.JSONDecodeError:
         request = None
     custom_id, body = (request.get("custom_id"), request.get("body")) if isinstance(request, dict) else (None, None)
@@ -115,7 +116,7 @@ def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO
     if invalid is not None:
         refusal = invalid.take()
         return ResultRow.of(line, refusal["custom_id"] or "", readable(raw)[1], refusal)
-    request = orjson.loads(raw)
+    request = json_lines.read(raw)
     answer = take_answer(request["custom_id"], readers)
     if answer is None:
         return None
@@ -141,7 +142,7 @@ def rows(
     """
     readers = (AnswerReader(output), AnswerReader(errors))
     for number, raw in enumerate(source, 1):
-        if not raw.strip():
+        if json_lines.is_blank(raw):
             continue
         row = take_row(number, raw, readers, seconds)
         if row is None:

@@ -16,10 +16,10 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.wording import cut
 from store.artifacts import Artifacts, ArtifactWriter
@@ -82,8 +82,8 @@ def of_files(source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | No
     rows: list[tuple[int, str, bool | None, str | None, int, int | None]] = []
     at = 0
     for line, raw in enumerate(source, 1):
-        if raw.strip():
-            custom_id = orjson.loads(raw)["custom_id"]
+        if not json_lines.is_blank(raw):
+            custom_id = json_lines.read(raw)["custom_id"]
             ok, reader = next(
                 ((ok, reader) for ok, reader in readers if reader.next.get("custom_id") == custom_id), (None, None)
             )

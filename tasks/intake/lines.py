@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.tables.json_text import not_a_number
 from batchyard.wording import quoted
 from store.formats.lines import MAX_LINE_BYTES
@@ -37,10 +38,11 @@ def parse_with_body(number: int, raw: bytes, max_bytes: int = MAX_LINE_BYTES) ->
     if len(raw) > max_bytes:
         message = f"The line is longer than {max_bytes} bytes; shorten it, or raise BATCHYARD_MAX_LINE_BYTES."
         raise LineError("line_too_long", message)
-    if number == 1 and raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+    if number == 1 and (encoding := json_lines.other_encoding(raw)):
         raise LineError(
-            "invalid_json_line", "The file starts with a byte order mark (BOM); save it as UTF-8 without one."
+            "invalid_json_line", f"The byte order mark (BOM) says that the file is {encoding}; save it as UTF-8."
         )
+    raw = json_lines.without_mark(raw)
     try:
         request = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

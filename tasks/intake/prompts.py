@@ -305,7 +305,7 @@ def read_back(lines: Iterable[bytes]) -> tuple[RequestTemplate, Format, str] | N
     contents: list[str] = []
     for raw in lines:
         try:
-            request = orjson.loads(raw)
+            request = json_lines.read(raw)
             request_common, content = _taken_apart(request)
             number = int(request["custom_id"].removeprefix("prompt-"))
         except (orjson.JSONDecodeError, TypeError, KeyError, ValueError, AttributeError):

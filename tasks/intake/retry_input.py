@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
@@ -66,7 +67,7 @@ def _select(context: AppContext, source_sha256: str, errors_sha256: str) -> Arti
             invalid = output_lines.invalid_line(answer)  # it may have the custom_id of a valid line
             if invalid == number:
                 answer = next(answers, None)
-            elif invalid is None and raw.strip() and readable(raw)[0] == answer["custom_id"]:
+            elif invalid is None and not json_lines.is_blank(raw) and readable(raw)[0] == answer["custom_id"]:
                 target.write(raw.rstrip(b"\r\n") + b"\n")
                 answer = next(answers, None)
     return target

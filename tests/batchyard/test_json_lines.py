@@ -21,6 +21,15 @@ def test_a_value_is_one_line_whatever_texts_it_has(value: dict[str, Any]) -> Non
     assert json.loads(text) == value
 
 
+def test_a_byte_order_mark_of_utf_8_is_skipped_and_others_are_named() -> None:
+    assert json_lines.read(json.dumps({"a": "\ufeff"}).encode("utf-8-sig")) == {"a": "\ufeff"}
+    assert json_lines.is_blank(" \r\n".encode("utf-8-sig")) and not json_lines.is_blank(b"\xef\xbb\xbf0")
+    names = {
+        encoding: json_lines.other_encoding("{}".encode(encoding)) for encoding in ("utf-8-sig", "utf-16", "utf-32")
+    }
+    assert names == {"utf-8-sig": None, "utf-16": "UTF-16", "utf-32": "UTF-32"}
+
+
 def test_what_is_no_json_is_written_as_it_is_told() -> None:
     assert json_lines.line({"a": 1j}, str) == b'{"a":"1j"}\n'
 

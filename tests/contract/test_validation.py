@@ -99,10 +99,20 @@ def only(batch: Any) -> tuple[str, int | None]:
     return error.code, error.line
 
 
-def test_a_byte_order_mark_is_named(stack: RunningStack) -> None:
-    batch = stack.wait(stack.submit(b"\xef\xbb\xbf" + json.dumps(GOOD).encode()))
-    assert only(batch) == ("invalid_json_line", 1)
-    assert "BOM" in batch.errors.data[0].message
+def test_a_byte_order_mark_of_windows_is_skipped_from_the_file_to_the_scores(stack: RunningStack) -> None:
+    body = GOOD["body"] | {"metadata": {"expected": "a"}}
+    lines = [json.dumps(GOOD | {"custom_id": name, "body": body}).encode() for name in ("a", "b")]
+    file = b"\xef\xbb\xbf" + b"\r\n".join(lines)
+    batch = stack.wait(stack.submit(file, extra_body={"post_process": [{"step": "score"}, {"step": "parquet"}]}))
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2)
+    assert [step["status"] for step in batch.batchyard["post_process"]] == ["completed", "completed"]
+    assert batch.batchyard["post_process"][0]["summary"]["total"] == 2
+
+
+def test_a_file_in_utf_16_is_told_how_to_save_it(stack: RunningStack) -> None:
+    batch = stack.wait(stack.submit(json.dumps(GOOD).encode("utf-16")))
+    assert batch.errors.data[0].line == 1
+    assert "the file is UTF-16; save it as UTF-8" in batch.errors.data[0].message
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n \r\n"])

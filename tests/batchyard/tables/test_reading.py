@@ -91,12 +91,23 @@ def test_a_bad_row_is_told_by_its_line_and_the_others_are_read(kind: Format, con
     assert problem.startswith(bad)
 
 
+@pytest.mark.parametrize("kind", ["txt", "prompts", "jsonl"])
+def test_a_file_of_another_encoding_is_told_how_to_save_it(kind: Format) -> None:
+    problem, *_ = read("prompt".encode("utf-16"), kind)
+    assert problem == "1: begins with a byte order mark of UTF-16; save the file as UTF-8"
+
+
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [
         ("csv", b'a,b\n1,"2\n', "not valid CSV after line 2"),
         ("csv", b"a,a\n1,2\n", "two columns have one name: a, a"),
         ("csv", b"a\xff\n1\n", "The first line is not UTF-8"),
+        (
+            "csv",
+            "a\n1\n".encode("utf-16"),
+            "The first line begins with a byte order mark of UTF-16; save the file as UTF-8",
+        ),
         ("csv", b'a,b\n1,"' + b"x\n" * LIMIT, f"begins on line 2 is longer than {LIMIT} bytes; is a quote not closed?"),
         ("parquet", b"PAR1", "not Parquet"),
     ],

@@ -49,10 +49,15 @@ def test_a_line_that_is_no_object_is_told_what_is_wrong(line: bytes, says: str) 
     assert (error.value.code, says in error.value.message) == ("invalid_json_line", True)
 
 
-@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])
-def test_a_file_that_starts_with_a_byte_order_mark_is_told_how_to_save_it(mark: bytes) -> None:
-    with pytest.raises(lines.LineError, match="save it as UTF-8 without one"):
+@pytest.mark.parametrize("mark", [b"\xff\xfe", b"\xfe\xff"])
+def test_a_file_that_starts_with_the_mark_of_another_encoding_is_told_how_to_save_it(mark: bytes) -> None:
+    with pytest.raises(lines.LineError, match="the file is UTF-16; save it as UTF-8"):
         lines.parse(1, mark + b"{}")
+
+
+def test_a_line_after_the_byte_order_mark_of_utf_8_is_read_without_it() -> None:
+    assert lines.parse_with_body(1, b'\xef\xbb\xbf{"body": {"a": 1}}') == ({"body": {"a": 1}}, b'{"a":1}')
+    assert lines.custom_id(b'\xef\xbb\xbf{"custom_id": "a"}') == "a"
 
 
 def test_a_body_keeps_the_clients_order_of_keys_and_no_blanks() -> None:
