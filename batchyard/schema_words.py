@@ -6,7 +6,8 @@ Terminal, API and models.toml say it alike. An error of pydantic's becomes `Inva
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 from batchyard.wording import MAX_NAME, cut, nearest
@@ -49,6 +50,7 @@ WORDED = (
 )
 """Keywords of a schema that `wanted` puts into words."""
 _MISSING = "Field required"
+_QUOTED = re.compile(r"'([^']*)'")
 _KEY = "[key]"
 """Step of pydantic's paths to a key instead of its value."""
 _KINDS = {
@@ -162,6 +164,7 @@ class InvalidValue(NamedTuple):
         kind: `missing`, `extra_forbidden`, or another type of pydantic's errors.
         reason: what follows the place, in words.
         near: the key that an unknown one is most like.
+        choices: the texts of which it should be one; empty if it need not be.
     """
 
     path: Path
@@ -169,6 +172,7 @@ class InvalidValue(NamedTuple):
     value: Any
     reason: str
     near: str | None = None
+    choices: Sequence[str] = ()
 
     @property
     def place(self) -> str:
@@ -231,10 +235,18 @@ def _invalid_value(path: Path, errors: list[ErrorDetails], document: Document, s
     words = next((text for details in errors if (text := _own_words(details))), None)
     if words is not None:
         return InvalidValue(path, kind, value, words)
-    of_schema = _joined(document, iter(at(document, path))) if document else ""
+    schemas = at(document, path) if document else []
+    of_schema = _joined(document, iter(schemas))
     if not of_schema or _ANYTHING in of_schema or _PATTERN in of_schema:
         of_schema = ", or ".join(dict.fromkeys(map(_of_kind, errors)))
-    return InvalidValue(path, kind, value, f"{shown(value)} is not {of_schema}" if show else f"must be {of_schema}")
+    reason = f"{shown(value)} is not {of_schema}" if show else f"must be {of_schema}"
+    return InvalidValue(path, kind, value, reason, choices=_choices(first, schemas) if kind == "literal_error" else ())
+
+
+def _choices(details: ErrorDetails, schemas: Iterable[Document]) -> list[str]:
+    """Return the texts of which a value should be one, by the schemas that it may have, else by pydantic's message."""
+    of_schemas = [choice for schema in schemas for choice in schema.get("enum", [schema.get("const")])]
+    return [choice for choice in of_schemas if isinstance(choice, str)] or _QUOTED.findall(details["ctx"]["expected"])
 
 
 def _own_words(details: ErrorDetails) -> str | None:

@@ -44,6 +44,17 @@ def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.0) -> str | 
     return by_folded[matches[0]] if matches else None
 
 
+def hint(name: str, candidates: Iterable[str], cutoff: float) -> str:
+    """Return the end of a message about an unknown name: the nearest candidate; empty if none reaches `cutoff`."""
+    close = nearest(name, candidates, cutoff)
+    return "" if close is None else f"; did you mean {close!r}?"
+
+
+def unsupported(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return OpenAI's message about a parameter that has none of the supported values."""
+    return f"Invalid {name}: {cut(str(value), MAX_NAME)}. Supported values: {', '.join(map(repr, choices))}."
+
+
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """Replace each name in braces by its value. Raises KeyError for one without."""
     return PLACE.sub(lambda match: str(values[match[1]]), template)

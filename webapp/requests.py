@@ -27,7 +27,7 @@ from batchyard.errors import (
     value_code,
 )
 from batchyard.schema_words import invalid_values
-from batchyard.wording import MAX_NAME, cut
+from batchyard.wording import MAX_NAME, cut, unsupported
 from store import keys
 from store.artifacts import Artifacts, ArtifactWriter
 from tasks.context import AppContext
@@ -229,11 +229,8 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
         hint = f" Did you mean '{first.near}'?" if first.near else ""
         raise RequestError(f"Unknown parameter: '{param}'.{hint}", code="unknown_parameter", param=param)
     code = value_code(first.kind, first.value)
-    if first.kind == "literal_error":  # in OpenAI's words
-        choices = first.reason.rpartition("one of ")[2].split(", ")
-        supported = ", ".join(f"'{choice.strip(chr(39))}'" for choice in choices)
-        message = f"Invalid {param}: {cut(str(first.value), MAX_NAME)}. Supported values: {supported}."
-        raise RequestError(message, code=code, param=param)
+    if first.choices:
+        raise RequestError(unsupported(param, first.value, first.choices), code=code, param=param)
     raise RequestError(f"Invalid value for '{param}': {first.reason}.", code=code, param=param)
 
 

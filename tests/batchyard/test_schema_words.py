@@ -59,6 +59,14 @@ def test_a_refused_value_is_named_with_its_place_and_what_is_wanted(
     assert refused(values) == [without]
 
 
+@pytest.mark.parametrize("document", [None, Panel.model_json_schema()])
+def test_a_value_that_is_none_of_some_names_them(document: Any) -> None:
+    for values, choices in (({"keep": "worst"}, ["all", "best"]), ({"n": 10}, [])):
+        with pytest.raises(ValidationError) as error:
+            Panel.model_validate(values)
+        assert list(invalid_values(error.value, values, document)[0].choices) == choices
+
+
 def test_an_unknown_key_is_named_with_the_nearest_of_its_object() -> None:
     document = Panel.model_json_schema()
     assert refused({"agents": [{"role": "a", "rol": 1}]}, document=document) == [
