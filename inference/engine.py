@@ -12,26 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
-from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS
+from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
 from batchyard.models import CAPACITY, ModelSpec
-from batchyard.wording import nearest, quoted
+from batchyard.wording import hint, quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-NO_OPS = frozenset(
-    {
-        "background",
-        "metadata",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
-"""OpenAI parameters of the caller's account, and of how it waits. They are accepted and do not change an answer."""
 
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "stream": (False,),
@@ -256,16 +242,20 @@ def refusal_code(message: str) -> str | None:
     return "context_length_exceeded" if _CONTEXT.search(message) else None
 
 
-def first_unsupported(engine: str, supported: Collection[str], body: dict[str, Any]) -> tuple[str, str] | None:
+def first_unsupported(
+    engine: str, endpoint: str, supported: Collection[str], body: dict[str, Any]
+) -> tuple[str, str] | None:
     """Return the first parameter of `body` that is not supported and has an effect, as (param, message)."""
+    without_effect = ENDPOINTS[endpoint].without_effect
     for key, value in body.items():
-        if key in supported or key in NO_OPS or value is None:
+        if key in supported or key in without_effect or value is None:
             continue
         if any(value == default and type(value) in (type(default), int, float) for default in DEFAULTS.get(key, ())):
             continue
-        close = nearest(key, supported, 0.7)
-        hint = f"; did you mean {close!r}?" if close else ""
-        return f"body.{key}", f"engine {engine} does not support the parameter {quoted(key)}{hint}"
+        return (
+            f"body.{key}",
+            f"engine {engine} does not support the parameter {quoted(key)}{hint(key, supported, 0.7)}",
+        )
     return None
 
 

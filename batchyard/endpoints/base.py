@@ -11,6 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+ACCOUNT = frozenset(
+    {
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+"""OpenAI's parameters of the caller's account."""
 Result = Literal["text", "vectors", "labels", "scores", "tokens"]
 
 
@@ -25,6 +37,7 @@ class Endpoint:
         content: keys of a body that may hold its prompt. A body has some of them.
         leading: keys that are rendered before the prompt, such as `tools`.
         system: the key of the instructions; None if they are a message, or there can be none.
+        without_effect: keys that a request of a batch may have, and that change no answer.
         output_limits: keys that limit the tokens of an answer; the first that is set counts.
         generates: samples tokens. So an answer may be random, and engines cache what prompts share.
         result: what an answer holds.
@@ -37,6 +50,7 @@ class Endpoint:
     content: tuple[str, ...]
     leading: tuple[str, ...] = ()
     system: str | None = None
+    without_effect: frozenset[str] = ACCOUNT
     output_limits: tuple[str, ...] = ()
     generates: bool = False
     result: Result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchyard.endpoints.base import Endpoint
+from batchyard.endpoints.base import ACCOUNT, Endpoint
 
 CHAT = Endpoint(
     path="/v1/chat/completions",
@@ -36,6 +36,7 @@ RESPONSES = Endpoint(
     content=("input",),
     leading=("tools", "instructions"),
     system="instructions",
+    without_effect=ACCOUNT | {"background"},
     output_limits=("max_output_tokens",),
     generates=True,
     result="text",

@@ -59,10 +59,10 @@ class EchoArguments(BaseModel):
 class Echo(Engine):
     """Answers a request with the last message of the request. Token counts are whitespace-separated words.
 
-    A request with a choice of texts gets the first one. The engine waits `latency_ms` before it answers a request. It
-    refuses every `fail_every`-th request with 400. A request that contains `die_on` ends the process; one that contains
-    `hang_on` blocks it for ever. With `start_error` the engine does not start, for that reason. `call_log` gets one
-    line per request.
+    A request with a choice of texts gets the first one. A chat's text between `<think>` and `</think>` is given back as
+    reasoning. The engine waits `latency_ms` before it answers a request. It refuses every `fail_every`-th request with
+    400. A request that contains `die_on` ends the process; one that contains `hang_on` blocks it for ever. With
+    `start_error` the engine does not start, for that reason. `call_log` gets one line per request.
 
     With `ms_per_token` it simulates continuous batching. The echoed words are repeated, or cut, to `max_tokens`. Each
     sample holds one of `slots` for its tokens times `ms_per_token`. Slots are given first come first served, on a
@@ -88,7 +88,7 @@ class Echo(Engine):
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
         entry = ENDPOINTS[endpoint]
         names = SUPPORTED.union(entry.content) if entry in LISTED else entry.body.model_fields
-        return first_unsupported(cls.name, names, body)
+        return first_unsupported(cls.name, endpoint, names, body)
 
     @classmethod
     def structure(cls, kind: str, value: Any) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 
 from batchyard.endpoints.catalog import ENDPOINTS
-from inference.engine import NO_OPS
 from inference.requests import media
 
 
@@ -24,6 +23,7 @@ def fingerprint(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
         return None
     if any(media.remote(body)):
         return None
-    parameters = {name: value for name, value in body.items() if value is not None and name not in NO_OPS}
+    without_effect = ENDPOINTS[endpoint].without_effect
+    parameters = {name: value for name, value in body.items() if value is not None and name not in without_effect}
     text = orjson.dumps([endpoint, parameters], option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(text, digest_size=16).digest()

@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 from batchyard import retry_after
 from batchyard.backoff import Backoff
 from batchyard.endpoints import responses
-from batchyard.endpoints.catalog import ENDPOINTS
+from batchyard.endpoints.catalog import ENDPOINTS, RESPONSES
 from batchyard.errors import EngineStartError
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec
@@ -171,6 +171,8 @@ class OpenAI(Engine):
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
         parameters = {name: value for name, value in body.items() if value is not None}
+        if endpoint == RESPONSES.path:  # a server would answer before it has computed anything
+            parameters.pop("background", None)
         content = orjson.dumps({**parameters, "model": self._model})  # some servers refuse a name even with null
         answer = await self._answer(endpoint, content, prefix_key(endpoint, body))
         self.answered_at = time.monotonic()

@@ -107,7 +107,7 @@ class Transformers(Engine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        unsupported = first_unsupported(cls.name, SUPPORTED[endpoint], body)
+        unsupported = first_unsupported(cls.name, endpoint, SUPPORTED[endpoint], body)
         if unsupported is not None:
             return unsupported
         if body.get("encoding_format") not in (None, "float", "base64"):

@@ -49,7 +49,7 @@ class VLLM(Engine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        unsupported = first_unsupported(cls.name, SUPPORTED[endpoint], body)
+        unsupported = first_unsupported(cls.name, endpoint, SUPPORTED[endpoint], body)
         if unsupported is not None:
             return unsupported
         automatic = body.get("tools") and body.get("tool_choice") in (None, "auto")

@@ -61,7 +61,7 @@ class VLLMJob(JobEngine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        unsupported = first_unsupported(cls.name, SUPPORTED[endpoint], body)
+        unsupported = first_unsupported(cls.name, endpoint, SUPPORTED[endpoint], body)
         if unsupported is not None:
             return unsupported
         for name in ("prompt", "input"):

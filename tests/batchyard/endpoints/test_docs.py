@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,5 +24,13 @@ def test_the_table_has_a_row_of_each_endpoint() -> None:
         f"{code(engine.name for engine in engines if entry.path in engine.serves)} |"
         for entry in ENDPOINTS.values()
     ]
-    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `/")]
     assert rows == expected
+
+
+def test_parameters_without_effect_are_those_of_the_entries() -> None:
+    rows = [line.split(" | ") for line in DOCUMENT.read_text().splitlines() if " | no effect" in line]
+    told = {name: of for names, of, _ in rows for name in re.findall("`(.+?)`", names)}
+    everywhere = frozenset.intersection(*(entry.without_effect for entry in ENDPOINTS.values()))
+    others = {name: code([path]) for path, entry in ENDPOINTS.items() for name in entry.without_effect - everywhere}
+    assert told == dict.fromkeys(everywhere, "all") | others

@@ -169,6 +169,13 @@ def test_real_time_keeps_to_the_simulated() -> None:
     assert time.process_time() - cpu < 0.2 + seconds / 2, "a token costs no processor time"
 
 
+def test_a_parameter_that_says_how_a_caller_waits_is_one_of_responses_alone() -> None:
+    spec, body = ModelSpec(name="m", engine="echo"), {"model": "m", "background": True, "store": True, "user": "u"}
+    assert Echo.unsupported(spec, "/v1/responses", body) is None
+    refused = Echo.unsupported(spec, "/v1/chat/completions", body)
+    assert refused == ("body.background", "engine echo does not support the parameter 'background'")
+
+
 def test_a_misspelt_parameter_is_refused_with_the_nearest_name() -> None:
     spec = ModelSpec(name="m", engine="echo")
     refused = Echo.unsupported(spec, "/v1/chat/completions", {"model": "m", "messages": [], "tempreature": 0.5})

@@ -8,7 +8,8 @@ import pytest
 
 from inference.requests.fingerprint import fingerprint
 
-CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
+CHAT, EMBEDDINGS, RESPONSES = "/v1/chat/completions", "/v1/embeddings", "/v1/responses"
+ASKED = [{"model": "m", "input": "a", "temperature": 0} | more for more in ({}, {"background": True})]
 
 
 def chat(content: str, **body: Any) -> dict[str, Any]:
@@ -42,5 +43,7 @@ def test_equal_requests_have_one_fingerprint() -> None:
         chat("a", temperature=0, user="somebody", metadata={"a": "b"}),
     ]
     assert len({fingerprint(CHAT, body) for body in same}) == 1
+    assert len({fingerprint(RESPONSES, body) for body in ASKED}) == 1, "it says how the caller waits"
+    assert len({fingerprint(CHAT, body) for body in ASKED}) == 2, "chats have no such parameter"
     other = [chat("b", temperature=0), chat("a", temperature=0, max_tokens=1), chat("a", temperature=0, seed=1)]
     assert len({fingerprint(CHAT, body) for body in [same[0], *other]}) == 4

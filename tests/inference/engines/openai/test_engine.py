@@ -30,7 +30,7 @@ from inference.residents.session import EngineTimeouts
 from tests.support.rows import all_answers, chat, table, until
 from tests.support.servers import Reply, Server, answer, listening, serving
 
-CHAT = "/v1/chat/completions"
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 KEY = "sk-very-secret"
 
 
@@ -100,6 +100,17 @@ def test_a_null_parameter_is_not_sent_since_some_servers_refuse_its_name() -> No
         asyncio.run(scene(spec(server)))
     ((_, body),) = server.asked
     assert "max_tokens" not in body and body["max_completion_tokens"] == 5
+
+
+def test_a_server_is_not_told_to_answer_before_it_has_an_answer() -> None:
+    async def scene(model: ModelSpec) -> None:
+        async with started(model) as engine:
+            await engine.answer(RESPONSES, {"model": "ours", "input": "hello", "background": True, "store": False})
+
+    with serving(Server()) as (server,):
+        asyncio.run(scene(spec(server)))
+    _, body = server.asked[0]
+    assert body == {"model": "theirs", "input": "hello", "store": False}
 
 
 def test_every_answer_is_that_of_its_own_request() -> None:
