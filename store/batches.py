@@ -191,6 +191,7 @@ def plan(
     models: dict[str, dict[str, Any]],
     simulated: bool,
     refused: Mapping[int, str] = MappingProxyType({}),
+    warnings: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Record the plan of a validated batch.
 
@@ -229,6 +230,7 @@ def plan(
         "models": models,
         "model": only_model(models),
         "simulated": simulated,
+        "warnings": list(warnings),
         "attempts": 0,
         "attempt_error": None,
     }

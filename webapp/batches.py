@@ -45,6 +45,7 @@ from webapp.wire.batches import (
     State,
 )
 from webapp.wire.fields import Idempotent, OnInvalid
+from webapp.wire.work import BatchError
 from webapp.work import Related
 
 routes = Blueprint("batches", __name__)
@@ -105,6 +106,7 @@ def _object(
             priority=priority_name(batch.priority),
             input_sha256=batch.input_sha256 or None,
             on_invalid=cast(OnInvalid, batch.on_invalid),
+            warnings=[BatchError.model_validate(warning) for warning in batch.warnings or ()],
             job_id=batch.job_id,
             stage=batch.stage,
         ),

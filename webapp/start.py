@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flask
@@ -54,6 +55,7 @@ def start() -> tuple[dict[str, Any], int]:
         raise RequestError("A recipe's dry run is one of POST /v1/jobs.", code="invalid_value", param="dry_run")
     if body.recipe is not None:
         return _start_job(body, body.recipe, file).model_dump(), 202
+    submission.check_endpoint(context.models, body.endpoint)
     if body.options:
         raise RequestError("'options' are a recipe's; name it.", code="missing_required_parameter", param="recipe")
     if params.dry_run:
@@ -64,7 +66,7 @@ def start() -> tuple[dict[str, Any], int]:
         batch_id=batch.id,
         file_id=batch.input_file_id,
         status_url=url_for("batches.retrieve", batch_id=batch.id, _external=True),
-        warnings=estimate.warnings(batch.endpoint, estimate.first_line(current_context(), batch.input_sha256)),
+        warnings=messages(batch.warnings),
     )
     return answer.model_dump(), 202
 
@@ -104,7 +106,8 @@ def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDr
     """Count the requests of an input and forecast them. Raises RequestError if there are none."""
     context, source = current_context(), _input(options, file)
     requests, parts = estimate.of_file(context, options.endpoint, source.content.sha256)
-    due_at, forecast = submission.dry_run(context, _draft(options, source))
+    draft = _draft(options, source)
+    due_at, forecast = submission.dry_run(context, draft)
     return StartDryRun(
         requests=requests,
         bytes=source.content.size,
@@ -112,8 +115,13 @@ def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDr
         **work.eta(forecast),
         on_time=None if forecast is None else forecast.at <= due_at,
         cost=work.cost_of(parts),
-        warnings=estimate.warnings(options.endpoint, estimate.first_line(context, source.content.sha256)),
+        warnings=messages(draft.batch.warnings),
     )
+
+
+def messages(warnings: Sequence[Mapping[str, Any]] | None) -> list[str]:
+    """Return the messages of a new batch's warnings."""
+    return [warning["message"] for warning in warnings or ()]
 
 
 def submit(

@@ -14,7 +14,7 @@ import click
 from batchyard.cli import completion, requests, view
 from batchyard.cli.options import connect, data_option
 from batchyard.cli.output import complain, json_option, note, plain, say, table
-from batchyard.cli.watch import check_success, interruptible, watch
+from batchyard.cli.watch import check_success, interruptible, warn, watch
 from batchyard.client import progress
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL, Status
@@ -90,9 +90,10 @@ def submit(
             )
     note(server.page(batch["id"]))
     if not wait:
+        warn(batch)
         return say(batch, batch["id"], as_json)
     with interruptible(f"the batch goes on; `batchyard status {batch['id']} --watch` takes it up"):
-        batch = watch(server, batch["id"])
+        batch = watch(server, batch)
     say(batch, batch["id"], as_json)
     check_success(batch)
 

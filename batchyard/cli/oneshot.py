@@ -125,7 +125,7 @@ def run(
         )
         batch = _batch(server, file, form, steps, prompts=prompts, again=again)
         note(server.page(batch["id"]))
-        batch = watch(server, batch["id"])
+        batch = watch(server, batch)
         requests.save(server, batch["output_file_id"], output)
         if errors is not None:
             requests.save(server, batch["error_file_id"], errors)
@@ -159,7 +159,7 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
         batch = server.create(
             server.upload(source), endpoint=requests.endpoint_of(source), post_process=[{"step": "score"}]
         )
-        batch = watch(server, batch["id"])
+        batch = watch(server, batch)
         seconds = time.monotonic() - ready
         artifacts = {artifact["name"]: artifact for artifact in batch["batchyard"]["artifacts"]}
         scores = None

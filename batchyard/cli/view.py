@@ -9,7 +9,7 @@ from typing import Any
 
 from batchyard import durations, tariffs, wording
 from batchyard.cli.output import lines_of, painted, plain, when
-from batchyard.client.progress import bar, counts, percent, problems
+from batchyard.client.progress import bar, counts, percent, problems, warnings
 from batchyard.statuses import TERMINAL
 
 _COLOURS = {"completed": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "cancelling": "yellow"}
@@ -29,6 +29,7 @@ def facts(batch: dict[str, Any]) -> str:
             ("now", _state(batch)),
             ("on hold", _held(batch)),
             ("engine deaths", deaths(ours)),
+            *(("warning", text) for text in warnings(batch)),
             ("priority", None if ours["priority"] == "normal" else ours["priority"]),
             ("progress", bar(batch)),
             ("answered/failed/total", counts(batch)),

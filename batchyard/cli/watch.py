@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchyard.cli import view
-from batchyard.client.progress import follow
+from batchyard.cli.output import complain
+from batchyard.client.progress import follow, warnings
 from batchyard.statuses import TERMINAL
 
 if TYPE_CHECKING:
@@ -24,9 +26,20 @@ class Unsuccessful(click.ClickException):
     exit_code = 1
 
 
-def watch(server: ApiClient, batch_id: str) -> dict[str, Any]:
-    """Show a batch's progress until it has ended, and return the batch."""
-    return follow(lambda: [server.batch(batch_id)], lambda batches: view.progress(batches[0]), view.brief)[0]
+def watch(server: ApiClient, batch: dict[str, Any]) -> dict[str, Any]:
+    """Show a batch's progress until it has ended, with its warnings, and return the batch as it is then."""
+    warn(batch)
+    fetch = partial(server.batch, batch["id"])
+    ended = follow(lambda: [fetch()], lambda batches: view.progress(batches[0]), view.brief)[0]
+    warn(ended, before=warnings(batch))
+    return ended
+
+
+def warn(batch: dict[str, Any], before: Collection[str] = ()) -> None:
+    """Print a batch's warnings, but for those of `before`."""
+    for text in warnings(batch):
+        if text not in before:
+            complain(f"warning: {text}")
 
 
 @contextmanager

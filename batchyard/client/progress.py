@@ -90,7 +90,15 @@ def counts(batch: dict[str, Any]) -> str:
 
 def problems(batch: dict[str, Any], limit: int = PROBLEMS) -> list[str]:
     """The first reasons why a file was refused, by line."""
-    return [
-        (f"line {problem['line']}: " if problem.get("line") else "") + f"{problem['message']} ({problem['code']})"
-        for problem in ((batch["errors"] or {}).get("data") or [])[:limit]
-    ]
+    errors = ((batch["errors"] or {}).get("data") or [])[:limit]
+    return [f"{_of_line(error)} ({error['code']})" for error in errors]
+
+
+def warnings(batch: dict[str, Any]) -> list[str]:
+    """What in a batch's requests is most likely a mistake, by line."""
+    return [_of_line(warning) for warning in batch["batchyard"].get("warnings", ())]
+
+
+def _of_line(entry: dict[str, Any]) -> str:
+    line = entry.get("line")
+    return f"line {line}: {entry['message']}" if line else str(entry["message"])

@@ -22,7 +22,8 @@ class Batch(Leased, AnswerAmounts, Pausable, Base):
     artifact
     with the seconds of each (store.formats.seconds), `rows_sha256` the one with what became of each
     (store.formats.rows); both are written at the end. `on_invalid` says what lines that are no valid requests do:
-    `fail` the batch, or are skipped and become error lines (`skip`). `name` is what people call it: its metadata's
+    `fail` the batch, or are skipped and become error lines (`skip`). `warnings` are entries like those of `errors`: of
+    the first request, and once the batch is planned of all. `name` is what people call it: its metadata's
     `name`, or its input file's. `created_by` is the id of the key that created it; a schedule's batch has none.
     `priority` orders it among the batches of its project (batchyard.statuses.PRIORITIES).
 
@@ -65,6 +66,7 @@ class Batch(Leased, AnswerAmounts, Pausable, Base):
     output_expires_after: Mapped[int | None]
     on_invalid: Mapped[str] = mapped_column(String(8), default="fail", server_default="fail")
     errors: Mapped[list[dict[str, Any]] | None]
+    warnings: Mapped[list[dict[str, Any]] | None]
     planned: Mapped[bool] = mapped_column(default=False)
     plan_sha256: Mapped[str | None] = mapped_column(String(64))
     job_id: Mapped[str | None] = mapped_column(String(64), index=True)

@@ -83,6 +83,7 @@ class Job(Leased, Pausable, Base):
     errors: Mapped[list[dict[str, Any]] | None]
     depends_on: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
     answers_from: Mapped[str | None] = mapped_column(String(64))
+    only_judges: Mapped[bool] = mapped_column(default=False)
     retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
     parent_id: Mapped[str | None] = mapped_column(String(64))
     child_key: Mapped[str | None] = mapped_column(String(256))

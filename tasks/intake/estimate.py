@@ -15,11 +15,9 @@ from typing import NamedTuple
 import orjson
 from sqlalchemy.orm import Session
 
-from batchyard import tariffs
-from batchyard.endpoints.bodies.validation import misspelt
+from batchyard import json_lines, tariffs
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.tariffs import NOTHING, Amounts, Prices
-from batchyard.wording import quoted
 from store.accounting import usage
 from tasks.context import AppContext
 
@@ -61,44 +59,25 @@ class PriceEstimate:
 
 def parts(endpoint: str, lines: Iterable[bytes]) -> dict[str, Part]:
     """Return what lines of a batch file ask of each model. Lines that are no requests are left out."""
-    found: dict[str, Part] = {}
+    by_model: dict[str, Part] = {}
     for line in lines:
         try:
-            body = orjson.loads(line)["body"]
+            body = json_lines.read(line)["body"]
             model, size, limit = body["model"], len(orjson.dumps(body)), ENDPOINTS[endpoint].output_limit(body)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             continue
         if isinstance(model, str) and (limit is None or isinstance(limit, int)):
-            found[model] = found.get(model, Part(0, 0, 0)).plus(Part(1, size, limit))
-    return found
+            by_model[model] = by_model.get(model, Part(0, 0, 0)).plus(Part(1, size, limit))
+    return by_model
 
 
 def of_file(context: AppContext, endpoint: str, sha256: str) -> tuple[int, dict[str, Part]]:
     """Return a batch file's requests, and by its first SAMPLE what they ask of each model."""
     with context.artifacts.open(sha256) as content:
-        lines = (line for line in content if line.strip())
+        lines = (line for line in content if not json_lines.is_blank(line))
         sample = list(islice(lines, SAMPLE))
         requests = len(sample) + sum(1 for _ in lines)
     return requests, scaled(parts(endpoint, sample), requests / len(sample)) if sample else {}
-
-
-def warnings(endpoint: str, line: bytes) -> list[str]:
-    """Return what in a request is most likely a mistake, though an engine that ignores it would answer."""
-    try:
-        body = orjson.loads(line)["body"]
-        names = list(misspelt(endpoint, body))
-    except (orjson.JSONDecodeError, TypeError, KeyError):
-        return []  # validation says why it is no request
-    return [
-        f"The parameter {quoted(name)} is none that {endpoint} has: an engine may ignore it. Did you mean {close!r}?"
-        for name, close in names
-    ]
-
-
-def first_line(context: AppContext, sha256: str) -> bytes:
-    """Return the first line of a batch file that is not blank; empty if there is none."""
-    with context.artifacts.open(sha256) as content:
-        return next((line for line in content if line.strip()), b"")
 
 
 def estimate(context: AppContext, session: Session, project_id: str, of: Mapping[str, Part]) -> PriceEstimate | None:

@@ -12,19 +12,21 @@ from sqlalchemy.orm import Session
 
 from batchyard import durations
 from batchyard.endpoints.catalog import ENDPOINTS
-from batchyard.errors import RateLimitError, RequestError
+from batchyard.errors import BatchyardError, RateLimitError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
+from batchyard.wording import unsupported
 from store import batches, files, projects, speeds
 from store.artifacts import ArtifactWriter
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
+from store.formats.lines import numbered_lines
 from store.records import Batch, File, Job
 from store.speeds import Expected, RequestClass, Throughput
 from store.work import overview
 from tasks.context import AppContext
 from tasks.execution import engine_status
-from tasks.intake import budgets
+from tasks.intake import budgets, warnings
 from tasks.intake.lines import LineError, parse
 from tasks.scheduling import deadlines, forecast
 from tasks.scheduling.forecast import Forecast
@@ -84,16 +86,14 @@ def draft(context: AppContext, batch: Batch, source: File | NewInput) -> Draft:
     """
     content = source if isinstance(source, File) else source.content
     size = source.bytes if isinstance(source, File) else source.content.size
-    return Draft(batch, source, _outlook(context, batch, content.sha256, size))
+    number, first_line = _first_line(context, content.sha256)
+    batch.warnings = warnings.of_line(batch.endpoint, number, first_line)
+    return Draft(batch, source, _outlook(context, batch, first_line, size))
 
 
 def forecast_of(context: AppContext, batch: Batch, first_line: bytes, size: int) -> Forecast | None:
     """Return the forecast of a batch that would be created now, of `size` bytes that begin with this line."""
-    try:
-        outlook = _outlook_of(context, batch, first_line, size)
-    except Exception:
-        log.exception("preview not forecast")
-        return None
+    outlook = _outlook(context, batch, first_line, size)
     return None if outlook is None else outlook.forecast(due_if_created_now(context, batch))
 
 
@@ -213,20 +213,30 @@ def estimate_completion(context: AppContext, batch: Batch, outlook: Outlook | No
     return expected
 
 
-def _outlook(context: AppContext, batch: Batch, sha256: str, size: int) -> Outlook | None:
+def _first_line(context: AppContext, sha256: str) -> tuple[int, bytes]:
+    """Return the first line of an input that is not blank, with its number; an empty one if it cannot be read.
+
+    The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it costs
+    less than keeping the first line of every file.
+    """
+    try:
+        with context.artifacts.open(sha256) as source:
+            return next(numbered_lines(source, context.settings.max_line_bytes), (1, b""))
+    except BatchyardError:
+        if sha256:
+            log.exception("new batch not forecast", extra={"sha256": sha256})
+        return 1, b""
+
+
+def _outlook(context: AppContext, batch: Batch, first_line: bytes, size: int) -> Outlook | None:
     """Return a batch's outlook; None if its model's speed or its first line is unknown.
 
     It raises nothing: a batch that cannot be forecast is accepted all the same.
     """
-    if not sha256:
-        return None
     try:
-        # The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it
-        # costs less than keeping the first line of every file.
-        with context.artifacts.open(sha256) as source:
-            return _outlook_of(context, batch, source.readline(context.settings.max_line_bytes), size)
+        return _outlook_of(context, batch, first_line, size)
     except Exception:
-        log.exception("new batch not forecast", extra={"sha256": sha256})
+        log.exception("new batch not forecast")
         return None
 
 
@@ -309,8 +319,7 @@ def check_endpoint(models: Mapping[str, ModelSpec], endpoint: str) -> None:
     """Raise RequestError, in OpenAI's words, for an endpoint that no model serves."""
     served = [path for path in ENDPOINTS if any(path in spec.endpoints for spec in models.values())]
     if endpoint not in served:
-        message = f"Invalid endpoint: {endpoint}. Supported values: {', '.join(map(repr, served))}."
-        raise RequestError(message, code="invalid_value", param="endpoint")
+        raise RequestError(unsupported("endpoint", endpoint, served), code="invalid_value", param="endpoint")
 
 
 def check_window(settings: Settings, window: str) -> None:

@@ -30,6 +30,7 @@ from tasks.execution import progress
 from tasks.heartbeat import hold_batch
 from tasks.intake.lines import LineError, custom_id, parse, parse_with_body
 from tasks.intake.requests import Refusal, RequestChecker
+from tasks.intake.warnings import ParameterWarnings
 from tasks.steps import registry as steps
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
                     plan_sha256=target.sha256,
                     segments=plan.segments,
                     refused=plan.refused,
+                    warnings=validator.warnings.entries,
                     models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
                     simulated=any(registry.capabilities(spec.engine).simulated for spec in specs.values()),
                 )
@@ -165,6 +167,9 @@ class Validator:
 
     By default one invalid line fails the file, as OpenAI does it. With `skip_invalid` such lines are planned as
     requests that were refused, and the others run.
+
+    Attributes:
+        warnings: of the valid lines.
     """
 
     def __init__(
@@ -181,6 +186,7 @@ class Validator:
         self._skip_invalid = skip_invalid
         self._checker = RequestChecker(models, steps.checks(post_process))
         self._endpoint = endpoint
+        self.warnings = ParameterWarnings(endpoint)
         self._max_requests = max_requests
         self._max_line_bytes = max_line_bytes
         self._max_embedding_inputs = max_embedding_inputs
@@ -210,6 +216,7 @@ class Validator:
                     plan.add(None, number, name or "", b"", output_lines.invalid(number, name, _of_line(entry)))
                 continue
             valid += 1
+            self.warnings.add(number, request["body"])
             if self._endpoint == EMBEDDINGS.path:
                 inputs += len(prompts(request["body"]["input"]))
             # After an error that fails the file the plan is discarded.

@@ -42,6 +42,7 @@ def define(
         raise RequestError(message, code="invalid_value", param=other)
     if "batch" in fields:
         submission.check_window(context.settings, fields["batch"]["completion_window"])
+        submission.check_endpoint(context.models, fields["batch"]["endpoint"])
     if "job" in fields:
         values |= {"batch": {}} if old is None else {}
         _check_job(context, fields["job"])

@@ -17,7 +17,7 @@ from store import keys
 from store.records import Project
 from tasks.context import AppContext
 from tests.support.spending import MILLION, spend
-from tests.support.webapps import client_of
+from tests.support.webapps import client_of, upload
 from tests.webapp.pages.conftest import csrf_of, signed_in
 from webapp import create_app
 
@@ -143,11 +143,35 @@ def test_a_parameter_that_is_most_likely_misspelt_is_warned_of(client: FlaskClie
     body = {"model": "echo", "messages": [{"role": "user", "content": "a"}], "tempreature": 0.5, "top_of_mind": 1}
     line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
     warning = (
-        "The parameter 'tempreature' is none that /v1/chat/completions has: an engine may ignore it. "
-        "Did you mean 'temperature'?"
+        "/v1/chat/completions has no parameter 'tempreature', so an engine may ignore it; did you mean 'temperature'?"
     )
     for path in ("/start", "/start?dry_run=true"):
         form = {"file": (io.BytesIO(json.dumps(line).encode()), "in.jsonl")}
         answer = client.post(path, data=form, content_type="multipart/form-data").get_json()
         assert answer["warnings"] == [warning]
     assert client.post("/start", json={"model": "echo", "prompts": ["a"]}).get_json()["warnings"] == []
+    file_id = upload(client, b"\n" + json.dumps(line).encode()).get_json()["id"]
+    create = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    batch = client.post("/v1/batches", json=create).get_json()
+    told = {"code": "misspelt_parameter", "line": 2, "message": warning, "param": "body.tempreature"}
+    assert batch["batchyard"]["warnings"] == [told]
+    assert client.get(f"/v1/batches/{batch['id']}").get_json()["batchyard"]["warnings"] == [told]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/batches", {"input_file_id": "file-none", "completion_window": "24h"}),
+        ("/start", {"model": "echo", "prompts": ["a"]}),
+        ("/start?dry_run=true", {"model": "echo", "prompts": ["a"]}),
+    ],
+)
+def test_an_endpoint_that_no_model_serves_is_refused_before_anything_is_read(
+    path: str, body: dict[str, Any], client: FlaskClient
+) -> None:
+    refused = client.post(path, json=body | {"endpoint": "/v1/embeddings"})
+    error = refused.get_json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "endpoint")
+    assert error["message"] == (
+        "Invalid endpoint: /v1/embeddings. Supported values: '/v1/chat/completions', '/v1/completions'."
+    )

@@ -103,6 +103,7 @@ def test_a_schedule_reads_what_jobs_read(client: FlaskClient, context: AppContex
     [
         ({"job": None}, "batch"),
         ({"batch": {"endpoint": "/v1/chat/completions", "completion_window": "24h"}}, "batch"),
+        ({"job": None, "batch": {"endpoint": "/v1/embeddings", "completion_window": "24h"}}, "endpoint"),
         ({"job": {"recipe": "debates"}}, "job.recipe"),
         ({"job": {"recipe": "debate", "options": {"model": "echi"}}}, "job.options.model"),
         (

@@ -13,7 +13,7 @@ from store.records import Sla
 from tasks.scheduling.states import StateName
 from webapp.wire.fields import ON_INVALID, PRIORITY, ExpiresAfter, Metadata, OnInvalid, Repeatable, Short, Steps, Window
 from webapp.wire.lists import ListPage
-from webapp.wire.work import ArtifactObject, Cost, EngineDeath, ListResults, WorkObject
+from webapp.wire.work import ArtifactObject, BatchError, Cost, EngineDeath, ListResults, WorkObject
 
 
 class BatchOptions(BaseModel):
@@ -147,6 +147,9 @@ class Extension(BaseModel):
     models: dict[str, str] = Field(description="engine of each model")
     post_process: list[dict[str, Any]]
     on_invalid: OnInvalid = Field(description="what a line that cannot be run does")
+    warnings: list[BatchError] = Field(
+        description="what is most likely a mistake, though it stops no request: at first what is in the first of them"
+    )
     artifacts: list[ArtifactObject]
     retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")
     retries: list[str] = Field(description="the batches that repeat this one's unanswered requests")

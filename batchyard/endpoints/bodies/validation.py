@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -11,7 +11,7 @@ from batchyard.endpoints.base import Endpoint
 from batchyard.endpoints.bodies.chat import ReadMessage
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.schema_words import InvalidValue, invalid_values
-from batchyard.wording import nearest
+from batchyard.wording import hint, quoted
 
 READ = ("model", "temperature", "seed", "stream", "metadata")
 """Parameters that Batchyard itself reads in any body, beside prompts and limits."""
@@ -20,12 +20,13 @@ _CLOSE = 0.85
 """How alike a name and a known one are if the first is most likely misspelt, from 0 to 1."""
 
 
-def misspelt(endpoint: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each parameter that the endpoint does not know, with the known one that it is most like."""
+def misspelt(endpoint: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each parameter that the endpoint does not have, and that is much like one of its, as (param, message)."""
     known = ENDPOINTS[endpoint].body.model_fields
-    for name in body:
-        if name not in known and (close := nearest(name, known, _CLOSE)) is not None:
-            yield name, close
+    for name in names:
+        if name not in known and (suggestion := hint(name, known, _CLOSE)):
+            message = f"{endpoint} has no parameter {quoted(name)}, so an engine may ignore it{suggestion}"
+            yield f"body.{name}", message
 
 
 def validation_error(endpoint: str, body: dict[str, Any], *, passed_on: bool = False) -> tuple[str, str] | None:

@@ -106,10 +106,22 @@ def test_a_terminal_sees_progress_drawn_again_and_a_pipe_sees_no_control_charact
     drawn = io.StringIO()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("rich.console.Console", lambda **_: Console(file=drawn, force_terminal=True))
-        watch.watch(ApiClient(stack.url, stack.key), batch.id)
+        server = ApiClient(stack.url, stack.key)
+        watch.watch(server, server.batch(batch.id))
     assert "\x1b[" in drawn.getvalue()
     assert "60/0/60" in drawn.getvalue()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", pipe.stdout + pipe.stderr)
+
+
+def test_a_misspelt_parameter_is_told_when_a_batch_is_made(terminal: Any, tmp_path: Path) -> None:
+    file, line = tmp_path / "in.jsonl", a_chat("a", "hello")
+    file.write_text(json.dumps(line | {"body": line["body"] | {"tempreature": 0.5}}))
+    warning = "warning: line 1: /v1/chat/completions has no parameter 'tempreature'"
+    hint = "engine echo does not support the parameter 'tempreature'; did you mean 'temperature'?"
+    for command in (("submit", file), ("submit", file, "--wait"), ("run", "-i", file, "-o", tmp_path / "out.jsonl")):
+        result = terminal(*command)
+        assert result.stderr.count(warning) == 1, result.stderr
+        assert (hint in result.stderr) == (len(command) > 2)
 
 
 def test_a_refused_file_exits_1_with_the_first_bad_line(terminal: Any, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ BAD_LINES: list[tuple[str, bytes | dict[str, Any], str, str | None]] = [
     ),
     ("10 MB of garbage", b"\xfe\x07 garbage:" * 1_000_000, "invalid_json_line", None),
     ("10 MB of brackets", b"[" * 10_000_000, "invalid_json_line", None),
-    ("a byte order mark", b"\xef\xbb\xbf{}", "invalid_json_line", None),
+    ("an object after a byte order mark", b"\xef\xbb\xbf{}", "missing_required_parameter", "custom_id"),
     ("an integer of 5000 digits", b'{"custom_id": %s}' % (b"9" * 5000), "invalid_json_line", None),
     ("a float that is infinite", b'{"custom_id": 1e400}', "invalid_json_line", None),
     ("a repeated key", b'{"custom_id": "a", "custom_id": "b"}', "invalid_json_line", None),
@@ -248,11 +248,43 @@ def test_a_file_without_requests_is_empty(source: bytes, artifacts: Artifacts) -
     assert errors_of(source, artifacts) == [("empty_file", None, None)]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
-def test_a_byte_order_mark_is_named(encoding: str, artifacts: Artifacts) -> None:
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_the_byte_order_mark_of_another_encoding_is_named(encoding: str, artifacts: Artifacts) -> None:
     report, _, _ = validate(json.dumps(a_request()).encode(encoding), artifacts)
     assert [(error["code"], error["line"]) for error in report.errors] == [("invalid_json_line", 1)]
-    assert "BOM" in report.errors[0]["message"]
+    assert f"the file is {encoding.upper()}; save it as UTF-8." in report.errors[0]["message"]
+
+
+@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n"])
+def test_the_byte_order_mark_of_utf_8_is_skipped_and_lines_keep_their_numbers(
+    mark: bytes, artifacts: Artifacts
+) -> None:
+    file = mark + joined(a_request("a"), b"{nope}", a_request("b"), a_request("a"))
+    first = 1 + mark.count(b"\n")
+    assert errors_of(file, artifacts) == [
+        ("invalid_json_line", first + 1, None),
+        ("duplicate_custom_id", first + 3, "custom_id"),
+    ]
+
+
+def test_files_that_were_joined_with_their_byte_order_marks_are_valid(artifacts: Artifacts) -> None:
+    mark = b"\xef\xbb\xbf"
+    joined_files = mark + joined(a_request("a")) + b"\n" + mark + joined(a_request("b")) + b"\n" + mark
+    assert errors_of(joined_files, artifacts) == []
+
+
+def test_a_misspelt_parameter_is_refused_by_an_engine_and_else_a_warning(artifacts: Artifacts) -> None:
+    theirs = ModelSpec(name="theirs", engine="openai", engine_args={"endpoints": [{"url": "http://127.0.0.1:1/v1"}]})
+    hint = "did you mean 'temperature'?"
+    for model, errors, warnings in (("echo", 2, 0), ("theirs", 0, 1)):
+        report = ValidationReport()
+        validator = Validator(MODELS | {"theirs": theirs}, CHAT, 100)
+        lines = joined(*(a_request(name, body={"model": model, "tempreature": 0.5}) for name in "ab"))
+        validator.run(io.BytesIO(lines), None, report)
+        assert (len(report.errors), len(validator.warnings.entries)) == (errors, warnings)
+        entries = report.errors or validator.warnings.entries
+        assert (entries[0]["line"], entries[0]["param"]) == (1, "body.tempreature")
+        assert entries[0]["message"].rstrip(".").endswith(hint)
 
 
 def test_a_file_of_lines_that_end_in_cr_alone_is_told_so(artifacts: Artifacts) -> None:
@@ -456,7 +488,7 @@ def test_a_number_that_json_has_not_is_named_with_its_place(line: str, message: 
 
 def test_invalid_lines_that_are_skipped_are_refused_in_the_plan_and_the_others_run(artifacts: Artifacts) -> None:
     source = joined(
-        *(case[1] for case in BAD_LINES if case[0] != "a byte order mark"),
+        *(case[1] for case in BAD_LINES),
         a_request("good"),
         a_request("good"),
         json.dumps(a_request("nan", body={"temperature": float("nan")})).encode(),
@@ -471,12 +503,12 @@ def test_invalid_lines_that_are_skipped_are_refused_in_the_plan_and_the_others_r
     assert {segment.model for segment in planned.segments} == {"echo", "other"}
     tables = [table for sha256 in planned.refused.values() for table in chunks.read(artifacts, sha256)]
     answers = {entry["line"]: json.loads(entry["answer"]) for table in tables for entry in table.to_pylist()}
-    assert len(answers) == report.count == len(BAD_LINES) + 1
+    assert len(answers) == report.count == len(BAD_LINES) + 2
     for error in report.errors:
         answer = answers[error["line"]]
         assert answer["error"] == error
         assert (answer["response"], answer["id"]) == (None, f"batch_req_{error['line']:024x}")
-    last = len(BAD_LINES) + 2
+    last = len(BAD_LINES) + 3
     assert [answers[line]["custom_id"] for line in (last - 1, last)] == ["good", "nan"]
     assert answers[last - 1]["error"]["code"] == "duplicate_custom_id"
     assert answers[1]["custom_id"] is None

@@ -16,13 +16,14 @@ import orjson
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
+from batchyard import json_lines
 from batchyard.errors import RequestError
 from batchyard.tables import formats
 from store import batches, files
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from store.work.lifecycle import refuse_stage
-from tasks.intake import estimate, inputs, preview, prompts, submission
+from tasks.intake import estimate, inputs, preview, prompts, submission, warnings
 from tasks.intake.inputs import InputOptions
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import InputPrompt
@@ -155,20 +156,20 @@ class _Look:
 
     def _outlook(self, options: StartForm, factor: float) -> StartDryRun | None:
         """Return what a batch would be of so many times the requests of the preview."""
-        found = self.preview
-        if found is None or not found.first_line:
+        shown = self.preview
+        if shown is None or not shown.first_line:
             return None
-        factor = 1.0 if found.whole else factor
-        size = round(found.size * factor)
-        due_at, forecast = start.forecast_of(options, found.first_line, size)
+        factor = 1.0 if shown.whole else factor
+        size = round(shown.size * factor)
+        due_at, forecast = start.forecast_of(options, shown.first_line, size)
         return StartDryRun(
-            requests=round(found.count * factor),
+            requests=round(shown.count * factor),
             bytes=size,
             due_at=due_at,
             **work.eta(forecast),
             on_time=None if forecast is None else forecast.at <= due_at,
-            cost=work.cost_of(estimate.scaled(found.parts, factor)),
-            warnings=estimate.warnings(options.endpoint, found.first_line),
+            cost=work.cost_of(estimate.scaled(shown.parts, factor)),
+            warnings=start.messages(warnings.of_line(options.endpoint, 1, shown.first_line)),
         )
 
     def variables(self) -> dict[str, Any]:
@@ -234,6 +235,7 @@ def _options() -> StartForm:
             values["null_values"] = null_values
     options = validated(StartForm, values)
     submission.check_window(current_context().settings, options.completion_window)
+    submission.check_endpoint(current_context().models, options.endpoint)
     return options
 
 
@@ -307,7 +309,7 @@ def _first_request(file: File) -> dict[str, Any]:
     """Return the first request of a file; an empty one if its first line is none."""
     with current_context().artifacts.open(file.sha256) as source:
         try:
-            request = orjson.loads(source.readline(current_context().settings.max_line_bytes))
+            request = json_lines.read(source.readline(current_context().settings.max_line_bytes))
         except orjson.JSONDecodeError:
             return {}
     return request if isinstance(request, dict) else {}
