@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 KEY = "batchyard.run"
+AGAIN = "--again computes all of it anew"
 _NOT_RESUMED = ("failed", "expired", "cancelling", "cancelled")
 
 
@@ -39,18 +40,19 @@ def fingerprint(*parts: Any) -> dict[str, str]:
 class Earlier:
     """Finds batches or jobs of earlier commands, the newest first; fetches no more than it must.
 
-    Those that failed, expired or were cancelled do not count. Neither does a retry: it has the metadata of its source,
-    but only a part of the rows.
+    A retry does not count: it has the metadata of its source, but only a part of the rows.
     """
 
-    def __init__(self, objects: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, objects: Iterable[dict[str, Any]], not_resumed: Container[str] = _NOT_RESUMED) -> None:
+        """Take batches or jobs, the newest first; those with a status of `not_resumed` do not count."""
         self._objects = iter(objects)
+        self._not_resumed = not_resumed
         self._by_mark = defaultdict[str, list[dict[str, Any]]](list)
 
     def find(
         self,
         mark: dict[str, str],
-        remedy: str | None = "--again computes all of it anew",
+        remedy: str | None = AGAIN,
         *,
         without: Container[str] = (),
     ) -> dict[str, Any] | None:
@@ -65,14 +67,13 @@ class Earlier:
         documents = itertools.chain(self._by_mark[key], self._fetched(key))
         document = next((one for one in documents if one["id"] not in without), None)
         if document is not None and remedy is not None:
-            words = f"{document['object']} {document['id']} ({document['status']})"
-            click.echo(f"taking up {words}; {remedy}", err=True)
+            click.echo(f"taking up {name_of(document)}; {remedy}", err=True)
         return document
 
     def _fetched(self, key: str) -> Iterator[dict[str, Any]]:
         """Fetch more, and yield those with that mark."""
         for document in self._objects:
-            if document["status"] in _NOT_RESUMED or document["batchyard"]["retry_of"] is not None:
+            if document["status"] in self._not_resumed or document["batchyard"]["retry_of"] is not None:
                 continue
             mark = (document["metadata"] or {}).get(KEY, "")
             self._by_mark[mark].append(document)
@@ -83,6 +84,11 @@ class Earlier:
 def earlier(objects: Iterable[dict[str, Any]], mark: dict[str, str]) -> dict[str, Any] | None:
     """Return the newest batch or job with that mark, as Earlier finds it."""
     return Earlier(objects).find(mark)
+
+
+def name_of(document: dict[str, Any]) -> str:
+    """Return what to call a batch or a job: its id and its status."""
+    return f"{document['object']} {document['id']} ({document['status']})"
 
 
 def sha256(file: Path) -> str:

@@ -6,12 +6,14 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 import batchyard
+from tests.support import terminal
 from tests.support.misbehaving import MODEL, QUOTA, MisbehavingServer
 from tests.support.servers import listening
 from tests.support.stacks import RunningStack, a_chat
@@ -104,6 +106,29 @@ def test_map_asks_again_what_failed_for_a_passing_reason_and_only_that(
     assert batchyard.map(rows, "{text}", model="fake", progress=False) == [row["text"] for row in rows]
     assert batchyard.map(rows, "{text}", model="fake", progress=False) == [row["text"] for row in rows]
     assert [server.attempts[row["text"]] for row in rows] == [6, 6, 6, 1, 1, 1]
+
+
+def test_a_rollout_started_again_asks_only_for_what_failed_for_a_passing_reason(
+    theirs: RunningStack, server: MisbehavingServer, tmp_path: Path
+) -> None:
+    texts = ["FLAKY prompt 0", "FLAKY prompt 1", "steady prompt", "BROKEN prompt"]
+    file, output = tmp_path / "in.jsonl", tmp_path / "out.parquet"
+    file.write_text("".join(json.dumps({"prompt": text, "answer": text}) + "\n" for text in texts))
+    environment = {"BATCHYARD_URL": theirs.url, "BATCHYARD_API_KEY": theirs.key}
+
+    def rollout() -> tuple[str, list[str | None]]:
+        options = ("model=fake", "n=1", "retries=0", "reward=exact", "ground_truth=answer")
+        result = terminal.batchyard("rollout", file, *options, "-o", output, folder=tmp_path, **environment)
+        return result.stderr, [row["responses"][0] for row in pq.read_table(output).to_pylist()]
+
+    _, first = rollout()
+    assert first == [None, None, "steady prompt", None]
+    stderr, second = rollout()
+    assert "lacks 3 answers: a new job takes what it has and tries the rest again; --again" in stderr
+    assert second == [*texts[:3], None]
+    stderr, third = rollout()
+    assert "taking up job job_" in stderr and third == second, "what is refused would be refused again"
+    assert [server.attempts[text] for text in texts] == [6, 6, 1, 2]
 
 
 def test_a_used_up_quota_holds_the_batch_with_the_servers_words_until_there_is_more(

@@ -13,6 +13,7 @@ import click
 from batchyard.cli import background, job_view, jobs, requests
 from batchyard.cli.options import connect, data_option, load_settings, models_option
 from batchyard.cli.output import complain, json_option, note, plain, say, table
+from batchyard.cli.recipes import earlier
 from batchyard.cli.watch import interruptible
 from batchyard.client import resume
 
@@ -84,7 +85,7 @@ def answer(recipe: dict[str, Any], settings: list[Setting], source: Path, **fiel
 
     Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
     The same command again, also after Ctrl-C, takes up the job of the first: nothing that was answered is computed
-    twice.
+    twice. If that has ended without some answers, for a passing reason, a new job takes the others and asks for those.
     """
     from batchyard import config
 
@@ -107,7 +108,7 @@ def one_shot(
     summary: Callable[[ApiClient, dict[str, Any]], str] = lambda server, job: job_view.summary(job),
     **fields: Any,
 ) -> None:
-    """Run a recipe to its last artifact, or take up the same command's job.
+    """Run a recipe to its last artifact, or take up the same command's job, see `earlier.find`.
 
     Args:
         anew: options beside the others if `again` is set.
@@ -123,8 +124,9 @@ def one_shot(
     ):
         identity = [recipe["name"], recipe["sha256"], options, fields["seed"], resume.sha256(source), source.suffix]
         mark = resume.mark(server, *identity)
-        job = None if again else resume.earlier(server.jobs(recipe=recipe["name"]), mark)
+        job, answers_from = (None, None) if again else earlier.find(server, recipe["name"], mark)
         if job is None:
+            fields |= {"answers_from": answers_from} if answers_from else {}
             body = _body(recipe, {**options, **(anew if again else {})}, window, metadata=mark, **fields)
             job = _created(server, source, body)
         job = jobs.watch(server, job["id"])

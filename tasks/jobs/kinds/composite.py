@@ -236,7 +236,7 @@ def _prepared(
         if start.source is not None:
             earlier = session.get(Job, _job_id(start.source, jobs, ends))
             if earlier is not None and earlier.work_sha256 == draft.job.work_sha256:
-                draft.job.answers_from = earlier.id
+                draft.job.answers_from, draft.job.only_judges = earlier.id, True
     return draft
 
 

@@ -118,12 +118,12 @@ def _refuse_hanging(recorded: replay.Recorded, reader: items_file.Reader) -> Non
 def _reuse(context: AppContext, job: Job) -> Callable[[Item, PreparedRequest], Answer | None]:
     """Return what looks a request up in the journals of the jobs whose answers this one takes.
 
-    A job of the same work only judges anew: a request that is not recorded is not issued.
+    A job that only judges issues no request, though it is not recorded.
     """
     with context.database.read() as session:
         sources = lifecycle.sources(session, job)
         files = lifecycle.artifacts(session, [source.id for source in sources])
-    only_judges = bool(sources) and sources[0].work_sha256 == job.work_sha256
+    only_judges = job.only_judges
     journals = [
         journal.Journal(context.artifacts, file.sha256)
         for source in sources

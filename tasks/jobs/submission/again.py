@@ -65,6 +65,7 @@ def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[s
         items_sha256=source.items_sha256 if source.retry_of else None,
         retry_of=source.retry_of,
         answers_from=source.id,
+        only_judges=True,
     )
     identify(job, recipe)
     return JobDraft(job, None, configuration.stages, [0.0] * len(configuration.stages))
