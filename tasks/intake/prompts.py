@@ -24,6 +24,8 @@ from tasks.intake.lines import REFUSED, LineError, parse
 _CONTENT = ("messages", "prompt")
 MAX_TITLE = 60
 """Most characters of a title."""
+MAX_GAP = 1000
+"""Most blank lines between two prompts that are read back."""
 
 
 @dataclass(frozen=True)
@@ -299,10 +301,11 @@ def is_requests(file: IO[bytes], max_line_bytes: int = reading.MAX_LINE_BYTES) -
 def read_back(lines: Iterable[bytes]) -> tuple[RequestTemplate, Format, str] | None:
     """Return what these requests were made of: a template, and the text of which `of_file` reads their prompts.
 
-    None if that would make others, since they differ in more than their prompts, or came from somewhere else.
+    None if that would make others, since they differ in more than their prompts, or came from somewhere else. Blank
+    lines stand for prompts that are not there, so that each has its number.
     """
     common: RequestTemplate | None = None
-    contents: list[str] = []
+    made: list[InputPrompt] = []
     for raw in lines:
         try:
             request = json_lines.read(raw)
@@ -313,13 +316,23 @@ def read_back(lines: Iterable[bytes]) -> tuple[RequestTemplate, Format, str] | N
         common = common or request_common
         if request_common != common or common.request(InputPrompt(number, content)) != request:
             return None
-        contents.append(content)
+        made.append(InputPrompt(number, content))
     if common is None:
         return None
-    kind: Format = "prompts" if any("\n" in content for content in contents) else "txt"
-    text = (f"\n{RULE}\n" if kind == "prompts" else "\n").join(contents)
-    again = [prompt.content for prompt in of_file(io.BytesIO(text.encode()), kind, None)]
-    return (common, kind, text) if again == contents else None
+    kind: Format = "prompts" if any("\n" in str(prompt.content) for prompt in made) else "txt"
+    text = _text_of(made, kind)
+    return (common, kind, text) if list(of_file(io.BytesIO(text.encode()), kind, None)) == made else None
+
+
+def _text_of(made: Iterable[InputPrompt], kind: Format) -> str:
+    """Return a text with each of these prompts at its line, as far as they have room."""
+    rules = [RULE] if kind == "prompts" else []
+    lines: list[str] = []
+    for prompt in made:
+        before = rules if lines else []
+        missing = min(prompt.number - 1 - len(lines) - len(before), MAX_GAP)
+        lines += [*[""] * missing, *before, *str(prompt.content).split("\n")]
+    return "\n".join(lines)
 
 
 def _taken_apart(request: dict[str, Any]) -> tuple[RequestTemplate, str]:

@@ -89,69 +89,6 @@ def test_the_event_types_are_those_that_can_happen_here(project: RunningStack) -
     assert create(project, event_types=listed.data).event_types == listed.data
 
 
-@pytest.mark.parametrize(
-    ("changed", "param"),
-    [
-        ({"name": None}, "name"),
-        ({"name": "a\nb"}, "name"),
-        ({"url": "ftp://receiver.invalid"}, "url"),
-        ({"url": "https://user:password@receiver.invalid"}, "url"),
-        ({"url": 5}, "url"),
-        ({"event_types": []}, "event_types"),
-        ({"event_types": "batch.completed"}, "event_types"),
-        ({"event_types": ["batch.completed", "response.completed"]}, "event_types.1"),
-        ({"extra_body": {"secret": "mine"}}, "secret"),
-    ],
-)
-def test_what_is_no_endpoint_is_refused(project: RunningStack, changed: Any, param: str) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        create(project, **changed)
-    assert refused.value.param == param
-
-
-@pytest.mark.parametrize("missing", VALID)
-def test_name_url_and_event_types_are_needed(project: RunningStack, missing: str) -> None:
-    body = {name: value for name, value in VALID.items() if name != missing}
-    with pytest.raises(openai.BadRequestError) as refused:
-        project.client.post("/webhook_endpoints", cast_to=object, body=body)
-    assert (refused.value.param, refused.value.code) == (missing, "missing_required_parameter")
-
-
-def test_a_type_that_never_happens_here_is_refused_with_those_that_do(project: RunningStack) -> None:
-    hooks, endpoint_id = project.client.webhooks, create(project).id
-    for ask in (
-        lambda: create(project, event_types=["fine_tuning.job.succeeded"]),
-        lambda: hooks.update(endpoint_id, event_types=["fine_tuning.job.succeeded"]),
-        lambda: hooks.test(endpoint_id, event_type="fine_tuning.job.succeeded"),
-    ):
-        with pytest.raises(openai.BadRequestError) as refused:
-            ask()
-        assert all(f"'{name}'" in refused.value.message for name in events.TYPES)
-
-
-def test_a_changed_url_is_checked_as_a_new_one_is(project: RunningStack) -> None:
-    endpoint_id = create(project).id
-    with pytest.raises(openai.BadRequestError) as refused:
-        project.client.webhooks.update(endpoint_id, url="https://receiver.invalid:99999")
-    assert refused.value.param == "url"
-    assert project.client.webhooks.retrieve(endpoint_id).url == URL
-
-
-def test_endpoints_come_in_pages_and_the_twenty_first_of_a_project_is_refused(project: RunningStack) -> None:
-    hooks = project.client.webhooks
-    ids = [create(project, name=f"number {number}").id for number in range(20)][::-1]
-    page = hooks.list()
-    assert ([endpoint.id for endpoint in page.data], page.has_more) == (ids, False)
-    page = hooks.list(limit=2, after=ids[4])
-    assert ([endpoint.id for endpoint in page.data], page.has_more) == (ids[5:7], True)
-    assert [endpoint.id for endpoint in hooks.list(limit=7)] == ids
-    with pytest.raises(openai.BadRequestError, match="no object with id"):
-        hooks.list(after="wh_unknown")
-    with pytest.raises(openai.BadRequestError) as refused:
-        create(project)
-    assert refused.value.code == "too_many_webhook_endpoints"
-
-
 def test_a_sample_is_sent_at_once_and_its_receivers_status_is_told_whatever_it_is(project: RunningStack) -> None:
     hooks = project.client.webhooks
     with listening(Receiver()) as receiver:

@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 
 from batchyard import settings
 from store import keys
+from store.records import Project
 from tasks.context import AppContext, build
 from tests.support.sqlite import migrated
 from webapp import create_app
@@ -48,6 +49,12 @@ def client_of(context: AppContext, *, admin: bool = False, project: str = "defau
     client = create_app(context).test_client()
     client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
     return client
+
+
+def project_of(context: AppContext, name: str = "default") -> str:
+    """Return the id of a project by its name."""
+    with context.database.read() as session:
+        return session.query(Project).filter_by(name=name).one().id
 
 
 def upload(client: FlaskClient, content: bytes, name: str = "in.jsonl", **form: str) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +29,9 @@ _FIELDS = {
     "prompt": "text",
     "messages": "text",
 }
+
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def _blank(value: Any) -> Any:
@@ -87,12 +92,16 @@ def batch_options(fields: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def text(fields: Mapping[str, str], name: str) -> str:
+    """Return a field with the line breaks that were typed: browsers send those of a text area as CR LF."""
+    return fields.get(name, "").replace("\r\n", "\n")
+
+
 def prompt_options(fields: Mapping[str, str], *names: str) -> dict[str, Any]:
     """Return how prompts are run as in a request body: endpoint, model, and the options of these names that are set."""
     endpoint, _, model = fields.get("run", "").partition(" ")
-    return {"endpoint": endpoint, "model": model} | {
-        name: fields[name] for name in names if fields.get(name, "").strip()
-    }
+    options = {name: text(fields, name) for name in names}
+    return {"endpoint": endpoint, "model": model} | {name: value for name, value in options.items() if value.strip()}
 
 
 def fields_of(batch: Batch) -> dict[str, str]:
@@ -106,7 +115,9 @@ def option_fields(options: Mapping[str, Any]) -> dict[str, str]:
     """Return the form's fields for a batch's options as they are in a request body."""
     fields = {
         "completion_window": options["completion_window"],
-        "metadata": "\n".join(f"{name}={value}" for name, value in (options.get("metadata") or {}).items()),
+        "metadata": "\n".join(
+            f"{_quoted(name, '=')}={_quoted(value)}" for name, value in (options.get("metadata") or {}).items()
+        ),
         "priority": options.get("priority", "normal"),
     }
     if options.get("on_invalid") == "skip":
@@ -114,7 +125,9 @@ def option_fields(options: Mapping[str, Any]) -> dict[str, str]:
     for entry in options.get("post_process", ()):
         prefix = f"step.{entry['step']}"
         fields[prefix] = "1"
-        values = {name: value for name, value in registry.request(entry).items() if name != "step"}
+        values = {
+            name: value for name, value in registry.request(entry).items() if name != "step" and value is not None
+        }
         for name, value in values.items():
             fields[f"{prefix}.{name}"] = str(value).lower() if isinstance(value, bool) else str(value)
     return fields
@@ -126,12 +139,19 @@ def _step(step: StepForm, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def metadata(text: str) -> dict[str, str] | None:
-    """Parse lines of `name=value`; None if there are none. Raises RequestError."""
+    """Parse lines of `name=value`, each of both as it is or as a JSON text; None if there are none.
+
+    Raises:
+        RequestError: a line is none, or has a name twice.
+    """
     metadata: dict[str, str] = {}
-    for number, line in enumerate(io.StringIO(text, newline=None), 1):
-        name, equals, value = (part.strip() for part in line.partition("="))
-        if not line.strip():
+    for number, line in enumerate(map(str.strip, io.StringIO(text, newline=None)), 1):
+        if not line:
             continue
+        quoted = _QUOTED.match(line)
+        start = quoted.end() if quoted else 0
+        rest, equals, value = line[start:].partition("=")
+        name, value = _unquoted((line[:start] + rest).strip()), _unquoted(value.strip())
         if not equals or not name or name in metadata:
             raise RequestError(
                 f"Line {number} of the metadata has {'a name twice' if name in metadata else 'no name=value'}.",
@@ -140,6 +160,20 @@ def metadata(text: str) -> dict[str, str] | None:
             )
         metadata[name] = value
     return metadata or None
+
+
+def _quoted(text: str, separator: str | None = None) -> str:
+    """Return a name or a value as the metadata's field has it: a JSON text if it would not be read as it is."""
+    plain = text == text.strip() and not text.startswith('"') and not {"\n", "\r", separator}.intersection(text)
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def _unquoted(text: str) -> str:
+    try:
+        value = json.loads(text) if text.startswith('"') else text
+    except ValueError:  # it begins with a quoted word
+        return text
+    return str(value)
 
 
 def idempotency(action: str, content: str) -> Idempotency:

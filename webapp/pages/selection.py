@@ -13,7 +13,7 @@ import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
-from batchyard.errors import BatchyardError, RequestError
+from batchyard.errors import BatchyardError, NotFoundError, RequestError
 from batchyard.statuses import JOB_PAUSABLE, PAUSABLE, TERMINAL
 from store.batches import BATCHES
 from store.jobs.lifecycle import JOBS
@@ -70,7 +70,7 @@ def act() -> ResponseReturnValue:
         try:
             _act(action, work_id)
         except BatchyardError as error:
-            refused.append(SelectedWork(work_id, _name(_get(work_id)), 0, error.message))
+            refused.append(SelectedWork(work_id, _choice(action, work_id).name, 0, error.message))
     if refused:
         return flask.render_template("selection.html", action=action, choices=refused, once=""), 409
     return flask.redirect(flask.url_for("pages.overview.show"), 303)
@@ -100,7 +100,10 @@ def _name(work: Batch | Job) -> str:
 
 
 def _choice(action: Action, work_id: str) -> SelectedWork:
-    work = _get(work_id)
+    try:
+        work = _get(work_id)
+    except NotFoundError as error:
+        return SelectedWork(work_id, "", 0, error.message)
     return SelectedWork(work.id, _name(work), work.total, _refusal(action, work))
 
 

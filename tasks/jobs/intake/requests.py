@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import orjson
 from batchyard.models import ModelSpec
 from batchyard.recipes import Answer, Item
 from batchyard.recipes.program import Request
+from batchyard.tables.json_text import not_a_number
 from inference.engines import registry
 from tasks.intake.lines import LineError
 from tasks.intake.requests import Refusal, RequestChecker
@@ -62,6 +64,9 @@ class Preparer:
             return _refused(str(error), "invalid_request", None)
         try:
             body_json = orjson.dumps(body)
+            # orjson writes a number that is none as null, too.
+            if b"null" in body_json and (constant := not_a_number(json.dumps(body, default=str))) is not None:
+                raise TypeError(f"it has {constant}")
         except TypeError as error:
             return _refused(f"the body is no JSON: {error}", "invalid_request", None)
         prepared = self._checker.prepare(request.endpoint, request.model, body, body_json)

@@ -103,7 +103,9 @@ def _rows(context: AppContext, new: JobDraft, report: ValidationReport) -> tuple
     )
     with context.artifacts.open(sha256) as file:
         try:
-            limited = islice(rows.rows(file, name, context.settings), new.job.options.get("limit"))
+            options = new.job.options
+            read = rows.rows(file, name, context.settings, options["null_values"])
+            limited = islice(read, options["limit"])
             sample = list(islice(limited, SAMPLE))
             return len(sample) + sum(1 for _ in limited), sample
         except RequestError as error:
@@ -138,6 +140,8 @@ def _seconds(
     unmeasured = sorted(model for model, speed in speeds.items() if speed is None)
     if unmeasured:
         return None, [("not_measured", f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet.")]
+    if limits.projects.get(new.job.project_id) == 0:
+        return None, [("eta_unknown", "No ETA: the project's max_segments is 0, so nothing of it runs.")]
     due_at = math.ceil(now) + durations.seconds(new.job.completion_window)
     lanes = [_lanes(new, stage, stage_shares, due_at) for stage, stage_shares in zip(stages, shares, strict=True)]
     engines = engine_status.known(context) or Engines(frozenset(context.models), {})

@@ -26,7 +26,14 @@ def requests(template: RequestTemplate, kind: prompts.Format, text: str) -> list
 
 @pytest.mark.parametrize("template", [CHAT, PLAIN, MESSAGES, RESPONSES])
 @pytest.mark.parametrize(
-    ("kind", "text"), [("txt", "one"), ("txt", "one {{date}}\ntwo"), ("prompts", "one\nline\n---\n  two\n\nthree")]
+    ("kind", "text"),
+    [
+        ("txt", "one"),
+        ("txt", "one {{date}}\ntwo"),
+        ("txt", "\none\n\n\ntwo"),
+        ("prompts", "one\nline\n---\n  two\n\nthree"),
+        ("prompts", "one\nline\n\n\n---\ntwo\n\n---\nthree"),
+    ],
 )
 def test_prompts_are_read_back_as_they_were_written(template: RequestTemplate, kind: Any, text: str) -> None:
     lines = [orjson.dumps(request) for request in requests(template, kind, text)]
@@ -45,13 +52,12 @@ def test_instructions_stand_where_the_endpoint_has_them() -> None:
     assert response["body"] == {"model": "mini", "instructions": "Be brief.", "input": "hello"}
 
 
-@given(TEXTS)
-def test_what_is_read_back_makes_the_same_requests(texts: list[str]) -> None:
-    made = [CHAT.request(prompts.InputPrompt(number, text)) for number, text in enumerate(texts, 1)]
+@given(TEXTS, st.integers(1, 3), st.integers(1, 5))
+def test_what_is_read_back_makes_the_same_requests(texts: list[str], first: int, step: int) -> None:
+    made = [CHAT.request(prompts.InputPrompt(first + step * place, text)) for place, text in enumerate(texts)]
     back = prompts.read_back([orjson.dumps(request) for request in made])
     if back is not None:
-        again = requests(*back)
-        assert [request["body"] for request in again] == [request["body"] for request in made]
+        assert requests(*back) == made
 
 
 @pytest.mark.parametrize(

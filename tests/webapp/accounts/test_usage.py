@@ -12,10 +12,9 @@ from flask.testing import FlaskClient
 
 from store import keys
 from store.accounting.months import Month, day_text
-from store.records import Project
 from tasks.context import AppContext
 from tests.support.spending import MILLION, spend
-from tests.support.webapps import client_of
+from tests.support.webapps import client_of, project_of
 
 
 @pytest.fixture
@@ -27,11 +26,6 @@ def admin(context: AppContext) -> FlaskClient:
 def other(context: AppContext) -> FlaskClient:
     """A client of another project."""
     return client_of(context, project="other")
-
-
-def project_of(context: AppContext, name: str = "default") -> str:
-    with context.database.read() as session:
-        return session.query(Project).filter_by(name=name).one().id
 
 
 def usage(client: FlaskClient, **query: str) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from store.records import Batch, DailyUsage
 from tasks.context import AppContext
 from tests.support.planned import answers, append, end_batch, finish_segment, plan_batch, started
 from tests.support.spending import spend
+from tests.support.webapps import project_of
 from tests.webapp.pages.conftest import Visit, signed_in
-from tests.webapp.pages.test_jobs import project_of
 from webapp import create_app
 
 NASTY = "</pre><img src=x onerror=alert(1)>"

@@ -15,21 +15,17 @@ from flask.testing import FlaskClient
 from playwright.sync_api import Browser, expect
 
 from store import files, keys
-from store.records import File, Project
+from store.records import File
 from tasks.context import AppContext
 from tasks.intake import validation
 from tests.support.planned import answers, end_batch, finish_segment, plan_batch
 from tests.support.stacks import RunningStack, a_chat
+from tests.support.webapps import project_of
 from tests.support.written_jobs import Written
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
 
 Open = Callable[..., Visit]
-
-
-def project_of(context: AppContext) -> str:
-    with context.database.read() as session:
-        return session.query(Project).filter_by(name="default").one().id
 
 
 def new_file(context: AppContext, name: str, content: bytes = b"x", purpose: str = "batch") -> File:

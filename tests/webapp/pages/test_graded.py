@@ -15,9 +15,9 @@ from store import keys
 from store.records import Batch
 from tasks.context import AppContext
 from tests.support.planned import answers, end_batch, finish_segment, plan_batch
+from tests.support.webapps import project_of
 from tests.webapp.pages.conftest import Visit
 from tests.webapp.pages.test_compare import shown, words
-from tests.webapp.pages.test_jobs import project_of
 
 TOTAL = 40
 EXPECTED = {line: (f"answer {line}", "capitals" if line % 2 else "sums & more") for line in range(1, TOTAL)}

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 from playwright.sync_api import Browser, expect
-from sqlalchemy import delete, select
+from sqlalchemy import delete
 
 from store import files, keys
 from store.jobs import lifecycle
-from store.records import Job, JobChunk, Project
+from store.records import Job, JobChunk
 from tasks.context import AppContext
 from tests.support.jobs import create_job
 from tests.support.planned import plan_batch
+from tests.support.webapps import project_of
 from tests.support.written_jobs import NUMBERS, TOTAL, Written
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
@@ -50,11 +51,6 @@ VIEW = [
 
 
 TABS = ("?tab=report", "?tab=items", "?tab=files", "?tab=options")
-
-
-def project_of(context: AppContext) -> str:
-    with context.database.read() as session:
-        return session.scalars(select(Project.id).where(Project.name == "default")).one()
 
 
 @pytest.fixture

@@ -11,11 +11,10 @@ from flask.testing import FlaskClient
 from sqlalchemy import select, update
 
 from store import batches, keys
-from store.records import Batch, Job, Project
+from store.records import Batch, Project
 from tasks.context import AppContext
-from tests.support.jobs import start_job
 from tests.support.planned import answers, append, plan_batch, started
-from tests.webapp.pages.conftest import csrf_of, signed_in
+from tests.webapp.pages.conftest import signed_in
 from webapp import create_app
 
 Make = Callable[..., Batch]
@@ -107,63 +106,12 @@ def test_the_creator_of_a_batch_is_its_keys_label(client: FlaskClient, context: 
     assert list(rows(client.get(f"/?creator={theirs.id}").text)) == [batch.id] != [other.id]
 
 
-def test_several_are_cancelled_after_a_question_and_what_cannot_be_is_said(
-    client: FlaskClient, context: AppContext, make: Make
-) -> None:
-    running, ended = make(), make(status="completed", completed_at=2_000_000_000)
-    with context.database.write() as session:
-        job = start_job(session, running.project_id)
-    ids = [running.id, ended.id, job.id]
-    page = client.get("/selected", query_string={"action": "cancel", "id": ids}).text
-    assert "Cancel 2 of 3 selected?" in page and "is completed already" in page
-    form = {"csrf": csrf_of(client), "action": "cancel", "once": "1"}
-    with context.database.read() as session:
-        assert session.get_one(Batch, running.id).status == "in_progress"
-    assert client.post("/selected", data=form | {"id": [running.id, job.id]}).status_code == 303
-    with context.database.read() as session:
-        assert session.get_one(Batch, running.id).status == "cancelling"
-    again = client.post("/selected", data=form | {"id": [ended.id]})
-    assert (again.status_code, "Cannot cancel a batch with status" in again.text) == (409, True)
-    nothing = client.get("/selected?action=cancel")
-    assert (nothing.status_code, "Nothing is selected" in nothing.text) == (400, True)
-    assert client.get(f"/selected?action=drop&id={running.id}").status_code == 400
-
-
-def test_several_are_paused_and_resumed_after_a_question(client: FlaskClient, context: AppContext, make: Make) -> None:
-    batch, ended = make(), make(status="completed", completed_at=2_000_000_000)
-    with context.database.write() as session:
-        job = start_job(session, batch.project_id)
-    ids, csrf = [batch.id, ended.id, job.id], csrf_of(client)
-
-    def paused() -> list[bool]:
-        with context.database.read() as session:
-            return [
-                session.get_one(Batch, batch.id).paused_at is not None,
-                session.get_one(Job, job.id).paused_at is not None,
-            ]
-
-    page = client.get("/selected", query_string={"action": "pause", "id": ids}).text
-    assert "Pause 2 of 3 selected?" in page and "is completed already" in page and paused() == [False, False]
-    form = {"csrf": csrf, "once": "1", "id": [batch.id, job.id]}
-    assert client.post("/selected", data=form | {"action": "pause"}).status_code == 303
-    assert paused() == [True, True]
-    assert "is paused already" in client.get("/selected", query_string={"action": "pause", "id": ids}).text
-    assert "Resume 2 of 3 selected?" in client.get("/selected", query_string={"action": "resume", "id": ids}).text
-    assert client.post("/selected", data=form | {"action": "resume"}).status_code == 303
-    assert paused() == [False, False]
-
-
-def test_another_projects_batch_is_neither_listed_nor_selected(context: AppContext, make: Make) -> None:
+def test_another_projects_batch_is_not_listed(context: AppContext, make: Make) -> None:
     batch = make()
     with context.database.write() as session:
         key = keys.create(session, "other").key
     theirs = signed_in(create_app(context).test_client(), key)
     assert rows(theirs.get(f"/?q={batch.id}").text) == {}
-    assert theirs.get(f"/selected?action=cancel&id={batch.id}").status_code == 404
-    form = {"csrf": csrf_of(theirs), "action": "cancel", "id": batch.id}
-    assert theirs.post("/selected", data=form).status_code == 404
-    with context.database.read() as session:
-        assert session.get_one(Batch, batch.id).status == "in_progress"
 
 
 def test_answers_errors_and_files_of_a_running_batch_are_fetched_again_when_there_are_more(

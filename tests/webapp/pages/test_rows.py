@@ -20,8 +20,8 @@ from tasks.intake import validation
 from tests.support.batches import create_batch
 from tests.support.planned import MODEL, answers, append, end_batch, finish_segment, plan_batch, started
 from tests.support.stacks import a_chat
+from tests.support.webapps import project_of
 from tests.webapp.pages.conftest import Visit, signed_in
-from tests.webapp.pages.test_jobs import project_of
 from webapp import create_app
 
 MARKDOWN = """# Summary

@@ -13,6 +13,7 @@ from batchyard.errors import RequestError
 from batchyard.tables.formats import Format
 from store.records import Schedule
 from tasks.intake import inputs, prompts
+from tasks.intake.prompts import RequestTemplate
 from tasks.recurring import run_templates
 from webapp import start
 from webapp.pages import forms
@@ -47,8 +48,7 @@ def _of_prompts(fields: Mapping[str, str]) -> bool:
 
 def _source(fields: Mapping[str, str], old: Schedule | None) -> dict[str, str] | None:
     """Return the input that the form names; None if it is that of `old`. Raises RequestError."""
-    # Browsers send the line breaks of a text area as CR LF.
-    template = fields.get("template", "").replace("\r\n", "\n")
+    template = forms.text(fields, "template")
     if _of_prompts(fields):
         template, file_id = _requests(fields), ""
     else:
@@ -57,7 +57,7 @@ def _source(fields: Mapping[str, str], old: Schedule | None) -> dict[str, str] |
         return None
     if bool(template.strip()) == bool(file_id):
         raise RequestError("Choose a file, or write a template: one of them.", param="input.file_id")
-    if old is not None and (file_id or template) in (old.input["file_id"], _template(old)):
+    if old is not None and (file_id == old.input["file_id"] if file_id else _is_template(template, old)):
         return None
     return {"file_id": file_id} if file_id else {"template": template}
 
@@ -65,7 +65,7 @@ def _source(fields: Mapping[str, str], old: Schedule | None) -> dict[str, str] |
 def _requests(fields: Mapping[str, str]) -> str:
     """Return the form's prompts as the lines of a batch file. Raises RequestError."""
     options = validated(Start, forms.prompt_options(fields, "system", *PARAMETERS))
-    text = io.BytesIO(fields.get("text", "").encode())
+    text = io.BytesIO(forms.text(fields, "text").encode())
     kind: Format = "prompts" if fields.get("format") == "prompts" else "txt"
     context = current_context()
     writer = inputs.of_prompts(context, start.input_options(options), prompts.of_file(text, kind, None))
@@ -82,6 +82,18 @@ def problem_of(error: RequestError) -> Problem:
 
 def _template(schedule: Schedule) -> str | None:
     return run_templates.template(current_context(), schedule)
+
+
+def _is_template(text: str, schedule: Schedule) -> bool:
+    """True if a text has the requests of a schedule's template. The form's prompts make texts of their own of them."""
+    template = _template(schedule)
+    if template is None or text == template.replace("\r\n", "\n"):
+        return template is not None
+    return (
+        _of_prompts(flask.request.form)
+        and (made_of := _read_back(template)) is not None
+        and made_of == _read_back(text)
+    )
 
 
 def _shows_input(schedule: Schedule) -> bool:
@@ -103,12 +115,22 @@ def fields_of(schedule: Schedule) -> dict[str, str]:
     return fields | (_prompt_fields(template) or {"template": template})
 
 
+def _read_back(template: str) -> tuple[RequestTemplate, Format, str] | None:
+    """Return what the requests of a template are made of, as prompts.read_back."""
+    return prompts.read_back(line.encode() for line in template.split("\n") if line.strip())
+
+
 def _prompt_fields(template: str) -> dict[str, str] | None:
     """Return the fields of prompts that make this template; None if none do."""
-    made_of = prompts.read_back(line.encode() for line in template.split("\n") if line.strip())
-    if made_of is None or made_of[0].parameters.keys() - set(PARAMETERS):
+    made_of = _read_back(template)
+    if made_of is None:
         return None
     common, kind, text = made_of
+    spec = current_context().models.get(common.model)
+    if spec is None or common.endpoint not in spec.endpoints or common.parameters.keys() - set(PARAMETERS):
+        return None
+    if common.system is not None and ("\r" in common.system or not common.system.strip()):
+        return None
     values = {name: value if name in _NUMBERS else json.dumps(value) for name, value in common.parameters.items()}
     fields = {"holds": "prompts", "run": f"{common.endpoint} {common.model}", "format": kind, "text": text}
     return fields | {"system": common.system or ""} | {name: str(value) for name, value in values.items()}

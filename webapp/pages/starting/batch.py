@@ -250,7 +250,7 @@ def _source() -> _Source | None:
             file = submission.input_file(session, caller().project_id, fields["file_id"], param="file")
         return _Source(file.filename, file)
     upload = uploaded() if part and part.filename else None
-    text = fields.get("text", "")
+    text = forms.text(fields, "text")
     if upload is not None and text.strip():
         raise RequestError("There is a file, and a text, too: send one of them.", param="file")
     if upload is not None:

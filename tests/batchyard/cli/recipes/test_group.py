@@ -56,13 +56,6 @@ def test_a_repeated_flag_makes_a_list_and_a_taken_name_is_set_as_an_override(ter
     assert values["output"][0] == "elsewhere"
 
 
-def test_the_table_shows_what_has_to_be_set_yet(terminal: Terminal) -> None:
-    _, printed, _ = terminal("config", "debate", "-n", "6")
-    rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines()}
-    assert rows["n"] == ["6", "--n"]
-    assert rows["model"] == ["-", "has", "to", "be", "set"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -20,15 +20,12 @@ import pytest
 import ray
 
 from batchyard.endpoints import catalog
-from batchyard.errors import ConfigurationError, EngineStartError
+from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec, vllm_installed
 from inference import pipeline
 from inference.engines import orphan_reaper
-from inference.engines.registry import check_arguments
 from inference.engines.vllm import internals, parameters
-from inference.engines.vllm.arguments import engine_arguments
 from inference.engines.vllm.engine import VLLM
-from inference.engines.vllm.environment import set_environment
 from inference.residents import directory
 from inference.residents.session import EngineTimeouts
 from tests.support.rows import chat, table, until
@@ -384,47 +381,6 @@ def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(tiny: Path) 
     with pytest.raises(EngineStartError, match="cache blocks"):
         run(model(tiny, engine_args={**ARGUMENTS, "kv_cache_memory_bytes": 1024}), CHAT, chat("hi"))
     until(lambda: not marked())
-
-
-def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"engine_args\.max_modellen.*max_model_len"):
-        check_arguments(model(tiny, engine_args={"max_modellen": 5}))
-
-
-@pytest.mark.parametrize(
-    ("allowed", "domains"),
-    [(None, ["none.invalid"]), ([], ["none.invalid"]), (["Images.example.org"], ["images.example.org"])],
-)
-def test_vllm_fetches_media_from_allowed_domains_only(
-    tiny: Path, allowed: list[str] | None, domains: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To vLLM an empty list allows every domain."""
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    arguments = {} if allowed is None else {"allowed_media_domains": allowed}
-    assert engine_arguments(model(tiny, engine_args=arguments)).allowed_media_domains == domains
-    set_environment(model(tiny))
-    assert os.environ["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
-
-
-@pytest.mark.parametrize(("weights", "cpus", "threads"), [(2**24, 2, "2"), (2**20, 2, "1"), (2**24, 16, None)])
-def test_on_few_cpus_a_large_model_has_a_thread_on_each_and_a_small_one_has_one(
-    weights: int, cpus: int, threads: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.truncate(weights)
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # Ray's
-    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
-    set_environment(model(tmp_path))
-    assert os.environ.get("OMP_NUM_THREADS") == threads
-
-
-def test_an_engine_on_the_cpu_keeps_its_memory_unless_the_operator_says_otherwise(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "environ", {"MALLOC_TOP_PAD_": "4096"})
-    set_environment(model(tiny))
-    assert os.environ["MALLOC_MMAP_MAX_"] == "0"
-    assert os.environ["MALLOC_TOP_PAD_"] == "4096"
 
 
 def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:

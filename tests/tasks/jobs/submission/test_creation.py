@@ -1,4 +1,4 @@
-"""New jobs, their dry runs, and jobs over the items of an ended one."""
+"""New jobs, and jobs over the items of an ended one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store.jobs import lifecycle
-from store.records import File, Job
+from store.records import File
 from tasks.context import AppContext
 from tasks.jobs import validation
-from tasks.jobs.submission import again, creation, dry_run
+from tasks.jobs.submission import again, creation
 from tasks.jobs.submission.creation import ArtifactName, JobRequest
 from tests.support.messages import SentMessages
 
@@ -63,23 +63,6 @@ def test_answers_come_from_an_ended_job_of_the_same_work(
     assert creation.draft(context, project, request(file, answers_from=job.id)).job.answers_from == job.id
     with pytest.raises(RequestError, match="has another seed"):
         creation.draft(context, project, request(file, answers_from=job.id, seed=1))
-
-
-def test_a_dry_run_counts_rows_and_requests_and_creates_nothing(context: AppContext, project: str, file: File) -> None:
-    outlook = dry_run.run(context, project, request(file, options={"limit": 2}))
-    (stage,) = outlook.estimate.stages
-    assert (outlook.estimate.items, stage.expected, outlook.same) == (2, 2, None)
-    assert outlook.estimate.seconds is None
-    assert [code for code, _ in outlook.warnings] == ["not_measured"]
-    with context.database.read() as session:
-        assert session.query(Job).count() == 0
-
-
-def test_a_dry_run_names_the_newest_job_of_the_same_configuration(
-    context: AppContext, project: str, file: File, sent: SentMessages
-) -> None:
-    job = creation.create(context, project, request(file))
-    assert dry_run.run(context, project, request(file)).same == job.id
 
 
 def test_a_job_that_has_not_ended_is_neither_retried_nor_judged_anew(

@@ -11,19 +11,15 @@ from playwright.sync_api import expect
 
 from store import keys
 from store.accounting.months import Month
-from store.records import Budget, Project
+from store.records import Budget
 from tasks.context import AppContext
 from tests.support.spending import spend
 from tests.support.stacks import RunningStack, a_chat
+from tests.support.webapps import project_of
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
 
 Open = Callable[..., Visit]
-
-
-def project_of(context: AppContext, name: str = "default") -> str:
-    with context.database.read() as session:
-        return session.query(Project).filter_by(name=name).one().id
 
 
 @pytest.fixture

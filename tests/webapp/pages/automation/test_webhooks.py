@@ -16,9 +16,8 @@ from tasks.context import AppContext
 from tasks.webhooks import delivery as sender
 from tests.support.planned import plan_batch
 from tests.support.receivers import Receiver, listening
-from tests.support.webapps import context_in
+from tests.support.webapps import context_in, project_of
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
-from tests.webapp.pages.test_jobs import project_of
 from webapp import create_app
 
 TYPES = ["batch.completed", "batch.held"]
