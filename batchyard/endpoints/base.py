@@ -38,7 +38,8 @@ class Endpoint:
         leading: keys that are rendered before the prompt, such as `tools`.
         system: the key of the instructions; None if they are a message, or there can be none.
         without_effect: keys that a request of a batch may have, and that change no answer.
-        output_limits: keys that limit the tokens of an answer; the first that is set counts.
+        output_limits: keys that limit the tokens of an answer; the first that is set counts. `object.key` is inside an
+            object of the body.
         generates: samples tokens. So an answer may be random, and engines cache what prompts share.
         result: what an answer holds.
         example: a small body, without its model, with which an engine is tried.
@@ -79,4 +80,14 @@ class Endpoint:
         """Return the most output tokens that a valid body allows; None if it sets no limit."""
         if not self.generates:
             return 0
-        return next((body[key] for key in self.output_limits if body.get(key) is not None), None)
+        key = self.limit_key(body)
+        return None if key is None else _value(body, key)
+
+    def limit_key(self, body: Mapping[str, Any]) -> str | None:
+        """Return the key that sets the limit of `body`; None if none does."""
+        return next((key for key in self.output_limits if _value(body, key) is not None), None)
+
+
+def _value(body: Mapping[str, Any], key: str) -> Any:
+    outer, _, inner = key.rpartition(".")
+    return ((body.get(outer) or {}) if outer else body).get(inner)

@@ -26,7 +26,7 @@ COMPLETIONS = Endpoint(
 EMBEDDINGS = Endpoint(
     path="/v1/embeddings",
     body_class="embeddings:EmbeddingBody",
-    content=("input",),
+    content=("input", "messages"),
     result="vectors",
     example={"input": "Say hello."},
 )
@@ -95,6 +95,29 @@ SYSTEMONE = Endpoint(
     result="labels",
     example={"state": "The train was late.", "questions": {"late": {"type": "noul", "instructions": "Was it late?"}}},
 )
+GENERATIVE_SCORING = Endpoint(
+    path="/generative_scoring",
+    body_class="scoring:GenerativeScoringBody",
+    content=("query", "items"),
+    result="scores",
+    example={"query": "Is it late? ", "items": ["The train was late.", "It rains."], "label_token_ids": [1, 2]},
+)
+MODERATIONS = Endpoint(
+    path="/v1/moderations",
+    body_class="moderations:ModerationBody",
+    content=("input",),
+    result="labels",
+    example={"input": "The train was late."},
+)
+GENERATE = Endpoint(
+    path="/inference/v1/generate",
+    body_class="tokens:GenerateBody",
+    content=("token_ids",),
+    output_limits=("sampling_params.max_tokens",),
+    generates=True,
+    result="tokens",
+    example={"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 8}},
+)
 TOKENIZE = Endpoint(
     path="/tokenize",
     aliases=("/v1/tokenize",),
@@ -117,7 +140,7 @@ ENDPOINTS: dict[str, Endpoint] = {
     entry.path: entry
     for entry in (
         *(CHAT, COMPLETIONS, RESPONSES, MESSAGES, EMBEDDINGS, SCORE, RERANK, CLASSIFY, POOLING, SYSTEMONE),
-        *(TOKENIZE, DETOKENIZE),
+        *(GENERATIVE_SCORING, MODERATIONS, GENERATE, TOKENIZE, DETOKENIZE),
     )
 }
 """Each endpoint by its path, the most usual first."""

@@ -20,6 +20,8 @@ RESULTS = (
     *("embeddings", "tokens", "prompt", "text", "input_tokens"),
 )
 """Keys of the results of all endpoints: each response has one of them."""
+NOT_FLAGGED = "not flagged"
+"""Label of an input in which a moderation flags nothing."""
 _ELEMENTS = {"float32": (4, "f"), "float16": (2, "e"), "bfloat16": (2, "")}
 """Bytes and `struct` format of the elements of packed vectors, by the request's `embed_dtype`."""
 
@@ -39,12 +41,14 @@ class Fault(NamedTuple):
 
 
 class NoText(NamedTuple):
-    """Why an output has no text: `refusal`, `content_filter`, `tool_call`, `reasoning_only` or `empty_answer`."""
+    """Why an output has no text: `refusal`, `content_filter`, `tool_call`, `reasoning_only`, `token_ids`
+    or `empty_answer`."""
 
     code: str
     message: str
 
 
+TOKEN_IDS = NoText("token_ids", 'The answer has token ids and no text; output_mode "text" asks for both.')
 TOOL_CALL = NoText("tool_call", "The answer is a tool call and has no text.")
 
 
@@ -92,6 +96,8 @@ class Output:
         if self.reasoning:
             remedy = " Raise max_tokens." if self.finish_reason == "length" else ""
             return NoText("reasoning_only", f"The answer has reasoning only and no text{ended}.{remedy}")
+        if self.text is None and self.token_ids:
+            return TOKEN_IDS
         return None if self.text is not None else NoText("empty_answer", f"The answer has no text{ended}.")
 
 
@@ -163,11 +169,21 @@ def vectors(body: Any, request: Mapping[str, Any] | None = None) -> list[list[fl
 
 
 def labels(body: Any) -> list[str]:
-    """Return the label of each input of a classification, or the most probable option of each decision."""
+    """Return the label of each classified or moderated input, or the most probable option of each decision."""
     answers = body.get("answers") if isinstance(body, Mapping) else None
     if isinstance(answers, Mapping):
         return [label for answer in answers.values() if (label := _decided(_mapping(answer))) is not None]
-    return [entry["label"] for entry in _entries(body) if isinstance(entry.get("label"), str)]
+    return [label for entry in _entries(body) if (label := _label(entry)) is not None]
+
+
+def _label(entry: Mapping[str, Any]) -> str | None:
+    """Return the label of a classified input; of a moderated one the flagged category with the highest score."""
+    if not isinstance(entry.get("flagged"), bool):
+        return _string(entry.get("label"))
+    ratings = _mapping(entry.get("category_scores"))
+    flagged = [name for name, flag in _mapping(entry.get("categories")).items() if flag is True]
+    worst = max(flagged, key=lambda name: ratings[name] if _is_number(ratings.get(name)) else 0, default=None)
+    return str(worst or "flagged") if entry["flagged"] else NOT_FLAGGED
 
 
 def scores(body: Any) -> list[float]:
@@ -216,7 +232,8 @@ def _of_result(key: str, place: str, result: Any) -> Fault | None:
         if content is None or isinstance(content, str | list):
             return None
         return Fault(f"{place}.message.content is {_kind(content)}")
-    return None if isinstance(result.get("text"), str) else Fault(f"{place} has neither a message nor a text")
+    answered = isinstance(result.get("text"), str) or isinstance(result.get("token_ids"), list)
+    return None if answered else Fault(f"{place} has neither a message nor a text")
 
 
 def _reported(error: Any) -> Fault:

@@ -32,7 +32,7 @@ def prompt_text(body: Body) -> str:
     messages = body.get("messages") or body.get("input")
     if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
         return _text(messages[-1].get("content"))
-    keys = ("prompt", "input", "query", "queries", "text_1", "data_1", "state", "tokens")
+    keys = ("prompt", "input", "query", "queries", "text_1", "data_1", "state", "tokens", "token_ids")
     return _text(next((body[key] for key in keys if body.get(key) is not None), ""))
 
 
@@ -201,9 +201,42 @@ def _decision(question: Body) -> dict[str, Any]:
     return {"type": kind, "choice": next(iter(names), None), "probabilities": probabilities, "confidence": 1.0}
 
 
+def _generative_scoring(request: Body, number: int, _: Generated) -> dict[str, Any]:
+    query, items = _text(request["query"]), [_text(item) for item in request["items"]]
+    data = [{"index": index, "object": "score", "score": _overlap(query, item)} for index, item in enumerate(items)]
+    return _listed(request, f"generative-scoring-echo-{number}", data, [query, *items])
+
+
+def _moderations(request: Body, number: int, _: Generated) -> dict[str, Any]:
+    """Return that nothing is flagged."""
+    texts = request["input"] if isinstance(request["input"], list) else [request["input"]]
+    results = [{"flagged": False, "categories": {"violence": False}, "category_scores": {"violence": 0.0}}]
+    inputs = 1 if isinstance(texts[0], dict) else len(texts)  # parts are one input
+    return {"id": f"modr-echo-{number}", "model": request["model"], "results": results * inputs}
+
+
+def _generate(request: Body, number: int, completion: Generated) -> dict[str, Any]:
+    tokens = [_token(word) for word in completion.text.split()]
+    text = {"text": completion.text} if request.get("output_mode") == "text" else {}
+    words, samples = len(request["token_ids"]), request["sampling_params"].get("n") or 1
+    choice = {"token_ids": tokens, "finish_reason": completion.finish_reason, **text}
+    generated = completion.tokens * samples
+    return {
+        "request_id": f"generate-echo-{number}",
+        "model": request["model"],
+        "output_mode": request.get("output_mode") or "tokens",
+        "choices": [{"index": index, **choice} for index in range(samples)],
+        "usage": {"prompt_tokens": words, "completion_tokens": generated, "total_tokens": words + generated},
+    }
+
+
+def _token(word: str) -> int:
+    return int.from_bytes(hashlib.sha256(word.encode()).digest()[:2])
+
+
 def _tokenize(request: Body, _number: int, _: Generated) -> dict[str, Any]:
     words = prompt_text(request).split()
-    tokens = [int.from_bytes(hashlib.sha256(word.encode()).digest()[:2]) for word in words]
+    tokens = list(map(_token, words))
     strings = words if request.get("return_token_strs") else None
     return {"count": len(tokens), "max_model_len": 2**16, "tokens": tokens, "token_strs": strings}
 
@@ -260,6 +293,9 @@ _RESPONSES: dict[str, Callable[[Body, int, Generated], dict[str, Any]]] = {
     catalog.CLASSIFY.path: _classify,
     catalog.POOLING.path: _pooling,
     catalog.SYSTEMONE.path: _decisions,
+    catalog.GENERATIVE_SCORING.path: _generative_scoring,
+    catalog.MODERATIONS.path: _moderations,
+    catalog.GENERATE.path: _generate,
     catalog.TOKENIZE.path: _tokenize,
     catalog.DETOKENIZE.path: _detokenize,
 }

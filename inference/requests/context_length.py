@@ -21,7 +21,7 @@ RENDERED = ("system", "user")
 ORDINARY = 2
 """Bytes per context token below which a request is not tokenised: hardly any text has shorter tokens, and tokenising
 costs many times the other checks."""
-COUNTED = ("messages", "prompt", "input")
+COUNTED = ("messages", "prompt", "input", "token_ids")
 """Keys whose texts an engine takes whole. It may cut those of the others to what fits."""
 PIECE = 1024
 """Least characters tokenised at once, so that a text far too long costs little more than one just too long."""
@@ -57,8 +57,7 @@ class ContextLength:
         entry = ENDPOINTS[endpoint]
         limit = entry.output_limit(body)
         if limit is not None and limit > self.longest:
-            param = next(key for key in entry.output_limits if body.get(key) is not None)
-            return self._answer(param, f"{limit} tokens are to be generated")
+            return self._answer(entry.limit_key(body) or "", f"{limit} tokens are to be generated")
         if size <= ORDINARY * self.longest or body.get("truncate_prompt_tokens") is not None:
             return None
         name = entry.content_key(body)

@@ -6,12 +6,11 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from batchyard.endpoints.bodies.common import Body, Prompt
+from batchyard.endpoints.bodies.pooling import Pooled
 
 
-class EmbeddingBody(Body):
-    """The body of /v1/embeddings."""
+class EmbeddingBody(Pooled):
+    """The body of /v1/embeddings. `messages` are vLLM's: one input of texts, images and sounds."""
 
-    input: Prompt
     dimensions: PositiveInt | None = None
     encoding_format: Literal["float", "base64"] = "float"

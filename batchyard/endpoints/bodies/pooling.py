@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchyard.endpoints.bodies.chat import Message
 from batchyard.endpoints.bodies.common import Body, Prompt
 
 
-class _Pooled(Body):
-    input: Prompt = None
+class Pooled(Body):
+    """What is pooled: inputs, or one conversation."""
+
     messages: list[Message] | None = Field(None, min_length=1, fail_fast=True)
+    input: Prompt = Field(None, validate_default=True)
+
+    @field_validator("input", mode="wrap")
+    @classmethod
+    def _there(cls, value: Any, validate: Callable[[Any], Any], info: ValidationInfo) -> Any:
+        if value is not None:
+            return validate(value)
+        if info.data.get("messages") is None:
+            raise PydanticCustomError("missing", "is missing; it, or messages, should be there")
+        return None
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if (self.input is None) == (self.messages is None):
+        if self.input is not None and self.messages is not None:
             raise PydanticCustomError("one", "it should have either input or messages")
         return self
 
 
-class ClassifyBody(_Pooled):
+class ClassifyBody(Pooled):
     """The body of /classify."""
 
     use_activation: bool = True
 
 
-class PoolingBody(_Pooled):
+class PoolingBody(Pooled):
     """The body of /pooling. `task` is what the model's pooler does, such as `token_embed`."""
 
     task: str | None = None

@@ -20,7 +20,8 @@ class Multimodal(BodyObject):
 
 
 Text = str | Multimodal
-Texts = Text | Annotated[list[Text], Field(min_length=1, fail_fast=True)]
+_LISTED = Field(min_length=1, fail_fast=True)
+Texts = Text | Annotated[list[Text], _LISTED]
 
 
 class _Scoring(Body):
@@ -61,3 +62,14 @@ class RerankBody(_Scoring):
     query: Text
     documents: Texts
     top_n: NonNegativeInt = 0
+
+
+class GenerativeScoringBody(Body):
+    """The body of /generative_scoring: how probable the first of some tokens is after a query and each of its items."""
+
+    query: str | list[NonNegativeInt]
+    items: Annotated[list[str], _LISTED] | Annotated[list[list[NonNegativeInt]], _LISTED]
+    label_token_ids: Annotated[list[NonNegativeInt], _LISTED]
+    apply_softmax: bool = True
+    item_first: bool = False
+    add_special_tokens: bool = True

@@ -1,14 +1,14 @@
-"""Token ids of a text, and the text of token ids (vLLM's endpoints)."""
+"""Token ids of a text, the text of token ids, and token ids that follow others (vLLM's endpoints)."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchyard.endpoints.bodies.chat import Message
-from batchyard.endpoints.bodies.common import Body
+from batchyard.endpoints.bodies.common import Body, BodyObject
 
 
 class TokenizeBody(Body):
@@ -31,3 +31,22 @@ class DetokenizeBody(Body):
     """The body of /detokenize."""
 
     tokens: list[NonNegativeInt] = Field(fail_fast=True)
+
+
+class TokenSampling(BodyObject):
+    """The sampling parameters that Batchyard reads. An engine checks the others."""
+
+    max_tokens: PositiveInt | None = None
+    temperature: NonNegativeFloat = 1
+    n: PositiveInt = Field(1, le=128)
+    seed: int | None = None
+
+
+class GenerateBody(Body):
+    """The body of /inference/v1/generate."""
+
+    token_ids: list[NonNegativeInt] = Field(min_length=1, fail_fast=True)
+    sampling_params: TokenSampling
+    output_mode: Literal["tokens", "text"] = "tokens"
+    return_token_ids: bool = False
+    stream: bool = False

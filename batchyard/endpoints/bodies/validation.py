@@ -53,7 +53,7 @@ def validation_error(endpoint: str, body: dict[str, Any], *, passed_on: bool = F
 
 def _read(entry: Endpoint, parameters: dict[str, Any], invalid: Iterable[InvalidValue]) -> Iterator[InvalidValue]:
     """Yield what is wrong with the parts of a body that Batchyard itself reads."""
-    names = {*READ, *entry.content, *entry.output_limits}
+    names = {*READ, *entry.content, *(key.partition(".")[0] for key in entry.output_limits)}
     for value in invalid:
         within_messages = value.path[:1] == ("messages",) and len(value.path) > 1
         if value.path and value.path[0] in names and not within_messages:

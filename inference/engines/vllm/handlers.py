@@ -45,6 +45,10 @@ _PLACES = {
     catalog.SYSTEMONE: _Place(
         lambda: internals.StructuredDecisionRequest, "serving_structured_decisions", "create_decision"
     ),
+    catalog.GENERATIVE_SCORING: _Place(
+        lambda: internals.GenerativeScoringRequest, "serving_generative_scoring", "create_generative_scoring"
+    ),
+    catalog.GENERATE: _Place(lambda: internals.GenerateRequest, "serving_tokens", "serve_tokens"),
     catalog.TOKENIZE: _Place(lambda: internals.TokenizeRequest, "serving_tokenization", "create_tokenize"),
     catalog.DETOKENIZE: _Place(lambda: internals.DetokenizeRequest, "serving_tokenization", "create_detokenize"),
 }

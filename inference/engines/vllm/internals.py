@@ -49,6 +49,8 @@ NAMES = {
     "EmbeddingRequest": f"{_EMBEDDING}:EmbeddingRequest",
     "EmbeddingResponse": f"{_EMBEDDING}:EmbeddingResponse",
     "EmbeddingResponseData": f"{_EMBEDDING}:EmbeddingResponseData",
+    "GenerateRequest": "vllm.entrypoints.scale_out.token_in_token_out.protocol:GenerateRequest",
+    "GenerativeScoringRequest": "vllm.entrypoints.generate.generative_scoring.serving:GenerativeScoringRequest",
     "PoolingRequest": "vllm.entrypoints.pooling.pooling.protocol:PoolingRequest",
     "PromptTokenUsageInfo": "vllm.entrypoints.serve.engine.protocol:PromptTokenUsageInfo",
     "RerankRequest": "vllm.entrypoints.pooling.scoring.protocol:RerankRequest",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from batchyard.endpoints.catalog import EMBEDDINGS
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import JobEngine, first_not_text, first_unsupported
@@ -34,6 +35,7 @@ LOST = frozenset({"echo", "logprobs", "n", "prompt_logprobs", "return_token_ids"
 }
 """Parameters that vLLM's server honours and `ray.data.llm` loses: it returns one text, which nothing parses."""
 SUPPORTED = {endpoint: names - LOST for endpoint, names in parameters.SUPPORTED.items()}
+SUPPORTED[EMBEDDINGS.path] -= parameters.CHAT_TEMPLATE | {"messages"}
 
 
 class JobArguments(BaseModel):

@@ -40,7 +40,7 @@ SUPPORTED = {
         "chat_template_kwargs", "max_tokens", "messages", "model", "output_config", "stop_sequences", "system",
         "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p", "vllm_xargs",
     }),
-    catalog.EMBEDDINGS.path: POOLED | {"input", "dimensions", "encoding_format"},
+    catalog.EMBEDDINGS.path: POOLED | CHAT_TEMPLATE | {"input", "messages", "dimensions", "encoding_format"},
     catalog.SCORE.path: SCORED | {
         "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2",
     },
@@ -52,6 +52,10 @@ SUPPORTED = {
     catalog.SYSTEMONE.path: frozenset({
         "model", "state", "questions", "instructions", "images", "audio", "videos", "chat_template_kwargs",
     }),
+    catalog.GENERATIVE_SCORING.path: frozenset({
+        "model", "query", "items", "label_token_ids", "apply_softmax", "item_first", "add_special_tokens",
+    }),
+    catalog.GENERATE.path: frozenset({"model", "token_ids", "sampling_params", "output_mode", "return_token_ids"}),
     catalog.TOKENIZE.path: CHAT_TEMPLATE | {
         "model", "prompt", "messages", "tools", "add_special_tokens", "return_token_strs",
     },

@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.endpoints.base import Endpoint
 from batchyard.endpoints.bodies.validation import validation_error
-from batchyard.endpoints.catalog import CHAT, COMPLETIONS, ENDPOINTS
+from batchyard.endpoints.catalog import CHAT, COMPLETIONS, ENDPOINTS, GENERATE
 
 ENTRIES = [pytest.param(entry, id=path) for path, entry in ENDPOINTS.items()]
 
@@ -24,7 +24,8 @@ def test_a_body_without_its_prompt_is_refused(entry: Endpoint) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_all_keys_that_an_entry_names_are_those_of_its_body(entry: Endpoint) -> None:
-    assert {*entry.content, *entry.leading, *entry.output_limits} <= entry.body.model_fields.keys()
+    limits = {key.partition(".")[0] for key in entry.output_limits}
+    assert {*entry.content, *entry.leading, *limits} <= entry.body.model_fields.keys()
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -38,3 +39,9 @@ def test_the_first_limit_that_is_set_counts() -> None:
     assert CHAT.output_limit({"max_tokens": 5, "max_completion_tokens": 7}) == 7
     assert CHAT.output_limit({"max_tokens": 5, "max_completion_tokens": None}) == 5
     assert COMPLETIONS.output_limit({}) is None
+
+
+def test_a_limit_may_stand_in_an_object_of_the_body() -> None:
+    body = {"sampling_params": {"max_tokens": 3}}
+    assert (GENERATE.output_limit(body), GENERATE.limit_key(body)) == (3, "sampling_params.max_tokens")
+    assert GENERATE.output_limit({"sampling_params": None}) is None

@@ -65,6 +65,7 @@ def _chat(finish_reason: str = "stop", **message: Any) -> dict[str, Any]:
         ({"choices": [{"index": 0}]}, "choices[0] has neither a message nor a text"),
         ({"choices": [*_chat(content="a")["choices"], None]}, "choices[1] is null"),
         ({"choices": [{"message": None}]}, "choices[0] has neither a message nor a text"),
+        ({"choices": [{"token_ids": None}]}, "choices[0] has neither a message nor a text"),
         (_chat(content=3), "choices[0].message.content is a number"),
         (_chat("error", content=""), "choices[0] ended with finish_reason error"),
         ({"choices": [{"error": {"code": 502, "message": "Upstream error"}}]}, "Upstream error"),
@@ -204,3 +205,30 @@ def test_the_label_of_a_decision_is_its_most_probable_option() -> None:
         "none": 5,
     }
     assert responses.labels({"answers": answers}) == ["yes", "rough"]
+
+
+def test_token_ids_without_a_text_are_an_answer() -> None:
+    body = {"choices": [{"index": 0, "token_ids": [5, 6], "finish_reason": "length"}]}
+    assert responses.fault(body) is None
+    output = responses.output(body)
+    assert (output.text, output.token_ids) == (None, [5, 6])
+    assert output.no_text is not None and output.no_text.code == "token_ids"
+
+
+@pytest.mark.parametrize(
+    ("result", "label"),
+    [
+        ({"flagged": False, "categories": {"violence": False}}, "not flagged"),
+        (
+            {
+                "flagged": True,
+                "categories": {"hate": True, "violence": True, "self-harm": False},
+                "category_scores": {"hate": 0.5, "violence": 0.9, "self-harm": 0.99},
+            },
+            "violence",
+        ),
+        ({"flagged": True, "categories": None, "category_scores": []}, "flagged"),
+    ],
+)
+def test_the_label_of_a_moderation_is_the_worst_category_that_is_flagged(result: Any, label: str) -> None:
+    assert responses.labels({"results": [result]}) == [label]

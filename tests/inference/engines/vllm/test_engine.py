@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import pytest
 import ray
 
-from batchyard.endpoints import catalog
+from batchyard.endpoints import catalog, responses
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec, vllm_installed
 from inference import pipeline
@@ -387,9 +387,13 @@ def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:
     for endpoint, schema in (
         (catalog.CHAT.path, internals.ChatCompletionRequest),
         (catalog.COMPLETIONS.path, internals.CompletionRequest),
-        (catalog.EMBEDDINGS.path, internals.EmbeddingCompletionRequest),
+        (catalog.GENERATE.path, internals.GenerateRequest),
+        (catalog.GENERATIVE_SCORING.path, internals.GenerativeScoringRequest),
     ):
         assert parameters.SUPPORTED[endpoint] <= set(schema.model_fields), endpoint
+    schemas = get_args(get_args(internals.EmbeddingRequest)[0])
+    known = set[str]().union(*(schema.model_fields for schema in schemas))
+    assert parameters.SUPPORTED[catalog.EMBEDDINGS.path] <= known
 
 
 def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path) -> None:
@@ -405,12 +409,44 @@ def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path) -> None:
 def test_a_model_that_generates_answers_on_every_endpoint_that_it_can_do(spec: ModelSpec) -> None:
     (line,) = run(spec, catalog.RESPONSES.path, [{"model": "tiny", **catalog.RESPONSES.example, "background": True}])
     assert line["response"]["body"]["status"] in ("completed", "incomplete") and line["output_tokens"] > 0
-    for entry in (catalog.RESPONSES, catalog.MESSAGES, catalog.TOKENIZE, catalog.DETOKENIZE):
+    for entry in (
+        catalog.RESPONSES,
+        catalog.MESSAGES,
+        catalog.GENERATIVE_SCORING,
+        catalog.TOKENIZE,
+        catalog.DETOKENIZE,
+    ):
         (line,) = run(spec, entry.path, [{"model": "tiny", **entry.example}])
         assert line["ok"], (entry.path, line)
     (line,) = run(spec, catalog.RERANK.path, [{"model": "tiny", **catalog.RERANK.example}])
     assert line["response"]["body"]["error"]["code"] == "unsupported_endpoint"
     assert "it can do /v1/chat/completions, " in line["response"]["body"]["error"]["message"]
+
+
+def test_token_ids_go_in_and_come_out_as_a_completion_of_them_has(spec: ModelSpec) -> None:
+    (completion,) = run(spec, catalog.COMPLETIONS.path, [
+        {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0, "return_token_ids": True}
+    ])  # fmt: skip
+    sampling = {"max_tokens": 4, "temperature": 0}
+    body = {"model": "tiny", "token_ids": [1, 2, 3], "sampling_params": sampling}
+    (ids, text, wrong) = run(
+        spec,
+        catalog.GENERATE.path,
+        [body, body | {"output_mode": "text"}, body | {"sampling_params": {"temperature": "hot"}}],
+    )
+    expected = responses.output(completion["response"]["body"])
+    assert responses.output(ids["response"]["body"]).token_ids == expected.token_ids
+    assert responses.output(text["response"]["body"]).text == expected.text
+    assert wrong["response"]["status_code"] == 400, wrong
+
+
+def test_the_labels_of_a_generative_score_share_one(spec: ModelSpec) -> None:
+    body = {"model": "tiny", **catalog.GENERATIVE_SCORING.example}
+    first, second = (
+        responses.scores(line["response"]["body"])
+        for line in run(spec, catalog.GENERATIVE_SCORING.path, [body, body | {"label_token_ids": [2, 1]}])
+    )
+    assert [one + other for one, other in zip(first, second, strict=True)] == pytest.approx([1, 1], abs=1e-4)
 
 
 def test_a_model_of_vectors_scores_and_ranks_by_them(tiny: Path) -> None:
