@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from batchyard.endpoints import responses
-from batchyard.endpoints.responses import Output
+from batchyard.endpoints.responses import TOKEN_IDS, Output
 from store.formats.results import ResultRow
 
 SCHEMA = pa.schema(
@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         ("embeddings", pa.list_(pa.list_(pa.float32()))),
         ("labels", pa.list_(pa.string())),
         ("scores", pa.list_(pa.float64())),
+        ("tokens", pa.list_(pa.int64())),
         ("finish_reason", pa.string()),
         ("input_tokens", pa.int64()),
         ("cached_tokens", pa.int64()),
@@ -54,6 +55,7 @@ def record(row: ResultRow) -> dict[str, Any]:
         "embeddings": (responses.vectors(row.response, row.body) or None) if answered else None,
         "labels": (responses.labels(row.response) or None) if answered else None,
         "scores": (responses.scores(row.response) or None) if answered else None,
+        "tokens": (responses.tokens(row.response) or None) if answered else None,
         "finish_reason": output.finish_reason,
         "input_tokens": usage.input_tokens,
         "cached_tokens": usage.cached_tokens,
@@ -67,8 +69,8 @@ def record(row: ResultRow) -> dict[str, Any]:
 
 
 def _error(row: ResultRow) -> Mapping[str, Any]:
-    """Return code and message of a request that failed, or whose answer has no text."""
-    return row.failure or {} if row.no_text is None else row.no_text._asdict()
+    """Return code and message of a request that failed, or whose answer has neither a text nor tokens."""
+    return row.failure or {} if row.no_text in (None, TOKEN_IDS) else row.no_text._asdict()
 
 
 def _text(value: Any) -> str | None:

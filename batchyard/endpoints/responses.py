@@ -192,6 +192,13 @@ def scores(body: Any) -> list[float]:
     return [float(value) for value in values if _is_number(value)]
 
 
+def tokens(body: Any) -> list[int]:
+    """Return the ids of the tokens of a text, or of those that were generated."""
+    ids = body.get("tokens") if isinstance(body, Mapping) else None
+    ids = output(body).token_ids if ids is None else ids
+    return ids if isinstance(ids, list) and all(isinstance(one, int) for one in ids) else []
+
+
 def usage(body: Any) -> TokenUsage:
     """Return the tokens that a response reports, under OpenAI's or Anthropic's names."""
     reported = body.get("usage") if isinstance(body, Mapping) else None

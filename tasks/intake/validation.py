@@ -218,7 +218,8 @@ class Validator:
             valid += 1
             self.warnings.add(number, request["body"])
             if self._endpoint == EMBEDDINGS.path:
-                inputs += len(prompts(request["body"]["input"]))
+                texts = request["body"].get("input")
+                inputs += 1 if texts is None else len(prompts(texts))  # messages are one input
             # After an error that fails the file the plan is discarded.
             if plan and (self._skip_invalid or not report.count) and requests <= self._max_requests:
                 self._plan(plan, model, number, request, body_json)

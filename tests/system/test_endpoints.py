@@ -41,10 +41,6 @@ def lines(entry: Endpoint, *urls: str) -> list[dict[str, Any]]:
     return [{"custom_id": f"r{number}", "method": "POST", "url": url, "body": body} for number, url in enumerate(urls)]
 
 
-def tokens(body: dict[str, Any]) -> list[int] | None:
-    return body.get("tokens") or responses.output(body).token_ids
-
-
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=path) for path, entry in ENDPOINTS.items()])
 def test_a_batch_of_each_endpoint_is_answered_under_all_of_its_names(
     every: RunningStack, browser: httpx.Client, entry: Endpoint
@@ -57,13 +53,22 @@ def test_a_batch_of_each_endpoint_is_answered_under_all_of_its_names(
     assert [answer["response"]["status_code"] for answer in answers] == [200] * len(urls)
     (record, *_) = pq.read_table(io.BytesIO(every.artifact(batch, "results.parquet"))).to_pylist()
     shown = {"text": record["text"], "vectors": record["embeddings"], "labels": record["labels"]}
-    shown |= {"scores": record["scores"], "tokens": tokens(answers[0]["response"]["body"])}
+    shown |= {"scores": record["scores"], "tokens": record["tokens"]}
     assert shown[entry.result], (entry.path, record)
     assert record["error_code"] is None
     page = browser.get(f"/batches/{batch.id}/requests/1")
     assert page.status_code == 200, page.text
     (row, *_) = csv.DictReader(io.StringIO(browser.get(f"/batches/{batch.id}/results.csv").text))
     assert (row["custom_id"], row["status_code"]) == ("r0", "200")
+
+
+def test_a_conversation_is_one_input_of_embeddings(every: RunningStack) -> None:
+    (line,) = lines(EMBEDDINGS, EMBEDDINGS.path)
+    line["body"] = {"model": "every", "messages": CHAT.example["messages"]}
+    batch = every.wait(every.submit([line], endpoint=EMBEDDINGS.path))
+    assert batch.status == "completed", batch.errors
+    (answer,) = every.lines(batch.output_file_id)
+    assert len(responses.vectors(answer["response"]["body"])) == 1
 
 
 def test_a_batch_of_one_endpoint_refuses_lines_of_another(every: RunningStack) -> None:

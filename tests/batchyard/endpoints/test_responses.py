@@ -46,6 +46,7 @@ def test_no_json_makes_the_reader_raise(body: Any, request: dict[str, Any]) -> N
     responses.vectors(body, request)
     responses.labels(body)
     responses.scores(body)
+    responses.tokens(body)
     assert all(tokens is None or tokens >= 0 for tokens in responses.usage(body))
 
 
@@ -212,6 +213,8 @@ def test_token_ids_without_a_text_are_an_answer() -> None:
     assert responses.fault(body) is None
     output = responses.output(body)
     assert (output.text, output.token_ids) == (None, [5, 6])
+    assert responses.tokens(body) == responses.tokens({"tokens": [5, 6]}) == [5, 6]
+    assert responses.tokens({"tokens": "5"}) == []
     assert output.no_text is not None and output.no_text.code == "token_ids"
 
 
