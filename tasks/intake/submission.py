@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from batchyard import durations
 from batchyard.endpoints.catalog import ENDPOINTS
-from batchyard.errors import BatchyardError, RateLimitError, RequestError
+from batchyard.errors import RateLimitError, RequestError
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from batchyard.wording import unsupported
@@ -217,14 +217,15 @@ def _first_line(context: AppContext, sha256: str) -> tuple[int, bytes]:
     """Return the first line of an input that is not blank, with its number; an empty one if it cannot be read.
 
     The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it costs
-    less than keeping the first line of every file.
+    less than keeping the first line of every file. It raises nothing, as `_outlook` does not.
     """
+    if not sha256:
+        return 1, b""
     try:
         with context.artifacts.open(sha256) as source:
             return next(numbered_lines(source, context.settings.max_line_bytes), (1, b""))
-    except BatchyardError:
-        if sha256:
-            log.exception("new batch not forecast", extra={"sha256": sha256})
+    except Exception:
+        log.exception("first line of a new batch not read", extra={"sha256": sha256})
         return 1, b""
 
 

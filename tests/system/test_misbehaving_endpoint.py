@@ -116,16 +116,16 @@ def test_a_rollout_started_again_asks_only_for_what_failed_for_a_passing_reason(
     file.write_text("".join(json.dumps({"prompt": text, "answer": text}) + "\n" for text in texts))
     environment = {"BATCHYARD_URL": theirs.url, "BATCHYARD_API_KEY": theirs.key}
 
-    def rollout() -> tuple[str, list[str | None]]:
+    def rollout() -> tuple[str, list[list[str]]]:
         options = ("model=fake", "n=1", "retries=0", "reward=exact", "ground_truth=answer")
         result = terminal.batchyard("rollout", file, *options, "-o", output, folder=tmp_path, **environment)
-        return result.stderr, [row["responses"][0] for row in pq.read_table(output).to_pylist()]
+        return result.stderr, [row["responses"] for row in pq.read_table(output).to_pylist()]
 
     _, first = rollout()
-    assert first == [None, None, "steady prompt", None]
+    assert first == [[], [], ["steady prompt"], []]
     stderr, second = rollout()
     assert "lacks 3 answers: a new job takes what it has and tries the rest again; --again" in stderr
-    assert second == [*texts[:3], None]
+    assert second == [*([text] for text in texts[:3]), []]
     stderr, third = rollout()
     assert "taking up job job_" in stderr and third == second, "what is refused would be refused again"
     assert [server.attempts[text] for text in texts] == [6, 6, 1, 2]

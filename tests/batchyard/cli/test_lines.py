@@ -79,3 +79,12 @@ def test_a_line_that_is_no_json_is_left_to_the_server_which_refuses_it_alone(tmp
     report, models = ValidationReport(), {"echo": ModelSpec(name="echo", engine="echo")}
     Validator(models, CHAT.path, 10).run(io.BytesIO(target.read_bytes()), None, report)
     assert [(error["line"], error["code"]) for error in report.errors] == [(1, "invalid_json_line")]
+
+
+def test_a_file_with_a_byte_order_mark_is_read_as_any_other(tmp_path: Path) -> None:
+    file, copy = tmp_path / "in.jsonl", tmp_path / "copy.jsonl"
+    file.write_bytes(json.dumps(a_chat("a", "hello") | {"url": "/v1/completions"}).encode("utf-8-sig"))
+    assert requests.endpoint_of(file) == "/v1/completions"
+    assert not requests.becomes_requests(file, {})
+    requests.with_model(file, "other", copy)
+    assert json.loads(copy.read_text(encoding="utf-8-sig"))["body"]["model"] == "other"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchyard.endpoints.bodies.validation import misspelt
-from batchyard.endpoints.catalog import CHAT, ENDPOINTS
+from batchyard.endpoints.catalog import CHAT
 from inference.engines.vllm.parameters import SUPPORTED
 from tasks.intake import warnings
 from tasks.intake.warnings import ParameterWarnings
@@ -48,6 +48,6 @@ def test_a_line_of_windows_has_the_warnings_of_any_other() -> None:
     assert warnings.of_line(CHAT.path, 2, json.dumps({"body": body}).encode("utf-8-sig")) == [MISSPELT]
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("endpoint", SUPPORTED)
 def test_no_parameter_that_an_engine_knows_is_taken_for_a_misspelt_one(endpoint: str) -> None:
     assert list(misspelt(endpoint, SUPPORTED[endpoint])) == []
