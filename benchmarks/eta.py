@@ -34,7 +34,8 @@ from store.database import Database
 from store.queue import BacklogEntry
 from store.records import Project
 from tasks.scheduling import forecast, throughput
-from tasks.scheduling.forecast import Answered, Forecast
+from tasks.scheduling.costs import Answered
+from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.policy import Limits, RecentUsage
 from tasks.scheduling.states import Engines
 from tasks.scheduling.throughput import ThroughputMeter

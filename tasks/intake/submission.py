@@ -28,7 +28,7 @@ from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.intake import budgets, warnings
 from tasks.intake.lines import LineError, parse
-from tasks.scheduling import deadlines, forecast
+from tasks.scheduling import costs, deadlines, forecast
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.throughput import expected_finish
 from tasks.steps import registry
@@ -249,12 +249,12 @@ def _outlook_of(context: AppContext, batch: Batch, first_line: bytes, size: int)
     spec, kind = first
     with context.database.read() as session:
         throughputs = speeds.throughputs(session, {spec.name: spec})
-        throughput = forecast.throughput_of(spec.name, kind, throughputs)
+        throughput = costs.throughput_of(spec.name, kind, throughputs)
         if throughput is None or not throughput.bytes_per_request:
             return None
         finish = expected_finish(session, batch.post_process, size / throughput.bytes_per_request)
     engines = engine_status.known(context)
-    start = forecast.start_delay(spec.name, throughput, engines, time.time()) if engines else forecast.NOTHING
+    start = costs.start_delay(spec.name, throughput, engines, time.time()) if engines else costs.NOTHING
     return Outlook(size, throughput, start, finish, deadlines.work_due(context, spec.name))
 
 

@@ -17,7 +17,7 @@ from store.records import Batch, Job, Sla
 from store.speeds import Throughput
 from tasks import derived, published
 from tasks.context import AppContext
-from tasks.scheduling import dispatch, forecast, states
+from tasks.scheduling import costs, dispatch, forecast, states
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.states import Engines
 from tasks.scheduling.throughput import expected_finish, measured_throughputs
@@ -79,7 +79,7 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         recent_usage = dispatch.recent_usage(session, {entry.project_id for entry in entries}, now)
         finishes = {batch.id: expected_finish(session, batch.post_process, batch.total) for batch in unfinished}
     _hold_unserved(context, models, {entry.model for entry in backlog}, unserved)
-    answered = forecast.answered(unfinished)
+    answered = costs.answered(unfinished)
     answers = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
     of_chains = forecast.with_ends(answers, entries, throughputs, engines, now, drains=False) if jobs else {}
     forecasts_of_jobs = _of_jobs(jobs, unfinished, of_chains, throughputs, now)
@@ -146,9 +146,7 @@ def _of_jobs(
             part_ends = [ends[part] for part in parts]
             latest = max(part_ends, key=lambda end: end.at)
             end = Forecast(latest.at, max(end.earliest for end in part_ends), max(end.latest for end in part_ends))
-            measured = [
-                speed for model in job.models if (speed := forecast.throughput_of(model, "decode", throughputs))
-            ]
+            measured = [speed for model in job.models if (speed := costs.throughput_of(model, "decode", throughputs))]
             for throughput in measured:
                 end = forecast.with_chains(end, throughput, job.ahead["chains"], job.ahead["unbegun"], now)
             forecasts[job.id] = end

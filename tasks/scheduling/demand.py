@@ -21,8 +21,8 @@ from store.queue import BacklogEntry
 from store.speeds import Throughput
 from tasks import derived
 from tasks.context import AppContext
-from tasks.scheduling import dispatch, forecast
-from tasks.scheduling.forecast import Answered
+from tasks.scheduling import costs, dispatch, forecast
+from tasks.scheduling.costs import Answered
 from tasks.scheduling.policy import Limits, RecentUsage
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def replicas_needed(
     measured = [
         entry._replace(infeasible=False)
         for entry in entries
-        if forecast.throughput_of(entry.model, entry.request_class, throughputs) is not None
+        if costs.throughput_of(entry.model, entry.request_class, throughputs) is not None
     ]
     due = {entry.batch_id: entry.due_at for entry in measured}
 
@@ -102,7 +102,7 @@ def update(context: AppContext, running: Mapping[str, int]) -> None:
     """Work out and publish the demand of every served model. `running`: replicas that are there now, by model."""
     now = time.time()
     with context.database.read() as session:
-        answered = forecast.answered(queue.unfinished(session))
+        answered = costs.answered(queue.unfinished(session))
         entries = queue.backlog(session)
         specs = derived.running(context, session)
         throughputs = speeds.throughputs(session, specs)

@@ -29,9 +29,10 @@ from tasks.jobs.submission import again
 from webapp import batches
 from webapp.files import get_file, send
 from webapp.jobs import create_once, get_job, to_wire
-from webapp.pages import charts, forms, metrics
+from webapp.pages import forms, metrics
 from webapp.pages.batches import MAX_EVENTS, steps
-from webapp.pages.charts import Chart
+from webapp.pages.charts.shapes import Chart
+from webapp.pages.charts.view import charts_of
 from webapp.requests import caller, current_context, query
 from webapp.wire.batches import BatchObject
 from webapp.wire.jobs import JobObject
@@ -207,7 +208,7 @@ def _charts(view: File | None) -> list[Chart]:
     if view.bytes > MAX_VIEW_BYTES:
         return [Chart(VIEW, problem=f"is too large to be drawn: {view.bytes:,} bytes")]
     try:
-        return charts.of_view(orjson.loads(current_context().artifacts.read(view.sha256)))
+        return charts_of(orjson.loads(current_context().artifacts.read(view.sha256)))
     except (orjson.JSONDecodeError, BatchyardError) as error:
         return [Chart(VIEW, problem=f"cannot be read: {error}")]
 

@@ -8,8 +8,8 @@ from typing import Self
 
 from batchyard.recipes.blocks import Lines, Series
 from store.speeds import RECENT_SECONDS
-from webapp.pages import charts
-from webapp.pages.charts import Chart
+from webapp.pages.charts.lines import over_time
+from webapp.pages.charts.shapes import Chart
 from webapp.wire.batches import BatchObject
 
 MIN_SECONDS = 1.0
@@ -90,7 +90,7 @@ def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) ->
     is_near = due_at - start <= DEADLINE_SPANS * (course.times[-1] - start)
     marks = {"deadline": (due_at - start) / size} if is_near else {}
     looks = {"failed": 4, EXPECTED: 3}
-    return [charts.over_time(block, unit=unit, marks=marks, looks=looks) for block in (requests, speed)]
+    return [over_time(block, unit=unit, marks=marks, looks=looks) for block in (requests, speed)]
 
 
 @dataclass

@@ -29,7 +29,7 @@ from tasks.jobs.intake.requests import PreparedRequest
 from tasks.jobs.intake.rows import Columns, RowError
 from tasks.jobs.kinds.item_checks import ItemChecker
 from tasks.jobs.kinds.kind import FirstRequest, JobEstimate, StageOutlook, Warnings
-from tasks.scheduling import deadlines, dispatch, forecast
+from tasks.scheduling import costs, deadlines, dispatch, forecast
 from tasks.scheduling.states import Engines
 from tasks.scheduling.throughput import expected_finish, measured_throughputs
 
@@ -135,7 +135,7 @@ def _seconds(
         recent_usage = dispatch.recent_usage(session, {new.job.project_id}, now := time.time())
         finish = expected_finish(session, [], sum(stage.expected or 0 for stage in stages))
     speeds = {
-        model: forecast.throughput_of(model, "decode", throughputs) for stage_shares in shares for model in stage_shares
+        model: costs.throughput_of(model, "decode", throughputs) for stage_shares in shares for model in stage_shares
     }
     unmeasured = sorted(model for model, speed in speeds.items() if speed is None)
     if unmeasured:

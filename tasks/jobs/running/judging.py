@@ -18,7 +18,7 @@ from pebble import ProcessExpired, ProcessPool
 from batchyard.recipes import Check, Checked, Item, Score, Scored, scored
 from recipes import gates, registry, rewards
 from recipes.registry import Catalogue
-from tasks.jobs.running.live import Call
+from tasks.jobs.running.live_item import Call
 
 log = logging.getLogger(__name__)
 

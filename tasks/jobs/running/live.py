@@ -9,52 +9,28 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 import orjson
 
 from batchyard.recipes import Answer, Check, Checked, Item, Reply, Score, Scored, Wait
-from batchyard.recipes.program import Chosen, Program, RecipeError, Request, Wants
+from batchyard.recipes.program import Chosen, RecipeError, Request
 from recipes.answers import answer_of
-from store.formats.job_chunks import LIVE, RECIPE, WAITING
+from store.formats.job_chunks import LIVE, WAITING
 from tasks.jobs.intake.requests import PreparedRequest
+from tasks.jobs.running.live_item import Call, JudgeInline, LiveItem, PendingCall
 from tasks.jobs.running.open_requests import OpenRequests
 from tasks.jobs.running.programs import Outcome, Programs, recorded_outcome
 from tasks.jobs.running.records import NO_RECORDS, Life, Records, Uncommitted
 from tasks.jobs.running.turns import Turns, outlook
 
-Call: TypeAlias = Score | Check
 PEERS = 64
 """The texts of completed items that a Peer may get."""
 WAITING_BYTES = 4096
 """The memory of an item that waits for a verdict, beside its texts: a small program was measured at half of that."""
-
-
 _KINDS = {Scored: "score", Checked: "check", Reply: "verdict", Chosen: "peer"}
-
-
-@dataclass(frozen=True, slots=True)
-class PendingCall:
-    """A Score or a Check that is to be judged."""
-
-    position: int
-    turn: int
-    index: int
-    call: Call
-    item: Item
-
-
-@dataclass(slots=True)
-class _LiveItem:
-    position: int
-    program: Program
-    started_at: float
-    bytes: int
-    outcomes: list[Outcome | None] = field(default_factory=list)
-    retries: list[int] = field(default_factory=list)
-    missing: int = 0
-    history: list[tuple[Wants, list[Any]]] | None = None
+"""The kinds of judgements that outcomes are recorded as, see store.formats.job_chunks."""
 
 
 class LiveItems:
@@ -72,19 +48,18 @@ class LiveItems:
         self,
         programs: Programs,
         *,
-        inline: Callable[[Call, Item], Scored | Checked | None] = lambda call, item: None,
+        inline: JudgeInline = lambda call, item: None,
         reuse: Callable[[Item, PreparedRequest], Answer | None] = lambda item, request: None,
         turns: Turns | None = None,
     ) -> None:
         """
         Args:
-            inline: judges a call at once, or returns None for one that takes its time.
             reuse: returns the answer that another job has to a request, None if it has none.
         """
         self.programs = programs
         self._inline = inline
         self._reuse = reuse
-        self._items: dict[int, _LiveItem] = {}
+        self._items: dict[int, LiveItem] = {}
         self.requests = OpenRequests()
         self._calls: list[PendingCall] = []
         self._judging = 0
@@ -102,7 +77,7 @@ class LiveItems:
 
     def item(self, position: int) -> Item:
         """Return a live item."""
-        return self._items[position].program.item
+        return self._items[position].item
 
     def where(self, position: int) -> tuple[int, str | None]:
         """Return the turn of a live item, and the stage of the requests that it waits for."""
@@ -128,7 +103,7 @@ class LiveItems:
             if records is not NO_RECORDS and not self.programs.asks_the_same(position, item, records):
                 item, records, restarts = self.programs.next_life(item, restarts), NO_RECORDS, restarts + 1
                 self.uncommitted.restarted += 1
-            self._note_life(position, item, restarts, started_at)
+            self.uncommitted.begin_life(position, item, self.programs.recipe_sha256, restarts, started_at)
         self._start(position, item, size, started_at, records)
         if waited and position not in self.waiting:
             self.uncommitted.move(position, item, LIVE, 0, {}, started_at)
@@ -138,22 +113,20 @@ class LiveItems:
         started_at = time.time()
         self.uncommitted.reopened[state] += 1
         self.uncommitted.move(position, item, LIVE, 0, {}, started_at)
-        self._note_life(position, item, 0, started_at)
+        self.uncommitted.begin_life(position, item, self.programs.recipe_sha256, 0, started_at)
         self._start(position, item, size, started_at, NO_RECORDS)
 
     def _start(self, position: int, item: Item, size: int, started_at: float, records: Records) -> None:
         if (position, item.life) in self.programs.hung:
             turn, message = self.programs.hung[position, item.life]
-            self._fail(position, item, turn, started_at, RecipeError(message, "recipe_hangs"))
+            self.uncommitted.fail(position, item, turn, RecipeError(message, "recipe_hangs"), started_at)
             return
         try:
             program = self.programs.start(position, item)
         except RecipeError as error:
-            self._fail(position, item, 0, started_at, error)
+            self.uncommitted.fail(position, item, 0, error, started_at)
             return
-        live = _LiveItem(position, program, started_at, size)
-        if self.programs.is_sampled(item):
-            live.history = []
+        live = LiveItem(position, program, started_at, size, [] if self.programs.is_sampled(item) else None)
         self._items[position] = live
         self.bytes += live.bytes
         self._continue(live, records)
@@ -176,7 +149,7 @@ class LiveItems:
         if self._ask_again(live, index, request, answer):
             return
         self._grow(live, len(answer.text))
-        self._set_outcome(live, index, answer)
+        live.set_outcome(index, answer)
         self._continue(live)
 
     def judge(self, position: int, turn: int, index: int, outcome: Scored | Checked) -> None:
@@ -186,19 +159,19 @@ class LiveItems:
         if live is None or live.program.turn != turn or live.outcomes[index] is not None:
             return
         self._note(live, index, outcome)
-        self._set_outcome(live, index, outcome)
+        live.set_outcome(index, outcome)
         self._continue(live)
 
     def reply(self, position: int, life: int, turn: int, reply: Reply) -> None:
         """Take a verdict. One for a turn that waits for none is ignored. Raises NotDeterministic as `begin` does."""
         live = self._items.get(position)
-        if live is None or position not in self.waiting or (live.program.item.life, live.program.turn) != (life, turn):
+        if live is None or position not in self.waiting or (live.item.life, live.program.turn) != (life, turn):
             return
         del self.waiting[position]
         self._grow(live, -WAITING_BYTES)
         self._note(live, 0, reply)
-        self._set_outcome(live, 0, reply)
-        self.uncommitted.move(position, live.program.item, LIVE, turn, {}, live.started_at)
+        live.set_outcome(0, reply)
+        self.uncommitted.move(position, live.item, LIVE, turn, {}, live.started_at)
         self._continue(live)
 
     def take_calls(self) -> list[PendingCall]:
@@ -220,7 +193,7 @@ class LiveItems:
         """True if an item waits for an answer or a judgement."""
         return any(self.requests.out.values()) or self._judging > 0 or bool(self._calls)
 
-    def _continue(self, live: _LiveItem, records: Records = NO_RECORDS) -> None:
+    def _continue(self, live: LiveItem, records: Records = NO_RECORDS) -> None:
         """Send each complete turn, and go on until the item waits or ends."""
         program = live.program
         while True:
@@ -231,40 +204,35 @@ class LiveItems:
                 self._enter(live, records)
             if live.missing:
                 return
-            outcomes: list[Any] = live.outcomes
-            if live.history is not None:
-                live.history.append((program.wants, outcomes))
             self.turns[program.turn].complete += 1
-            live.outcomes = []
             try:
-                self.programs.send(live.position, program, outcomes)
+                self.programs.send(live.position, program, live.take_turn())
             except RecipeError as error:
                 self._drop(live)
-                self._fail(live.position, program.item, program.turn, live.started_at, error)
+                self.uncommitted.fail(live.position, live.item, program.turn, error, live.started_at)
                 return
 
-    def _enter(self, live: _LiveItem, records: Records) -> None:
+    def _enter(self, live: LiveItem, records: Records) -> None:
         wants = live.program.wants
         if records is NO_RECORDS:  # others were counted before
             self.turns[live.program.turn].begun += 1
             self.turns[live.program.turn].requests.update(want.model for want in wants if isinstance(want, Request))
-        live.outcomes, live.retries, live.missing = [None] * len(wants), [0] * len(wants), len(wants)
+        live.enter_turn()
         for index, want in enumerate(wants):
-            if isinstance(want, Request):
+            recorded = recorded_outcome(live.program, live.position, index, records)
+            if recorded is not None:
+                live.set_outcome(index, recorded)
+            elif isinstance(want, Request):
                 self._ask(live, index, want, records)
             elif isinstance(want, Score | Check):
-                self._call(live, index, want, records)
+                self._call(live, index, want)
             elif isinstance(want, Wait):
                 self._wait(live, want, records)
             else:
-                self._look_at_peer(live, records)
+                self._look_at_peer(live)
 
-    def _ask(self, live: _LiveItem, index: int, request: Request, records: Records) -> None:
-        item = live.program.item
-        outcome = recorded_outcome(live.program, live.position, index, records)
-        if outcome is not None:
-            self._set_outcome(live, index, outcome)
-            return
+    def _ask(self, live: LiveItem, index: int, request: Request, records: Records) -> None:
+        item = live.item
         issued = self.programs.issued(live.position, item, request, records)
         if issued is not None:
             live.retries[index] = issued.retry
@@ -273,80 +241,60 @@ class LiveItems:
                 return
             answer = answer_of(*issued.answer, request)
             if not self._ask_again(live, index, request, answer):
-                self._set_outcome(live, index, answer)
+                live.set_outcome(index, answer)
             return
         prepared = self.programs.prepare(item, live.position, request, 0)
         if isinstance(prepared, Answer):
             self._note(live, index, prepared, "refused")
-            self._set_outcome(live, index, prepared)
+            live.set_outcome(index, prepared)
         elif (reused := self._reuse(item, prepared)) is not None:
             self.uncommitted.reused += 1
             self._note(live, index, reused, "reused")
-            self._set_outcome(live, index, reused)
+            live.set_outcome(index, reused)
         else:
             self.requests.add(prepared)
 
-    def _ask_again(self, live: _LiveItem, index: int, request: Request, answer: Answer) -> bool:
+    def _ask_again(self, live: LiveItem, index: int, request: Request, answer: Answer) -> bool:
         """Buffer a request that failed for now once more. Return False if it may not be."""
         if not self.programs.asks_again(answer, live.retries[index]):
             return False
         live.retries[index] += 1
-        prepared = self.programs.prepare(live.program.item, live.position, request, live.retries[index])
+        prepared = self.programs.prepare(live.item, live.position, request, live.retries[index])
         if isinstance(prepared, Answer):
             return False
         self.requests.add(prepared)
         return True
 
-    def _call(self, live: _LiveItem, index: int, call: Call, records: Records) -> None:
-        recorded = recorded_outcome(live.program, live.position, index, records)
-        if recorded is not None:
-            self._set_outcome(live, index, recorded)
-            return
-        outcome = self._inline(call, live.program.item)
+    def _call(self, live: LiveItem, index: int, call: Call) -> None:
+        outcome = self._inline(call, live.item)
         if outcome is None:
-            self._calls.append(PendingCall(live.position, live.program.turn, index, call, live.program.item))
+            self._calls.append(PendingCall(live.position, live.program.turn, index, call, live.item))
             return
         self._note(live, index, outcome)
-        self._set_outcome(live, index, outcome)
+        live.set_outcome(index, outcome)
 
-    def _wait(self, live: _LiveItem, wait: Wait, records: Records) -> None:
-        recorded = recorded_outcome(live.program, live.position, 0, records)
-        if recorded is not None:
-            self._set_outcome(live, 0, recorded)
-            return
+    def _wait(self, live: LiveItem, wait: Wait, records: Records) -> None:
         self.waiting[live.position] = wait
         self._grow(live, WAITING_BYTES)
         program = live.program
         if records.waits(live.position) != program.turn:
-            self.uncommitted.move(live.position, program.item, WAITING, program.turn, wait.data, live.started_at)
+            self.uncommitted.move(live.position, live.item, WAITING, program.turn, wait.data, live.started_at)
 
-    def _look_at_peer(self, live: _LiveItem, records: Records) -> None:
-        program = live.program
-        outcome = recorded_outcome(program, live.position, 0, records)
-        if outcome is None:
-            texts = [text for position, text in self._accepted if position != live.position]
-            outcome = Chosen(program.item.random("peer", program.turn).choice(texts) if texts else None)
-            self._note(live, 0, outcome)
-        self._set_outcome(live, 0, outcome)
+    def _look_at_peer(self, live: LiveItem) -> None:
+        texts = [text for position, text in self._accepted if position != live.position]
+        chosen = Chosen(live.item.random("peer", live.program.turn).choice(texts) if texts else None)
+        self._note(live, 0, chosen)
+        live.set_outcome(0, chosen)
 
-    def _note(self, live: _LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
+    def _note(self, live: LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
         program, value = live.program, orjson.dumps(outcome, default=str)
-        self.uncommitted.note(live.position, program.item, program.turn, index, kind or _KINDS[type(outcome)], value)
+        self.uncommitted.note(live.position, live.item, program.turn, index, kind or _KINDS[type(outcome)], value)
 
-    def _note_life(self, position: int, item: Item, restarts: int, at: float) -> None:
-        values = {"recipe_sha256": self.programs.recipe_sha256, "hint": item.hint, "restarts": restarts, "at": at}
-        self.uncommitted.note(position, item, 0, 0, RECIPE, orjson.dumps(values))
-
-    def _grow(self, live: _LiveItem, size: int) -> None:
+    def _grow(self, live: LiveItem, size: int) -> None:
         live.bytes += size
         self.bytes += size
 
-    @staticmethod
-    def _set_outcome(live: _LiveItem, index: int, outcome: Outcome) -> None:
-        live.outcomes[index] = outcome
-        live.missing -= 1
-
-    def _end(self, live: _LiveItem) -> None:
+    def _end(self, live: LiveItem) -> None:
         self._drop(live)
         program, result = live.program, live.program.result
         assert result is not None
@@ -355,21 +303,16 @@ class LiveItems:
         try:
             value = orjson.dumps({"text": result.text, **result.values}, option=orjson.OPT_SERIALIZE_NUMPY)
         except TypeError as error:
-            self._fail(live.position, program.item, program.turn, live.started_at, RecipeError(f"no JSON: {error}"))
+            no_json = RecipeError(f"no JSON: {error}")
+            self.uncommitted.fail(live.position, live.item, program.turn, no_json, live.started_at)
             return
         for name, number in result.counters.items():
             self.uncommitted.counters[name] += number
         if result.state == "completed" and result.text is not None:
             self._accepted.append((live.position, result.text))
         error_json = None if result.error is None else orjson.dumps(result.error, default=str)
-        self.uncommitted.end(
-            live.position, program.item, result.state, program.turn, value, error_json, live.started_at
-        )
+        self.uncommitted.end(live.position, live.item, result.state, program.turn, value, error_json, live.started_at)
 
-    def _fail(self, position: int, item: Item, turn: int, started_at: float, error: RecipeError) -> None:
-        details = orjson.dumps({"code": error.code, "message": error.message})
-        self.uncommitted.end(position, item, "failed", turn, b'{"text":null}', details, started_at)
-
-    def _drop(self, live: _LiveItem) -> None:
+    def _drop(self, live: LiveItem) -> None:
         del self._items[live.position]
         self.bytes -= live.bytes

@@ -20,7 +20,8 @@ from tasks.jobs.finishing import journal
 from tasks.jobs.intake.requests import PreparedRequest, Preparer
 from tasks.jobs.running import replay
 from tasks.jobs.running.judging import Verdict, is_quick, judge
-from tasks.jobs.running.live import Call, LiveItems
+from tasks.jobs.running.live import LiveItems
+from tasks.jobs.running.live_item import Call
 from tasks.jobs.running.memory import LiveJob
 from tasks.jobs.running.notices import Notices
 from tasks.jobs.running.programs import Programs, WatchStep

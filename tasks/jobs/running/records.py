@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import orjson
+
 from batchyard.recipes import Item
+from batchyard.recipes.program import RecipeError
+from store.formats.job_chunks import RECIPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,11 @@ class Uncommitted:
         """Note an outcome that no batch keeps. `value` is JSON."""
         self.outcomes.append(RecordedOutcome(position, item.life, turn, index, kind, value))
 
+    def begin_life(self, position: int, item: Item, recipe_sha256: str, restarts: int, at: float) -> None:
+        """Note that a life of an item begins, or goes on with another file of the recipe."""
+        values = {"recipe_sha256": recipe_sha256, "hint": item.hint, "restarts": restarts, "at": at}
+        self.note(position, item, 0, 0, RECIPE, orjson.dumps(values))
+
     def move(
         self, position: int, item: Item, state: str, turns: int, values: Mapping[str, Any], started_at: float
     ) -> None:
@@ -143,3 +152,8 @@ class Uncommitted:
         """Note the end of an item. `result` and `error` are JSON."""
         number, custom_id, at = item.number, item.custom_id, time.time()
         self.ended.append(Change(position, number, custom_id, state, item.life, turns, result, error, started_at, at))
+
+    def fail(self, position: int, item: Item, turns: int, error: RecipeError, started_at: float) -> None:
+        """Note the end of an item by an error of its recipe."""
+        details = orjson.dumps({"code": error.code, "message": error.message})
+        self.end(position, item, "failed", turns, b'{"text":null}', details, started_at)

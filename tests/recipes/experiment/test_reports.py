@@ -20,7 +20,7 @@ from batchyard.recipes import blocks
 from recipes.experiment.comparison import Comparison, compare
 from recipes.reports.markdown import number
 from tests.recipes.experiment.made import scored
-from webapp.pages import charts
+from webapp.pages.charts.view import charts_of
 
 STARTED = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 HOSTILE = "<script>|`x`\n# y &amp;"
@@ -124,7 +124,7 @@ def test_the_plots_are_svg_files_of_safe_names(comparison: Comparison) -> None:
 
 
 def test_the_page_can_draw_every_block(comparison: Comparison) -> None:
-    drawn = charts.of_view(json.loads(json.dumps(blocks.as_json(comparison.view()))))
+    drawn = charts_of(json.loads(json.dumps(blocks.as_json(comparison.view()))))
     assert [chart.title for chart in drawn][:3] == ["Expected", "To pass", "Metrics by variant"]
     assert not [chart.problem for chart in drawn if chart.problem]
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from batchyard.recipes import blocks
 from recipes.tune import plots, report
 from tests.recipes.tune.made import MINI, NANO, failed, options, repeat, result, the_cells
-from webapp.pages import charts
+from webapp.pages.charts.view import charts_of
 
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB."
 
@@ -58,7 +58,7 @@ def test_metrics_are_those_of_the_recommended_cell(document: dict[str, Any]) -> 
 
 
 def test_the_page_draws_every_block(document: dict[str, Any]) -> None:
-    drawn = charts.of_view(blocks.as_json(report.view(document)))
+    drawn = charts_of(blocks.as_json(report.view(document)))
     assert not any(chart.problem for chart in drawn)
     assert [chart.title for chart in drawn] == [
         "Recommendation",
@@ -97,7 +97,7 @@ def test_a_tune_that_measured_nothing_has_a_report() -> None:
     document = report.document(options(), [MINI], [failed(cell, "it ended")])
     assert "No cell was measured" in report.markdown(document)
     assert plots.of(document) == {}
-    assert not any(chart.problem for chart in charts.of_view(blocks.as_json(report.view(document))))
+    assert not any(chart.problem for chart in charts_of(blocks.as_json(report.view(document))))
     assert report.metrics(document)["recommended"] is None
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from store.queue import BacklogEntry
 from store.speeds import Expected, Throughput
+from tasks.scheduling.costs import Answered
 from tasks.scheduling.deadlines import sla
-from tasks.scheduling.forecast import Answered, Forecast, drain, forecast, with_chains
+from tasks.scheduling.forecast import Forecast, forecast, with_chains
 from tasks.scheduling.policy import Limits, RecentUsage
 
 HOUR = 3600.0
@@ -240,19 +241,6 @@ def test_a_segment_whose_requests_are_all_answered_ends_now() -> None:
     entries = [backlog_entry(100, answered=100, active=True)]
     forecasts = forecast(entries, {}, {("m", "decode"): throughput(1)}, ONE_SLOT, RecentUsage({}, 0.0), now=5.0)
     assert forecasts == {"mine": Forecast(5.0, 5.0, 5.0)}
-
-
-def test_what_is_long_after_all_else_is_done_is_in_the_range() -> None:
-    """The engine has 100 requests at once, of ten seconds each on average. At last it has the longest ones only."""
-    even = throughput(10, in_flight=100.0, limit=100.0)
-    assert drain(even, 1000) == Expected(0, 0), "all requests have one length"
-    uneven = replace(even, request_spread=1.0)
-    expected = drain(uneven, 1000)
-    chance, sigma = random.Random(1), math.sqrt(math.log(2))
-    longest = [10 * max(chance.lognormvariate(-(sigma**2) / 2, sigma) for _ in range(100)) for _ in range(50)]
-    assert 0 < expected.seconds < statistics.fmean(longest) - 10 < 2.5 * expected.seconds
-    assert drain(uneven, 4).seconds < expected.seconds, "of a few requests none is so long"
-    assert drain(uneven, 1).seconds == 0
 
 
 def test_a_job_ends_no_sooner_than_the_longest_of_its_items() -> None:

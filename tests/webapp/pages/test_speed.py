@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from webapp.pages import speed
-from webapp.pages.charts import Chart
+from webapp.pages.charts.shapes import Chart
 from webapp.pages.formats import NOTHING
 from webapp.pages.speed import Rates
 from webapp.wire.batches import BatchObject
