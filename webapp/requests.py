@@ -49,8 +49,10 @@ class Upload(ArtifactWriter):
     """A writer that streams an uploaded file of at most `max_bytes` to the artifact store and hashes it.
 
     Calls `count` with the number of new bytes every limits.STEP_BYTES; it raises RateLimitError to stop the upload.
-    Errors are of the parameter `param`.
+    Errors are of the parameter `param`. `lines` counts the lines of inline requests.
     """
+
+    lines = 0
 
     def __init__(self, artifacts: Artifacts, max_bytes: int, count: Callable[[int], None], param: str) -> None:
         super().__init__(artifacts)
@@ -113,7 +115,7 @@ def current_context() -> AppContext:
 
 
 def caller() -> keys.Principal:
-    """Return the caller of the request by its Bearer key. The request counts once against the key's rate limit.
+    """Return the caller of the request by its key. The request counts once against the key's rate limit.
 
     Raises:
         AuthenticationError, RateLimitError.
@@ -121,7 +123,11 @@ def caller() -> keys.Principal:
     if "caller" not in g:
         scheme, _, key = flask.request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key:
-            raise AuthenticationError("You didn't provide an API key. Send it as 'Authorization: Bearer <key>'.")
+            key = flask.request.headers.get("x-api-key", "")  # as Anthropic's clients send it
+        if not key:
+            raise AuthenticationError(
+                "You didn't provide an API key. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
+            )
         with current_context().database.read() as session:
             owner = keys.authenticate(session, key.strip())
         if owner is None:
@@ -216,6 +222,7 @@ def parse_inline(model: type[Parsed], line: Line) -> tuple[Parsed, Upload | None
             if upload is None:
                 upload = request.begin_upload(inline.KEY)
             upload.write(one)
+            upload.lines += 1
     except RequestEntityTooLarge:
         raise TooLargeError(
             f"The body is larger than {request.max_content_length} bytes; split it, or raise BATCHYARD_MAX_FILE_BYTES."

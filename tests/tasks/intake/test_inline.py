@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.errors import RequestError, TooLargeError
@@ -39,13 +39,14 @@ def read(raw: bytes, size: int = 1 << 20, **limits: int) -> tuple[list[bytes], d
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
 )
 
 
+@settings(max_examples=50)
 @given(
-    requests=st.lists(st.dictionaries(st.text(min_size=1), JSON, max_size=4), max_size=5),
+    requests=st.lists(st.dictionaries(st.text(max_size=8), JSON, max_size=3), max_size=4),
     rest=st.dictionaries(st.text(), JSON, max_size=3),
     indent=st.sampled_from([None, 0, 40]),
     ascii_only=st.booleans(),
