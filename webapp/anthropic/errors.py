@@ -51,6 +51,6 @@ def of_line(answer: Mapping[str, Any]) -> MessageError:
     status = response.get("status_code") or _OF_CODES.get(code, 400 if is_invalid else 500)
     error = of_status(status, message or code, response.get("request_id"))
     named = output_lines.error(answer).get("type")
-    if named in _TYPES.values():
+    if isinstance(named, str) and named in _TYPES.values():
         error.error.type = named
     return error

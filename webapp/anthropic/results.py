@@ -84,7 +84,7 @@ def _result(answer: dict[str, Any]) -> dict[str, Any]:
     custom_id, response = answer["custom_id"], answer["response"]
     if response is not None and not output_lines.error(answer):
         return {"custom_id": custom_id, "result": {"type": "succeeded", "message": response["body"]}}
-    never_run = _TYPES.get(output_lines.error(answer).get("code")) if response is None else None
+    never_run = _TYPES.get(str(output_lines.error(answer).get("code"))) if response is None else None
     if never_run is not None:
         return {"custom_id": custom_id, "result": {"type": never_run}}
     return {"custom_id": custom_id, "result": {"type": "errored", "error": errors.of_line(answer).model_dump()}}
