@@ -94,7 +94,16 @@ def operation(
             tags=[module],
             security={} if public else None,
         )(route)
-        return view
+        if media_type is None:
+            return view
+
+        @functools.wraps(view)
+        def streamed(*args: P.args, **kwargs: P.kwargs) -> ResponseReturnValue:
+            """Call the route itself: spectree's view reads a response as a whole before its first byte is sent."""
+            answer: ResponseReturnValue = route(*args, **kwargs)
+            return answer
+
+        return streamed
 
     return declare
 
