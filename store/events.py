@@ -52,6 +52,7 @@ Action = Literal[
     "batch.resumed",
     "batch.changed",
     "batch.cancelling",
+    "batch.deleted",
     "job.created",
     "job.paused",
     "job.resumed",

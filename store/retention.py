@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, CursorResult, Row, and_, delete, inspect, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, CursorResult, Row, and_, delete, inspect, or_, select, true, tuple_, update
 from sqlalchemy.orm import Session
 
+from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
+from store.batches import BATCHES as BATCH_LIFE
+from store.events import act
+from store.keys import Principal
 from store.records import (
     ApiKey,
     Artifact,
@@ -32,8 +36,9 @@ from store.records import (
     Segment,
     WebSession,
     first_id,
+    now,
 )
-from store.work.lifecycle import ended_at
+from store.work.lifecycle import ended_at, refuse_stage
 
 ROWS = 500
 """Most rows that one transaction deletes."""
@@ -78,9 +83,33 @@ def batches(session: Session, before: float) -> list[Old]:
     ids = session.scalars(select(Batch.id).where(ended, ~of_batch.exists()).limit(BATCHES)).all()
     if not ids:
         return []
+    return _with_references(ids)
+
+
+def _with_references(batch_ids: Sequence[str]) -> list[Old]:
+    """Return batches, after all that refers to them."""
     records = (ResultChunk, Segment, Artifact, ScheduleRun, Event)
-    referring = [Old(record, record.batch_id.in_(ids)) for record in records]
-    return [*referring, Old(Batch, Batch.id.in_(ids))]
+    return [*(Old(record, record.batch_id.in_(batch_ids)) for record in records), Old(Batch, Batch.id.in_(batch_ids))]
+
+
+def delete_batch(session: Session, by: Principal, batch_id: str) -> None:
+    """Delete a batch that has ended, and the files that it has made. What it has cost stays.
+
+    Raises:
+        NotFoundError: the project has no such batch.
+        ConflictError: it has not ended, or is a job's.
+    """
+    batch = BATCH_LIFE.get(session, by.project_id, batch_id)
+    refuse_stage(batch, "delete")
+    if batch.status not in TERMINAL:
+        raise ConflictError(f"Cannot delete a batch with status '{batch.status}'; cancel it first.", param="batch_id")
+    made = select(Artifact.file_id).where(Artifact.batch_id == batch_id)
+    session.execute(update(File).where(File.id.in_(made)).values(expires_at=now()))
+    told = select(Event.id).where(Event.batch_id == batch_id)
+    session.execute(delete(Delivery).where(Delivery.event_id.in_(told)))
+    for old in _with_references([batch_id]):
+        session.execute(delete(old.record).where(old.ended).execution_options(synchronize_session=False))
+    act(session, by, "batch.deleted", batch_id)
 
 
 def jobs(session: Session, before: float) -> list[Old]:

@@ -290,6 +290,7 @@ engine = "echo"
 endpoints = ["/v1/embeddings"]
 [models.slow]
 engine = "echo"
+endpoints = ["/v1/chat/completions", "/v1/completions", "/v1/messages"]
 max_in_flight = 16
 [models.slow.engine_args]
 latency_ms = 200
@@ -300,6 +301,7 @@ max_in_flight = 32
 latency_ms = 500
 [models.failing]
 engine = "echo"
+endpoints = ["/v1/chat/completions", "/v1/completions", "/v1/messages"]
 [models.failing.engine_args]
 fail_every = 3
 [models.logged]

@@ -35,11 +35,13 @@ from webapp import (
     webhooks,
 )
 from webapp.accounts import budgets, keys, projects, usage
+from webapp.anthropic import message_batches
 
 SWITCH_SECONDS = 0.0005
 MODULES = (
     files,
     batches,
+    message_batches,
     recipes,
     jobs,
     events,

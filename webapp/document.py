@@ -33,7 +33,8 @@ _tree = SpecTree(
     path="docs",
     title="Batchyard",
     version=__version__,
-    description="OpenAI's Files and Batches, answered on your own machines. Keys are sent as Bearer tokens.",
+    description="OpenAI's Files and Batches, and Anthropic's Message Batches, answered on your own machines. Keys are "
+    "sent as Bearer tokens, or in x-api-key.",
     naming_strategy=lambda model: model.__name__,
     nested_naming_strategy=lambda _parent, child: child,
     security_schemes=[SecurityScheme(name="key", data=SecuritySchemeData(SecureType.HTTP, scheme="bearer"))],
@@ -59,6 +60,7 @@ def operation(
     form: type[BaseModel] | None = None,
     headers: type[BaseModel] | None = None,
     body_optional: bool = False,
+    error: type[BaseModel] = ErrorObject,
 ) -> Callable[[Callable[P, Any]], Callable[P, ResponseReturnValue]]:
     """Declare a route: the model of its `answer` with `status`, its error statuses, and its parameters.
 
@@ -68,9 +70,10 @@ def operation(
         others: models of answers with other statuses.
         query, json, form, headers: models of the parameters in each of these places.
         body_optional: the body may be left out.
+        error: model of the answers with an error status.
     """
     error_codes = {*refusals, *(() if public else (400, 401, 429, 503))}
-    answers: dict[str, Any] = {f"HTTP_{code}": ErrorObject for code in sorted(error_codes)}
+    answers: dict[str, Any] = {f"HTTP_{code}": error for code in sorted(error_codes)}
     answers |= {f"HTTP_{code}": model for code, model in {status: answer, **others}.items()}
 
     def declare(route: Callable[P, Any]) -> Callable[P, ResponseReturnValue]:
@@ -91,7 +94,16 @@ def operation(
             tags=[module],
             security={} if public else None,
         )(route)
-        return view
+        if media_type is None:
+            return view
+
+        @functools.wraps(view)
+        def streamed(*args: P.args, **kwargs: P.kwargs) -> ResponseReturnValue:
+            """Call the route itself: spectree's view reads a response as a whole before its first byte is sent."""
+            answer: ResponseReturnValue = route(*args, **kwargs)
+            return answer
+
+        return streamed
 
     return declare
 

@@ -1,4 +1,7 @@
-"""Error responses: OpenAI's JSON with message, type, param and code, all four always; an HTML page on the pages."""
+"""Error responses: OpenAI's JSON with message, type, param and code, all four always; an HTML page on the pages.
+
+On the routes of Anthropic's dialect they have its form.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import logging
 import math
 
 import flask
-from flask import Flask, Response, jsonify
+from flask import Flask, Response, g, jsonify
 from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge
 
 from batchyard.endpoints.catalog import PATHS
 from batchyard.errors import AuthenticationError, BatchyardError, ConflictError, RateLimitError
 from batchyard.wording import MAX_NAME, cut
+from webapp.anthropic import errors as anthropic_errors
 from webapp.requests import current_context
 
 log = logging.getLogger(__name__)
@@ -22,6 +26,7 @@ _BATCHES_ONLY = (
     "This server answers requests in batches. Write each as a line with the url '{0}', upload the file to /v1/files, "
     "and make a batch of it with POST /v1/batches; or send prompts to POST /start."
 )
+_MESSAGES_ONLY = "This server answers requests in batches: send them to POST /v1/messages/batches."
 
 
 def is_page() -> bool:
@@ -45,7 +50,10 @@ def error_response(
 
 
 def _error_object(status: int, message: str, type_: str, param: str | None, code: str | None) -> Response:
-    response = jsonify(error={"message": message, "type": type_, "param": param, "code": code})
+    if anthropic_errors.is_spoken(flask.request.path):
+        response = jsonify(anthropic_errors.of_status(status, message, g.request_id).model_dump())
+    else:
+        response = jsonify(error={"message": message, "type": type_, "param": param, "code": code})
     response.status_code = status
     return response
 
@@ -68,6 +76,8 @@ def _unknown_url() -> Response:
     code = "unknown_url"
     if request.path in PATHS:
         code, message = "batches_only", _BATCHES_ONLY.format(PATHS[request.path])
+        if anthropic_errors.is_spoken(request.path):
+            message = _MESSAGES_ONLY
     elif _served_below_v1():
         message = f"Unknown request URL: {request.method} {path}. base_url must end in /v1: {request.host_url}v1"
     else:

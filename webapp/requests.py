@@ -31,6 +31,8 @@ from batchyard.wording import MAX_NAME, cut, unsupported
 from store import keys
 from store.artifacts import Artifacts, ArtifactWriter
 from tasks.context import AppContext
+from tasks.intake import inline
+from tasks.intake.inline import InlineBody, Line
 from webapp import limits
 
 log = logging.getLogger("webapp")
@@ -47,12 +49,16 @@ class Upload(ArtifactWriter):
     """A writer that streams an uploaded file of at most `max_bytes` to the artifact store and hashes it.
 
     Calls `count` with the number of new bytes every limits.STEP_BYTES; it raises RateLimitError to stop the upload.
+    Errors are of the parameter `param`. `lines` counts the lines of inline requests.
     """
 
-    def __init__(self, artifacts: Artifacts, max_bytes: int, count: Callable[[int], None]) -> None:
+    lines = 0
+
+    def __init__(self, artifacts: Artifacts, max_bytes: int, count: Callable[[int], None], param: str) -> None:
         super().__init__(artifacts)
         self.max_bytes = max_bytes
         self._count = count
+        self._param = param
         self._uncounted = 0
 
     def write(self, data: Any) -> int:
@@ -60,7 +66,7 @@ class Upload(ArtifactWriter):
             raise TooLargeError(
                 f"The file is larger than {self.max_bytes} bytes; split it, or raise BATCHYARD_MAX_FILE_BYTES.",
                 code="file_too_large",
-                param="file",
+                param=self._param,
             )
         self._uncounted += len(data)
         if self._uncounted >= limits.STEP_BYTES:
@@ -94,11 +100,14 @@ class StreamedRequest(flask.Request):
     ) -> IO[bytes]:
         if self.upload is not None:
             raise RequestError("Send one file.", code="invalid_value", param="file")
+        return cast(IO[bytes], self.begin_upload("file"))
+
+    def begin_upload(self, param: str) -> Upload:
+        """Return a writer for what the parameter `param` holds. It is discarded with the request if not committed."""
         context, key_id = current_context(), caller().key_id
-        self.upload = Upload(
-            context.artifacts, context.settings.max_file_bytes, lambda size: limits.count_bytes(context, key_id, size)
-        )
-        return cast(IO[bytes], self.upload)
+        count = functools.partial(limits.count_bytes, context, key_id)
+        self.upload = Upload(context.artifacts, context.settings.max_file_bytes, count, param)
+        return self.upload
 
 
 def current_context() -> AppContext:
@@ -106,7 +115,7 @@ def current_context() -> AppContext:
 
 
 def caller() -> keys.Principal:
-    """Return the caller of the request by its Bearer key. The request counts once against the key's rate limit.
+    """Return the caller of the request by its key. The request counts once against the key's rate limit.
 
     Raises:
         AuthenticationError, RateLimitError.
@@ -114,7 +123,11 @@ def caller() -> keys.Principal:
     if "caller" not in g:
         scheme, _, key = flask.request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key:
-            raise AuthenticationError("You didn't provide an API key. Send it as 'Authorization: Bearer <key>'.")
+            key = flask.request.headers.get("x-api-key", "")  # as Anthropic's clients send it
+        if not key:
+            raise AuthenticationError(
+                "You didn't provide an API key. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
+            )
         with current_context().database.read() as session:
             owner = keys.authenticate(session, key.strip())
         if owner is None:
@@ -183,6 +196,38 @@ def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = Fals
     if not isinstance(body, dict):
         raise RequestError("The body must be a JSON object.", code="invalid_json")
     return validated(model, body)
+
+
+def parse_inline(model: type[Parsed], line: Line) -> tuple[Parsed, Upload | None]:
+    """Parse a JSON body that may have a list `requests`, while that is stored as lines; `model` is of the rest.
+
+    Returns:
+        The rest, and the lines, which are not committed yet; None if there are no requests.
+
+    Raises:
+        RequestError: as `parse_body` does; the body is not valid, or `line` refuses a request.
+        TooLargeError, RateLimitError, UnavailableError.
+    """
+    settings, request = current_context().settings, cast(StreamedRequest, flask.request)
+    request.max_content_length = settings.max_file_bytes + MAX_JSON_BYTES
+    upload = None
+    try:
+        body = InlineBody(
+            request.stream,
+            max_requests=settings.max_requests,
+            max_request_bytes=settings.max_line_bytes,
+            max_rest_bytes=MAX_JSON_BYTES,
+        )
+        for one in body.lines(line):
+            if upload is None:
+                upload = request.begin_upload(inline.KEY)
+            upload.write(one)
+            upload.lines += 1
+    except RequestEntityTooLarge:
+        raise TooLargeError(
+            f"The body is larger than {request.max_content_length} bytes; split it, or raise BATCHYARD_MAX_FILE_BYTES."
+        ) from None
+    return validated(model, body.rest), upload
 
 
 def query(model: type[Parsed]) -> Parsed:

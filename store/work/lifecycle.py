@@ -110,9 +110,16 @@ class Lifecycle(ABC, Generic[Record]):
         return session.scalars(select(record).where(record.project_id == project_id, record.id.in_(ids))).all()
 
     def page(
-        self, session: Session, project_id: str, *, after: str | None, limit: int, **columns: str | None
+        self,
+        session: Session,
+        project_id: str,
+        *,
+        after: str | None,
+        limit: int,
+        newest_first: bool = True,
+        **columns: str | None,
     ) -> tuple[Sequence[Record], bool]:
-        """Return the project's after the one with id `after`, newest first, and True if there are more.
+        """Return the project's after the one with id `after`, and True if there are more.
 
         Args:
             columns: the values that they have; None for any.
@@ -123,7 +130,7 @@ class Lifecycle(ABC, Generic[Record]):
         record = self.record
         shown = and_(true(), *(getattr(record, name) == value for name, value in columns.items() if value is not None))
         scope = record.project_id == project_id
-        return listing.page(session, record, scope, after=after, limit=limit, descending=True, shown=shown)
+        return listing.page(session, record, scope, after=after, limit=limit, descending=newest_first, shown=shown)
 
     def retries(self, session: Session, ids: Sequence[str], *conditions: ColumnElement[bool]) -> dict[str, list[str]]:
         """Return the ids of what retries each batch or job, oldest first, by its id."""

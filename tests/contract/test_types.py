@@ -1,4 +1,4 @@
-"""Our objects against the types of the installed `openai` package, and the OpenAPI document."""
+"""Our objects against the types of the installed `openai` and `anthropic` packages, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import types
 import typing
 from typing import Any, Literal
 
+import anthropic.types
+import anthropic.types.messages as anthropics
 import httpx
 import openai.pagination
 import openai.types
@@ -15,6 +17,7 @@ from openai.types import batch_usage
 from openai.types import webhooks as their_webhooks
 from pydantic import BaseModel
 
+from webapp.anthropic.wire import MessageBatch, MessageBatchDeleted, MessageBatchRequestCounts, MessageError
 from webapp.wire.batches import BatchObject, RequestCounts
 from webapp.wire.files import FileDeleted, FileObject
 from webapp.wire.lists import ListPage
@@ -39,6 +42,10 @@ PAIRS = [
     (their_webhooks.DeletedWebhookEndpoint, WebhookDeleted),
     (their_webhooks.WebhookEndpointTestResult, SampleSent),
     (their_webhooks.WebhookEventTypeList, EventTypes),
+    (anthropics.MessageBatch, MessageBatch),
+    (anthropics.MessageBatchRequestCounts, MessageBatchRequestCounts),
+    (anthropics.DeletedMessageBatch, MessageBatchDeleted),
+    (anthropic.types.ErrorResponse, MessageError),
 ]
 OURS = {"batchyard"}
 
@@ -86,6 +93,12 @@ def test_the_document_names_every_route_of_the_contract(http: httpx.Client) -> N
         ("GET", "/v1/batches"),
         ("GET", "/v1/batches/{batch_id}"),
         ("POST", "/v1/batches/{batch_id}/cancel"),
+        ("POST", "/v1/messages/batches"),
+        ("GET", "/v1/messages/batches"),
+        ("GET", "/v1/messages/batches/{message_batch_id}"),
+        ("DELETE", "/v1/messages/batches/{message_batch_id}"),
+        ("POST", "/v1/messages/batches/{message_batch_id}/cancel"),
+        ("GET", "/v1/messages/batches/{message_batch_id}/results"),
         ("GET", "/v1/models"),
         ("GET", "/v1/models/{name}"),
         ("POST", "/start"),

@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 
 from tasks.context import AppContext
 from tests.support.webapps import context_in, upload
+from webapp import files
 
 
 @pytest.fixture
@@ -96,3 +97,9 @@ def test_a_full_artifact_store_is_told_of_and_nothing_is_recorded(
     assert answer.status_code == 503
     assert "is full; free some space" in answer.get_json()["error"]["message"]
     assert client.get("/v1/files").get_json()["data"] == []
+
+
+def test_a_file_is_sent_while_it_is_read(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "CHUNK_BYTES", 4)
+    file_id = upload(client, b"0123456789").get_json()["id"]
+    assert list(client.get(f"/v1/files/{file_id}/content").iter_encoded()) == [b"0123", b"4567", b"89"]

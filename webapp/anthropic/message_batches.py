@@ -1,0 +1,228 @@
+"""/v1/messages/batches: Anthropic's Message Batches. `msgbatch_X` is `batch_X` of /v1/batches, of /v1/messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+
+import flask
+import orjson
+from flask import Blueprint, Response, g, url_for
+
+from batchyard.endpoints.catalog import MESSAGES
+from batchyard.errors import NotFoundError, RequestError
+from batchyard.statuses import PRIORITIES, TERMINAL
+from batchyard.wording import MAX_NAME, cut
+from store import batches, retention
+from store.batches import BATCHES
+from store.records import Batch
+from tasks.intake import submission
+from tasks.intake.inline import KEY
+from tasks.intake.submission import Draft, NewInput
+from webapp import idempotency, work
+from webapp.anthropic import errors
+from webapp.anthropic import results as results_of
+from webapp.anthropic.wire import (
+    CreateMessageBatch,
+    ListMessageBatches,
+    MessageBatch,
+    MessageBatchDeleted,
+    MessageBatchOptions,
+    MessageBatchPage,
+    MessageBatchRequestCounts,
+    MessageError,
+)
+from webapp.batches import create_once
+from webapp.document import operation
+from webapp.requests import caller, current_context, parse_inline, query
+from webapp.wire.fields import Idempotent
+
+routes = Blueprint("message_batches", __name__)
+
+_PREFIX, _STORED_PREFIX = "msgbatch_", "batch_"
+_FILE_NAME = "message_batch.jsonl"
+_POST, _URL = orjson.dumps("POST"), orjson.dumps(MESSAGES.path)
+
+
+@routes.after_app_request
+def _name_request(response: Response) -> Response:
+    """Add the header in which Anthropic's clients look for the id of a request."""
+    if errors.is_spoken(flask.request.path):
+        response.headers["request-id"] = g.request_id
+    return response
+
+
+def to_wire(batch: Batch) -> MessageBatch:
+    """Return a batch as Anthropic's object."""
+    ended, cancelling = batch.status in TERMINAL, batch.status == "cancelling"
+    id_ = _PREFIX + batch.id.removeprefix(_STORED_PREFIX)
+    return MessageBatch(
+        id=id_,
+        processing_status="ended" if ended else "canceling" if cancelling else "in_progress",
+        request_counts=_counts(batch),
+        created_at=datetime.fromtimestamp(batch.created_at, UTC),
+        expires_at=datetime.fromtimestamp(batch.expires_at, UTC),
+        ended_at=_time(batch.completed_at or batch.expired_at or batch.cancelled_at or batch.failed_at),
+        cancel_initiated_at=_time(batch.cancelling_at),
+        archived_at=None,
+        results_url=url_for("message_batches.results", message_batch_id=id_, _external=True) if ended else None,
+    )
+
+
+def _counts(batch: Batch) -> MessageBatchRequestCounts:
+    none = MessageBatchRequestCounts(processing=0, succeeded=0, errored=0, canceled=0, expired=0)
+    if batch.status not in TERMINAL:
+        return none.model_copy(update={"processing": batch.total})
+    if results_of.is_unmerged(batch):
+        return none.model_copy(update={"errored" if batch.status == "failed" else "canceled": batch.total})
+    return MessageBatchRequestCounts(
+        processing=0,
+        succeeded=batch.completed,
+        errored=batch.failed,
+        canceled=batch.cancelled,
+        expired=batch.expired,
+    )
+
+
+def _time(seconds: int | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _line(place: str, request: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Return the line of a request, whose `params` validation checks. Raises RequestError."""
+    for name, first, kind in (("custom_id", b'"', "a text"), ("params", b"{", "an object")):
+        param = f"{place}.{name}"
+        if name not in request:
+            message = f"Missing required parameter: '{param}'."
+            raise RequestError(message, code="missing_required_parameter", param=param)
+        if not request[name].startswith(first):
+            raise RequestError(f"Invalid value for '{param}': it must be {kind}.", code="invalid_type", param=param)
+    for name in request.keys() - {"custom_id", "params"}:
+        param = cut(f"{place}.{name}", MAX_NAME)
+        raise RequestError(f"Unknown parameter: '{param}'.", code="unknown_parameter", param=param)
+    return {"custom_id": request["custom_id"], "method": _POST, "url": _URL, "body": request["params"]}
+
+
+@routes.post("/v1/messages/batches")
+@operation(MessageBatch, json=CreateMessageBatch, headers=Idempotent, refusals=(403, 409, 413), error=MessageError)
+def create() -> MessageBatch:
+    """Make a batch of the requests in the body. Each is checked when the batch runs, and has its result in any case.
+
+    With an Idempotency-Key, the same body again answers with the batch that was made the first time.
+    """
+    owner, context = caller(), current_context()
+    submission.check_endpoint(context.models, MESSAGES.path)
+    options, upload = parse_inline(MessageBatchOptions, _line)
+    if upload is None:
+        message = f"Missing required parameter: '{KEY}', a list of at least one request."
+        raise RequestError(message, code="missing_required_parameter", param=KEY)
+    submission.check_window(context.settings, options.completion_window)
+    lines = upload
+
+    def draft() -> Draft:
+        lines.commit()
+        batch = Batch(
+            project_id=owner.project_id,
+            endpoint=MESSAGES.path,
+            completion_window=options.completion_window,
+            request_metadata=options.metadata,
+            post_process=options.post_process,
+            output_expires_after=options.output_expires_after.seconds if options.output_expires_after else None,
+            on_invalid="skip",
+            priority=PRIORITIES[options.priority],
+            total=lines.lines,
+        )
+        return submission.draft(context, batch, NewInput(_FILE_NAME, lines))
+
+    return to_wire(create_once(idempotency.of_request(options, lines.sha256), draft).batch)
+
+
+@routes.get("/v1/messages/batches")
+@operation(MessageBatchPage, query=ListMessageBatches, error=MessageError)
+def list_() -> MessageBatchPage:
+    """List the project's batches of /v1/messages, newest first."""
+    owner = caller()
+    params = query(ListMessageBatches)
+    if params.before_id is not None and params.after_id is not None:
+        raise RequestError("Send one of 'before_id' and 'after_id'.", code="invalid_value", param="before_id")
+    name = "after_id" if params.before_id is None else "before_id"
+    cursor = params.after_id if params.before_id is None else params.before_id
+    with current_context().database.read() as session:
+        try:
+            records, has_more = batches.page(
+                session,
+                owner.project_id,
+                after=None if cursor is None else _stored_id(cursor),
+                limit=params.limit,
+                newest_first=params.before_id is None,
+                endpoint=MESSAGES.path,
+            )
+        except RequestError as error:
+            message = f"Invalid '{name}': there is no message batch '{cursor}'."
+            raise RequestError(message, code="invalid_value", param=name) from error
+    if params.before_id is not None:
+        records = records[::-1]
+    return MessageBatchPage.of([to_wire(batch) for batch in records], has_more=has_more)
+
+
+def _stored_id(message_batch_id: str) -> str:
+    """Return the id of a message batch among batches. Raises NotFoundError."""
+    if not message_batch_id.startswith(_PREFIX):
+        raise NotFoundError(
+            f"No message batch found with id '{cut(message_batch_id, MAX_NAME)}': an id begins with {_PREFIX}, and "
+            f"{_STORED_PREFIX}X is called {_PREFIX}X here.",
+            param="message_batch_id",
+        )
+    return _STORED_PREFIX + message_batch_id.removeprefix(_PREFIX)
+
+
+def _get(message_batch_id: str) -> Batch:
+    """Return a batch of /v1/messages of the caller's project. Raises NotFoundError."""
+    batch = work.get(BATCHES, _stored_id(message_batch_id))
+    if batch.endpoint != MESSAGES.path:
+        raise NotFoundError(
+            f"'{message_batch_id}' is no message batch: its requests are of {batch.endpoint}. Look at it at "
+            f"/v1/batches/{batch.id}.",
+            param="message_batch_id",
+        )
+    return batch
+
+
+@routes.get("/v1/messages/batches/<message_batch_id>")
+@operation(MessageBatch, refusals=(404,), error=MessageError)
+def retrieve(message_batch_id: str) -> MessageBatch:
+    """Look at a message batch."""
+    caller()
+    return to_wire(_get(message_batch_id))
+
+
+@routes.post("/v1/messages/batches/<message_batch_id>/cancel")
+@operation(MessageBatch, refusals=(404, 409), error=MessageError)
+def cancel(message_batch_id: str) -> MessageBatch:
+    """Cancel a message batch: what was answered is kept, the rest is not run."""
+    caller()
+    return to_wire(work.control(BATCHES, _get(message_batch_id).id, "cancel"))
+
+
+@routes.delete("/v1/messages/batches/<message_batch_id>")
+@operation(MessageBatchDeleted, refusals=(404, 409), error=MessageError)
+def delete(message_batch_id: str) -> MessageBatchDeleted:
+    """Delete a message batch that has ended, and the files that it has made. Its input file stays."""
+    owner = caller()
+    batch_id = _get(message_batch_id).id
+    with current_context().database.write() as session:
+        retention.delete_batch(session, owner, batch_id)
+    return MessageBatchDeleted(id=message_batch_id)
+
+
+@routes.get("/v1/messages/batches/<message_batch_id>/results")
+@operation(None, media_type="application/jsonl", refusals=(404, 409), error=MessageError)
+def results(message_batch_id: str) -> Response:
+    """Read the results of a message batch that has ended: a line for each request, those that succeeded first."""
+    caller()
+    batch = _get(message_batch_id)
+    with ExitStack() as stack:
+        response = Response(results_of.read(current_context(), batch, stack), mimetype="application/jsonl")
+        response.call_on_close(stack.pop_all().close)
+    return response
