@@ -183,19 +183,20 @@ class _Text:
         return character
 
     def _read(self) -> bool:
-        """Read on, at least as much as there is, so that a long value is not decoded too often. False at the end."""
+        """Read on, at least as much as there is, so that a long value is decoded a few times only. False at the end."""
         rest = self._text[self._at :]
-        text, more = "", True
-        while not text and more:  # a chunk may end within a character
-            raw = self._source.read(max(_CHUNK_BYTES, len(rest)))
-            more = bool(raw)
-            try:
-                text = self._decode(raw, final=not more)
-            except UnicodeDecodeError as error:
-                at = self._before + len(self._text) + len(error.object[: error.start].decode())
-                raise self._invalid(f"it is not UTF-8: {error.reason}", at) from None
+        pieces, missing = [], max(_CHUNK_BYTES, len(rest))
+        while missing > 0 and (raw := self._source.read(missing)):  # it may arrive in smaller pieces
+            pieces.append(raw)
+            missing -= len(raw)
+        ended = missing > 0
+        try:
+            text = self._decode(b"".join(pieces), final=ended)
+        except UnicodeDecodeError as error:
+            at = self._before + len(self._text) + len(error.object[: error.start].decode())
+            raise self._invalid(f"it is not UTF-8: {error.reason}", at) from None
         self._text, self._before, self._at = rest + text, self._before + self._at, 0
-        return bool(text)
+        return bool(text) or not ended
 
     def _invalid(self, reason: str, at: int | None = None) -> RequestError:
         """Return the refusal of a document that is not valid behind `at` characters, by default here."""

@@ -6,12 +6,14 @@ import io
 import json
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.errors import RequestError, TooLargeError
+from tasks.intake import inline
 from tasks.intake.inline import InlineBody
 
 
@@ -25,6 +27,11 @@ class Pieces(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         self.most = max(self.most, size)
         return self._rest.read(min(size, self._size))
+
+
+def windows(size: int) -> Any:
+    """Let the reader look at so many bytes at a time, so that any value is cut anywhere."""
+    return mock.patch.object(inline, "_CHUNK_BYTES", size)
 
 
 def as_it_is(_place: str, request: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -61,7 +68,8 @@ def test_a_body_in_any_pieces_has_the_requests_and_the_rest_that_it_has_as_a_who
     rest = {key: value for key, value in rest.items() if abs(_largest(value)) < 2**63}
     values = {**rest, "requests": requests} if before else {"requests": requests, **rest}
     raw = json.dumps(values, indent=indent, ensure_ascii=ascii_only).encode()
-    lines, others = read(raw, size, max_request_bytes=1 << 20, max_rest_bytes=1 << 20)
+    with windows(size):
+        lines, others = read(raw, max_request_bytes=1 << 20, max_rest_bytes=1 << 20)
     assert [json.loads(line) for line in lines] == requests
     assert others == rest
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 and b"\r" not in line for line in lines)
@@ -143,6 +151,12 @@ def test_what_line_refuses_is_refused() -> None:
 def test_a_body_has_limits(raw: bytes, message: str) -> None:
     with pytest.raises(TooLargeError, match=message):
         read(raw)
+
+
+def test_a_long_request_in_small_pieces_is_not_decoded_again_for_each() -> None:
+    with mock.patch.object(inline, "_DECODER", mock.Mock(wraps=inline._DECODER)) as decoder:
+        read(b'{"requests": [{"a": "' + b"a" * 4_000_000 + b'"}]}', 1000, max_request_bytes=5_000_000)
+    assert decoder.raw_decode.call_count < 20
 
 
 def test_no_more_is_read_than_a_value_needs() -> None:
