@@ -26,7 +26,7 @@ from tasks.jobs.submission import creation, dry_run
 from tasks.jobs.submission.creation import PURPOSES, JobRequest
 from tasks.jobs.submission.dry_run import JobOutlook
 from webapp.files import uploaded
-from webapp.jobs import create_once, get_job, outlook_to_wire
+from webapp.jobs import create_once, get_job, outlook_to_wire, request_of
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.pages.starting import asks, examples, option_fields
@@ -202,18 +202,7 @@ def _request(recipe: str) -> JobRequest | None:
         "metadata": forms.metadata(fields.get("metadata", "")),
     }
     body = validated(JobOptions, values)
-    if source is None:
-        return None
-    return JobRequest(
-        recipe=body.recipe,
-        input=source,
-        options=body.options,
-        completion_window=body.completion_window,
-        seed=body.seed,
-        name=body.name,
-        metadata=body.metadata,
-        admin=caller().admin,
-    )
+    return None if source is None else request_of(body, source)
 
 
 def _source() -> File | NewInput | None:
