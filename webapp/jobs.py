@@ -212,13 +212,19 @@ def _source(body: CreateJob) -> JobSource:
 
 def outlook_to_wire(outlook: JobOutlook) -> DryRun:
     """Return what a job would be as it crosses the wire."""
-    estimate = outlook.estimate
+    estimate, left = outlook.estimate, outlook.due_at - time.time()
+    earliest, latest = (
+        end if estimate.seconds is None else estimate.seconds for end in (estimate.earliest, estimate.latest)
+    )
+    is_late, is_in_time = earliest is not None and earliest > left, latest is not None and latest <= left
     return DryRun(
         items=estimate.items,
         stages=[DryRunStage(**stage._asdict()) for stage in estimate.stages],
         eta_seconds=estimate.seconds,
+        eta_earliest_seconds=estimate.earliest,
+        eta_latest_seconds=estimate.latest,
         due_at=outlook.due_at,
-        on_time=None if estimate.seconds is None else time.time() + estimate.seconds <= outlook.due_at,
+        on_time=False if is_late else True if is_in_time else None,
         cost=None if estimate.parts is None else work.cost_of(estimate.parts),
         requests=[FirstRequestObject(**request._asdict()) for request in estimate.requests],
         errors=BatchErrors.model_validate({"data": estimate.errors}) if estimate.errors else None,
