@@ -186,8 +186,8 @@ def test_a_dry_run_says_what_the_job_would_be_and_makes_none(
     assert (plan["object"], plan["items"], plan["same_as"], plan["eta_seconds"]) == ("job.dry_run", 3, None, None)
     endpoint = "/v1/chat/completions"
     assert plan["stages"] == [
-        {"name": "argue", "endpoint": endpoint, "expected": 6},
-        {"name": "judge", "endpoint": endpoint, "expected": None},
+        {"name": "argue", "endpoint": endpoint, "expected": 6, "least": 6, "most": 6},
+        {"name": "judge", "endpoint": endpoint, "expected": None, "least": 0, "most": None},
     ]
     assert client.get("/v1/jobs").get_json()["data"] == sent.ids("validate_job") == []
     job = client.post("/v1/jobs", json=body).get_json()
@@ -243,7 +243,7 @@ def test_a_dry_run_says_when_the_job_would_be_done_once_its_models_are_measured(
 
 def test_a_dry_run_has_a_range_where_the_answers_decide_how_many_requests_there_are(context: AppContext) -> None:
     client = client_of(context)
-    refine = {"tiers": [{"model": "echo", "budget": 3}], "reviewer": "echo", "gates": ["not-empty"]}
+    refine = {"tiers": [{"model": "echo", "budget": 3}], "reviewer": "echo", "gates": ["contains:so"]}
     body = {"recipe": "refine", "options": refine, "input": {"prompts": ["Why?"] * 100}}
     plan = client.post("/v1/jobs?dry_run=true", json=body).get_json()
     assert (plan["eta_earliest_seconds"], plan["eta_latest_seconds"], plan["on_time"]) == (None, None, None)
