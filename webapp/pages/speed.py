@@ -91,7 +91,7 @@ def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) ->
     blocks = [requests]
     if known := [rate for rate in course.rates if rate is not None]:
         speeds = Series(name="rows/s over the minute before", y=course.rates)
-        blocks.append(Lines(title="Rows a second", x=x, series=[speeds], y_range=(0, max(known))))
+        blocks.append(Lines(title="Rows a second", x=x, series=[speeds], y_range=(0, max(known) or 1)))
     due_at = batch.batchyard.due_at
     is_near = due_at - start <= DEADLINE_SPANS * (course.times[-1] - start)
     marks = {"deadline": (due_at - start) / size} if is_near else {}

@@ -51,7 +51,7 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
     first = first_turns.of(context, recipe, draft.job, sample)
     requests = [request for turn in first.turns for request in turn]
     first_asks = Counter(request.stage for request in requests)
-    bounds = job_options.bounds(recipe, options) or [
+    bounds: Sequence[tuple[float, float | None]] = job_options.bounds(recipe, options) or [
         (first_asks[stage.name] / max(1, len(sample)), None) for stage in draft.stages
     ]
     stages = [
