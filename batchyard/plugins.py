@@ -19,7 +19,7 @@ class Registry(Generic[Entry]):
     Args:
         kind: the noun for messages: engine, step.
         group: the entry point group of packages, such as `batchyard.engines`.
-        built_in: `module:attribute` by name. A package cannot take such a name.
+        built_in: `module:attribute` by name, kept as entry points. A package cannot take such a name.
         checked: returns the name and the object that an entry point refers to. Raises TypeError with the reason
             if that is not of this kind.
     """
@@ -29,7 +29,7 @@ class Registry(Generic[Entry]):
     ) -> None:
         self._kind = kind
         self._group = group
-        self._built_in = {name: EntryPoint(name, value, group) for name, value in built_in.items()}
+        self.built_in = {name: EntryPoint(name, value, group) for name, value in built_in.items()}
         self._checked = checked
 
     @cached_property
@@ -42,7 +42,7 @@ class Registry(Generic[Entry]):
         added: dict[str, EntryPoint] = {}
         for entry in entry_points(group=self._group):
             package = _package(entry)
-            if entry.name in self._built_in:
+            if entry.name in self.built_in:
                 raise ConfigurationError(
                     f"package {package}: entry point {entry.name!r} of group {self._group} takes the name of a "
                     f"built-in {self._kind}; give it another name, or uninstall {package}"
@@ -58,7 +58,7 @@ class Registry(Generic[Entry]):
 
     def names(self) -> list[str]:
         """All names, the built-in ones first. Raises ConfigurationError as `added` does."""
-        return [*self._built_in, *sorted(self.added)]
+        return [*self.built_in, *sorted(self.added)]
 
     def get(self, name: str) -> Entry:
         """Import and return the object of that name.
@@ -68,9 +68,9 @@ class Registry(Generic[Entry]):
         """
         if name in self.added:
             return self._load(self.added[name])
-        if name not in self._built_in:
+        if name not in self.built_in:
             raise ConfigurationError(f"no {self._kind} is named {name!r}; did you mean {nearest(name, self.names())}?")
-        return self._checked(self._built_in[name].load())[1]
+        return self._checked(self.built_in[name].load())[1]
 
     def load(self) -> list[Entry]:
         """Import and return every object, in the order of `names`. Raises ConfigurationError as `get` does."""

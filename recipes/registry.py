@@ -125,6 +125,10 @@ class Catalogue:
         """Return the hash of the files that define a recipe, as they were when this process imported them."""
         return self._sha256[self.recipe(recipe).name]
 
+    def place(self, entry: Entry) -> str:
+        """Return file and line of an entry's function, without the folder."""
+        return Path(self._places[id(entry)]).name
+
     def add(self, entry: Entry) -> None:
         """Take in a recipe, a reward or a gate.
 

@@ -25,13 +25,14 @@ def scores_of(storage: Storage, batch: Batch) -> pa.Table | None:
     if file is None:
         return None
     artifacts, sha256 = storage.artifacts, file.sha256
-    graded = cached((artifacts, scores.NAME, sha256), lambda: scores.read(artifacts, sha256)).drop_null()
+    graded = cached((artifacts, scores.NAME, sha256), lambda: scores.read(artifacts, sha256))
     return graded if graded.num_rows else None
 
 
 def with_grades(rows: pa.Table, graded: pa.Table) -> pa.Table:
     """Return rows of a batch with the columns `task` and `correct`, null where a request has no expected answer."""
-    places = pc.index_in(rows["line"], value_set=graded["line"].combine_chunks())
+    key = "custom_id" if graded["line"].null_count else "line"
+    places = pc.index_in(rows[key], value_set=graded[key].combine_chunks())
     for name in ("task", "correct"):
         rows = rows.append_column(name, graded[name].take(places))
     return rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from flask import Blueprint, Response
 
@@ -22,7 +21,7 @@ from tasks.jobs import item_replies
 from tasks.jobs.intake.drafts import JobDraft
 from tasks.jobs.kinds import registry as kinds
 from tasks.jobs.submission import again, creation, dry_run
-from tasks.jobs.submission.creation import ArtifactName, JobRequest
+from tasks.jobs.submission.creation import ArtifactName, JobRequest, JobSource
 from tasks.jobs.submission.dry_run import JobOutlook
 from tasks.scheduling import deadlines
 from webapp import idempotency, work
@@ -44,6 +43,7 @@ from webapp.wire.jobs import (
     ItemCounts,
     JobExtension,
     JobObject,
+    JobOptions,
     JobPage,
     ListJobs,
     Rescore,
@@ -155,7 +155,11 @@ def create() -> JobObject | DryRun:
     owner, context = caller(), current_context()
     params = query(CreateQuery)
     body = parse_body(CreateJob, bulk=True)
-    request = replace(request_of(body), admin=owner.admin)
+    request = replace(
+        request_of(body, _source(body)),
+        depends_on=[dependency.model_dump() for dependency in body.depends_on],
+        answers_from=body.answers_from,
+    )
     if params.dry_run:
         return outlook_to_wire(dry_run.run(context, owner.project_id, request))
     created = create_once(idempotency.of_request(body), lambda: creation.draft(context, owner.project_id, request))
@@ -173,45 +177,54 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
     return idempotency.once(key, JOBS, draft, creation.submit, creation.send)
 
 
-def request_of(body: CreateJob) -> JobRequest:
-    """Return the job that a body asks for. Raises RequestError if it has no input, or two."""
-    file_id, source = body.input_file_id, body.input
-    if (file_id is None) == (source is None):
-        raise RequestError(
-            "Send the items either as 'input_file_id' or as 'input'.",
-            code="missing_required_parameter" if file_id is None else "invalid_value",
-            param="input_file_id",
-        )
-    rows_or_file: Any = file_id
-    if source is not None and source.artifact is not None:
-        owner_id = source.artifact.job_id or source.artifact.batch_id or ""
-        rows_or_file = ArtifactName(owner_id, source.artifact.name)
-    elif source is not None:
-        rows_or_file = source.items or [{"prompt": prompt} for prompt in source.prompts or ()]
+def request_of(body: JobOptions, source: JobSource) -> JobRequest:
+    """Return the job of an input that the caller wants with these options."""
     return JobRequest(
         recipe=body.recipe,
-        input=rows_or_file,
+        input=source,
         completion_window=body.completion_window,
         options=body.options,
         seed=body.seed,
         name=body.name,
         metadata=body.metadata,
         output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
-        depends_on=[dependency.model_dump() for dependency in body.depends_on],
-        answers_from=body.answers_from,
         post_process=body.post_process,
+        admin=caller().admin,
     )
+
+
+def _source(body: CreateJob) -> JobSource:
+    """Return the input that a body names or has. Raises RequestError if there is none, or two."""
+    file_id, source = body.input_file_id, body.input
+    if file_id is not None and source is None:
+        return file_id
+    if source is None or file_id is not None:
+        raise RequestError(
+            "Send the items either as 'input_file_id' or as 'input'.",
+            code="missing_required_parameter" if file_id is None else "invalid_value",
+            param="input_file_id",
+        )
+    if source.artifact is not None:
+        owner_id = source.artifact.job_id or source.artifact.batch_id or ""
+        return ArtifactName(owner_id, source.artifact.name)
+    return source.items or [{"prompt": prompt} for prompt in source.prompts or ()]
 
 
 def outlook_to_wire(outlook: JobOutlook) -> DryRun:
     """Return what a job would be as it crosses the wire."""
-    estimate = outlook.estimate
+    estimate, left = outlook.estimate, outlook.due_at - time.time()
+    earliest, latest = (
+        end if estimate.seconds is None else estimate.seconds for end in (estimate.earliest, estimate.latest)
+    )
+    is_late, is_in_time = earliest is not None and earliest > left, latest is not None and latest <= left
     return DryRun(
         items=estimate.items,
         stages=[DryRunStage(**stage._asdict()) for stage in estimate.stages],
         eta_seconds=estimate.seconds,
+        eta_earliest_seconds=estimate.earliest,
+        eta_latest_seconds=estimate.latest,
         due_at=outlook.due_at,
-        on_time=None if estimate.seconds is None else time.time() + estimate.seconds <= outlook.due_at,
+        on_time=False if is_late else True if is_in_time else None,
         cost=None if estimate.parts is None else work.cost_of(estimate.parts),
         requests=[FirstRequestObject(**request._asdict()) for request in estimate.requests],
         errors=BatchErrors.model_validate({"data": estimate.errors}) if estimate.errors else None,

@@ -16,14 +16,16 @@ from tasks.intake import estimate, inputs, prompts, submission
 from tasks.intake.inputs import InputOptions
 from tasks.intake.submission import Draft, NewInput
 from tasks.jobs.submission import creation as job_submission
-from tasks.jobs.submission.creation import JobRequest
+from tasks.jobs.submission.creation import JobSource
 from tasks.scheduling.forecast import Forecast
 from webapp import batches, work
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.idempotency import Idempotency
 from webapp.jobs import create_once as create_job_once
+from webapp.jobs import request_of
 from webapp.requests import caller, current_context, form, parse_body, query
+from webapp.wire.jobs import JobOptions
 from webapp.wire.start import PARAMETERS, Start, StartAnswer, StartDryRun, Started, StartForm, StartQuery
 
 routes = Blueprint("start", __name__)
@@ -81,22 +83,21 @@ def _start_job(options: Start, recipe: str, file: tuple[ArtifactWriter, str] | N
             param=min(names),
         )
     if file is None:
-        source: Any = [{"prompt": prompt.content} for prompt in prompts.of_list(options.prompts or [])]
+        source: JobSource = [{"prompt": prompt.content} for prompt in prompts.of_list(options.prompts or [])]
         if not source:
             raise prompts.none()
     else:
         upload, name = file
         upload.commit()
         source = NewInput(name, upload)
-    request = JobRequest(
+    body = JobOptions(
         recipe=recipe,
-        input=source,
         options=options.options,
         completion_window=options.completion_window,
         metadata=options.metadata,
         post_process=options.post_process,
-        admin=caller().admin,
     )
+    request = request_of(body, source)
     job = create_job_once(None, lambda: job_submission.draft(current_context(), caller().project_id, request)).record
     status_url = url_for("jobs.retrieve", job_id=job.id, _external=True)
     return Started(job_id=job.id, batch_id=None, file_id=job.input_file_id, status_url=status_url)

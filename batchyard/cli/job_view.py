@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchyard import durations
@@ -127,17 +127,27 @@ def children(job: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> str:
 
 def outlook(dry_run: dict[str, Any]) -> str:
     """What a job would be: its items, the requests of its stages, its cost, its warnings, errors of its first rows."""
-    seconds = dry_run["eta_seconds"]
+    seconds, earliest, latest = (dry_run[f"eta_{name}seconds"] for name in ("", "earliest_", "latest_"))
     rows = [
         ("items", dry_run["items"]),
-        *((f"requests, {stage['name']}", stage["expected"]) for stage in dry_run["stages"]),
-        ("done in", None if seconds is None else durations.text(seconds)),
+        *(
+            (f"requests, {stage['name']}", _between(stage["expected"], stage["least"], stage["most"], str))
+            for stage in dry_run["stages"]
+        ),
+        ("done in", _between(seconds, earliest, latest, durations.text)),
         *((("cost", cost),) if (cost := view.expected_cost(dry_run.get("cost"))) else ()),
         ("the same as", dry_run["same_as"]),
         *(("warning", warning["message"]) for warning in dry_run["warnings"]),
         *(("error", error["message"]) for error in (dry_run.get("errors") or {}).get("data", ())),
     ]
     return lines_of(["", ""], rows)
+
+
+def _between(value: float | None, least: float | None, most: float | None, text: Callable[[Any], str]) -> str | None:
+    """A value, or where that is not known its bounds, as far as they are."""
+    if value is not None or least is None:
+        return None if value is None else text(value)
+    return f"{text(least)} or more" if most is None else f"{text(least)} to {text(most)}"
 
 
 def stages(job: dict[str, Any]) -> str:

@@ -131,6 +131,7 @@ class FlowRecipe(Recipe[O]):
     probe: Callable[[O], Sequence[Ask | Score | Check]] | None = None
     columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None
     expected: Callable[[O], Sequence[float]] | None = None
+    bounds: Callable[[O], Sequence[tuple[float, float]]] | None = None
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -176,6 +177,7 @@ def recipe(
     main: str = "results.jsonl",
     events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None,
     expected: Callable[[O], Sequence[float]] | None = None,
+    bounds: Callable[[O], Sequence[tuple[float, float]]] | None = None,
 ) -> Callable[[Callable[[Item, O], Flow]], FlowRecipe[O]]:
     """Make a recipe of a generator function. The first line of its docstring is the summary.
 
@@ -194,6 +196,7 @@ def recipe(
         events: returns what to tell clients of an item that has ended, as JSON objects with a `type`. Its `columns` may
             be left out.
         expected: returns how many requests an item makes in each stage, in their order, where that is known.
+        bounds: returns instead, where the answers decide, how many an item makes that succeeds at once, and the most.
     """
 
     def made(flow: Callable[[Item, O], Flow]) -> FlowRecipe[O]:
@@ -211,6 +214,7 @@ def recipe(
             main=main,
             events=events,
             expected=expected,
+            bounds=bounds,
         )
 
     return made

@@ -17,6 +17,15 @@ def stages(options: Refine) -> list[str]:
     return names if options.reviewer is None else [*names, "review"]
 
 
+def bounds(options: Refine) -> list[tuple[float, float]]:
+    """Return the requests of an item in each stage: if its first answer is accepted, and the most."""
+    attempts = sum(options.rules().budgets)
+    votes = len(options.votes.models) * options.votes.n if options.votes else 0
+    reviews = attempts * (2 if options.probes else 1)
+    by_stage = {"answer": (1, attempts), "vote": (votes, votes * attempts), "arbiter": (0, attempts)}
+    return [by_stage.get(stage, (1, reviews)) for stage in stages(options)]
+
+
 def _sampled(sampling: Sampling) -> dict[str, Any]:
     return sampling.model_dump(exclude_none=True)
 

@@ -337,6 +337,7 @@ def _first_line(review: Answer) -> str:
     asks.stages,
     loops=True,
     probe=asks.probe,
+    bounds=asks.bounds,
     check=checks.check,
     columns=checks.named_columns,
     finish=_finish,

@@ -1,7 +1,7 @@
 """Scores: an artifact of a batch that says which requests were answered rightly, as lines of JSON.
 
 Each line is about a request that has an expected answer, in input order:
-    line: physical line number in the input, from 1.
+    line: physical line number in the input, from 1. Older versions have written none.
     custom_id: of the request.
     task: the group in which it counts.
     correct: true or false.
@@ -21,7 +21,7 @@ from store.artifacts import Artifacts
 
 NAME = "scores.jsonl"
 PIECE = 500
-SCHEMA = pa.schema([("line", pa.int64()), ("task", pa.string()), ("correct", pa.bool_())])
+SCHEMA = pa.schema([("line", pa.int64()), ("custom_id", pa.string()), ("task", pa.string()), ("correct", pa.bool_())])
 
 
 def line(entry: dict[str, Any]) -> bytes:
@@ -32,6 +32,8 @@ def line(entry: dict[str, Any]) -> bytes:
 def read(artifacts: Artifacts, sha256: str) -> pa.Table:
     """Return the columns of SCHEMA; about 20 bytes a row are kept, whatever the answers' length is.
 
+    `custom_id` is null where there is a line.
+
     Raises:
         UnavailableError: the store does not have them or cannot be reached.
     """
@@ -39,6 +41,9 @@ def read(artifacts: Artifacts, sha256: str) -> pa.Table:
     with artifacts.open(sha256) as file:
         while lines := list(itertools.islice(file, PIECE)):
             entries = [orjson.loads(raw) for raw in lines]
-            columns = [[entry.get(name) for entry in entries] for name in SCHEMA.names]
+            for entry in entries:
+                if entry.setdefault("line", None) is not None:
+                    entry["custom_id"] = None
+            columns = [[entry[name] for entry in entries] for name in SCHEMA.names]
             pieces.append(pa.Table.from_arrays(list(map(pa.array, columns, SCHEMA.types)), schema=SCHEMA))
     return pa.concat_tables(pieces)

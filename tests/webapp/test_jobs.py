@@ -186,8 +186,8 @@ def test_a_dry_run_says_what_the_job_would_be_and_makes_none(
     assert (plan["object"], plan["items"], plan["same_as"], plan["eta_seconds"]) == ("job.dry_run", 3, None, None)
     endpoint = "/v1/chat/completions"
     assert plan["stages"] == [
-        {"name": "argue", "endpoint": endpoint, "expected": 6},
-        {"name": "judge", "endpoint": endpoint, "expected": None},
+        {"name": "argue", "endpoint": endpoint, "expected": 6, "least": 6, "most": 6},
+        {"name": "judge", "endpoint": endpoint, "expected": None, "least": 0, "most": None},
     ]
     assert client.get("/v1/jobs").get_json()["data"] == sent.ids("validate_job") == []
     job = client.post("/v1/jobs", json=body).get_json()
@@ -239,6 +239,26 @@ def test_a_dry_run_says_when_the_job_would_be_done_once_its_models_are_measured(
     assert dry_run(client, "steps", steps=1) == (None, ["few_segments", "eta_unknown"])
     judge = {"model": "echo", "allow_author": True, "structured": False}
     assert dry_run(client, "panel", **panel, judge=judge) == (None, ["eta_unknown"])
+
+
+def test_a_dry_run_has_a_range_where_the_answers_decide_how_many_requests_there_are(context: AppContext) -> None:
+    client = client_of(context)
+    refine = {"tiers": [{"model": "echo", "budget": 3}], "reviewer": "echo", "gates": ["contains:so"]}
+    body = {"recipe": "refine", "options": refine, "input": {"prompts": ["Why?"] * 100}}
+    plan = client.post("/v1/jobs?dry_run=true", json=body).get_json()
+    assert (plan["eta_earliest_seconds"], plan["eta_latest_seconds"], plan["on_time"]) == (None, None, None)
+    measure(context, "echo")
+    plan = client.post("/v1/jobs?dry_run=true", json=body).get_json()
+    bounds = {stage["name"]: (stage["expected"], stage["least"], stage["most"]) for stage in plan["stages"]}
+    assert bounds == {"answer": (None, 100, 300), "review": (None, 100, 600)}
+    assert plan["eta_seconds"] is None and plan["on_time"] is True
+    assert plan["eta_earliest_seconds"] == pytest.approx(20, abs=5)
+    assert plan["eta_latest_seconds"] == pytest.approx(90, abs=15)
+    assert "range" in plan["warnings"][0]["message"]
+    body = {"recipe": "steps", "options": {"steps": 1}, "input": {"prompts": ["Why?"] * 100}}
+    open_end = client.post("/v1/jobs?dry_run=true", json=body).get_json()
+    assert open_end["stages"][0]["least"] == 100 and open_end["stages"][0]["most"] is None
+    assert open_end["eta_earliest_seconds"] and open_end["eta_latest_seconds"] is None is open_end["on_time"]
 
 
 def test_the_models_of_a_job_work_side_by_side_and_want_segments_enough(two_models: AppContext) -> None:

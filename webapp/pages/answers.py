@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchyard.endpoints import responses
 from batchyard.endpoints.responses import Output
-from webapp.pages.formats import figure
+from webapp.pages.formats import figure, size
 
 PROMPTS = ("prompt", "input")
 """Where a body without messages has its prompt."""
+IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+=*")
+"""An image that is shown: it runs nothing, and a browser gets it from no other place."""
+MAX_IMAGE, MAX_LISTED_IMAGE = 2 * 1024 * 1024, 64 * 1024
+"""The longest URL of an image that is shown: on a page of its own, and in a list."""
 
 
 class Passage(NamedTuple):
-    """A text of a conversation with the role of who said it, or of a row with its column's name."""
+    """What was said in a conversation with the role of who said it, or a row's value with its column's name.
+
+    `images` are data URLs.
+    """
 
     name: str
     text: str
+    images: Sequence[str] = ()
 
 
 class ShownAnswer(NamedTuple):
@@ -41,17 +50,42 @@ def value_of(value: Any) -> str:
     return figure(value) if isinstance(value, int | float) else text_of(value)
 
 
-def prompt(body: Mapping[str, Any]) -> list[Passage]:
-    """Return the messages of a request, or its prompt or input."""
+def passage(name: str, value: Any, *, listed: bool = False) -> Passage:
+    """Return a value with its images apart: content parts of a message, or one image or several; else as `text_of`."""
+    max_image = MAX_LISTED_IMAGE if listed else MAX_IMAGE
+    shown = [_part(part, max_image) for part in (value if isinstance(value, list) else [value])]
+    if not shown or None in shown:
+        return Passage(name, text_of(value))
+    images = [part.images[0] for part in shown if part and part.images]
+    return Passage(name, "\n".join(part.text for part in shown if part and part.text), images)
+
+
+def _part(part: Any, max_image: int) -> Passage | None:
+    """Return a text or an image of a message, or an image in a cell; None for anything else."""
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return Passage("", part["text"])
+    if isinstance(part, dict) and part.get("type") == "image_url" and isinstance(part.get("image_url"), dict):
+        part = part["image_url"].get("url")
+        if isinstance(part, str) and part.startswith(("http://", "https://")):
+            return Passage("", f"[image {part}]")
+    if not isinstance(part, str) or not part.startswith("data:image/"):
+        return None
+    if len(part) <= max_image and IMAGE.fullmatch(part):
+        return Passage("", "", [part])
+    return Passage("", f"[image of {size(len(part) * 3 / 4)}: {part.partition(',')[0][:40]}]")
+
+
+def prompt(body: Mapping[str, Any], *, listed: bool = False) -> list[Passage]:
+    """Return the messages of a request, or its prompt or input. `listed`: large images are only named."""
     messages = body.get("messages")
     if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
-        return [passage for message in messages for passage in _passages(message)]
+        return [passage for message in messages for passage in _passages(message, listed)]
     return [Passage("", text_of(body[name])) for name in PROMPTS if name in body]
 
 
-def _passages(message: Mapping[str, Any]) -> list[Passage]:
-    role = str(message.get("role", ""))
-    passages = [Passage(role, text_of(message.get("content")))] if message.get("content") is not None else []
+def _passages(message: Mapping[str, Any], listed: bool) -> list[Passage]:
+    role, content = str(message.get("role", "")), message.get("content")
+    passages = [passage(role, content, listed=listed)] if content is not None else []
     calls = message.get("tool_calls")
     return passages + ([Passage(f"{role} calls", text_of(calls))] if calls else []) or [Passage(role, "")]
 

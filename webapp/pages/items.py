@@ -89,7 +89,7 @@ def show(job_id: str, number: int) -> ResponseReturnValue:
         number=number,
         problem=None,
         item=item,
-        columns=[Passage(name, text_of(value)) for name, value in item.columns.items()],
+        columns=[answers.passage(name, value) for name, value in item.columns.items()],
         turns=turns,
         result=_result(item),
         most=None if params.all else ANSWERS,

@@ -99,13 +99,13 @@ def _cut(text: str) -> str:
 def pair_of(entry: Entry) -> RowPreview:
     """Return the last two messages of a request with the beginning of its answer or error."""
     row = entry.row
-    prompt = answers.prompt(row.body) or ([Passage("", answers.text_of(row.body))] if row.body else [])
+    prompt = answers.prompt(row.body, listed=True) or ([Passage("", answers.text_of(row.body))] if row.body else [])
     answer = row.text
     if answer is None:
         code, message = _error(row)
         shown = answers.choices(row.response)[0].text if row.response else ""
         answer = message or code or shown
-    passages = [Passage(role, _cut(text)) for role, text in prompt[-2:]]
+    passages = [passage._replace(text=_cut(passage.text)) for passage in prompt[-2:]]
     expected = _cut(str(row.body["metadata"]["expected"])) if entry.grade == "wrong" and row.body else ""
     return RowPreview(row, entry.state, entry.grade, passages, _cut(answer), expected)
 

@@ -66,7 +66,10 @@ def rates(timeline: Sequence[Sequence[float]]) -> list[float | None]:
 
 
 def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) -> list[Chart]:
-    """Return the charts of a batch: its requests, and its rows a second. None before its first answer."""
+    """Return the charts of a batch: its requests, and its rows a second if they were measured.
+
+    None before its first answer.
+    """
     if len(timeline) < 2:
         return []
     start = timeline[0][0]
@@ -85,12 +88,15 @@ def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) ->
             *([Series(name=EXPECTED, y=[None] * len(x), low=late, high=early)] if early else []),
         ],
     )
-    speed = Lines(title="Rows a second", x=x, series=[Series(name="rows/s over the minute before", y=course.rates)])
+    blocks = [requests]
+    if known := [rate for rate in course.rates if rate is not None]:
+        speeds = Series(name="rows/s over the minute before", y=course.rates)
+        blocks.append(Lines(title="Rows a second", x=x, series=[speeds], y_range=(0, max(known) or 1)))
     due_at = batch.batchyard.due_at
     is_near = due_at - start <= DEADLINE_SPANS * (course.times[-1] - start)
     marks = {"deadline": (due_at - start) / size} if is_near else {}
     looks = {"failed": 4, EXPECTED: 3}
-    return [over_time(block, unit=unit, marks=marks, looks=looks) for block in (requests, speed)]
+    return [over_time(block, unit=unit, marks=marks, looks=looks) for block in blocks]
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,12 @@ from tasks.steps import registry
 
 def _duration(text: str) -> str:
     durations.seconds(text)
+    return text
+
+
+def _name(text: str) -> str:
+    if any(unicodedata.category(character) == "Cc" for character in text):
+        raise ValueError("it has a line break, a tab or another control character; take it out")
     return text
 
 
@@ -32,7 +39,13 @@ Window = Annotated[
     AfterValidator(_duration),
 ]
 Steps = list[Annotated[dict[str, Any], AfterValidator(_step)]]
-Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+# As with Window, the pattern is only for the document.
+Name = Annotated[
+    str,
+    StringConstraints(strict=True, min_length=1, max_length=128),
+    Field(json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f-\x9f]+$"}),
+    AfterValidator(_name),
+]
 Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
 OnInvalid = Literal["fail", "skip"]
 ON_INVALID = "a line that cannot be run fails the batch before anything runs, or is skipped and gets an error line"

@@ -206,6 +206,8 @@ class DryRunStage(BaseModel):
     name: str
     endpoint: str
     expected: int | None = Field(description="requests; null: they depend on the answers")
+    least: int | None = Field(description="requests if each item succeeds at once; null: not known")
+    most: int | None = Field(description="no more requests than these; null: not known")
 
 
 class CellObject(BaseModel):
@@ -232,8 +234,12 @@ class DryRun(BaseModel):
     items: int | None = Field(description="null: its input cannot be read, or is not there yet")
     stages: list[DryRunStage]
     eta_seconds: float | None = Field(description="null: nobody can know, and `warnings` say why")
+    eta_earliest_seconds: float | None = Field(
+        description="with the least requests, where `eta_seconds` is null since they depend on the answers"
+    )
+    eta_latest_seconds: float | None = Field(description="with the most requests, likewise")
     due_at: int = Field(description="until when it would have to be done, by its window and the project's tier")
-    on_time: bool | None = Field(description="whether it would be done by then; null: no ETA")
+    on_time: bool | None = Field(description="whether it would be done by then; null: nobody can know")
     cost: CostEstimate | None = Field(
         description="what it would cost; null: a model has no tariff, or nobody knows how many requests there will be"
     )

@@ -104,6 +104,12 @@ def expected(recipe: FlowRecipe[Any], options: Options, stages: Sequence[Stage])
     return (counts + [None] * len(stages))[: len(stages)]
 
 
+def bounds(recipe: FlowRecipe[Any], options: Options) -> list[tuple[float, float]] | None:
+    """Return the fewest and the most requests of an item in each stage, None if the recipe is silent."""
+    counts = called(recipe, "bounds", recipe.bounds, options)
+    return None if counts is None else list(counts)
+
+
 def shares(
     recipe: FlowRecipe[Any], options: Options, stages: Sequence[Stage], models: Iterable[str]
 ) -> list[dict[str, float]]:

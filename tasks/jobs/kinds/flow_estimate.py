@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -27,8 +27,8 @@ from tasks.jobs.intake import rows
 from tasks.jobs.intake.drafts import JobDraft
 from tasks.jobs.intake.requests import PreparedRequest
 from tasks.jobs.intake.rows import Columns, RowError
-from tasks.jobs.kinds.item_checks import ItemChecker
-from tasks.jobs.kinds.kind import FirstRequest, JobEstimate, StageOutlook, Warnings
+from tasks.jobs.kinds import first_turns
+from tasks.jobs.kinds.kind import FirstRequest, JobEstimate, StageOutlook
 from tasks.scheduling import costs, deadlines, dispatch, forecast
 from tasks.scheduling.states import Engines
 from tasks.scheduling.throughput import expected_finish, measured_throughputs
@@ -43,29 +43,32 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
     """Return what a job would do. Raises RequestError."""
     report = ValidationReport()
     items, sample = _rows(context, draft, report)
-    stages = [
-        StageOutlook(stage.name, stage.endpoint, None if each is None or items is None else round(each * items))
-        for stage, each in zip(draft.stages, draft.expected, strict=True)
-    ]
     if items is None:
-        return JobEstimate(items, stages, errors=report.errors)
+        unknown = [StageOutlook(stage.name, stage.endpoint, None) for stage in draft.stages]
+        return JobEstimate(items, unknown, errors=report.errors)
     options = recipe.options.model_validate(draft.job.options)
     shares = job_options.shares(recipe, options, draft.stages, draft.job.models)
-    seconds, warnings = _seconds(context, recipe, draft, stages, shares)
-    checker = ItemChecker(context, draft.job, recipe, report)
-    turns: list[list[PreparedRequest]] = []
-    for number, row in enumerate(sample, 1):
-        checker.checked(number, row, probed=True)
-        turns.append(checker.first_turn)
+    first = first_turns.of(context, recipe, draft.job, sample)
+    requests = [request for turn in first.turns for request in turn]
+    first_asks = Counter(request.stage for request in requests)
+    bounds: Sequence[tuple[float, float | None]] = job_options.bounds(recipe, options) or [
+        (first_asks[stage.name] / max(1, len(sample)), None) for stage in draft.stages
+    ]
+    stages = [
+        StageOutlook(stage.name, stage.endpoint, each, *(ends if each is None else (each, each))).times(items)
+        for stage, each, ends in zip(draft.stages, draft.expected, bounds, strict=True)
+    ]
     endpoints = {stage.name: stage.endpoint for stage in stages}
     return JobEstimate(
-        *(items, stages, seconds, warnings),
-        parts=_parts(stages, shares, [request for turn in turns for request in turn]),
+        items,
+        stages,
+        **_end(context, recipe, draft, stages, shares, requests)._asdict(),
+        parts=_parts(stages, shares, requests),
         requests=[
             FirstRequest(request.stage, endpoints[request.stage], orjson.loads(request.body))
-            for request in next(filter(None, turns), ())
+            for request in next(filter(None, first.turns), ())
         ],
-        errors=report.errors,
+        errors=first.errors,
     )
 
 
@@ -113,73 +116,117 @@ def _rows(context: AppContext, new: JobDraft, report: ValidationReport) -> tuple
             return None, []
 
 
-def _seconds(
+class _End(NamedTuple):
+    """When a job would be done, as JobEstimate says it."""
+
+    seconds: float | None = None
+    warnings: Sequence[tuple[str, str]] = ()
+    earliest: float | None = None
+    latest: float | None = None
+
+
+def _end(
     context: AppContext,
     recipe: FlowRecipe[Any],
     new: JobDraft,
     stages: Sequence[StageOutlook],
     shares: Sequence[Mapping[str, float]],
-) -> tuple[float | None, Warnings]:
-    """Return in how many seconds the job would be done, or why nobody can know."""
-    options = recipe.options.model_validate(new.job.options)
+    sample: Sequence[PreparedRequest],
+) -> _End:
+    """Return when the job would be done, or why nobody can know. The earliest is that with the sample's models."""
     if new.job.answers_from:
-        return None, [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]
+        return _End(None, [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")])
     for stage, by_model in zip(stages, shares, strict=True):
-        if stage.expected is None or not by_model:
-            depends = "which model it asks" if stage.expected is not None else "how many requests it makes"
-            message = f"No ETA: recipe {recipe.name!r} cannot say of stage {stage.name!r} {depends}."
-            return None, [("eta_unknown", message)]
-    with context.database.read() as session:
-        throughputs = measured_throughputs(context, session)
-        limits = dispatch.limits(context, session)
-        recent_usage = dispatch.recent_usage(session, {new.job.project_id}, now := time.time())
-        finish = expected_finish(session, [], sum(stage.expected or 0 for stage in stages))
-    speeds = {
-        model: costs.throughput_of(model, "decode", throughputs) for stage_shares in shares for model in stage_shares
-    }
-    unmeasured = sorted(model for model, speed in speeds.items() if speed is None)
-    if unmeasured:
-        return None, [("not_measured", f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet.")]
-    if limits.projects.get(new.job.project_id) == 0:
-        return None, [("eta_unknown", "No ETA: the project's max_segments is 0, so nothing of it runs.")]
-    due_at = math.ceil(now) + durations.seconds(new.job.completion_window)
-    lanes = [_lanes(new, stage, stage_shares, due_at) for stage, stage_shares in zip(stages, shares, strict=True)]
-    engines = engine_status.known(context) or Engines(frozenset(context.models), {})
-
-    def duration(entries: Sequence[BacklogEntry]) -> float:
-        ends = forecast.forecast(entries, {}, throughputs, limits, recent_usage, now)
-        return forecast.with_ends(ends, entries, throughputs, engines, now)[_JOB].at - now if entries else 0.0
-
-    by_stage = [duration(entries) for entries in lanes]
-    seconds = sum(by_stage)
-    if options.streaming:  # all engines are busy at once; but every item passes all stages one after the other
-        latencies = [max(_latency(speeds[model]) for model in stage_shares) for stage_shares in shares]
-        passage = sum(map(min, by_stage, latencies))
-        seconds = max(passage, duration([entry for entries in lanes for entry in entries]))
-    before = [at for model in speeds for due, at in deadlines.work_due(context, model) if due <= due_at]
-    return max(before, default=0.0) + seconds + finish.seconds, []
-
-
-def _lanes(new: JobDraft, stage: StageOutlook, shares: Mapping[str, float], due_at: int) -> list[BacklogEntry]:
-    """Return the requests of a stage as pending segments, for each model."""
-    counts = {model: math.ceil(share * (stage.expected or 0)) for model, share in shares.items()}
-    return [
-        BacklogEntry(
-            batch_id=_JOB,
-            project_id=new.job.project_id,
-            infeasible=False,
-            due_at=due_at,
-            model=model,
-            request_class="decode",
-            active=False,
-            segments=math.ceil(requests / deadlines.JOB_SEGMENT),
-            requests=requests,
-            bytes=0,
-            answered=0,
-        )
-        for model, requests in counts.items()
-        if requests
+        if not by_model:
+            message = f"No ETA: recipe {recipe.name!r} cannot say of stage {stage.name!r} which model it asks."
+            return _End(None, [("eta_unknown", message)])
+    queue = _Queue(context, recipe, new, {model for by_model in shares for model in by_model})
+    if unmeasured := queue.unmeasured():
+        return _End(None, [("not_measured", f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet.")])
+    if queue.is_closed:
+        return _End(None, [("eta_unknown", "No ETA: the project's max_segments is 0, so nothing of it runs.")])
+    unknown = next((stage.name for stage in stages if stage.expected is None), None)
+    if unknown is None:
+        return _End(queue.seconds([stage.expected or 0 for stage in stages], shares))
+    asked = [Counter(request.model for request in sample if request.stage == stage.name) for stage in stages]
+    first_shares = [
+        {model: number / counts.total() for model, number in counts.items()} or by_model
+        for counts, by_model in zip(asked, shares, strict=True)
     ]
+    earliest = queue.seconds([stage.least or 0 for stage in stages], first_shares)
+    most = [stage.most for stage in stages if stage.most is not None]
+    latest = queue.seconds(most, shares) if len(most) == len(stages) else None
+    message = f"The ETA is a range: answers decide how many requests recipe {recipe.name!r} makes in stage {unknown!r}."
+    return _End(None, [("eta_unknown", message)], earliest, latest)
+
+
+class _Queue:
+    """The work of this deployment as it is now, to which the requests of a job would come.
+
+    Attributes:
+        is_closed: nothing of the job's project runs.
+    """
+
+    def __init__(self, context: AppContext, recipe: FlowRecipe[Any], new: JobDraft, models: Iterable[str]) -> None:
+        self._context = context
+        self._new = new
+        self._streaming = recipe.options.model_validate(new.job.options).streaming
+        with context.database.read() as session:
+            self._throughputs = measured_throughputs(context, session)
+            self._limits = dispatch.limits(context, session)
+            self._now = time.time()
+            self._recent_usage = dispatch.recent_usage(session, {new.job.project_id}, self._now)
+        self.is_closed = self._limits.projects.get(new.job.project_id) == 0
+        self._due_at = math.ceil(self._now) + durations.seconds(new.job.completion_window)
+        self._engines = engine_status.known(context) or Engines(frozenset(context.models), {})
+        self._speeds = {model: costs.throughput_of(model, "decode", self._throughputs) for model in models}
+
+    def unmeasured(self) -> list[str]:
+        """Return the models of the job whose speed is not known."""
+        return sorted(model for model, speed in self._speeds.items() if speed is None)
+
+    def seconds(self, counts: Sequence[float], shares: Sequence[Mapping[str, float]]) -> float:
+        """Return when a job would be done that makes so many requests in each stage, each model its share."""
+        with self._context.database.read() as session:
+            finish = expected_finish(session, [], round(sum(counts)))
+        lanes = [self._lanes(count, by_model) for count, by_model in zip(counts, shares, strict=True)]
+        by_stage = [self._duration(entries) for entries in lanes]
+        seconds = sum(by_stage)
+        if self._streaming:  # all engines are busy at once; but every item passes all stages one after the other
+            latencies = [max(_latency(self._speeds[model]) for model in by_model) for by_model in shares]
+            passage = sum(map(min, by_stage, latencies))
+            seconds = max(passage, self._duration([entry for entries in lanes for entry in entries]))
+        before = [
+            at for model in self._speeds for due, at in deadlines.work_due(self._context, model) if due <= self._due_at
+        ]
+        return max(before, default=0.0) + seconds + finish.seconds
+
+    def _duration(self, entries: Sequence[BacklogEntry]) -> float:
+        if not entries:
+            return 0.0
+        now = self._now
+        ends = forecast.forecast(entries, {}, self._throughputs, self._limits, self._recent_usage, now)
+        return forecast.with_ends(ends, entries, self._throughputs, self._engines, now)[_JOB].at - now
+
+    def _lanes(self, count: float, by_model: Mapping[str, float]) -> list[BacklogEntry]:
+        """Return the requests of a stage as pending segments, for each model."""
+        return [
+            BacklogEntry(
+                batch_id=_JOB,
+                project_id=self._new.job.project_id,
+                infeasible=False,
+                due_at=self._due_at,
+                model=model,
+                request_class="decode",
+                active=False,
+                segments=math.ceil(requests / deadlines.JOB_SEGMENT),
+                requests=requests,
+                bytes=0,
+                answered=0,
+            )
+            for model, share in by_model.items()
+            if (requests := math.ceil(share * count))
+        ]
 
 
 def _latency(speed: Throughput | None) -> float:

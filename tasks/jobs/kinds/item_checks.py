@@ -19,6 +19,7 @@ from batchyard.errors import RequestError
 from batchyard.models import ModelSpec
 from batchyard.recipes import Answer, FlowRecipe, InvalidItem, Item, Options, messages_of
 from batchyard.recipes.program import Program, RecipeError, Request
+from batchyard.settings import Settings
 from batchyard.tables import images
 from batchyard.tables.template import parsed
 from batchyard.wording import MAX_NAME, nearest, quoted
@@ -64,7 +65,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: ValidationReport) -> tuple[str, int]:
     """Write the items file of a job. Return its SHA-256 and the number of items."""
-    checker = ItemChecker(context, job, recipe, report)
+    checker = ItemChecker(context.settings, job, recipe, report)
     if job.items_sha256 is not None:  # of a retry
         sha256, total = job.items_sha256, checker.check(items_file.Reader(context.artifacts, job.items_sha256))
     else:
@@ -87,16 +88,16 @@ class ItemChecker:
         first_turn: the requests of the first turn of the row that was probed last.
     """
 
-    def __init__(self, context: AppContext, job: Job, recipe: FlowRecipe[Any], report: ValidationReport) -> None:
+    def __init__(self, settings: Settings, job: Job, recipe: FlowRecipe[Any], report: ValidationReport) -> None:
         self._job = job
         self._recipe = recipe
         self._report = report
         self._options: Options = recipe.options.model_validate(job.options)
-        self._limit = min(context.settings.max_items, self._options.limit or context.settings.max_items)
-        self._max_items = context.settings.max_items
-        self._max_requests = context.settings.max_item_requests
-        self._settings = context.settings
-        self._step_seconds = context.settings.judge_seconds
+        self._limit = min(settings.max_items, self._options.limit or settings.max_items)
+        self._max_items = settings.max_items
+        self._max_requests = settings.max_item_requests
+        self._settings = settings
+        self._step_seconds = settings.judge_seconds
         self._hangs = False
         specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
         self._preparer = Preparer(specs)

@@ -31,11 +31,22 @@ class FirstRequest(NamedTuple):
 
 
 class StageOutlook(NamedTuple):
-    """A stage of a job. `expected` counts its requests, None if nobody can know."""
+    """A stage of a job.
+
+    `expected` counts its requests, None if the answers decide how many there are: then `least` and `most` bound them,
+    as far as that is known.
+    """
 
     name: str
     endpoint: str
-    expected: int | None
+    expected: float | None
+    least: float | None = None
+    most: float | None = None
+
+    def times(self, factor: float) -> StageOutlook:
+        """Return the stage of so many times the items, with whole numbers."""
+        counts = [count if count is None else round(count * factor) for count in self[2:]]
+        return StageOutlook(self.name, self.endpoint, *counts)
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,8 @@ class JobEstimate:
     Attributes:
         items: None if the input cannot be read, or is not there yet.
         seconds: until it would be done; None if nobody can know, and `warnings` say why.
+        earliest, latest: where `seconds` is None, the same of the fewest and of the most requests, as far as that is
+            known.
         cells: of a tune, those that are known before it begins.
         parts: what all requests ask of each model; None if nobody can know how many there are.
         requests: those of the first item's first turn.
@@ -59,6 +72,8 @@ class JobEstimate:
     parts: Mapping[str, Part] | None = None
     requests: Sequence[FirstRequest] = ()
     errors: Sequence[Mapping[str, Any]] = ()
+    earliest: float | None = None
+    latest: float | None = None
 
 
 class ChildRow(NamedTuple):

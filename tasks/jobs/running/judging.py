@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import functools
 import logging
-import multiprocessing
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from pebble import ProcessExpired, ProcessPool
-
 from batchyard.recipes import Check, Checked, Item, Score, Scored, scored
 from recipes import gates, registry, rewards
 from recipes.registry import Catalogue
+from tasks.jobs.processes import KillablePool
 from tasks.jobs.running.live_item import Call
 
 log = logging.getLogger(__name__)
@@ -68,10 +65,7 @@ class Judges:
             seconds: the longest that one call may take.
         """
         self._folder = folder
-        self._seconds = seconds
-        self._processes = processes
-        self._lock = threading.Lock()
-        self._pool: ProcessPool | None = None
+        self._processes = KillablePool(processes, seconds)
 
     def submit(self, calls: Sequence[Work], done: Callable[[int, Verdict], None]) -> None:
         """Judge calls. `done` gets the index and the outcome of each, in another thread."""
@@ -80,22 +74,11 @@ class Judges:
 
     def close(self) -> None:
         """End the processes."""
-        if self._pool is not None:
-            self._pool.stop()  # type: ignore[no-untyped-call]
-            self._pool.join()
+        self._processes.close()
 
     def _submit(self, calls: Sequence[Work], indices: range, done: Callable[[int, Verdict], None]) -> None:
-        future = self._running().schedule(
-            _judge, args=[self._folder, [calls[index] for index in indices]], timeout=self._seconds
-        )
+        future = self._processes.submit(_judge, self._folder, [calls[index] for index in indices])
         future.add_done_callback(functools.partial(self._ended, calls, indices, done))
-
-    def _running(self) -> ProcessPool:
-        with self._lock:
-            if self._pool is None or not self._pool.active:
-                context = multiprocessing.get_context("spawn")  # this process has threads and connections
-                self._pool = ProcessPool(max_workers=self._processes, context=context)
-            return self._pool
 
     def _ended(
         self, calls: Sequence[Work], indices: range, done: Callable[[int, Verdict], None], future: Future[list[Verdict]]
@@ -108,16 +91,9 @@ class Judges:
                 for index in indices:
                     self._submit(calls, range(index, index + 1), done)
                 return
-            outcomes = [failed(calls[indices[0]][0], self._reason(error))]
+            outcomes = [failed(calls[indices[0]][0], self._processes.reason(error))]
         for index, outcome in zip(indices, outcomes, strict=True):
             done(index, outcome)
-
-    def _reason(self, error: Exception) -> str:
-        if isinstance(error, TimeoutError):
-            return f"ran longer than {self._seconds:g} seconds"
-        if isinstance(error, ProcessExpired):
-            return f"its process ended with exit code {error.exitcode}"
-        return f"{type(error).__name__}: {error}"
 
 
 def _judge(folder: str, calls: list[tuple[Call, Any]]) -> list[Verdict]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy.orm import Session
 
@@ -34,19 +34,22 @@ class ArtifactName:
     name: str
 
 
+JobSource: TypeAlias = str | File | ArtifactName | NewInput | Sequence[Mapping[str, Any]]
+"""A file or its id, an artifact, stored content, or rows."""
+
+
 @dataclass(frozen=True)
 class JobRequest:
     """A job that a client wants.
 
     Attributes:
-        input: a file or its id, an artifact, stored content, or rows.
         output_expires_after: seconds.
         depends_on: `id` and `when` (tasks.jobs.submission.dependencies.When) of jobs and batches.
         admin: an administrator wants it.
     """
 
     recipe: str
-    input: str | File | ArtifactName | NewInput | Sequence[Mapping[str, Any]]
+    input: JobSource
     completion_window: str = "24h"
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from batchyard.cli import job_view
 
 
@@ -57,3 +59,24 @@ def test_the_summary_says_what_the_report_warns_of_before_how_the_items_ended() 
         "Warning: Look at it.",
         "2 of 3 items completed, 1 stuck: job_1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ((90.0, None, None), "done in  1 min 30 s"),
+        ((None, 90.0, 600.0), "done in  1 min 30 s to 10 min"),
+        ((None, 90.0, None), "done in  1 min 30 s or more"),
+        ((None, None, None), "done in  -"),
+    ],
+)
+def test_a_dry_run_says_between_which_times_a_job_would_end(ends: tuple[float | None, ...], words: str) -> None:
+    names = ("eta_seconds", "eta_earliest_seconds", "eta_latest_seconds")
+    stages = [
+        {"name": "answer", "expected": None, "least": 40, "most": 160},
+        {"name": "vote", "expected": 7, "least": 7, "most": 7},
+    ]
+    plan = dict(zip(names, ends, strict=True)) | {"items": 40, "stages": stages, "same_as": None, "warnings": []}
+    lines = [" ".join(line.split()) for line in job_view.outlook(plan).splitlines()]
+    assert "requests, answer 40 to 160" in lines and "requests, vote 7" in lines
+    assert " ".join(words.split()) in lines

@@ -99,6 +99,28 @@ def test_an_ended_job_stands_among_ended_batches(client: FlaskClient, context: A
     assert f'id="{batch.id}"' in client.get("/").text
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"post_process": [{"step": "score", "summary": {"total": 8, "correct": 7, "accuracy": 0.875}}]},
+            "87.5 % right",
+        ),
+        ({"metrics": {"pass@1": 0.25}}, "25.0 % right"),
+        ({"post_process": [{"step": "score"}, {"step": "parquet"}], "metrics": {"pass@1": {"a": 1}}}, ""),
+    ],
+)
+def test_a_scored_job_shows_its_share_of_right_answers_in_the_list_and_on_its_page(
+    client: FlaskClient, job: Written, values: dict[str, Any], words: str
+) -> None:
+    end(job)
+    job.update(**values)
+    row = text_of(client.get("/").text.partition(f'<tr id="{job.job.id}">')[2].partition("</tr>")[0])
+    page = text_of(client.get(f"/jobs/{job.job.id}").text.partition('<section class="card batch"')[2])
+    for text in (row, page):
+        assert words in text and ("% right" in text) is bool(words)
+
+
 def test_a_jobs_page_counts_items_and_follows_each_stage(client: FlaskClient, job: Written) -> None:
     words = text_of(client.get(f"/jobs/{job.job.id}").text)
     assert "2 of 6 items (33.3 %), 1 failed" in words

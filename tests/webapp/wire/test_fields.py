@@ -28,7 +28,7 @@ def nested(depth: int) -> dict[str, Any]:
     ("fields", "reason"),
     [
         ({"window": "soon"}, "window"),
-        ({"name": "two\nlines"}, "name"),
+        ({"name": "two\nlines"}, "name\n.*it has a line break"),
         ({"steps": [{"step": "polish"}]}, "no step 'polish'; there are: .*score"),
         ({"steps": [{}]}, "no step None"),
         ({"object": nested(MAX_DEPTH)}, f"nested more than {MAX_DEPTH} levels deep"),

@@ -79,7 +79,9 @@ def _shown(name: str, body: Any, document: Any) -> ShownRequest:
     return ShownRequest(
         name=name,
         model=str(fields.get("model") or ""),
-        passages=[passage._replace(text=cut(passage.text, MAX_CHARACTERS)) for passage in answers.prompt(fields)],
+        passages=[
+            passage._replace(text=cut(passage.text, MAX_CHARACTERS)) for passage in answers.prompt(fields, listed=True)
+        ],
         parameters={key: cut(value, 200) for key, value in answers.parameters(fields).items()},
         json=cut(json.dumps(document, ensure_ascii=False, indent=2), MAX_CHARACTERS),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -26,7 +25,7 @@ from tasks.jobs.submission import creation, dry_run
 from tasks.jobs.submission.creation import PURPOSES, JobRequest
 from tasks.jobs.submission.dry_run import JobOutlook
 from webapp.files import uploaded
-from webapp.jobs import create_once, get_job, outlook_to_wire
+from webapp.jobs import create_once, get_job, outlook_to_wire, request_of
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.pages.starting import asks, examples, option_fields
@@ -143,7 +142,6 @@ def _outlook_variables(outlook: DryRun | None, whole: bool = True, columns: Sequ
         "columns": columns,
         "requests": asks.of_bodies(requests),
         "more_requests": max(0, len(requests) - asks.SHOWN),
-        "least": Counter(stage for stage, _ in requests),
         "max_errors": _MAX_ERRORS,
         "head_bytes": preview.HEAD_BYTES,
     }
@@ -202,18 +200,7 @@ def _request(recipe: str) -> JobRequest | None:
         "metadata": forms.metadata(fields.get("metadata", "")),
     }
     body = validated(JobOptions, values)
-    if source is None:
-        return None
-    return JobRequest(
-        recipe=body.recipe,
-        input=source,
-        options=body.options,
-        completion_window=body.completion_window,
-        seed=body.seed,
-        name=body.name,
-        metadata=body.metadata,
-        admin=caller().admin,
-    )
+    return None if source is None else request_of(body, source)
 
 
 def _source() -> File | NewInput | None:
@@ -285,13 +272,11 @@ def _scaled(outlook: JobOutlook, factor: float, limit: int | None) -> JobOutlook
     of_head = outlook.estimate
     if limit and of_head.items:
         factor = min(factor, limit / of_head.items)
-    stages = [
-        stage._replace(expected=None if stage.expected is None else round(stage.expected * factor))
-        for stage in of_head.stages
-    ]
+    stages = [stage.times(factor) for stage in of_head.stages]
     items = None if of_head.items is None else round(of_head.items * factor)
     parts = None if of_head.parts is None else scaled(of_head.parts, factor)
-    return replace(outlook, estimate=replace(of_head, items=items, stages=stages, parts=parts, seconds=None))
+    estimate = replace(of_head, items=items, stages=stages, parts=parts, seconds=None, earliest=None, latest=None)
+    return replace(outlook, estimate=estimate)
 
 
 def _sha256(request: JobRequest) -> str:

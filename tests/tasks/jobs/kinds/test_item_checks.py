@@ -6,7 +6,6 @@ import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,8 +45,7 @@ def check(artifacts: Artifacts) -> Callable[..., tuple[list[str], list[dict[str,
         report = ValidationReport()
         models = {"echo": {"name": "echo", "engine": "echo"}}
         job = Job(options=changes, seed=7, models=models, post_process=[])
-        context: Any = SimpleNamespace(settings=settings)
-        checker = ItemChecker(context, job, of, report)
+        checker = ItemChecker(settings, job, of, report)
         with artifacts.create() as file:
             writer = ItemsWriter(file)
             checker.write(io.BytesIO("\n".join(rows).encode()), "in.jsonl", writer)

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from flask.testing import FlaskClient
+from PIL import Image
 from playwright.sync_api import expect
 from werkzeug.test import TestResponse
 
@@ -20,6 +23,7 @@ from store.records import File, Job, Project
 from tasks.context import AppContext
 from tasks.intake import preview
 from tests.support.stacks import RunningStack
+from tests.support.terminal import batchyard
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
 from webapp.pages.starting import asks
@@ -258,12 +262,43 @@ def test_a_job_is_started_in_a_browser_runs_again_and_its_pages_are_accessible(
     page.wait_for_url(re.compile(f"/jobs/job_(?!{job['id'][4:]})"))
 
 
+def test_a_job_over_a_table_of_images_runs_from_the_browser_and_from_the_terminal(
+    visit: Open, stack: RunningStack, tmp_path: Path
+) -> None:
+    photos = []
+    for colour in ("red", "blue"):
+        content = io.BytesIO()
+        Image.new("RGB", (16, 16), colour).save(content, "PNG")
+        photos.append(content.getvalue())
+    pq.write_table(pa.table({"photo": photos, "colour": ["red", "blue"]}), tmp_path / "photos.parquet")
+    window = visit()
+    page = window.sign_in(stack.key, "/new/job/batch")
+    page.get_by_label("File", exact=True).set_input_files(tmp_path / "photos.parquet")
+    page.locator("[id='option.model']").select_option("echo")
+    page.locator("[id='option.template']").fill("{photo:image}Which colour?")
+    expect(page.locator("#shown .ask img")).to_have_js_property("naturalWidth", 16)
+    page.get_by_role("button", name="Start job").click()
+    page.wait_for_url("**/jobs/job_*")
+    made = stack.wait_for_job(stack.client.get(f"/jobs/{page.url.rpartition('/')[2]}", cast_to=object))  # type: ignore[arg-type]
+    options = ["--model", "echo", "--template", "{photo:image}Which colour?", "--data", stack.data, "--json"]
+    run = batchyard("batch", "photos.parquet", *options, folder=tmp_path, **stack.environment)
+    assert run.returncode == 0, run.stderr
+    again = json.loads(run.stdout)
+    assert made["request_counts"] == again["request_counts"]
+    assert made["batchyard"]["work_sha256"] == again["batchyard"]["work_sha256"]
+    page.goto(f"/jobs/{made['id']}/items/2")
+    for place in (".turn img", "section:last-of-type img"):  # its prompt, and its row
+        expect(page.locator(place).first).to_have_js_property("naturalWidth", 16)
+    expect(page.locator(".turn .passage")).to_contain_text("Which colour?")
+    window.check_accessibility()
+
+
 def test_the_form_of_a_job_works_without_scripts(visit: Open, stack: RunningStack) -> None:
     page = visit(java_script_enabled=False).sign_in(stack.key, "/begin")
     page.get_by_role("link", name="Try until it is right").click()
     page.locator("[id='option.tiers']").fill("echo")
     page.get_by_role("button", name="Preview").click()
-    expect(page.locator("#shown")).to_contain_text("40 or more")
+    expect(page.locator("#shown")).to_contain_text(re.compile(r"Requests, answer\s*40 to 160"))
     expect(page.locator("#shown")).to_contain_text("975 + 3 =")
     page.get_by_role("button", name="Start job").click()
     page.wait_for_url("**/jobs/job_*")
