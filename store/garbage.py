@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL
 from store import files
-from store.records import Batch, File, Job, JobChunk, ResultChunk, Schedule, Segment
+from store.records import Batch, File, Job, JobChunk, ResultChunk, Schedule, Segment, UploadPart
 from store.work.lifecycle import ended_at
 
 
@@ -30,6 +30,7 @@ def referenced(session: Session, hashes: Sequence[str], live_at: float, results_
     references: set[str] = set()
     for statement in (
         select(File.sha256).where(File.sha256.in_(hashes), files.live(live_at)),
+        select(UploadPart.sha256).where(UploadPart.sha256.in_(hashes)),
         select(Batch.input_sha256).where(Batch.status.in_(RUNNING), Batch.input_sha256.in_(hashes)),
         select(Batch.plan_sha256).where(Batch.status.in_(RUNNING), Batch.plan_sha256.in_(hashes)),
         select(Batch.seconds_sha256).where(Batch.seconds_sha256.in_(hashes)),

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
+from store import uploads
 from store.batches import BATCHES as BATCH_LIFE
 from store.events import act
 from store.keys import Principal
@@ -25,6 +26,7 @@ from store.records import (
     Delivery,
     Event,
     File,
+    FileUpload,
     Job,
     JobArtifact,
     JobChunk,
@@ -34,6 +36,7 @@ from store.records import (
     Schedule,
     ScheduleRun,
     Segment,
+    UploadPart,
     WebSession,
     first_id,
     now,
@@ -129,9 +132,10 @@ def jobs(session: Session, before: float) -> list[Old]:
 
 
 def others(now: float, before: float) -> list[Old]:
-    """Return files, runs that created nothing and keys that were over before `before`, and sessions before `now`.
+    """Return files, uploads, runs that created nothing and keys that were over before `before`.
 
-    And what happened, or clients did, to anything but batches and jobs before `before`.
+    And sessions, and parts of uploads, that are over at `now`; and what happened, or clients did, to anything but
+    batches and jobs before `before`.
     """
     unused = and_(
         ~select(Artifact.file_id).where(Artifact.file_id == File.id).exists(),
@@ -143,6 +147,7 @@ def others(now: float, before: float) -> list[Old]:
     output = and_(File.id < first_id("file-", before), File.purpose == "batch_output")  # of what was deleted
     without = and_(ScheduleRun.batch_id.is_(None), ScheduleRun.job_id.is_(None))
     signed_in = select(WebSession.key_id).where(WebSession.key_id == ApiKey.id)
+    parts = select(UploadPart.id).where(UploadPart.upload_id == FileUpload.id)
     return [
         Old(File, File.expires_at < before, unused),
         Old(File, output, unused),
@@ -154,6 +159,8 @@ def others(now: float, before: float) -> list[Old]:
         ),
         Old(WebSession, WebSession.expires_at <= now),
         Old(ApiKey, ApiKey.revoked_at < before, ~signed_in.exists()),
+        Old(UploadPart, uploads.abandoned(now)),
+        Old(FileUpload, FileUpload.expires_at < before, ~parts.exists()),
     ]
 
 

@@ -32,6 +32,7 @@ from webapp import (
     requests,
     schedules,
     start,
+    uploads,
     webhooks,
 )
 from webapp.accounts import budgets, keys, projects, usage
@@ -40,6 +41,7 @@ from webapp.anthropic import message_batches
 SWITCH_SECONDS = 0.0005
 MODULES = (
     files,
+    uploads,
     batches,
     message_batches,
     recipes,
