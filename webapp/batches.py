@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,21 +15,25 @@ from batchyard import latency
 from batchyard.statuses import PRIORITIES, TERMINAL, priority_name
 from results import stream
 from store import batches, holds, segments
+from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
-from store.records import Batch, Hold
+from store.records import Batch, File, Hold
 from tasks import messages
 from tasks.execution import progress
 from tasks.intake import changes, retry_input, submission
-from tasks.intake.submission import Draft
+from tasks.intake.envelopes import Envelopes
+from tasks.intake.submission import Draft, NewInput
 from tasks.scheduling import deadlines, states
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.states import BatchActivity
 from webapp import idempotency, work
 from webapp.document import operation
 from webapp.idempotency import Idempotency
-from webapp.requests import caller, current_context, parse_body, query
+from webapp.requests import caller, current_context, parse_body, query, read_inline, validated
 from webapp.wire.batches import (
     BatchObject,
+    BatchOfFile,
+    BatchOfRequests,
     BatchPage,
     ChangeBatch,
     CreateBatch,
@@ -126,18 +131,26 @@ def _held(batch: Batch, hold: Hold | None) -> Held | None:
 @routes.post("/v1/batches")
 @operation(BatchObject, json=CreateBatch, headers=Idempotent, refusals=(403, 409, 413))
 def create() -> BatchObject:
-    """Make a batch of an uploaded file. One of a file that does not exist is made too, and fails in validation.
+    """Make a batch of an uploaded file, or of requests in the body, which become a file like any other.
 
-    With an Idempotency-Key, the same body again answers with the batch that was made the first time.
+    One of a file that does not exist is made too, and fails in validation. With an Idempotency-Key, the same body again
+    answers with the batch that was made the first time.
     """
     owner, context = caller(), current_context()
-    body = parse_body(CreateBatch)
+    envelopes = Envelopes()
+    rest, requests = read_inline(envelopes.line)
+    body: BatchOfFile | BatchOfRequests
+    source: Callable[[], File | NewInput]
+    if requests is None:
+        body = of_file = validated(BatchOfFile, rest)
+        source = functools.partial(_input_file, of_file.input_file_id)
+    else:
+        body = validated(BatchOfRequests, rest)
+        source = functools.partial(_stored, envelopes, requests, body.endpoint)
     submission.check_window(context.settings, body.completion_window)
     submission.check_endpoint(context.models, body.endpoint)
 
     def draft() -> Draft:
-        with context.database.read() as session:
-            source = submission.input_file_or_none(session, owner.project_id, body.input_file_id)
         batch = Batch(
             project_id=owner.project_id,
             endpoint=body.endpoint,
@@ -148,9 +161,19 @@ def create() -> BatchObject:
             on_invalid=body.on_invalid,
             priority=PRIORITIES[body.priority],
         )
-        return submission.draft(context, batch, source)
+        return submission.draft(context, batch, source())
 
-    return create_once(idempotency.of_request(body), draft).to_wire()
+    content = () if requests is None else (requests.sha256,)
+    return create_once(idempotency.of_request(body, *content), draft).to_wire()
+
+
+def _input_file(file_id: str) -> File:
+    with current_context().database.read() as session:
+        return submission.input_file_or_none(session, caller().project_id, file_id)
+
+
+def _stored(envelopes: Envelopes, requests: ArtifactWriter, endpoint: str) -> NewInput:
+    return NewInput("requests.jsonl", envelopes.stored(current_context().artifacts, requests, endpoint))
 
 
 @dataclass(frozen=True)

@@ -215,13 +215,23 @@ def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = Fals
 
 
 def parse_inline(model: type[Parsed], line: Line) -> tuple[Parsed, Upload | None]:
-    """Parse a JSON body that may have a list `requests`, while that is stored as lines; `model` is of the rest.
+    """Parse a JSON body that may have a list `requests` as `read_inline` does; `model` is of the rest. Raises as that.
+
+    Returns:
+        The rest, and the lines, which are not committed yet; None if there are no requests.
+    """
+    rest, upload = read_inline(line)
+    return validated(model, rest), upload
+
+
+def read_inline(line: Line) -> tuple[dict[str, Any], Upload | None]:
+    """Read a JSON body that may have a list `requests`, while that is stored as lines.
 
     Returns:
         The rest, and the lines, which are not committed yet; None if there are no requests.
 
     Raises:
-        RequestError: as `parse_body` does; the body is not valid, or `line` refuses a request.
+        RequestError: the body is not valid JSON, or `line` refuses a request.
         TooLargeError, RateLimitError, UnavailableError.
     """
     settings, request = current_context().settings, cast(StreamedRequest, flask.request)
@@ -243,7 +253,7 @@ def parse_inline(model: type[Parsed], line: Line) -> tuple[Parsed, Upload | None
         raise TooLargeError(
             f"The body is larger than {request.max_content_length} bytes; split it, or raise BATCHYARD_MAX_FILE_BYTES."
         ) from None
-    return validated(model, body.rest), upload
+    return body.rest, upload
 
 
 def query(model: type[Parsed]) -> Parsed:

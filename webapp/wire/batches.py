@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StringConstraints
 
 from batchyard.endpoints.path import EndpointPath
 from batchyard.latency import Latency
@@ -34,15 +34,40 @@ class ScheduledBatch(BatchOptions):
     priority: Priority = Field("normal", description=PRIORITY)
 
 
+def _no_file(value: Any) -> Any:
+    if value is not None:
+        raise ValueError("the batch has 'requests' already; send one of the two")
+    return value
+
+
 class InputFile(BaseModel):
     input_file_id: str = Field(strict=True, max_length=64)
 
 
 # Pydantic puts the last base's fields first: a missing file is reported before a missing endpoint.
-class CreateBatch(Repeatable, BatchOptions, InputFile):
-    """The body of POST /v1/batches."""
+class BatchOfFile(Repeatable, ScheduledBatch, InputFile):
+    """A batch of an uploaded file."""
 
-    priority: Priority = Field("normal", description=PRIORITY)
+    requests: None = None
+
+
+def _declare_requests(schema: dict[str, Any]) -> None:
+    """Add the list of requests to a body's schema. They are stored before the rest is validated."""
+    requests = {"type": "array", "items": {"type": "object"}, "minItems": 1}
+    description = "as lines of a file; without `method` and `url`, a request has those of the batch"
+    schema["properties"]["requests"] = requests | {"description": description}
+    schema["required"].append("requests")
+
+
+class BatchOfRequests(Repeatable, ScheduledBatch):
+    """A batch of requests that stand in the body itself."""
+
+    model_config = ConfigDict(json_schema_extra=_declare_requests)
+    input_file_id: Annotated[None, BeforeValidator(_no_file)] = None
+
+
+class CreateBatch(RootModel[BatchOfFile | BatchOfRequests]):
+    """The body of POST /v1/batches."""
 
 
 class RetryBatch(Repeatable):
