@@ -31,12 +31,11 @@ from webapp import (
     recipes,
     requests,
     schedules,
-    start,
-    uploads,
     webhooks,
 )
 from webapp.accounts import budgets, keys, projects, usage
 from webapp.anthropic import message_batches
+from webapp.intake import open_batches, start, uploads
 
 SWITCH_SECONDS = 0.0005
 MODULES = (
@@ -44,6 +43,7 @@ MODULES = (
     uploads,
     batches,
     message_batches,
+    open_batches,
     recipes,
     jobs,
     events,

@@ -42,6 +42,7 @@ from webapp.wire.batches import (
     ListBatches,
     ListBatchResults,
     ListSegments,
+    OpenBatch,
     RequestCounts,
     RetryBatch,
     SegmentObject,
@@ -89,7 +90,9 @@ def _object(
     """Return OpenAI's batch object; the defaults are those of a new batch."""
     held = _held(batch, hold)
     reason, paused = held.reason if held else None, batch.paused_at is not None
-    state = states.state(batch.status, batch.completed + batch.failed, reason, in_queue, paused=paused)
+    answered = batch.completed + batch.failed
+    idle = batch.open and answered == batch.total
+    state = states.state(batch.status, answered, reason, in_queue, paused=paused, idle=idle)
     return BatchObject(
         **work.fields(batch, BatchObject),
         request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
@@ -112,6 +115,7 @@ def _object(
             input_sha256=batch.input_sha256 or None,
             on_invalid=cast(OnInvalid, batch.on_invalid),
             warnings=[BatchError.model_validate(warning) for warning in batch.warnings or ()],
+            open=batch.open,
             job_id=batch.job_id,
             stage=batch.stage,
         ),
@@ -131,7 +135,7 @@ def _held(batch: Batch, hold: Hold | None) -> Held | None:
 @routes.post("/v1/batches")
 @operation(BatchObject, json=CreateBatch, headers=Idempotent, refusals=(403, 409, 413))
 def create() -> BatchObject:
-    """Make a batch of an uploaded file, or of requests in the body, which become a file like any other.
+    """Make a batch of an uploaded file, of requests in the body, or an open one, which gets its requests later.
 
     One of a file that does not exist is made too, and fails in validation. With an Idempotency-Key, the same body again
     answers with the batch that was made the first time.
@@ -139,9 +143,11 @@ def create() -> BatchObject:
     owner, context = caller(), current_context()
     envelopes = Envelopes()
     rest, requests = read_inline(envelopes.line)
-    body: BatchOfFile | BatchOfRequests
+    body: BatchOfFile | BatchOfRequests | OpenBatch
     source: Callable[[], File | NewInput]
-    if requests is None:
+    if requests is None and rest.get("open") is True:
+        body, source = validated(OpenBatch, rest), submission.no_file
+    elif requests is None:
         body = of_file = validated(BatchOfFile, rest)
         source = functools.partial(_input_file, of_file.input_file_id)
     else:
@@ -160,6 +166,7 @@ def create() -> BatchObject:
             output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
             on_invalid=body.on_invalid,
             priority=PRIORITIES[body.priority],
+            open=body.open,
         )
         return submission.draft(context, batch, source())
 
@@ -195,13 +202,16 @@ def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
     Raises:
         ConflictError: the key was used for something else.
     """
-    created = idempotency.once(
-        key, BATCHES, draft, submission.submit, lambda batch: messages.validate(batch.id, batch.name)
-    )
+    created = idempotency.once(key, BATCHES, draft, submission.submit, _announce)
     if created.draft is None:
         return Created(created.record, None, repeated=True)
     forecast = submission.estimate_completion(current_context(), created.record, created.draft.outlook)
     return Created(created.record, forecast, repeated=False)
+
+
+def _announce(batch: Batch) -> None:
+    if not batch.open:  # what it gets is validated as it comes
+        messages.validate(batch.id, batch.name)
 
 
 @routes.get("/v1/batches")

@@ -5,7 +5,7 @@ an older name than their attribute.
 """
 
 from store.records.base import AMOUNTS, AnswerAmounts, Base, Leased, Pausable, Sla, first_id, new_id, now
-from store.records.batches import Batch, ResultChunk, Segment
+from store.records.batches import Append, AppendedId, Batch, ResultChunk, Segment
 from store.records.engines import Duration, EngineFailure, Hold, Speed
 from store.records.events import Delivery, Event, Webhook
 from store.records.files import Artifact, File, FileUpload, JobArtifact, UploadPart
@@ -17,6 +17,8 @@ __all__ = [
     "AMOUNTS",
     "AnswerAmounts",
     "ApiKey",
+    "Append",
+    "AppendedId",
     "Artifact",
     "Base",
     "Batch",

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from store.uploads import UploadStatus
+from store.intake.uploads import UploadStatus
 from webapp.wire.fields import ExpiresAfter, Id, declare_file, from_json_text
 from webapp.wire.lists import ListPage
 

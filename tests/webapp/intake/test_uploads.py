@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from store import uploads as records
+from store.intake import uploads as records
 from tasks.context import AppContext
 from tests.support.webapps import client_of, context_in
-from webapp import uploads
+from webapp.intake import uploads
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import flask
 from flask import Blueprint
 
 from batchyard.errors import RequestError, TooLargeError
-from store import uploads
 from store.artifacts import ArtifactWriter
+from store.intake import uploads
 from store.records import File, FileUpload, UploadPart
 from webapp import files
 from webapp.document import operation

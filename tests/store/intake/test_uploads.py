@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import func, select, update
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
-from store import files, garbage, retention, uploads
+from store import files, garbage, retention
 from store.database import Database
+from store.intake import uploads
 from store.records import File, FileUpload, UploadPart
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
