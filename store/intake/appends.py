@@ -28,6 +28,7 @@ class NewRequests:
         sha256: of these.
         models: the configuration of each model.
         refused: as `extension.extend` takes them.
+        warnings: of the whole batch with these.
         digests: of the custom_ids.
     """
 
@@ -38,6 +39,7 @@ class NewRequests:
     segments: Sequence[AddedSegment]
     models: Mapping[str, dict[str, Any]]
     refused: Mapping[int, str]
+    warnings: list[dict[str, Any]]
     simulated: bool
     digests: Sequence[bytes]
 
@@ -100,6 +102,7 @@ def add(session: Session, project_id: str, batch_id: str, key: str | None, new: 
         return None
     _claim_ids(session, batch_id, new.digests)
     batch.simulated |= new.simulated
+    batch.warnings = new.warnings
     session.flush()
     extension.extend(session, batch_id, new.segments, new.models, new.refused)
     append = Append(

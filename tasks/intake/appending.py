@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterable
+from typing import Any
 
 from batchyard.errors import RequestError, TooLargeError, UnavailableError
 from batchyard.wording import quoted
@@ -18,7 +20,7 @@ from store.records import Append, Batch
 from store.work.lifecycle import refuse_stage
 from tasks.context import AppContext
 from tasks.execution import progress
-from tasks.intake import submission
+from tasks.intake import submission, warnings
 from tasks.intake.validation import ValidationReport, Validator, segment_sizes
 
 ATTEMPTS = 40
@@ -113,10 +115,17 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple
         segments=segments,
         models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
         refused=writer.refused,
+        warnings=_with_new(batch.warnings or [], validator.warnings.entries),
         simulated=any(registry.capabilities(spec.engine).simulated for spec in specs.values()),
         digests=list(names),
     )
     return new, names
+
+
+def _with_new(known: list[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a batch's warnings with those of its new requests: the first of each parameter."""
+    params = {entry["param"] for entry in known}
+    return [*known, *(entry for entry in new if entry["param"] not in params)][: warnings.MOST]
 
 
 def _refusal(report: ValidationReport) -> RequestError:

@@ -104,6 +104,19 @@ def test_a_bad_line_is_named_and_nothing_is_added(
     add(context, batch, lines("b"))
 
 
+def test_a_misspelt_parameter_is_told_of_once_with_its_line_in_the_batch(
+    new_context: Callable[..., AppContext], batch: Batch
+) -> None:
+    context = new_context()
+    server = {"endpoints": [{"url": "http://127.0.0.1:1/v1"}]}  # which may know a parameter that nobody else does
+    context.models["theirs"] = ModelSpec(name="theirs", engine="openai", engine_args=server)
+    add(context, batch, lines("a"))
+    add(context, batch, lines("b", "c", model="theirs", temperatur=1))
+    add(context, batch, lines("d", model="theirs", temperatur=1))
+    warnings = reload(context.database, batch).warnings or []
+    assert [(entry["line"], entry["param"]) for entry in warnings] == [(2, "body.temperatur")]
+
+
 def test_requests_that_no_engine_will_run_are_answered_at_once(
     new_context: Callable[..., AppContext], batch: Batch
 ) -> None:
