@@ -99,7 +99,7 @@ def _object(
         usage=work.token_usage(batch.input_tokens, batch.cached_tokens, batch.output_tokens, batch.reasoning_tokens),
         batchyard=Extension(
             **work.extension_fields(batch, related, held=held is not None, deaths=[batch.engine_deaths]),
-            name=batch.stage or batch.name or batch.input_file_id,
+            name=batch.stage or batch.name or batch.input_file_id or batch.id,
             expired=batch.expired,
             cancelled=batch.cancelled,
             shared=Shared(

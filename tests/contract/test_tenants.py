@@ -24,6 +24,8 @@ ROUTES = [
     ("GET", "/v1/batches/{batch}/results"),
     ("POST", "/v1/batches/{batch}"),
     ("POST", "/v1/batches/{batch}/cancel"),
+    ("POST", "/v1/batches/{batch}/requests"),
+    ("POST", "/v1/batches/{batch}/close"),
     ("POST", "/v1/batches/{batch}/pause"),
     ("POST", "/v1/batches/{batch}/resume"),
     ("POST", "/v1/batches/{batch}/retry"),

@@ -25,9 +25,8 @@ EACH = 4
 def own(start_stack: Callable[..., RunningStack], tmp_path_factory: pytest.TempPathFactory) -> RunningStack:
     """A stack whose engine logs each request that it computes."""
     log = tmp_path_factory.mktemp("calls") / "calls"
-    return start_stack(
-        f'[models.echo]\nengine = "echo"\n[models.echo.engine_args]\ncall_log = "{log}"\n', CALLS=str(log)
-    )
+    models = f'[models.echo]\nengine = "echo"\n[models.echo.engine_args]\ncall_log = "{log}"\n'
+    return start_stack(models, BATCHYARD_ALLOW_SIMULATED="1", CALLS=str(log))
 
 
 def add_all(stack: RunningStack, batch_id: str, client: int, added: list[int]) -> None:
