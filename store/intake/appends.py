@@ -83,31 +83,36 @@ def size(session: Session, batch_id: str) -> int:
     return int(session.scalar(select(func.sum(Append.bytes)).where(Append.batch_id == batch_id)) or 0)
 
 
-def add(session: Session, project_id: str, batch_id: str, key: str | None, new: NewRequests) -> Append | None:
-    """Add requests to an open batch; None if others were added since it had its `first_line`.
+def locked(session: Session, project_id: str, batch_id: str) -> Batch:
+    """Return a batch that nobody else adds to, or closes, before the end of the transaction. Raises NotFoundError."""
+    batch = batches.get(session, project_id, batch_id)
+    session.refresh(batch, with_for_update={"key_share": True})
+    return batch
+
+
+def add(session: Session, batch: Batch, key: str | None, new: NewRequests) -> Append | None:
+    """Add requests to an open batch, see `locked`; None if others were added since it had its `first_line`.
 
     Those that were added before with this idempotency key are returned and not added again.
 
     Raises:
-        NotFoundError, ConflictError: there is no such batch, it is not open, or the key was used for other requests.
+        ConflictError: the batch is not open, or the key was used for other requests.
         RepeatedIds.
     """
-    batch = batches.get(session, project_id, batch_id)
-    session.refresh(batch, with_for_update={"key_share": True})  # until the end nobody else adds to it, or closes it
-    append = repeated(session, batch_id, key, new.sha256)
+    append = repeated(session, batch.id, key, new.sha256)
     if append is not None:
         return append
     refuse_closed(batch)
     if batch.total + 1 != new.first_line:
         return None
-    _claim_ids(session, batch_id, new.digests)
+    _claim_ids(session, batch.id, new.digests)
     batch.simulated |= new.simulated
     batch.warnings = new.warnings
     session.flush()
-    extension.extend(session, batch_id, new.segments, new.models, new.refused)
+    extension.extend(session, batch.id, new.segments, new.models, new.refused)
     append = Append(
         id=new_id("append_"),
-        batch_id=batch_id,
+        batch_id=batch.id,
         idempotency_key=key,
         sha256=new.sha256,
         bytes=new.size,

@@ -52,8 +52,9 @@ def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: 
         new, names = _plan(context, batch, lines, sha256)
         try:
             with context.database.write() as session:
+                batch = appends.locked(session, project_id, batch_id)  # before the project, as a chunk of answers does
                 submission.admit(context, session, project_id, new.size)
-                append = appends.add(session, project_id, batch_id, key, new)
+                append = appends.add(session, batch, key, new)
         except RepeatedIds as repeated:
             name = quoted(min(names[digest] for digest in repeated.digests))
             message = f"The custom_id {name} is in the batch already; it must be unique. Nothing was added."
