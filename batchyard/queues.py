@@ -32,6 +32,7 @@ ROUTES = {
     "batch.segment": {"queue": BATCHES},
     "engine.*": {"queue": BATCHES},
     "batch.validate": {"queue": POST_PROCESSING},
+    "batch.advance": {"queue": POST_PROCESSING},
     "batch.merge": {"queue": POST_PROCESSING},
     "batch.finish": {"queue": POST_PROCESSING},
     "post.*": {"queue": POST_PROCESSING},

@@ -255,6 +255,12 @@ class ArtifactWriter(io.RawIOBase):
         self.size += len(data)
         return len(data)
 
+    def written(self) -> IO[bytes]:
+        """Open what was written and not committed yet, for reading."""
+        with self._artifacts._translated("read"):
+            self._file.flush()
+            return self._temporary.open("rb")
+
     def commit(self) -> None:
         """Make the content visible under its SHA-256.
 

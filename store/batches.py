@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,7 +16,8 @@ from store import events, files
 from store.database import changed
 from store.keys import Principal
 from store.leases import claim
-from store.records import Artifact, Batch, File, Job, ResultChunk, Segment, first_id, now
+from store.records import Artifact, Batch, File, Job, Segment, first_id, now
+from store.segments import add as add_segments
 from store.speeds import RequestClass
 from store.work.lifecycle import FINISHING_SECONDS, Lifecycle, refuse_stage
 
@@ -57,13 +57,26 @@ class Batches(Lifecycle[Batch]):
         return [batch.id for batch, work in works if self.fail(session, batch, work)]
 
     def expire(self, session: Session) -> list[str]:
-        """Finalize every batch in progress whose completion window has passed. Return their ids."""
-        overdue = session.scalars(select(Batch.id).where(Batch.status == "in_progress", Batch.expires_at <= now()))
-        values: dict[str, Any] = {"outcome": "expired", "open": False}
+        """Finalize every batch in progress whose completion window has passed. Return their ids.
+
+        A client's that was open until then, with all its requests answered, is completed: nothing of it has expired.
+        """
+        overdue = session.execute(
+            select(Batch.id, and_(Batch.open, Batch.job_id.is_(None), ~_unfinished().exists())).where(
+                Batch.status == "in_progress", Batch.expires_at <= now()
+            )
+        )
         return [
             batch_id
-            for batch_id in overdue
-            if self.transition(session, batch_id, "in_progress", "finalizing", **values)
+            for batch_id, is_answered in overdue.all()
+            if self.transition(
+                session,
+                batch_id,
+                "in_progress",
+                "finalizing",
+                outcome="completed" if is_answered else "expired",
+                open=False,
+            )
         ]
 
     def any_ends(self, session: Session) -> bool:
@@ -111,7 +124,7 @@ def create(
     due_after: int | None = None,
     idempotency: tuple[str, str] | None = None,
 ) -> Batch:
-    """Create a batch of an input file from its unsaved record, `validating`.
+    """Create a batch of an input file from its unsaved record, `validating`. An `open` one, without a file yet, runs.
 
     It is called by its metadata's `name`, else by the record's, else by the file's. It keeps the file's content by
     SHA-256 even if the file is deleted.
@@ -121,7 +134,26 @@ def create(
     """
     batch.name = (batch.request_metadata or {}).get(NAME) or batch.name or source.filename
     batch.input_file_id, batch.input_sha256 = source.id, source.sha256
-    return BATCHES.create(session, batch, due_after=due_after, idempotency=idempotency)
+    BATCHES.create(session, batch, due_after=due_after, idempotency=idempotency)
+    if batch.open:
+        transition(session, batch.id, "validating", "in_progress", planned=True)
+        session.refresh(batch)
+    return batch
+
+
+def close(session: Session, by: Principal, batch_id: str) -> Batch:
+    """Close an open batch: it gets no more requests, and ends when all that it has are done. Any other stays as it is.
+
+    Raises:
+        NotFoundError: the project has no such batch.
+        ConflictError: it is a job's.
+    """
+    batch = get(session, by.project_id, batch_id)
+    refuse_stage(batch, "wait for")
+    if changed(session, update(Batch).where(Batch.id == batch_id, Batch.open).values(open=False)):
+        events.act(session, by, "batch.closed", batch)
+    session.refresh(batch)
+    return batch
 
 
 def latest_latencies(session: Session, project_id: str | None, at: float) -> list[Latencies]:
@@ -200,33 +232,14 @@ def plan(
         refused: SHA-256 of the result chunk of each segment whose requests were all refused, by number.
     """
     records = [
-        Segment(
-            batch_id=batch.id,
-            number=number,
-            **segment._asdict(),
-            state="done" if number in refused else "pending",
-        )
-        for number, segment in enumerate(segments)
+        Segment(batch_id=batch.id, number=number, **segment._asdict()) for number, segment in enumerate(segments)
     ]
-    session.add_all(records)
-    session.flush()
-    chunks = [
-        ResultChunk(
-            batch_id=batch.id,
-            segment_id=record.id,
-            sha256=refused[record.number],
-            failed=record.requests,
-            created_at=time.time(),
-        )
-        for record in records
-        if record.number in refused
-    ]
-    session.add_all(chunks)
+    failed = add_segments(session, records, refused)
     values = {
         "planned": True,
         "plan_sha256": plan_sha256,
         "total": sum(segment.requests for segment in segments),
-        "failed": sum(chunk.failed for chunk in chunks),
+        "failed": failed,
         "models": models,
         "model": only_model(models),
         "simulated": simulated,
@@ -257,8 +270,12 @@ def end_running(session: Session) -> None:
 
 def _answered() -> Select[str]:
     """Select ids of batches in progress that are answered and get no more segments."""
-    unfinished = select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state != "done")
-    return select(Batch.id).where(Batch.status == "in_progress", ~Batch.open, ~unfinished.exists())
+    return select(Batch.id).where(Batch.status == "in_progress", ~Batch.open, ~_unfinished().exists())
+
+
+def _unfinished() -> Select[int]:
+    """Select the segments of a batch that are not done."""
+    return select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state != "done")
 
 
 def set_infeasible(session: Session, batch: Batch, *, infeasible: bool) -> None:

@@ -51,6 +51,7 @@ Action = Literal[
     "batch.paused",
     "batch.resumed",
     "batch.changed",
+    "batch.closed",
     "batch.cancelling",
     "batch.deleted",
     "job.created",

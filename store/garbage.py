@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL
 from store import files
-from store.records import Batch, File, Job, JobChunk, ResultChunk, Schedule, Segment
+from store.records import Batch, File, Job, JobChunk, ResultChunk, Schedule, Segment, UploadPart
 from store.work.lifecycle import ended_at
 
 
@@ -24,12 +24,12 @@ def referenced(session: Session, hashes: Sequence[str], live_at: float, results_
             be read and amended.
     """
     kept = _kept(results_at)
-    of_kept_jobs = (
-        select(Segment.plan_sha256).join(Batch, Batch.id == Segment.batch_id).join(Job, Job.id == Batch.job_id)
-    )
+    of_running = select(Segment.plan_sha256).join(Batch, Batch.id == Segment.batch_id)
+    of_kept_jobs = of_running.join(Job, Job.id == Batch.job_id)
     references: set[str] = set()
     for statement in (
         select(File.sha256).where(File.sha256.in_(hashes), files.live(live_at)),
+        select(UploadPart.sha256).where(UploadPart.sha256.in_(hashes)),
         select(Batch.input_sha256).where(Batch.status.in_(RUNNING), Batch.input_sha256.in_(hashes)),
         select(Batch.plan_sha256).where(Batch.status.in_(RUNNING), Batch.plan_sha256.in_(hashes)),
         select(Batch.seconds_sha256).where(Batch.seconds_sha256.in_(hashes)),
@@ -39,6 +39,7 @@ def referenced(session: Session, hashes: Sequence[str], live_at: float, results_
         select(Job.input_sha256).where(Job.input_sha256.in_(hashes), kept),
         select(Job.items_sha256).where(Job.items_sha256.in_(hashes), kept),
         select(JobChunk.sha256).where(JobChunk.sha256.in_(hashes)),
+        of_running.where(Segment.plan_sha256.in_(hashes), Batch.status.in_(RUNNING)),
         of_kept_jobs.where(Segment.plan_sha256.in_(hashes), kept),
     ):
         references.update(sha256 for sha256 in session.scalars(statement) if sha256 is not None)

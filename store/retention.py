@@ -16,15 +16,19 @@ from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
 from store.batches import BATCHES as BATCH_LIFE
 from store.events import act
+from store.intake import uploads
 from store.keys import Principal
 from store.records import (
     ApiKey,
+    Append,
+    AppendedId,
     Artifact,
     Base,
     Batch,
     Delivery,
     Event,
     File,
+    FileUpload,
     Job,
     JobArtifact,
     JobChunk,
@@ -34,6 +38,7 @@ from store.records import (
     Schedule,
     ScheduleRun,
     Segment,
+    UploadPart,
     WebSession,
     first_id,
     now,
@@ -88,7 +93,7 @@ def batches(session: Session, before: float) -> list[Old]:
 
 def _with_references(batch_ids: Sequence[str]) -> list[Old]:
     """Return batches, after all that refers to them."""
-    records = (ResultChunk, Segment, Artifact, ScheduleRun, Event)
+    records = (AppendedId, Append, ResultChunk, Segment, Artifact, ScheduleRun, Event)
     return [*(Old(record, record.batch_id.in_(batch_ids)) for record in records), Old(Batch, Batch.id.in_(batch_ids))]
 
 
@@ -129,9 +134,10 @@ def jobs(session: Session, before: float) -> list[Old]:
 
 
 def others(now: float, before: float) -> list[Old]:
-    """Return files, runs that created nothing and keys that were over before `before`, and sessions before `now`.
+    """Return files, uploads, runs that created nothing and keys that were over before `before`.
 
-    And what happened, or clients did, to anything but batches and jobs before `before`.
+    And sessions, and parts of uploads, that are over at `now`; custom_ids of batches that are open no more; and what
+    happened, or clients did, to anything but batches and jobs before `before`.
     """
     unused = and_(
         ~select(Artifact.file_id).where(Artifact.file_id == File.id).exists(),
@@ -143,6 +149,8 @@ def others(now: float, before: float) -> list[Old]:
     output = and_(File.id < first_id("file-", before), File.purpose == "batch_output")  # of what was deleted
     without = and_(ScheduleRun.batch_id.is_(None), ScheduleRun.job_id.is_(None))
     signed_in = select(WebSession.key_id).where(WebSession.key_id == ApiKey.id)
+    closed = select(Batch.id).where(Batch.id == AppendedId.batch_id, ~Batch.open)
+    parts = select(UploadPart.id).where(UploadPart.upload_id == FileUpload.id)
     return [
         Old(File, File.expires_at < before, unused),
         Old(File, output, unused),
@@ -154,6 +162,9 @@ def others(now: float, before: float) -> list[Old]:
         ),
         Old(WebSession, WebSession.expires_at <= now),
         Old(ApiKey, ApiKey.revoked_at < before, ~signed_in.exists()),
+        Old(AppendedId, closed.exists()),
+        Old(UploadPart, uploads.abandoned(now)),
+        Old(FileUpload, FileUpload.expires_at < before, ~parts.exists()),
     ]
 
 

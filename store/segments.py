@@ -224,6 +224,32 @@ def renew(session: Session, segment: SegmentLease, seconds: float) -> Literal["r
     return "run" if batch.paused_at is None else "pause"
 
 
+def add(session: Session, added: Sequence[Segment], refused: Mapping[int, str]) -> int:
+    """Add segments to a batch. Return how many of their requests were refused.
+
+    Args:
+        refused: SHA-256 of the result chunk of each segment whose requests were all refused, by number: it is done.
+    """
+    for segment in added:
+        segment.state = "done" if segment.number in refused else "pending"
+    session.add_all(added)
+    session.flush()
+    chunks = [
+        ResultChunk(
+            batch_id=segment.batch_id,
+            segment_id=segment.id,
+            sha256=refused[segment.number],
+            failed=segment.requests,
+            created_at=time.time(),
+        )
+        for segment in added
+        if segment.number in refused
+    ]
+    session.add_all(chunks)
+    session.flush()
+    return sum(chunk.failed for chunk in chunks)
+
+
 def append(
     session: Session,
     segment: SegmentLease,

@@ -139,6 +139,11 @@ def validate(task: Task, batch_id: str) -> None:
     advance.validate(context(), batch_id, holder(task.request.id))
 
 
+@app.task(name="batch.advance")
+def start_ready(_batch_id: str) -> None:
+    advance.advance(context())
+
+
 @app.task(name="batch.segment", bind=True)
 def run_segment(task: Task, segment_id: int, epoch: int) -> None:
     advance.run_segment(context(), segment_id, epoch, holder(task.request.id))

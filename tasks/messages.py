@@ -38,6 +38,11 @@ def validate(batch_id: str, name: str | None = None) -> None:
     _send(_message("batch.validate", batch_id, name=name), batch_id=batch_id)
 
 
+def advance(batch_id: str) -> None:
+    """Have started what may start now, since an open batch has got requests, or was closed."""
+    _send(_message("batch.advance", batch_id), batch_id=batch_id)
+
+
 def segment(segment_id: int, epoch: int, batch_id: str, number: int, name: str) -> None:
     """Send a segment to a worker. Flower shows id and name of its batch, and the segment's `number` in it, from 1."""
     message = _message("batch.segment", segment_id, epoch)

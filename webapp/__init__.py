@@ -31,17 +31,19 @@ from webapp import (
     recipes,
     requests,
     schedules,
-    start,
     webhooks,
 )
 from webapp.accounts import budgets, keys, projects, usage
 from webapp.anthropic import message_batches
+from webapp.intake import open_batches, start, uploads
 
 SWITCH_SECONDS = 0.0005
 MODULES = (
     files,
+    uploads,
     batches,
     message_batches,
+    open_batches,
     recipes,
     jobs,
     events,

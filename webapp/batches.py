@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,21 +15,25 @@ from batchyard import latency
 from batchyard.statuses import PRIORITIES, TERMINAL, priority_name
 from results import stream
 from store import batches, holds, segments
+from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
-from store.records import Batch, Hold
+from store.records import Batch, File, Hold
 from tasks import messages
 from tasks.execution import progress
 from tasks.intake import changes, retry_input, submission
-from tasks.intake.submission import Draft
+from tasks.intake.envelopes import Envelopes
+from tasks.intake.submission import Draft, NewInput
 from tasks.scheduling import deadlines, states
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.states import BatchActivity
 from webapp import idempotency, work
 from webapp.document import operation
 from webapp.idempotency import Idempotency
-from webapp.requests import caller, current_context, parse_body, query
+from webapp.requests import caller, current_context, parse_body, query, read_inline, validated
 from webapp.wire.batches import (
     BatchObject,
+    BatchOfFile,
+    BatchOfRequests,
     BatchPage,
     ChangeBatch,
     CreateBatch,
@@ -37,6 +42,7 @@ from webapp.wire.batches import (
     ListBatches,
     ListBatchResults,
     ListSegments,
+    OpenBatch,
     RequestCounts,
     RetryBatch,
     SegmentObject,
@@ -84,14 +90,16 @@ def _object(
     """Return OpenAI's batch object; the defaults are those of a new batch."""
     held = _held(batch, hold)
     reason, paused = held.reason if held else None, batch.paused_at is not None
-    state = states.state(batch.status, batch.completed + batch.failed, reason, in_queue, paused=paused)
+    answered = batch.completed + batch.failed
+    idle = batch.open and answered == batch.total
+    state = states.state(batch.status, answered, reason, in_queue, paused=paused, idle=idle)
     return BatchObject(
         **work.fields(batch, BatchObject),
         request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
         usage=work.token_usage(batch.input_tokens, batch.cached_tokens, batch.output_tokens, batch.reasoning_tokens),
         batchyard=Extension(
             **work.extension_fields(batch, related, held=held is not None, deaths=[batch.engine_deaths]),
-            name=batch.stage or batch.name or batch.input_file_id,
+            name=batch.stage or batch.name or batch.input_file_id or batch.id,
             expired=batch.expired,
             cancelled=batch.cancelled,
             shared=Shared(
@@ -107,6 +115,7 @@ def _object(
             input_sha256=batch.input_sha256 or None,
             on_invalid=cast(OnInvalid, batch.on_invalid),
             warnings=[BatchError.model_validate(warning) for warning in batch.warnings or ()],
+            open=batch.open,
             job_id=batch.job_id,
             stage=batch.stage,
         ),
@@ -126,18 +135,28 @@ def _held(batch: Batch, hold: Hold | None) -> Held | None:
 @routes.post("/v1/batches")
 @operation(BatchObject, json=CreateBatch, headers=Idempotent, refusals=(403, 409, 413))
 def create() -> BatchObject:
-    """Make a batch of an uploaded file. One of a file that does not exist is made too, and fails in validation.
+    """Make a batch of an uploaded file, of requests in the body, or an open one, which gets its requests later.
 
-    With an Idempotency-Key, the same body again answers with the batch that was made the first time.
+    One of a file that does not exist is made too, and fails in validation. With an Idempotency-Key, the same body again
+    answers with the batch that was made the first time.
     """
     owner, context = caller(), current_context()
-    body = parse_body(CreateBatch)
+    envelopes = Envelopes()
+    rest, requests = read_inline(envelopes.line)
+    body: BatchOfFile | BatchOfRequests | OpenBatch
+    source: Callable[[], File | NewInput]
+    if requests is None and rest.get("open") is True:
+        body, source = validated(OpenBatch, rest), submission.no_file
+    elif requests is None:
+        body = of_file = validated(BatchOfFile, rest)
+        source = functools.partial(_input_file, of_file.input_file_id)
+    else:
+        body = validated(BatchOfRequests, rest)
+        source = functools.partial(_stored, envelopes, requests, body.endpoint)
     submission.check_window(context.settings, body.completion_window)
     submission.check_endpoint(context.models, body.endpoint)
 
     def draft() -> Draft:
-        with context.database.read() as session:
-            source = submission.input_file_or_none(session, owner.project_id, body.input_file_id)
         batch = Batch(
             project_id=owner.project_id,
             endpoint=body.endpoint,
@@ -147,10 +166,21 @@ def create() -> BatchObject:
             output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
             on_invalid=body.on_invalid,
             priority=PRIORITIES[body.priority],
+            open=body.open,
         )
-        return submission.draft(context, batch, source)
+        return submission.draft(context, batch, source())
 
-    return create_once(idempotency.of_request(body), draft).to_wire()
+    content = () if requests is None else (requests.sha256,)
+    return create_once(idempotency.of_request(body, *content), draft).to_wire()
+
+
+def _input_file(file_id: str) -> File:
+    with current_context().database.read() as session:
+        return submission.input_file_or_none(session, caller().project_id, file_id)
+
+
+def _stored(envelopes: Envelopes, requests: ArtifactWriter, endpoint: str) -> NewInput:
+    return NewInput("requests.jsonl", envelopes.stored(current_context().artifacts, requests, endpoint))
 
 
 @dataclass(frozen=True)
@@ -172,13 +202,16 @@ def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
     Raises:
         ConflictError: the key was used for something else.
     """
-    created = idempotency.once(
-        key, BATCHES, draft, submission.submit, lambda batch: messages.validate(batch.id, batch.name)
-    )
+    created = idempotency.once(key, BATCHES, draft, submission.submit, _announce)
     if created.draft is None:
         return Created(created.record, None, repeated=True)
     forecast = submission.estimate_completion(current_context(), created.record, created.draft.outlook)
     return Created(created.record, forecast, repeated=False)
+
+
+def _announce(batch: Batch) -> None:
+    if not batch.open:  # what it gets is validated as it comes
+        messages.validate(batch.id, batch.name)
 
 
 @routes.get("/v1/batches")

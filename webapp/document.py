@@ -42,9 +42,11 @@ _tree = SpecTree(
     validation_error_status=400,
     validation_error_model=ErrorObject,
 )
+_BYTES = {"type": "string", "format": "binary"}
 # Properties that spectree cannot declare, by operation id.
 _media_types: dict[str, str] = {}
 _optional_bodies: set[str] = set()
+_body_types: dict[str, str] = {}
 
 
 def operation(
@@ -77,8 +79,7 @@ def operation(
     answers |= {f"HTTP_{code}": model for code, model in {status: answer, **others}.items()}
 
     def declare(route: Callable[P, Any]) -> Callable[P, ResponseReturnValue]:
-        module = route.__module__.rpartition(".")[2]
-        name = f"{module}.{route.__name__.rstrip('_')}"
+        name = _operation_id(route)
         if media_type is not None:
             _media_types[name] = media_type
         if body_optional:
@@ -91,7 +92,7 @@ def operation(
             resp=Response(**answers),
             skip_validation=True,
             operation_id=name,
-            tags=[module],
+            tags=[name.partition(".")[0]],
             security={} if public else None,
         )(route)
         if media_type is None:
@@ -108,6 +109,20 @@ def operation(
     return declare
 
 
+def takes(media_type: str) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """Declare that the body of a route is neither JSON nor a form."""
+
+    def declare(route: Callable[P, Any]) -> Callable[P, Any]:
+        _body_types[_operation_id(route)] = media_type
+        return route
+
+    return declare
+
+
+def _operation_id(route: Callable[..., Any]) -> str:
+    return f"{route.__module__.rpartition('.')[2]}.{route.__name__.rstrip('_')}"
+
+
 @functools.cache
 def document() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the current application."""
@@ -116,10 +131,12 @@ def document() -> dict[str, Any]:
         for entry in path.values():
             if entry["operationId"] in _optional_bodies:
                 entry["requestBody"]["required"] = False
+            body_type = _body_types.get(entry["operationId"])
+            if body_type is not None:
+                entry["requestBody"] = {"required": True, "content": {body_type: {"schema": _BYTES}}}
             media_type = _media_types.get(entry["operationId"])
             if media_type is not None:
-                schema = {"type": "string", "format": "binary"}
-                entry["responses"]["200"]["content"] = {media_type: {"schema": schema}}
+                entry["responses"]["200"]["content"] = {media_type: {"schema": _BYTES}}
     return spec
 
 

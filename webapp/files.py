@@ -14,7 +14,7 @@ from store.files import INPUT_EXPIRES_AFTER
 from store.records import File
 from webapp.document import operation
 from webapp.requests import Upload, caller, current_context, form, query
-from webapp.wire.files import FileDeleted, FileObject, FilePage, ListFiles, UploadForm
+from webapp.wire.files import FileDeleted, FileObject, FilePage, ListFiles, UploadForm, UploadOptions
 
 routes = Blueprint("files", __name__)
 
@@ -25,17 +25,34 @@ def to_wire(file: File) -> FileObject:
     return FileObject.model_validate(file, from_attributes=True)
 
 
-def uploaded() -> tuple[Upload, str] | None:
+def uploaded(field: str = "file") -> tuple[Upload, str] | None:
     """Return the file of the form and its base name; None if none was sent.
 
     The file is not committed yet.
     """
-    part = flask.request.files.get("file")
+    part = flask.request.files.get(field)
     upload = getattr(flask.request, "upload", None)
     if part is None or upload is None:
         return None
-    name = PurePosixPath((part.filename or "").replace("\\", "/")).name
-    return upload, "".join(character for character in name if character.isprintable())[-255:] or "file"
+    return upload, base_name(part.filename or "")
+
+
+def base_name(path: str) -> str:
+    """Return the name of a file that a client calls `path`, printable and without folders."""
+    name = PurePosixPath(path.replace("\\", "/")).name
+    return "".join(character for character in name if character.isprintable())[-255:] or "file"
+
+
+def missing(param: str) -> RequestError:
+    """Return the refusal of a form without a file in its field `param`."""
+    return RequestError(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
+
+
+def expires_after(options: UploadOptions) -> int | None:
+    """Return after how many seconds a file expires."""
+    if options.expires_after is not None:
+        return options.expires_after.seconds
+    return INPUT_EXPIRES_AFTER if options.purpose == "batch" else None
 
 
 @routes.post("/v1/files")
@@ -45,12 +62,9 @@ def create() -> FileObject:
     owner = caller()
     file_and_name = uploaded()
     if file_and_name is None:
-        raise RequestError("Missing required parameter: 'file'.", code="missing_required_parameter", param="file")
+        raise missing("file")
     upload, name = file_and_name
     options = form(UploadForm)
-    expires_after = options.expires_after.seconds if options.expires_after else None
-    if expires_after is None and options.purpose == "batch":
-        expires_after = INPUT_EXPIRES_AFTER
     upload.commit()
     with current_context().database.write() as session:
         file = files.create(
@@ -60,7 +74,7 @@ def create() -> FileObject:
             purpose=options.purpose,
             size=upload.size,
             sha256=upload.sha256,
-            expires_after=expires_after,
+            expires_after=expires_after(options),
         )
     return to_wire(file)
 

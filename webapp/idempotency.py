@@ -33,11 +33,17 @@ class Once(Generic[Record, Draft]):
     draft: Draft | None
 
 
-def of_request(body: Repeatable, *path: str) -> Idempotency:
-    """Return the request's idempotency key and the SHA-256 of its path and body. Raises RequestError."""
+def key_of_request() -> str | None:
+    """Return the request's header Idempotency-Key. Raises RequestError."""
     header = flask.request.headers.get("Idempotency-Key")
     if header is not None and not 1 <= len(header) <= 255:
         raise RequestError("An Idempotency-Key has 1 to 255 characters.", code="invalid_value", param="Idempotency-Key")
+    return header
+
+
+def of_request(body: Repeatable, *path: str) -> Idempotency:
+    """Return the request's idempotency key and the SHA-256 of its path and body. Raises RequestError."""
+    header = key_of_request()
     if header is not None and body.idempotency_key not in (None, header):
         raise RequestError(
             "The header Idempotency-Key and 'idempotency_key' differ; send one of them.",

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import flask
 import orjson
@@ -43,30 +43,40 @@ MAX_BULK_BYTES = 8 * 1024 * 1024
 # Closing a socket with unread input sends RST: the client may lose the response, or its next request.
 DRAIN_BYTES = 16 * 1024 * 1024
 DRAIN_SECONDS = 2.0
+TOO_LARGE = "split it, or raise BATCHYARD_MAX_FILE_BYTES"
+"""What a client does about a file that is too large."""
+
+
+class UploadLimit(NamedTuple):
+    """The most bytes of a `noun` that the parameter `param` uploads, and what a client does about more."""
+
+    bytes: int
+    noun: str
+    remedy: str
+    param: str
 
 
 class Upload(ArtifactWriter):
-    """A writer that streams an uploaded file of at most `max_bytes` to the artifact store and hashes it.
+    """A writer that streams an uploaded file within a limit to the artifact store and hashes it.
 
     Calls `count` with the number of new bytes every limits.STEP_BYTES; it raises RateLimitError to stop the upload.
-    Errors are of the parameter `param`. `lines` counts the lines of inline requests.
+    `lines` counts the lines of inline requests.
     """
 
     lines = 0
 
-    def __init__(self, artifacts: Artifacts, max_bytes: int, count: Callable[[int], None], param: str) -> None:
+    def __init__(self, artifacts: Artifacts, limit: UploadLimit, count: Callable[[int], None]) -> None:
         super().__init__(artifacts)
-        self.max_bytes = max_bytes
+        self._limit = limit
         self._count = count
-        self._param = param
         self._uncounted = 0
 
     def write(self, data: Any) -> int:
-        if self.size + len(data) > self.max_bytes:
+        if self.size + len(data) > self._limit.bytes:
             raise TooLargeError(
-                f"The file is larger than {self.max_bytes} bytes; split it, or raise BATCHYARD_MAX_FILE_BYTES.",
+                f"The {self._limit.noun} is larger than {self._limit.bytes} bytes; {self._limit.remedy}.",
                 code="file_too_large",
-                param=self._param,
+                param=self._limit.param,
             )
         self._uncounted += len(data)
         if self._uncounted >= limits.STEP_BYTES:
@@ -87,9 +97,13 @@ class Upload(ArtifactWriter):
 
 
 class StreamedRequest(flask.Request):
-    """A Flask request whose uploaded file streams to the artifact store."""
+    """A Flask request whose uploaded file streams to the artifact store.
+
+    A route that takes something else than a file sets `upload_limit` before it reads the form.
+    """
 
     upload: Upload | None = None
+    upload_limit: UploadLimit | None = None
 
     def _get_file_stream(
         self,
@@ -99,14 +113,16 @@ class StreamedRequest(flask.Request):
         content_length: int | None = None,
     ) -> IO[bytes]:
         if self.upload is not None:
-            raise RequestError("Send one file.", code="invalid_value", param="file")
+            param = "file" if self.upload_limit is None else self.upload_limit.param
+            raise RequestError("Send one file.", code="invalid_value", param=param)
         return cast(IO[bytes], self.begin_upload("file"))
 
     def begin_upload(self, param: str) -> Upload:
         """Return a writer for what the parameter `param` holds. It is discarded with the request if not committed."""
         context, key_id = current_context(), caller().key_id
         count = functools.partial(limits.count_bytes, context, key_id)
-        self.upload = Upload(context.artifacts, context.settings.max_file_bytes, count, param)
+        limit = self.upload_limit or UploadLimit(context.settings.max_file_bytes, "file", TOO_LARGE, param)
+        self.upload = Upload(context.artifacts, limit, count)
         return self.upload
 
 
@@ -199,13 +215,23 @@ def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = Fals
 
 
 def parse_inline(model: type[Parsed], line: Line) -> tuple[Parsed, Upload | None]:
-    """Parse a JSON body that may have a list `requests`, while that is stored as lines; `model` is of the rest.
+    """Parse a JSON body that may have a list `requests` as `read_inline` does; `model` is of the rest. Raises as that.
+
+    Returns:
+        The rest, and the lines, which are not committed yet; None if there are no requests.
+    """
+    rest, upload = read_inline(line)
+    return validated(model, rest), upload
+
+
+def read_inline(line: Line) -> tuple[dict[str, Any], Upload | None]:
+    """Read a JSON body that may have a list `requests`, while that is stored as lines.
 
     Returns:
         The rest, and the lines, which are not committed yet; None if there are no requests.
 
     Raises:
-        RequestError: as `parse_body` does; the body is not valid, or `line` refuses a request.
+        RequestError: the body is not valid JSON, or `line` refuses a request.
         TooLargeError, RateLimitError, UnavailableError.
     """
     settings, request = current_context().settings, cast(StreamedRequest, flask.request)
@@ -227,7 +253,7 @@ def parse_inline(model: type[Parsed], line: Line) -> tuple[Parsed, Upload | None
         raise TooLargeError(
             f"The body is larger than {request.max_content_length} bytes; split it, or raise BATCHYARD_MAX_FILE_BYTES."
         ) from None
-    return validated(model, body.rest), upload
+    return body.rest, upload
 
 
 def query(model: type[Parsed]) -> Parsed:

@@ -8,27 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from batchyard.errors import ConflictError
 from store import batches
-from store.database import changed
-from store.records import Batch, Job, JobStage, Segment, new_id, now
-from store.speeds import RequestClass
-
-
-class PlannedJobSegment(NamedTuple):
-    """A segment of a job's plan file. `bytes` counts its request bodies."""
-
-    model: str
-    requests: int
-    bytes: int
-    request_class: RequestClass
-    plan_sha256: str
-    row_group: int
+from store.intake import extension
+from store.intake.extension import AddedSegment
+from store.records import Batch, Job, JobStage, new_id, now
 
 
 def of_job(session: Session, job_id: str) -> list[JobStage]:
@@ -74,34 +61,14 @@ def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str
     return batch
 
 
-def extend(session: Session, batch_id: str, planned: Sequence[PlannedJobSegment]) -> None:
-    """Add segments to an open batch, numbered on from its last one, with the configurations of their models.
+def extend(session: Session, batch_id: str, added: Sequence[AddedSegment]) -> None:
+    """Add segments to an open batch, numbered on from its last one, with the configurations that its job has.
 
     Raises:
         ConflictError: the batch is not open any more, since its window has passed or its job was cancelled.
     """
-    total = Batch.total + sum(segment.requests for segment in planned)
-    # The first statement: its row lock keeps the batch open until these segments are part of it.
-    if not changed(session, update(Batch).where(Batch.id == batch_id, Batch.open).values(total=total)):
-        raise ConflictError(f"Batch '{batch_id}' is not open any more.")
-    last = session.scalar(select(func.max(Segment.number)).where(Segment.batch_id == batch_id))
-    first = 0 if last is None else last + 1
-    session.add_all(
-        Segment(batch_id=batch_id, number=number, **segment._asdict()) for number, segment in enumerate(planned, first)
-    )
-    _add_models(session, batch_id, [segment.model for segment in planned])
-    session.flush()
-
-
-def _add_models(session: Session, batch_id: str, names: Sequence[str]) -> None:
-    """Copy the configurations of models from a job to its batch. The batch keeps those that it has."""
-    of_batch, of_job = session.execute(
-        select(Batch.models, Job.models).join(Job, Job.id == Batch.job_id).where(Batch.id == batch_id)
-    ).one()
-    models = of_batch | {name: of_job[name] for name in names if name not in of_batch}
-    if models != of_batch:
-        values = {"models": models, "model": batches.only_model(models)}
-        session.execute(update(Batch).where(Batch.id == batch_id).values(**values))
+    models = session.execute(select(Job.models).join(Batch, Batch.job_id == Job.id).where(Batch.id == batch_id))
+    extension.extend(session, batch_id, added, models.scalar_one())
 
 
 def seal(session: Session, batch_id: str) -> None:

@@ -5,10 +5,10 @@ an older name than their attribute.
 """
 
 from store.records.base import AMOUNTS, AnswerAmounts, Base, Leased, Pausable, Sla, first_id, new_id, now
-from store.records.batches import Batch, ResultChunk, Segment
+from store.records.batches import Append, AppendedId, Batch, ResultChunk, Segment
 from store.records.engines import Duration, EngineFailure, Hold, Speed
 from store.records.events import Delivery, Event, Webhook
-from store.records.files import Artifact, File, JobArtifact
+from store.records.files import Artifact, File, FileUpload, JobArtifact, UploadPart
 from store.records.jobs import ChunkKind, Job, JobChunk, JobReply, JobStage, ReplyKind
 from store.records.projects import ApiKey, Budget, CachedAnswer, DailyUsage, Project, WebSession
 from store.records.schedules import Schedule, ScheduleRun
@@ -17,6 +17,8 @@ __all__ = [
     "AMOUNTS",
     "AnswerAmounts",
     "ApiKey",
+    "Append",
+    "AppendedId",
     "Artifact",
     "Base",
     "Batch",
@@ -29,6 +31,7 @@ __all__ = [
     "EngineFailure",
     "Event",
     "File",
+    "FileUpload",
     "Hold",
     "Job",
     "JobArtifact",
@@ -45,6 +48,7 @@ __all__ = [
     "Segment",
     "Sla",
     "Speed",
+    "UploadPart",
     "WebSession",
     "Webhook",
     "first_id",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from store.records.base import ID, AnswerAmounts, Base, Leased, Pausable
@@ -27,8 +27,8 @@ class Batch(Leased, AnswerAmounts, Pausable, Base):
     `name`, or its input file's. `created_by` is the id of the key that created it; a schedule's batch has none.
     `priority` orders it among the batches of its project (batchyard.statuses.PRIORITIES).
 
-    A batch is `planned` once its segments can run. An `open` one, a `stage` of the job `job_id`, may still get more
-    segments. Such a batch has no input file before it is merged, and no plan: its segments name the job's plans.
+    A batch is `planned` once its segments can run. An `open` one, a client's or a `stage` of the job `job_id`, may
+    still get more segments. Such a batch has no input file before it is merged, and no plan: its segments name theirs.
     """
 
     __tablename__ = "batches"
@@ -133,3 +133,30 @@ class ResultChunk(AnswerAmounts, Base):
     created_at: Mapped[float]
     # A chunk whose COMMIT was unclear is appended again.
     __table_args__ = (Index(None, "batch_id", "created_at"), Index(None, "segment_id", "sha256", unique=True))
+
+
+class Append(Base):
+    """Requests that a client has added to an open batch, at once or not at all.
+
+    They are `requests` lines of its input, from `first_line` on. `sha256` is of the `bytes` that were sent, which are
+    not kept: the plan has the requests.
+    """
+
+    __tablename__ = "appends"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"))
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
+    sha256: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int]
+    requests: Mapped[int]
+    first_line: Mapped[int]
+    created_at: Mapped[int]
+    __table_args__ = (Index(None, "batch_id", "idempotency_key", unique=True),)
+
+
+class AppendedId(Base):
+    """A custom_id of an open batch, as its BLAKE2b of 16 bytes: none may come twice."""
+
+    __tablename__ = "appended_ids"
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"), primary_key=True)
+    digest: Mapped[bytes] = mapped_column(LargeBinary(16), primary_key=True)

@@ -1,8 +1,8 @@
-"""Files, and those that batches and jobs produced."""
+"""Files, those that batches and jobs produced, and files that arrive in parts."""
 
 from __future__ import annotations
 
-from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from store.records.base import Base
@@ -44,3 +44,37 @@ class JobArtifact(Base):
     name: Mapped[str] = mapped_column(String(128), primary_key=True)
     file_id: Mapped[str] = mapped_column(ForeignKey("files.id"), index=True)
     lines: Mapped[int | None]
+
+
+class FileUpload(Base):
+    """A file that arrives in parts, as OpenAI's Upload. It has `bytes` bytes, as its client says, when it is whole.
+
+    `status` is pending, completed or cancelled; a pending one has expired at `expires_at`. `part_ids` are the parts of
+    the completed one in their order, `file_id` is the file that they became, and `file_expires_after` the seconds after
+    which that expires.
+    """
+
+    __tablename__ = "uploads"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    filename: Mapped[str] = mapped_column(String(512))
+    purpose: Mapped[str] = mapped_column(String(32))
+    bytes: Mapped[int]
+    status: Mapped[str] = mapped_column(String(16), default="pending")
+    created_at: Mapped[int]
+    expires_at: Mapped[int] = mapped_column(index=True)
+    file_expires_after: Mapped[int | None]
+    part_ids: Mapped[list[str] | None] = mapped_column(JSON)
+    file_id: Mapped[str | None] = mapped_column(String(64))
+
+
+class UploadPart(Base):
+    """A part of a pending upload. Its content is in the artifact store; the same content again is the same part."""
+
+    __tablename__ = "upload_parts"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    upload_id: Mapped[str] = mapped_column(ForeignKey("uploads.id"))
+    bytes: Mapped[int]
+    sha256: Mapped[str] = mapped_column(String(64), index=True)
+    created_at: Mapped[int]
+    __table_args__ = (UniqueConstraint("upload_id", "sha256"),)

@@ -75,7 +75,7 @@ def _merge(context: AppContext, batch: Batch, lease: Lease) -> None:
     outcome = batch.outcome or "completed"
     artifacts, create = context.artifacts, context.artifacts.create
     source = None
-    if batch.job_id is not None:
+    if batch.job_id is not None or not batch.input_sha256:  # its requests came one after the other
         with create() as source:
             stage_input.write(artifacts, plans, batch.endpoint, source)
     with (

@@ -52,7 +52,7 @@ class InlineBody:
             TooLargeError: there are too many requests, one is too large, or all the rest is.
         """
         rest_bytes, keys = 0, set[str]()
-        for _ in self._text.entries("{}", "The body"):
+        for _ in self._text.entries("{}", "The body", "invalid_json"):
             key = self._text.key(keys)
             if key == KEY and self._text.next() != "n":  # null is none
                 for number, _ in enumerate(self._text.entries("[]", f"'{KEY}'"), 1):
@@ -114,17 +114,17 @@ class _Text:
             if self._at < len(self._text) or not self._read():
                 return self._text[self._at : self._at + 1]
 
-    def entries(self, brackets: str, name: str) -> Iterator[None]:
+    def entries(self, brackets: str, name: str, code: str = "invalid_type") -> Iterator[None]:
         """Stand before each entry of an object or a list in turn; the caller reads it.
 
         Raises:
-            RequestError: `name`, which stands here, is something else.
+            RequestError: `name`, which stands here, is something else; with this `code`.
         """
         kind = "an object" if brackets == "{}" else "a list"
         if self.next() != brackets[0]:
             if not self._before and not self._at and self._text[:1] in ("", "\ufeff"):
                 raise self._invalid("it is empty" if not self._text else "it begins with a byte order mark (BOM)")
-            raise RequestError(f"{name} must be {kind}.", code="invalid_type")
+            raise RequestError(f"{name} must be {kind}.", code=code)
         self._at += 1
         if self.next() != brackets[1]:
             yield

@@ -303,6 +303,11 @@ def input_file_or_none(session: Session, project_id: str, file_id: str) -> File:
     return input_file(session, project_id, file_id)
 
 
+def no_file() -> File:
+    """Return the input of an open batch, which has none before it ends."""
+    return File(id="", bytes=0, sha256="", filename="open batch")
+
+
 def name_input(session: Session, project_id: str, source: NewInput, purpose: str = "batch") -> File:
     """Create a file record for stored content, as the input of a batch or a job."""
     return files.create(

@@ -182,7 +182,10 @@ class Validator:
         *,
         skip_invalid: bool = False,
         max_line_bytes: int = MAX_LINE_BYTES,
+        lines_before: int | None = None,
     ) -> None:
+        """`lines_before`: lines of an open batch, after which these stand in its plan, without the blank ones."""
+        self._lines_before = lines_before
         self._skip_invalid = skip_invalid
         self._checker = RequestChecker(models, steps.checks(post_process))
         self._endpoint = endpoint
@@ -202,6 +205,7 @@ class Validator:
         requests = inputs = valid = 0
         for number, raw in numbered_lines(source, self._max_line_bytes):
             requests += 1
+            line = number if self._lines_before is None else self._lines_before + requests
             try:
                 request, body_json = parse_with_body(number, raw, self._max_line_bytes)
                 model = self._checker.check(self._endpoint, request)
@@ -216,13 +220,13 @@ class Validator:
                     plan.add(None, number, name or "", b"", output_lines.invalid(number, name, _of_line(entry)))
                 continue
             valid += 1
-            self.warnings.add(number, request["body"])
+            self.warnings.add(line, request["body"])
             if self._endpoint == EMBEDDINGS.path:
                 texts = request["body"].get("input")
                 inputs += 1 if texts is None else len(prompts(texts))  # messages are one input
             # After an error that fails the file the plan is discarded.
             if plan and (self._skip_invalid or not report.count) and requests <= self._max_requests:
-                self._plan(plan, model, number, request, body_json)
+                self._plan(plan, model, line, request, body_json)
         if not requests:
             report.add(None, LineError("empty_file", "The file has no requests."))
         self._report_limit(report, requests, self._max_requests, "requests")

@@ -232,7 +232,8 @@ def finalize_sla(session: Session, batch: Batch) -> None:
 
 
 def _update_sla(context: AppContext, batch: Batch, expected: Forecast | None, now: float, *, held: bool) -> None:
-    if batch.status == "cancelling" or batch.outcome == "completed":
+    waits = batch.open and batch.job_id is None and batch.completed + batch.failed == batch.total
+    if batch.status == "cancelling" or batch.outcome == "completed" or waits:
         return  # no request remains that could be late
     if batch.status == "validating" and now < deadline(batch):
         return  # the state set at submission stands until validation has counted the requests

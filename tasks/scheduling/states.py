@@ -23,7 +23,7 @@ STATES = "batchyard:states"
 NAMED = 3
 """The most batches ahead that are named."""
 
-StateName = Literal["validating", "waiting", "starting_engine", "running", "held", "paused", "finishing"]
+StateName = Literal["validating", "waiting", "starting_engine", "running", "open", "held", "paused", "finishing"]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,13 @@ class _Line:
 
 
 def state(
-    status: str, answered: int, held: str | None, in_queue: BatchActivity | None, *, paused: bool = False
+    status: str,
+    answered: int,
+    held: str | None,
+    in_queue: BatchActivity | None,
+    *,
+    paused: bool = False,
+    idle: bool = False,
 ) -> BatchActivity | None:
     """Return what a batch does now; None if it has ended.
 
@@ -178,6 +184,7 @@ def state(
         answered: number of its requests.
         held: why it does not move; None if nothing keeps it.
         in_queue: what the queue said last, see `of_queue`; None if it has said nothing yet.
+        idle: it is open, and all requests that it has are answered.
     """
     if status in TERMINAL:
         return None
@@ -189,6 +196,8 @@ def state(
         return BatchActivity("validating")
     if status != "in_progress":
         return BatchActivity("finishing")
+    if idle:
+        return BatchActivity("open")
     return in_queue or BatchActivity("running" if answered else "waiting")
 
 

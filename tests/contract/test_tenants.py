@@ -17,10 +17,15 @@ ROUTES = [
     ("GET", "/v1/files/{file}"),
     ("GET", "/v1/files/{file}/content"),
     ("DELETE", "/v1/files/{file}"),
+    ("POST", "/v1/uploads/{upload}/parts"),
+    ("POST", "/v1/uploads/{upload}/complete"),
+    ("POST", "/v1/uploads/{upload}/cancel"),
     ("GET", "/v1/batches/{batch}"),
     ("GET", "/v1/batches/{batch}/results"),
     ("POST", "/v1/batches/{batch}"),
     ("POST", "/v1/batches/{batch}/cancel"),
+    ("POST", "/v1/batches/{batch}/requests"),
+    ("POST", "/v1/batches/{batch}/close"),
     ("POST", "/v1/batches/{batch}/pause"),
     ("POST", "/v1/batches/{batch}/resume"),
     ("POST", "/v1/batches/{batch}/retry"),
@@ -51,6 +56,9 @@ ROUTES = [
     ("GET", "/v1/schedules/{schedule}/template"),
 ]
 
+BODIES: dict[str, dict[str, Any]] = {"test": {"event_type": "batch.failed"}, "complete": {"part_ids": []}}
+"""What a route needs, by its last word."""
+
 
 @pytest.fixture
 def stranger(http: httpx.Client, other_project: openai.OpenAI) -> httpx.Client:
@@ -79,6 +87,12 @@ def schedule(http: httpx.Client, created: dict[str, Any]) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def upload(stack: RunningStack) -> str:
+    """The id of a pending upload."""
+    return stack.client.uploads.create(bytes=1, filename="a", mime_type="text/plain", purpose="user_data").id
+
+
+@pytest.fixture(scope="module")
 def job(http: httpx.Client) -> str:
     """The id of a job."""
     body = {"recipe": "debate", "options": {"model": "echo"}, "input": {"prompts": ["Why?"]}}
@@ -87,13 +101,21 @@ def job(http: httpx.Client) -> str:
 
 @pytest.mark.parametrize(("method", "route"), ROUTES)
 def test_not_yours_answers_exactly_as_not_there(
-    stranger: httpx.Client, mixed: Any, webhook_ids: dict[str, str], schedule: str, job: str, method: str, route: str
+    stranger: httpx.Client,
+    mixed: Any,
+    webhook_ids: dict[str, str],
+    schedule: str,
+    job: str,
+    upload: str,
+    method: str,
+    route: str,
 ) -> None:
-    theirs = {"file": mixed.output_file_id, "batch": mixed.id, "schedule": schedule, "job": job, **webhook_ids}
+    theirs = {"file": mixed.output_file_id, "batch": mixed.id, "schedule": schedule, "job": job, "upload": upload}
+    theirs |= webhook_ids
     nobodys = {name: f"{value[:-6]}ffffff" for name, value in theirs.items()}
     answers = []
     for ids in (theirs, nobodys):
-        body = {"event_type": "batch.failed"} if route.endswith("/test") else {}
+        body = BODIES.get(route.rpartition("/")[2], {})
         answer = stranger.request(method, route.format(**ids), json=body if method == "POST" else None)
         text = answer.text
         for value in ids.values():

@@ -12,6 +12,7 @@ import anthropic.types.messages as anthropics
 import httpx
 import openai.pagination
 import openai.types
+import openai.types.uploads
 import pytest
 from openai.types import batch_usage
 from openai.types import webhooks as their_webhooks
@@ -19,7 +20,7 @@ from pydantic import BaseModel
 
 from webapp.anthropic.wire import MessageBatch, MessageBatchDeleted, MessageBatchRequestCounts, MessageError
 from webapp.wire.batches import BatchObject, RequestCounts
-from webapp.wire.files import FileDeleted, FileObject
+from webapp.wire.files import FileDeleted, FileObject, UploadObject, UploadPartObject
 from webapp.wire.lists import ListPage
 from webapp.wire.models import ModelObject
 from webapp.wire.webhooks import EventTypes, NewSecret, SampleSent, WebhookDeleted, WebhookObject, WebhookPage
@@ -35,6 +36,8 @@ PAIRS = [
     (batch_usage.OutputTokensDetails, OutputTokensDetails),
     (openai.types.FileObject, FileObject),
     (openai.types.FileDeleted, FileDeleted),
+    (openai.types.Upload, UploadObject),
+    (openai.types.uploads.UploadPart, UploadPartObject),
     (openai.types.Model, ModelObject),
     (their_webhooks.WebhookEndpoint, WebhookObject),
     (their_webhooks.WebhookEndpointWithSecret, NewSecret),
@@ -89,6 +92,10 @@ def test_the_document_names_every_route_of_the_contract(http: httpx.Client) -> N
         ("GET", "/v1/files/{file_id}"),
         ("DELETE", "/v1/files/{file_id}"),
         ("GET", "/v1/files/{file_id}/content"),
+        ("POST", "/v1/uploads"),
+        ("POST", "/v1/uploads/{upload_id}/parts"),
+        ("POST", "/v1/uploads/{upload_id}/complete"),
+        ("POST", "/v1/uploads/{upload_id}/cancel"),
         ("POST", "/v1/batches"),
         ("GET", "/v1/batches"),
         ("GET", "/v1/batches/{batch_id}"),
@@ -129,6 +136,10 @@ def test_the_document_can_be_read_without_scripts(http: httpx.Client) -> None:
 
 
 def test_the_statuses_are_the_clients() -> None:
-    for theirs, ours in ((openai.types.Batch, BatchObject), (openai.types.FileObject, FileObject)):
+    for theirs, ours in (
+        (openai.types.Batch, BatchObject),
+        (openai.types.FileObject, FileObject),
+        (openai.types.Upload, UploadObject),
+    ):
         statuses = typing.get_args(ours.model_fields["status"].annotation)
         assert set(statuses) <= set(typing.get_args(theirs.model_fields["status"].annotation))

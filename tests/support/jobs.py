@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from store import segments
 from store.database import Database
 from store.formats import asks
+from store.intake.extension import AddedSegment
 from store.jobs import lifecycle, stages
-from store.jobs.stages import PlannedJobSegment
 from store.records import Batch, Job, Project
 from tasks.context import AppContext
 from tasks.finishing import finalize
@@ -51,8 +51,8 @@ def start_job(session: Session, project_id: str, *, total: int = 3, **changes: A
     return job
 
 
-def planned(requests: int = 2, *, model: str = "echo", plan: str = "1", row_group: int = 0) -> PlannedJobSegment:
-    return PlannedJobSegment(model, requests, 100 * requests, "decode", plan * 64, row_group)
+def planned(requests: int = 2, *, model: str = "echo", plan: str = "1", row_group: int = 0) -> AddedSegment:
+    return AddedSegment(model, requests, 100 * requests, "decode", plan * 64, row_group)
 
 
 def open_stage(session: Session, job: Job, number: int = 0, name: str = "argue") -> Batch:
@@ -85,7 +85,7 @@ def ask(
     ]
     with context.artifacts.create() as file:
         asks.write(file, [pa.Table.from_pylist(rows, schema=asks.SCHEMA)])
-    segment = PlannedJobSegment("echo", len(rows), 100 * len(rows), "decode", file.sha256, 0)
+    segment = AddedSegment("echo", len(rows), 100 * len(rows), "decode", file.sha256, 0)
     with context.database.write() as session:
         stages.extend(session, batch.id, [segment])
 

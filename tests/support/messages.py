@@ -9,7 +9,10 @@ import pytest
 
 from tasks import messages
 
-_FUNCTIONS = ("validate", "segment", "deliver", "finish", "validate_job", "advance_job", "finish_job", "stop_engine")
+_FUNCTIONS = (
+    *("validate", "advance", "segment", "deliver", "finish"),
+    *("validate_job", "advance_job", "finish_job", "stop_engine"),
+)
 
 
 class SentMessages:

@@ -15,8 +15,8 @@ from batchyard import histogram
 from batchyard.endpoints import output_lines
 from results.items import detail, listing, states, stream
 from store.formats import asks, chunks, items, job_chunks
+from store.intake.extension import AddedSegment
 from store.jobs import chunk_records, lifecycle, stages
-from store.jobs.stages import PlannedJobSegment
 from store.records import Batch, Job, ResultChunk, Segment
 from tasks.context import AppContext
 from tests.support.jobs import create_job
@@ -88,7 +88,7 @@ class Written:
             )
         with self.context.artifacts.create() as file:
             asks.write(file, [pa.Table.from_pylist(rows, schema=asks.SCHEMA)])
-        segment = PlannedJobSegment("echo", len(rows), 100, "decode", file.sha256, 0)
+        segment = AddedSegment("echo", len(rows), 100, "decode", file.sha256, 0)
         with self.context.database.write() as session:
             stages.extend(session, self.batches[stage], [segment])
         return [row["line"] for row in rows]

@@ -56,7 +56,7 @@ def show(batch_id: str) -> ResponseReturnValue:
         return Response(headers={"HX-Refresh": "true"})
     if live and flask.request.args.get("paused", type=int) == (batch.paused_at is None):
         return Response(headers={"HX-Refresh": "true"})  # the page has the wrong button
-    stamp = f"{batch.status}-{batch.paused_at or ''}-{batch.completed + batch.failed}"
+    stamp = f"{batch.status}-{batch.paused_at or ''}-{batch.completed + batch.failed}-{batch.total}-{batch.open:d}"
     if live and seen == stamp:
         return Response(status=204)
     with context.database.read() as session:
@@ -70,7 +70,7 @@ def show(batch_id: str) -> ResponseReturnValue:
         "now": now,
         "batch": shown,
         "name": shown.batchyard.name,
-        "input_name": batch.stage or names[batch.input_file_id],
+        "input_name": batch.stage or names[batch.input_file_id] or batch.name,
         "creator": creator.get(batch.created_by or ""),
         "source": source,
         "ended": ended,
@@ -107,7 +107,7 @@ def steps(record: Batch | Job, records: Sequence[Event]) -> list[HistoryEntry]:
         name = event.type.partition(".")[2]
         if name in ("at_risk", "late", "on_track"):
             others.append(HistoryEntry(f"sla-{name}", event.created_at))
-        elif name in ("paused", "resumed", "changed"):
+        elif name in ("paused", "resumed", "changed", "closed"):
             others.append(HistoryEntry(name, event.created_at, event.key_name, _changed(event.data)))
     return sorted(statuses + others, key=lambda step: step.at)
 

@@ -175,7 +175,7 @@ def _planned(batch_id: str) -> Batch:
 def _name(batch: Batch) -> str:
     with current_context().database.read() as session:
         names = files.names(session, batch.project_id, {batch.input_file_id})
-    return batch.stage or names[batch.input_file_id]
+    return batch.stage or names[batch.input_file_id] or batch.name or batch.id
 
 
 def _common(batch: Batch) -> dict[str, Any]:

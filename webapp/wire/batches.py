@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StringConstraints
 
 from batchyard.endpoints.path import EndpointPath
 from batchyard.latency import Latency
@@ -34,15 +34,64 @@ class ScheduledBatch(BatchOptions):
     priority: Priority = Field("normal", description=PRIORITY)
 
 
+def _no_file(value: Any) -> Any:
+    if value is not None:
+        raise ValueError("the batch has 'requests' already; send one of the two")
+    return value
+
+
 class InputFile(BaseModel):
     input_file_id: str = Field(strict=True, max_length=64)
 
 
 # Pydantic puts the last base's fields first: a missing file is reported before a missing endpoint.
-class CreateBatch(Repeatable, BatchOptions, InputFile):
-    """The body of POST /v1/batches."""
+class BatchOfFile(Repeatable, ScheduledBatch, InputFile):
+    """A batch of an uploaded file."""
 
-    priority: Priority = Field("normal", description=PRIORITY)
+    requests: None = Field(None, exclude=True)
+    open: Literal[False] = Field(False, exclude=True)
+
+
+def _declare_requests(schema: dict[str, Any]) -> None:
+    """Add the list of requests to a body's schema. They are stored before the rest is validated."""
+    requests = {"type": "array", "items": {"type": "object"}, "minItems": 1}
+    description = "as lines of a file; without `method` and `url`, a request has those of the batch"
+    schema["properties"]["requests"] = requests | {"description": description}
+    schema["required"].append("requests")
+
+
+class BatchOfRequests(Repeatable, ScheduledBatch):
+    """A batch of requests that stand in the body itself."""
+
+    model_config = ConfigDict(json_schema_extra=_declare_requests)
+    input_file_id: Annotated[None, BeforeValidator(_no_file)] = None
+    open: Literal[False] = False
+
+
+class OpenBatch(Repeatable, ScheduledBatch):
+    """A batch that gets its requests while it runs, by POST /v1/batches/{id}/requests, until it is closed."""
+
+    input_file_id: None = None
+    requests: None = None
+    open: Literal[True]
+    on_invalid: Literal["fail"] = Field("fail", description="requests that cannot be run are refused as they come")
+
+
+class AppendedRequests(BaseModel):
+    """Requests that were added to an open batch."""
+
+    model_config = ConfigDict(from_attributes=True)
+    id: str
+    object: Literal["batch.requests"] = "batch.requests"
+    batch_id: str
+    requests: int = Field(description="how many they are")
+    first_line: int = Field(description="the line of the first of them in the batch's input file")
+    bytes: int
+    created_at: int
+
+
+class CreateBatch(RootModel[BatchOfFile | BatchOfRequests | OpenBatch]):
+    """The body of POST /v1/batches."""
 
 
 class RetryBatch(Repeatable):
@@ -102,8 +151,9 @@ class State(BaseModel):
     """What a batch does now."""
 
     name: StateName = Field(
-        description="`waiting` for its turn, `starting_engine` before its first answer, `running`, `held` until what "
-        "keeps it is mended, `paused` until somebody resumes it; before that `validating`, after it `finishing`"
+        description="`waiting` for its turn, `starting_engine` before its first answer, `running`, `open` until it "
+        "gets more requests, `held` until what keeps it is mended, `paused` until somebody resumes it; before that "
+        "`validating`, after it `finishing`"
     )
     behind: int | None = Field(
         description="of a waiting batch: how many batches, of all projects, run or are due before it; null: nobody "
@@ -150,6 +200,7 @@ class Extension(BaseModel):
     warnings: list[BatchError] = Field(
         description="what is most likely a mistake, though it stops no request: at first what is in the first of them"
     )
+    open: bool = Field(description="whether it may still get requests")
     artifacts: list[ArtifactObject]
     retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")
     retries: list[str] = Field(description="the batches that repeat this one's unanswered requests")

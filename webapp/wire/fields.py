@@ -63,13 +63,13 @@ def from_json_text(value: Any) -> Any:
     return value
 
 
-def declare_file(*, required: bool) -> Callable[[dict[str, Any]], None]:
-    """Return a hook that adds the field `file` to a form's schema. The form parser removes it before validation."""
+def declare_file(*, required: bool, name: str = "file") -> Callable[[dict[str, Any]], None]:
+    """Return a hook that adds a field for a file to a form's schema. The form parser removes it before validation."""
 
     def declare(schema: dict[str, Any]) -> None:
-        schema["properties"]["file"] = {"type": "string", "format": "binary"}
+        schema["properties"][name] = {"type": "string", "format": "binary"}
         if required:
-            schema.setdefault("required", []).append("file")
+            schema.setdefault("required", []).append(name)
 
     return declare
 

@@ -1,12 +1,13 @@
-"""The models of /v1/files."""
+"""The models of /v1/files, and of /v1/uploads, which bring files in parts."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from webapp.wire.fields import ExpiresAfter, declare_file, from_json_text
+from store.intake.uploads import UploadStatus
+from webapp.wire.fields import ExpiresAfter, Id, declare_file, from_json_text
 from webapp.wire.lists import ListPage
 
 UploadPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
@@ -34,12 +35,17 @@ class FilePage(ListPage[FileObject]):
     pass
 
 
-class UploadForm(BaseModel):
+class UploadOptions(BaseModel):
+    """What a client says of a file that it sends."""
+
+    purpose: UploadPurpose
+    expires_after: Annotated[ExpiresAfter | None, BeforeValidator(from_json_text)] = None
+
+
+class UploadForm(UploadOptions):
     """What comes with the file, which has been stored when this is looked at."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=declare_file(required=True))
-    purpose: UploadPurpose
-    expires_after: Annotated[ExpiresAfter | None, BeforeValidator(from_json_text)] = None
 
 
 class ListFiles(BaseModel):
@@ -47,3 +53,49 @@ class ListFiles(BaseModel):
     limit: int = Field(10000, ge=1, le=10000)
     order: Literal["asc", "desc"] = "desc"
     purpose: str | None = Field(None, min_length=1)
+
+
+class CreateUpload(UploadOptions):
+    """The body of POST /v1/uploads."""
+
+    model_config = ConfigDict(extra="forbid")
+    bytes: int = Field(ge=0, le=2**53, strict=True, description="of the whole file")
+    filename: str = Field(strict=True, min_length=1, max_length=512)
+    mime_type: str = Field(strict=True, min_length=1, max_length=255, description="taken, and needed for nothing")
+
+
+class PartForm(BaseModel):
+    """A part, which has been stored when this is looked at."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=declare_file(required=True, name="data"))
+
+
+class CompleteUpload(BaseModel):
+    """The body of POST /v1/uploads/{id}/complete."""
+
+    model_config = ConfigDict(extra="forbid")
+    part_ids: list[Id] = Field(description="the parts in the order in which they make the file")
+    md5: Annotated[str, StringConstraints(strict=True, pattern="^[0-9a-fA-F]{32}$")] | None = Field(
+        None, description="of the whole file, in hexadecimal digits: other bytes are refused"
+    )
+
+
+class UploadObject(BaseModel):
+    """A file that arrives in parts."""
+
+    id: str
+    object: Literal["upload"] = "upload"
+    bytes: int = Field(description="of the whole file")
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: UploadPurpose
+    status: UploadStatus
+    file: FileObject | None = Field(description="the file of a completed upload")
+
+
+class UploadPartObject(BaseModel):
+    id: str
+    object: Literal["upload.part"] = "upload.part"
+    created_at: int
+    upload_id: str

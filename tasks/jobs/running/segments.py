@@ -11,7 +11,7 @@ import pyarrow as pa
 from store.artifacts import Artifacts
 from store.formats import asks
 from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, request_class
-from store.jobs.stages import PlannedJobSegment
+from store.intake.extension import AddedSegment
 from tasks.jobs.intake.requests import PreparedRequest
 from tasks.jobs.running.open_requests import OpenRequests
 
@@ -142,7 +142,7 @@ class SegmentCutter:
         return Cut(stage, model, first_line, chosen)
 
 
-def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[PlannedJobSegment]:
+def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[AddedSegment]:
     """Write the plan file of these segments. Return them in the same order."""
     if not cuts:
         return []
@@ -154,7 +154,7 @@ def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[PlannedJobSegment]:
         size = sum(len(request.body) for request in cut.requests)
         tokens = sum(_tokens(request) for request in cut.requests)
         planned.append(
-            PlannedJobSegment(
+            AddedSegment(
                 model=cut.model,
                 requests=len(cut.requests),
                 bytes=size,

@@ -22,6 +22,7 @@ from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.scheduling import deadlines
 from tasks.scheduling.states import Engines
+from tests.support.batches import open_batch
 from tests.support.jobs import open_stage, planned, start_job
 from tests.support.stacks import a_chat
 
@@ -252,3 +253,13 @@ def test_a_stage_of_a_job_is_forecast_as_any_batch_and_one_without_requests_yet_
     with context.database.read() as session:
         assert {batch.sla for batch in session.scalars(select(Batch))} == {"late"}
     assert (event_types(context, stage), event_types(context, other)) == ([], ["batch.late"])
+
+
+def test_an_open_batch_with_nothing_to_answer_is_never_late(context: AppContext, project: str) -> None:
+    with context.database.write() as session:
+        batch = open_batch(session, project)
+        session.execute(update(Batch).values(created_at=1, due_at=int(time.time()) - 1))
+    deadlines.tick(context)
+    with context.database.read() as session:
+        assert session.get_one(Batch, batch.id).sla == "on_track"
+    assert event_types(context, batch) == []

@@ -137,6 +137,14 @@ def test_the_state_of_a_batch(
     assert (outcome and outcome.reason) == (held if name == "held" else None)
 
 
+def test_an_open_batch_with_nothing_to_answer_waits_for_requests() -> None:
+    for answered in (0, 2):
+        outcome = state("in_progress", answered, None, None, idle=True)
+        assert outcome is not None and outcome.name == "open"
+    assert state("in_progress", 2, None, BatchActivity("running"), idle=False) == BatchActivity("running")
+    assert state("finalizing", 2, None, None, idle=True) == BatchActivity("finishing")
+
+
 def test_states_are_published_and_read(connected: AppContext) -> None:
     waiting = BatchActivity("waiting", behind=2, behind_ids=("x",))
     states.publish(connected, {"a": waiting, "b": BatchActivity("running")})

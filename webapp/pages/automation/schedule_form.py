@@ -15,7 +15,7 @@ from store.records import Schedule
 from tasks.intake import inputs, prompts
 from tasks.intake.prompts import RequestTemplate
 from tasks.recurring import run_templates
-from webapp import start
+from webapp.intake import start
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.requests import current_context, validated

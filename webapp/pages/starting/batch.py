@@ -28,9 +28,10 @@ from tasks.intake.inputs import InputOptions
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import InputPrompt
 from tasks.intake.submission import NewInput
-from webapp import start, work
+from webapp import work
 from webapp.batches import get_batch
 from webapp.files import get_file, uploaded
+from webapp.intake import start
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.pages.starting import asks, examples

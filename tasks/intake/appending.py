@@ -1,0 +1,138 @@
+"""Appending: requests that a client adds to an open batch are validated, planned and added, all or none."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from batchyard.errors import RequestError, TooLargeError, UnavailableError
+from batchyard.wording import quoted
+from inference.engines import registry
+from store import batches
+from store.formats import plan
+from store.formats.plan import PlanWriter
+from store.intake import appends
+from store.intake.appends import NewRequests, RepeatedIds
+from store.intake.extension import AddedSegment
+from store.records import Append, Batch
+from store.work.lifecycle import refuse_stage
+from tasks.context import AppContext
+from tasks.execution import progress
+from tasks.intake import submission, warnings
+from tasks.intake.validation import ValidationReport, Validator, segment_sizes
+
+ATTEMPTS = 40
+"""So often requests are planned anew because others were added meanwhile; of all that try, one succeeds each time."""
+_DIGEST_BYTES = 16
+
+
+def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: str | None) -> Append:
+    """Add JSON lines to an open batch. The same ones again with the same idempotency key are added once.
+
+    Raises:
+        NotFoundError: the project has no such batch.
+        ConflictError: it is not open, or the key was used for other lines.
+        RequestError: a line is no valid request, or its custom_id is not new; then none is added.
+        TooLargeError: the batch would have more bytes than a file may have.
+        RateLimitError, PermissionDeniedError: as `submission.admit` raises them.
+        UnavailableError.
+    """
+    sha256 = hashlib.sha256(lines).hexdigest()
+    for _ in range(ATTEMPTS):
+        with context.database.read() as session:
+            batch = batches.get(session, project_id, batch_id)
+            refuse_stage(batch, "wait for")
+            append = appends.repeated(session, batch_id, key, sha256)
+            if append is not None:
+                return append
+            appends.refuse_closed(batch)
+            _check_size(context, appends.size(session, batch_id) + len(lines))
+        new, names = _plan(context, batch, lines, sha256)
+        try:
+            with context.database.write() as session:
+                batch = appends.locked(session, project_id, batch_id)  # before the project, as a chunk of answers does
+                submission.admit(context, session, project_id, new.size)
+                append = appends.add(session, batch, key, new)
+        except RepeatedIds as repeated:
+            name = quoted(min(names[digest] for digest in repeated.digests))
+            message = f"The custom_id {name} is in the batch already; it must be unique. Nothing was added."
+            raise RequestError(message, code="duplicate_custom_id", param="custom_id") from None
+        if append is not None:
+            for place in new.refused:
+                progress.count(context, new.segments[place].model, {"failed": new.segments[place].requests})
+            progress.publish(context, batch_id)
+            return append
+    raise UnavailableError(f"Others add requests to batch '{batch_id}' all the time; send them again.")
+
+
+def _check_size(context: AppContext, size: int) -> None:
+    limit = context.settings.max_file_bytes
+    if size > limit:
+        message = f"With these the batch would have {size} bytes of requests, and {limit} are the most; close it, and "
+        raise TooLargeError(message + "open another one, or raise BATCHYARD_MAX_FILE_BYTES.", code="file_too_large")
+
+
+def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple[NewRequests, dict[bytes, str]]:
+    """Validate lines and write their plan. Return them, and the custom_ids by digest. Raises RequestError."""
+    report, settings = ValidationReport(), context.settings
+    validator = Validator(
+        context.models,
+        batch.endpoint,
+        settings.max_requests,
+        settings.max_embedding_inputs,
+        batch.post_process,
+        max_line_bytes=settings.max_line_bytes,
+        lines_before=batch.total,
+    )
+    with context.artifacts.create() as target:
+        writer = PlanWriter(target, segment_sizes(context), context.artifacts)
+        if not validator.run(io.BytesIO(lines), writer, report):
+            writer.discard()
+            raise _refusal(report)
+        writer.close()
+    segments = [
+        AddedSegment(**segment._asdict(), plan_sha256=target.sha256, row_group=row_group)
+        for row_group, segment in enumerate(writer.segments)
+    ]
+    row_groups = [(segment.plan_sha256, segment.row_group) for segment in segments]
+    names = {
+        hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest(): name
+        for table in plan.requests(context.artifacts, row_groups, ["custom_id"])
+        for name in table["custom_id"].to_pylist()
+    }
+    total = batch.total + len(names)
+    if total > settings.max_requests:
+        message = f"With these the batch would have {total} requests, and {settings.max_requests} are the most; close "
+        message += "it, and open another one, or raise BATCHYARD_MAX_REQUESTS."
+        raise RequestError(message, code="too_many_tasks")
+    specs = {segment.model: context.models[segment.model] for segment in segments}
+    new = NewRequests(
+        first_line=batch.total + 1,
+        requests=len(names),
+        size=len(lines),
+        sha256=sha256,
+        segments=segments,
+        models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
+        refused=writer.refused,
+        warnings=_with_new(batch.warnings or [], validator.warnings.entries),
+        simulated=any(registry.capabilities(spec.engine).simulated for spec in specs.values()),
+        digests=list(names),
+    )
+    return new, names
+
+
+def _with_new(known: list[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a batch's warnings with those of its new requests: the first of each parameter."""
+    params = {entry["param"] for entry in known}
+    return [*known, *(entry for entry in new if entry["param"] not in params)][: warnings.MOST]
+
+
+def _refusal(report: ValidationReport) -> RequestError:
+    """Return the refusal of lines of which some are no valid requests: of the first of these."""
+    first = report.errors[0]
+    place = "" if first["line"] is None else f"Line {first['line']}: "
+    others = f" Other errors: {report.count - 1}." if report.count > 1 else ""
+    message = f"{place}{first['message']}{others} Nothing was added."
+    return RequestError(message, code=first["code"], param=first["param"])

@@ -1,0 +1,53 @@
+"""Open batches: requests that are added while others run, and the end of this."""
+
+from __future__ import annotations
+
+import flask
+from flask import Blueprint
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from batchyard.errors import TooLargeError
+from store import batches
+from tasks import messages
+from tasks.intake import appending
+from webapp import idempotency, limits
+from webapp.batches import to_wire
+from webapp.document import operation, takes
+from webapp.requests import MAX_BULK_BYTES, after_response, caller, current_context
+from webapp.wire.batches import AppendedRequests, BatchObject
+from webapp.wire.fields import Idempotent
+
+routes = Blueprint("open_batches", __name__)
+
+
+@routes.post("/v1/batches/<batch_id>/requests")
+@operation(AppendedRequests, headers=Idempotent, refusals=(403, 404, 409, 413))
+@takes("application/jsonl")
+def add_requests(batch_id: str) -> AppendedRequests:
+    """Add requests to an open batch: the body has them as the lines of a file has. All are added, or none.
+
+    With an Idempotency-Key the same body again is added once, and answered as the first time.
+    """
+    owner, context = caller(), current_context()
+    key = idempotency.key_of_request()
+    flask.request.max_content_length = MAX_BULK_BYTES
+    try:
+        lines = flask.request.get_data(cache=False)
+    except RequestEntityTooLarge:
+        message = f"The body is larger than {MAX_BULK_BYTES} bytes; send its lines in several requests."
+        raise TooLargeError(message) from None
+    limits.count_bytes(context, owner.key_id, len(lines))
+    append = appending.run(context, owner.project_id, batch_id, lines, key)
+    after_response(lambda: messages.advance(batch_id))
+    return AppendedRequests.model_validate(append)
+
+
+@routes.post("/v1/batches/<batch_id>/close")
+@operation(BatchObject, refusals=(404, 409))
+def close(batch_id: str) -> BatchObject:
+    """Close an open batch: it gets no more requests, and ends when all are answered. Any other stays as it is."""
+    owner = caller()
+    with current_context().database.write() as session:
+        batch = batches.close(session, owner, batch_id)
+    after_response(lambda: messages.advance(batch_id))
+    return to_wire([batch])[0]
