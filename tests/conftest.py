@@ -53,6 +53,7 @@ LONGEST = (
     "tests/system/test_jobs.py",
     "tests/system/test_backends.py",
     "tests/inference/engines/vllm/test_engine.py",
+    "tests/inference/engines/vllm/test_failures.py",
     "tests/batchyard/local/test_stack.py",
     "tests/system/test_compose_file.py",
     "tests/batchyard/cli/test_batches.py",
@@ -79,7 +80,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the longest files first, so that two test processes end at about the same time.
 
-    `--dist loadfile --no-loadscope-reorder` hands out the files in this order.
+    Those that share a stack come after all others, again the longest first: a stack that is there, and does nothing,
+    takes time from them. `--dist loadfile --no-loadscope-reorder` hands out the files in this order.
     """
     if config.getoption("backends") == "servers":
         local = [item for item in items if item.get_closest_marker("local")]
@@ -87,7 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in local]
     ranks = {ROOT / name: rank for rank, name in enumerate(LONGEST)}
     assert all(file.is_file() for file in ranks), "LONGEST names files that exist"
-    items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
+    sharing = {item.path for item in items if "stack" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: (item.path in sharing, ranks.get(item.path, len(LONGEST))))
 
 
 @pytest.fixture(scope="session")

@@ -255,6 +255,49 @@ def test_versions_come_from_the_engine_without_another_start(spec: ModelSpec) ->
     assert [state.process["pid"] for state in directory.states().values()] == before
 
 
+def test_a_model_that_generates_answers_on_every_endpoint_that_it_can_do(spec: ModelSpec) -> None:
+    (line,) = run(spec, catalog.RESPONSES.path, [{"model": "tiny", **catalog.RESPONSES.example, "background": True}])
+    assert line["response"]["body"]["status"] in ("completed", "incomplete") and line["output_tokens"] > 0
+    for entry in (
+        catalog.RESPONSES,
+        catalog.MESSAGES,
+        catalog.GENERATIVE_SCORING,
+        catalog.TOKENIZE,
+        catalog.DETOKENIZE,
+    ):
+        (line,) = run(spec, entry.path, [{"model": "tiny", **entry.example}])
+        assert line["ok"], (entry.path, line)
+    (line,) = run(spec, catalog.RERANK.path, [{"model": "tiny", **catalog.RERANK.example}])
+    assert line["response"]["body"]["error"]["code"] == "unsupported_endpoint"
+    assert "it can do /v1/chat/completions, " in line["response"]["body"]["error"]["message"]
+
+
+def test_token_ids_go_in_and_come_out_as_a_completion_of_them_has(spec: ModelSpec) -> None:
+    (completion,) = run(spec, catalog.COMPLETIONS.path, [
+        {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0, "return_token_ids": True}
+    ])  # fmt: skip
+    sampling = {"max_tokens": 4, "temperature": 0}
+    body = {"model": "tiny", "token_ids": [1, 2, 3], "sampling_params": sampling}
+    (ids, text, wrong) = run(
+        spec,
+        catalog.GENERATE.path,
+        [body, body | {"output_mode": "text"}, body | {"sampling_params": {"temperature": "hot"}}],
+    )
+    expected = responses.output(completion["response"]["body"])
+    assert responses.output(ids["response"]["body"]).token_ids == expected.token_ids
+    assert responses.output(text["response"]["body"]).text == expected.text
+    assert wrong["response"]["status_code"] == 400, wrong
+
+
+def test_the_labels_of_a_generative_score_share_one(spec: ModelSpec) -> None:
+    body = {"model": "tiny", **catalog.GENERATIVE_SCORING.example}
+    first, second = (
+        responses.scores(line["response"]["body"])
+        for line in run(spec, catalog.GENERATIVE_SCORING.path, [body, body | {"label_token_ids": [2, 1]}])
+    )
+    assert [one + other for one, other in zip(first, second, strict=True)] == pytest.approx([1, 1], abs=1e-4)
+
+
 def marked() -> list[psutil.Process]:
     """Processes of this cluster's engines: those that carry the guard's mark, guards left out."""
     node = ray.get_runtime_context().get_node_id()
@@ -356,13 +399,22 @@ def test_preemptions_are_counted_and_change_no_seeded_answer(tiny: Path) -> None
     assert re.search(r"^the same True 12$", ran.stdout, re.M), ran.stdout
 
 
-def test_embeddings_have_unit_length(tiny: Path) -> None:
-    spec = model(tiny, name="vectors", endpoints=("/v1/embeddings",))
-    lines = run(spec, "/v1/embeddings", [{"model": "vectors", "input": text} for text in ("Ray", "a", "Ray")])
+def test_a_model_of_vectors_gives_unit_vectors_and_scores_and_ranks_by_them(tiny: Path) -> None:
+    paths = (catalog.EMBEDDINGS.path, catalog.SCORE.path, catalog.RERANK.path, catalog.POOLING.path)
+    spec = model(tiny, name="vectors", endpoints=paths)
+    lines = run(spec, catalog.EMBEDDINGS.path, [{"model": "vectors", "input": text} for text in ("Ray", "a", "Ray")])
     vectors = [line["response"]["body"]["data"][0]["embedding"] for line in lines]
     assert math.isclose(sum(value * value for value in vectors[0]), 1, rel_tol=1e-3)
     assert vectors[0] == pytest.approx(vectors[2], abs=1e-4) and vectors[0] != pytest.approx(vectors[1], abs=1e-4)
     assert all(line["input_tokens"] > 0 for line in lines)
+    query, documents = "one two", ["one two", "nine eight seven"]
+    (scores,) = run(spec, catalog.SCORE.path, [{"model": "vectors", "queries": query, "documents": documents}])
+    first, second = (entry["score"] for entry in scores["response"]["body"]["data"])
+    assert first == pytest.approx(1, abs=1e-3) and second < first
+    (ranked,) = run(spec, catalog.RERANK.path, [{"model": "vectors", "query": query, "documents": documents[::-1]}])
+    assert [entry["index"] for entry in ranked["response"]["body"]["results"]] == [1, 0]
+    (pooled,) = run(spec, catalog.POOLING.path, [{"model": "vectors", "input": query}])
+    assert pooled["ok"], pooled
     directory.stop_all("vectors")
 
 
@@ -376,8 +428,6 @@ def test_a_bfloat16_model_answers_prompts_of_any_length_on_a_cpu_with_amx(tiny: 
 
 
 def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(tiny: Path) -> None:
-    with pytest.raises(EngineStartError, match=r"max_position_embeddings|max_model_len"):
-        run(model(tiny, engine_args={**ARGUMENTS, "max_model_len": 100_000}), CHAT, chat("hi"))
     with pytest.raises(EngineStartError, match="cache blocks"):
         run(model(tiny, engine_args={**ARGUMENTS, "kv_cache_memory_bytes": 1024}), CHAT, chat("hi"))
     until(lambda: not marked())
@@ -404,60 +454,3 @@ def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path) -> None:
     assert VLLM.unsupported(able, CHAT, body) is None
     unknown = VLLM.unsupported(able, CHAT, chat("hi", no_such=1)[0])
     assert unknown is not None and unknown[0] == "body.no_such"
-
-
-def test_a_model_that_generates_answers_on_every_endpoint_that_it_can_do(spec: ModelSpec) -> None:
-    (line,) = run(spec, catalog.RESPONSES.path, [{"model": "tiny", **catalog.RESPONSES.example, "background": True}])
-    assert line["response"]["body"]["status"] in ("completed", "incomplete") and line["output_tokens"] > 0
-    for entry in (
-        catalog.RESPONSES,
-        catalog.MESSAGES,
-        catalog.GENERATIVE_SCORING,
-        catalog.TOKENIZE,
-        catalog.DETOKENIZE,
-    ):
-        (line,) = run(spec, entry.path, [{"model": "tiny", **entry.example}])
-        assert line["ok"], (entry.path, line)
-    (line,) = run(spec, catalog.RERANK.path, [{"model": "tiny", **catalog.RERANK.example}])
-    assert line["response"]["body"]["error"]["code"] == "unsupported_endpoint"
-    assert "it can do /v1/chat/completions, " in line["response"]["body"]["error"]["message"]
-
-
-def test_token_ids_go_in_and_come_out_as_a_completion_of_them_has(spec: ModelSpec) -> None:
-    (completion,) = run(spec, catalog.COMPLETIONS.path, [
-        {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0, "return_token_ids": True}
-    ])  # fmt: skip
-    sampling = {"max_tokens": 4, "temperature": 0}
-    body = {"model": "tiny", "token_ids": [1, 2, 3], "sampling_params": sampling}
-    (ids, text, wrong) = run(
-        spec,
-        catalog.GENERATE.path,
-        [body, body | {"output_mode": "text"}, body | {"sampling_params": {"temperature": "hot"}}],
-    )
-    expected = responses.output(completion["response"]["body"])
-    assert responses.output(ids["response"]["body"]).token_ids == expected.token_ids
-    assert responses.output(text["response"]["body"]).text == expected.text
-    assert wrong["response"]["status_code"] == 400, wrong
-
-
-def test_the_labels_of_a_generative_score_share_one(spec: ModelSpec) -> None:
-    body = {"model": "tiny", **catalog.GENERATIVE_SCORING.example}
-    first, second = (
-        responses.scores(line["response"]["body"])
-        for line in run(spec, catalog.GENERATIVE_SCORING.path, [body, body | {"label_token_ids": [2, 1]}])
-    )
-    assert [one + other for one, other in zip(first, second, strict=True)] == pytest.approx([1, 1], abs=1e-4)
-
-
-def test_a_model_of_vectors_scores_and_ranks_by_them(tiny: Path) -> None:
-    paths = (catalog.EMBEDDINGS.path, catalog.SCORE.path, catalog.RERANK.path, catalog.POOLING.path)
-    spec = model(tiny, name="ranks", endpoints=paths)
-    query, documents = "one two", ["one two", "nine eight seven"]
-    (scores,) = run(spec, catalog.SCORE.path, [{"model": "ranks", "queries": query, "documents": documents}])
-    first, second = (entry["score"] for entry in scores["response"]["body"]["data"])
-    assert first == pytest.approx(1, abs=1e-3) and second < first
-    (ranked,) = run(spec, catalog.RERANK.path, [{"model": "ranks", "query": query, "documents": documents[::-1]}])
-    assert [entry["index"] for entry in ranked["response"]["body"]["results"]] == [1, 0]
-    (pooled,) = run(spec, catalog.POOLING.path, [{"model": "ranks", "input": query}])
-    assert pooled["ok"], pooled
-    directory.stop_all("ranks")

@@ -140,28 +140,18 @@ def death(reply: Any) -> str:
 
 
 @real
-@pytest.mark.parametrize(
-    ("sign", "memory", "remedy"),
-    [
-        (signal.SIGKILL, MEMORY + NO_KILL, "find what on this machine ends processes"),
-        (signal.SIGILL, MEMORY + NO_KILL, 'set engine_args.dtype = "float32"'),
-    ],
-    ids=["SIGKILL", "SIGILL"],
-)
-def test_a_signal_is_named_with_the_memory_and_the_remedy(
-    sign: signal.Signals, memory: str, remedy: str, engine: Any
-) -> None:
+def test_a_signal_is_named_with_the_memory_and_the_remedy(engine: Any) -> None:
     pid = ray.get(engine.state.remote())["process"]["pid"]
     [core] = [child for child in psutil.Process(pid).children(recursive=True) if "EngineCore" in child.name()]
     core.suspend()
     reply = exchange(engine, "hi")
     until(lambda: ray.get(engine.state.remote())["in_flight"] == 1)
-    core.send_signal(sign)
+    core.send_signal(signal.SIGKILL)
     with suppress(psutil.NoSuchProcess):
         core.resume()
     reason = death(reply)
-    assert re.match(rf"vLLM's engine process was ended by {sign.name} \({memory}\)\. Remedy: ", reason), reason
-    assert remedy in reason
+    assert re.match(rf"vLLM's engine process was ended by SIGKILL \({MEMORY}{NO_KILL}\)\. Remedy: ", reason), reason
+    assert "find what on this machine ends processes" in reason
 
 
 @real
