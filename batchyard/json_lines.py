@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+MAX_LINE_BYTES = 16 * 1024 * 1024
 _MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = {  # the longer ones first: UTF-32 begins as UTF-16 does
     b"\xff\xfe\x00\x00": "UTF-32",

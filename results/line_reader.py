@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import IO
 
+from batchyard.json_lines import MAX_LINE_BYTES
 from results.filter import Numbers
 from results.storage import Storage
-from store.formats.lines import MAX_LINE_BYTES
 
 SPAN_BYTES = 4 * 1024 * 1024
 

@@ -26,13 +26,13 @@ from batchyard.errors import (
     UnavailableError,
     value_code,
 )
+from batchyard.request_lines import inline
+from batchyard.request_lines.inline import InlineBody, Line
 from batchyard.schema_words import invalid_values
 from batchyard.wording import MAX_NAME, cut, unsupported
 from store import keys
 from store.artifacts import Artifacts, ArtifactWriter
 from tasks.context import AppContext
-from tasks.intake import inline
-from tasks.intake.inline import InlineBody, Line
 from webapp import limits
 
 log = logging.getLogger("webapp")

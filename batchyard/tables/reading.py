@@ -16,11 +16,11 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from batchyard import json_lines
+from batchyard.json_lines import MAX_LINE_BYTES
 from batchyard.tables import arrow
 from batchyard.tables.formats import DELIMITERS, Format, TableError
 from batchyard.tables.json_text import half_character, not_a_number
 
-MAX_LINE_BYTES = 16 * 1024 * 1024
 RULE = "---"
 """The line between two prompts of several lines."""
 _CHUNK = 1 << 20

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import IO
 
 from batchyard import json_lines
+from batchyard.json_lines import MAX_LINE_BYTES
 
-MAX_LINE_BYTES = 16 * 1024 * 1024
 _CHUNK = 1 << 20
 
 

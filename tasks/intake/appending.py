@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from batchyard.errors import RequestError, TooLargeError, UnavailableError
+from batchyard.request_lines import warnings
 from batchyard.wording import quoted
 from inference.engines import registry
 from store import batches
@@ -20,7 +21,7 @@ from store.records import Append, Batch
 from store.work.lifecycle import refuse_stage
 from tasks.context import AppContext
 from tasks.execution import progress
-from tasks.intake import submission, warnings
+from tasks.intake import submission
 from tasks.intake.validation import ValidationReport, Validator, segment_sizes
 
 ATTEMPTS = 40

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from batchyard.errors import RequestError
+from batchyard.request_lines.lines import LineError
 from batchyard.tables import formats
 from batchyard.tables.formats import Format, TableError
 from batchyard.wording import MAX_MESSAGE, cut
@@ -15,7 +16,6 @@ from store.artifacts import ArtifactWriter
 from store.records import File
 from tasks.context import AppContext
 from tasks.intake import prompts
-from tasks.intake.lines import LineError
 from tasks.intake.prompts import InputPrompt, RequestTemplate
 from tasks.intake.requests import RequestChecker
 from tasks.steps import registry as steps

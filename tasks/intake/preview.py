@@ -11,10 +11,10 @@ from typing import IO, Any
 import orjson
 
 from batchyard.errors import RequestError
+from batchyard.request_lines.lines import REFUSED, LineError, parse
 from store.formats.lines import numbered_lines
 from tasks.context import AppContext
 from tasks.intake.estimate import Part, parts
-from tasks.intake.lines import REFUSED, LineError, parse
 from tasks.intake.prompts import InputPrompt, RequestTemplate, none
 from tasks.intake.validation import ValidationReport, Validator
 

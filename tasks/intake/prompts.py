@@ -12,6 +12,7 @@ import orjson
 from batchyard import json_lines
 from batchyard.endpoints.catalog import CHAT, ENDPOINTS
 from batchyard.errors import RequestError, TooLargeError
+from batchyard.request_lines.lines import REFUSED, LineError, parse
 from batchyard.tables import cells, formats, images, reading
 from batchyard.tables.cells import CellError
 from batchyard.tables.formats import Format, Kind, TableError
@@ -19,7 +20,6 @@ from batchyard.tables.reading import RULE
 from batchyard.tables.template import Template, TemplateError
 from batchyard.wording import MAX_LIST, cut, quoted
 from store.artifacts import Artifacts, ArtifactWriter
-from tasks.intake.lines import REFUSED, LineError, parse
 
 _CONTENT = ("messages", "prompt")
 MAX_TITLE = 60
@@ -185,7 +185,7 @@ def of_file(
     template: str | None,
     *,
     null_values: Collection[str] = (),
-    max_line_bytes: int = reading.MAX_LINE_BYTES,
+    max_line_bytes: int = json_lines.MAX_LINE_BYTES,
 ) -> Iterator[InputPrompt]:
     """Yield the prompts of a file while reading it.
 
@@ -292,7 +292,7 @@ def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
     return images.attached(messages, row) if all(isinstance(message, dict) for message in messages) else messages
 
 
-def is_requests(file: IO[bytes], max_line_bytes: int = reading.MAX_LINE_BYTES) -> bool:
+def is_requests(file: IO[bytes], max_line_bytes: int = json_lines.MAX_LINE_BYTES) -> bool:
     """True if a JSON lines file begins with a whole request. Reads its first line."""
     first = next(reading.rows(file, "jsonl", max_line_bytes=max_line_bytes), None)
     return first is not None and "custom_id" in first.values and "body" in first.values

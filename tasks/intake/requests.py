@@ -11,13 +11,13 @@ import orjson
 from batchyard.endpoints.bodies.validation import validation_error
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.models import ModelSpec
+from batchyard.request_lines.lines import REFUSED, LineError
 from batchyard.wording import quoted
 from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests import media, ordering
 from inference.requests.context_length import ContextLength
 from inference.requests.fingerprint import fingerprint
-from tasks.intake.lines import REFUSED, LineError
 
 StepCheck: TypeAlias = Callable[[Mapping[str, Any]], tuple[str, str] | None]
 """Returns which parameter of a body a step cannot use, and why."""

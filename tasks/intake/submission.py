@@ -14,6 +14,8 @@ from batchyard import durations
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RateLimitError, RequestError
 from batchyard.models import ModelSpec
+from batchyard.request_lines import warnings
+from batchyard.request_lines.lines import LineError, parse
 from batchyard.settings import Settings
 from batchyard.wording import unsupported
 from store import batches, files, projects, speeds
@@ -26,8 +28,7 @@ from store.speeds import Expected, RequestClass, Throughput
 from store.work import overview
 from tasks.context import AppContext
 from tasks.execution import engine_status
-from tasks.intake import budgets, warnings
-from tasks.intake.lines import LineError, parse
+from tasks.intake import budgets
 from tasks.scheduling import costs, deadlines, forecast
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.throughput import expected_finish

@@ -16,11 +16,14 @@ import numpy as np
 from batchyard.endpoints import output_lines
 from batchyard.endpoints.bodies.common import prompts
 from batchyard.endpoints.catalog import EMBEDDINGS
+from batchyard.json_lines import MAX_LINE_BYTES
 from batchyard.models import ModelSpec
+from batchyard.request_lines.lines import LineError, custom_id, parse, parse_with_body
+from batchyard.request_lines.warnings import ParameterWarnings
 from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut, quoted
 from inference.engines import registry
 from store import batches, speeds
-from store.formats.lines import MAX_LINE_BYTES, numbered_lines
+from store.formats.lines import numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
 from store.leases import Lease
 from store.records import Batch
@@ -28,9 +31,7 @@ from tasks import derived
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import hold_batch
-from tasks.intake.lines import LineError, custom_id, parse, parse_with_body
 from tasks.intake.requests import Refusal, RequestChecker
-from tasks.intake.warnings import ParameterWarnings
 from tasks.steps import registry as steps
 
 log = logging.getLogger(__name__)

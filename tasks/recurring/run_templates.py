@@ -14,12 +14,12 @@ from typing import Any
 
 from batchyard.cron import Cron
 from batchyard.errors import RequestError
+from batchyard.request_lines.lines import LineError, parse
 from batchyard.wording import MAX_MESSAGE, cut
 from store.formats.lines import numbered_lines
 from store.records import File, Schedule, now
 from tasks.context import AppContext
 from tasks.intake import submission
-from tasks.intake.lines import LineError, parse
 from tasks.intake.requests import RequestChecker
 from tasks.intake.submission import NewInput
 from tasks.jobs.intake import rows

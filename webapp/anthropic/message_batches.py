@@ -12,13 +12,13 @@ from flask import Blueprint, Response, g, url_for
 
 from batchyard.endpoints.catalog import MESSAGES
 from batchyard.errors import NotFoundError, RequestError
+from batchyard.request_lines.inline import KEY
 from batchyard.statuses import PRIORITIES, TERMINAL
 from batchyard.wording import MAX_NAME, cut
 from store import batches, retention
 from store.batches import BATCHES
 from store.records import Batch
 from tasks.intake import submission
-from tasks.intake.inline import KEY
 from tasks.intake.submission import Draft, NewInput
 from webapp import idempotency, work
 from webapp.anthropic import errors

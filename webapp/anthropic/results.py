@@ -12,12 +12,12 @@ import orjson
 from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.errors import ConflictError, NotFoundError
+from batchyard.request_lines.lines import custom_id
 from batchyard.statuses import TERMINAL
 from store import files
 from store.formats.lines import numbered_lines
 from store.records import Batch
 from tasks.context import AppContext
-from tasks.intake.lines import custom_id
 from webapp.anthropic import errors
 
 _PIECE = 100

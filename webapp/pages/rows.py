@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from batchyard import json_lines
 from batchyard.endpoints import responses
 from batchyard.errors import ArtifactMissing, ConflictError, NotFoundError, UnavailableError
+from batchyard.json_lines import MAX_LINE_BYTES
 from batchyard.statuses import TERMINAL
 from results import downloads, problems
 from results.filter import Filter
@@ -23,7 +24,6 @@ from results.opening import open_rows
 from results.problems import Problems
 from results.rows import Entry, Rows
 from store import batches, files
-from store.formats.lines import MAX_LINE_BYTES
 from store.formats.results import ERRORS, OUTPUT, ResultRow
 from store.records import Batch
 from tasks.context import AppContext

@@ -13,9 +13,9 @@ import orjson
 from batchyard.models import ModelSpec
 from batchyard.recipes import Answer, Item
 from batchyard.recipes.program import Request
+from batchyard.request_lines.lines import LineError
 from batchyard.tables.json_text import not_a_number
 from inference.engines import registry
-from tasks.intake.lines import LineError
 from tasks.intake.requests import Refusal, RequestChecker
 
 

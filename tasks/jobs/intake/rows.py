@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchyard import json_lines
 from batchyard.errors import RequestError
 from batchyard.settings import Settings
 from batchyard.tables import formats, reading
@@ -46,7 +47,7 @@ def rows(
     if kind is None:
         raise _unknown(name, "invalid_input_file", "input_file_id")
     max_bytes = None if settings is None else settings.max_file_bytes
-    max_line_bytes = reading.MAX_LINE_BYTES if settings is None else settings.max_line_bytes
+    max_line_bytes = json_lines.MAX_LINE_BYTES if settings is None else settings.max_line_bytes
     try:
         content = formats.decompressed(file, kind.compression, max_bytes)
         for row in reading.rows(content, kind.format, max_line_bytes=max_line_bytes, null_values=null_values):

@@ -14,13 +14,13 @@ import orjson
 from batchyard import durations
 from batchyard.errors import RequestError
 from batchyard.recipes import FlowRecipe
+from batchyard.request_lines.lines import LineError
 from store.queue import BacklogEntry
 from store.records import File
 from store.speeds import Throughput
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.intake.estimate import Part
-from tasks.intake.lines import LineError
 from tasks.intake.validation import ValidationReport
 from tasks.jobs.intake import options as job_options
 from tasks.jobs.intake import rows

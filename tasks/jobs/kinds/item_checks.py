@@ -19,6 +19,7 @@ from batchyard.errors import RequestError
 from batchyard.models import ModelSpec
 from batchyard.recipes import Answer, FlowRecipe, InvalidItem, Item, Options, messages_of
 from batchyard.recipes.program import Program, RecipeError, Request
+from batchyard.request_lines.lines import LineError
 from batchyard.settings import Settings
 from batchyard.tables import images
 from batchyard.tables.template import parsed
@@ -27,7 +28,6 @@ from results.items import events
 from store.formats import items as items_file
 from store.records import Job
 from tasks.context import AppContext
-from tasks.intake.lines import LineError
 from tasks.intake.validation import ValidationReport
 from tasks.jobs.intake.requests import PreparedRequest, Preparer
 from tasks.jobs.intake.rows import RowError, rows

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.models import ModelSpec
+from batchyard.request_lines.lines import LineError
 from inference.requests import ordering
-from tasks.intake.lines import LineError
 from tasks.intake.requests import RequestChecker
 
 CHAT = "/v1/chat/completions"

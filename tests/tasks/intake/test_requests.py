@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from batchyard.models import ModelSpec
-from tasks.intake.lines import LineError
+from batchyard.request_lines.lines import LineError
 from tasks.intake.requests import Prepared, Refusal, RequestChecker
 from tests.support.stacks import ROOT
 

@@ -18,12 +18,13 @@ from flask.typing import ResponseReturnValue
 
 from batchyard import json_lines
 from batchyard.errors import RequestError
+from batchyard.request_lines import warnings
 from batchyard.tables import formats
 from store import batches, files
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from store.work.lifecycle import refuse_stage
-from tasks.intake import estimate, inputs, preview, prompts, submission, warnings
+from tasks.intake import estimate, inputs, preview, prompts, submission
 from tasks.intake.inputs import InputOptions
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import InputPrompt

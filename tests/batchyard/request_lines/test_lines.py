@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tasks.intake import lines
+from batchyard.request_lines import lines
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 from batchyard.endpoints.bodies.validation import misspelt
 from batchyard.endpoints.catalog import CHAT
+from batchyard.request_lines import warnings
+from batchyard.request_lines.warnings import ParameterWarnings
 from inference.engines.vllm.parameters import SUPPORTED
-from tasks.intake import warnings
-from tasks.intake.warnings import ParameterWarnings
 
 MISSPELT = {
     "code": "misspelt_parameter",

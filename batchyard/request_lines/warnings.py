@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from batchyard.endpoints.bodies.validation import misspelt
+from batchyard.request_lines.lines import LineError, parse
 from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut
-from tasks.intake.lines import LineError, parse
 
 MOST = 20
 """Most warnings of one batch."""

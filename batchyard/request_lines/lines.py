@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 
 from batchyard import json_lines
+from batchyard.json_lines import MAX_LINE_BYTES
 from batchyard.tables.json_text import not_a_number
 from batchyard.wording import quoted
-from store.formats.lines import MAX_LINE_BYTES
 
 ESCAPED_COLON = re.compile(rb"\\u003a", re.IGNORECASE)
 REFUSED = "refused"

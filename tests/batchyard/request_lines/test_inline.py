@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.errors import RequestError, TooLargeError
-from tasks.intake import inline
-from tasks.intake.inline import InlineBody
+from batchyard.request_lines import inline
+from batchyard.request_lines.inline import InlineBody
 
 
 class Pieces(io.RawIOBase):
