@@ -29,7 +29,7 @@ MAX_BYTES = 200_000_000
 DETAILS = ("error", "tokens")
 GONE = "the file with its answer was deleted or has expired; the same call again computes it"
 
-Values = dict[str, Any]
+Values = Mapping[str, Any]
 """The cells of a row, by column."""
 
 

@@ -117,9 +117,9 @@ class Labels(RowResults):
 
     def column(self, name: str) -> Column:
         """Return the column `label` or `probability`."""
-        place, kind = (0, "string") if name == "label" else (1, "number")
+        place = 0 if name == "label" else 1
         values = [self._labels[row][place] if row in self._labels else None for row in range(len(self))]
-        return Column(values, kind)
+        return Column(values, "string" if name == "label" else "number")
 
 
 def _checked(labels: Sequence[str]) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import click
 import orjson
@@ -18,7 +19,8 @@ from batchyard.tables import cells
 from batchyard.tables.cells import CellError
 
 
-class RankedDocument(NamedTuple):
+@dataclass(frozen=True)
+class RankedDocument:
     """A document of a query. `index`: its place among the query's documents, from 0, as lists have it."""
 
     index: int
@@ -83,7 +85,7 @@ def rank_rows(table: Any, query: str, documents: str, *, top: int | None, model:
     rankings = Rankings()
     rows = ({"query": row[query], "documents": row[documents]} for row in asking.rows(frame, [query, documents]))
     send(rows, rankings, asking.CallOptions(name="rerank", **how), model, top_n=top)
-    values = [ranking and [ranked._asdict() for ranked in ranking] for ranking in rankings.values]
+    values = [None if ranking is None else [asdict(ranked) for ranked in ranking] for ranking in rankings.values]
     return frame.table({"ranking": Column(values, None), **rankings.details()})
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,8 +45,8 @@ def write(file: Path, source: Path, vectors: Vectors, prefix: str) -> None:
 
 def _write_npy(stream: IO[bytes], vectors: Vectors) -> None:
     shape = len(vectors), vectors.dimensions
-    header = {"descr": np.lib.format.dtype_to_descr(vectors.dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(stream, header)
+    header = {"descr": vectors.dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call]
     missing = np.full(vectors.dimensions, np.nan, vectors.dtype).tobytes()
     for chunk in vectors.chunks():
         stream.writelines(missing if vector is None else vector.tobytes() for vector in chunk)
@@ -60,7 +61,7 @@ def _write_parquet(stream: IO[bytes], source: Path, vectors: Vectors, prefix: st
         if table.num_rows != len(chunk):
             break
         end = start + len(chunk)
-        new = (chunk, vectors.errors[start:end], vectors.tokens[start:end])
+        new: tuple[Sequence[Any], ...] = (chunk, vectors.errors[start:end], vectors.tokens[start:end])
         for (name, kind), values in zip(kinds.items(), new, strict=True):
             column = frames.vectors(values).cast(kind) if name == "embedding" else pa.array(values, kind)
             table = table.append_column(pa.field(prefix + name, kind), column)

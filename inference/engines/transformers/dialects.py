@@ -61,7 +61,7 @@ def answer(endpoint: str, body: Mapping[str, Any], model: str, chatted: EngineAn
     if chatted.body is None:
         return chatted
     if chatted.status_code != 200:
-        names = {name: key for key, name in reversed(PARAMETERS[endpoint].items())}
+        names = {name: key for key, name in reversed([*PARAMETERS[endpoint].items()])}
         error, param = chatted.body["error"], chatted.body["error"]["param"]
         return EngineAnswer(chatted.status_code, {"error": {**error, "param": names.get(param, param)}})
     choice, usage = chatted.body["choices"][0], responses.usage(chatted.body)

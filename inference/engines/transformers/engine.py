@@ -181,7 +181,7 @@ class Transformers(Engine):
             raise ValueError(f"max_model_len {arguments.max_model_len} is more than the model's {longest}")
         vocabulary = model.get_input_embeddings().weight.shape[0]
         inputs = Inputs(tokenizer, vocabulary, arguments.max_model_len or longest or 2048)
-        batches = {"batch_size": arguments.batch_size, "on_step": self._show_work}
+        batches: dict[str, Any] = {"batch_size": arguments.batch_size, "on_step": self._show_work}
         if head == "generate":
             self._generator = TextGenerator(model, tokenizer, inputs, seconds=self.request_timeout, **batches)
         padding = getattr(model.config, "pad_token_id", None)

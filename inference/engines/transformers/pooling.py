@@ -139,6 +139,7 @@ class Pooler:
 
     def _response(self, endpoint: str, model: str, request: PoolingRequest, outputs: list[Vector]) -> dict[str, Any]:
         body, name = request.body, uuid.uuid4().hex
+        data: list[dict[str, Any]]
         if endpoint == catalog.EMBEDDINGS.path:
             pack = body.get("encoding_format") == "base64"
             data = [
@@ -149,7 +150,7 @@ class Pooler:
         if self._activate is not None and body.get("use_activation") is not False:
             outputs = [self._activate(logits) for logits in outputs]
         if endpoint == catalog.CLASSIFY.path:
-            data = [{"index": index, **self._classified(output)} for index, output in enumerate(outputs)]
+            data = [self._classified(index, output) for index, output in enumerate(outputs)]
             return response_bodies.listed(f"classify-{name}", model, data, request.tokens)
         if self._activate is None:
             scores = cosines(outputs[: request.queries], outputs[request.queries :])
@@ -161,10 +162,10 @@ class Pooler:
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
         return response_bodies.listed(f"score-{name}", model, data, request.tokens)
 
-    def _classified(self, output: Vector) -> dict[str, Any]:
+    def _classified(self, index: int, output: Vector) -> dict[str, Any]:
         best = max(range(len(output)), key=output.__getitem__)
         label = self._model.config.id2label.get(best)
-        return {"label": label, "probs": output, "num_classes": len(output)}
+        return {"index": index, "label": label, "probs": output, "num_classes": len(output)}
 
 
 def sides(body: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
