@@ -57,7 +57,7 @@ NOT_RUN = {
     ("docs/start.md", "make install"): "needs a GPU",
     ("docs/start.md", ".venv/bin/batchyard up --host"): "starts the stack that is running",
     ("docs/start.md", "export BATCHYARD_URL"): "needs another machine",
-    ("docs/python.md", ".venv/bin/batchyard embed"): "tests/system/test_encoders.py runs such ones on a stack",
+    ("docs/python.md", ".venv/bin/batchyard embed"): "tests/batchyard/cli/rows/test_encoders.py runs such ones",
     ("docs/recipes.md", "batchyard panel examples/panel.jsonl"): "tests/system/test_panel.py runs a panel on a stack",
     ("docs/recipes.md", "batchyard panel tasks.jsonl"): "the same, with options in place of the file",
     ("docs/recipes.md", "batchyard tune examples"): "tests/system/test_tune.py runs one on a stack",

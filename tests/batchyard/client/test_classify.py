@@ -8,8 +8,19 @@ import pytest
 
 import batchyard
 from batchyard.client.classify import Labels, _form
+from batchyard.endpoints.catalog import CHAT, EMBEDDINGS
 from batchyard.errors import ConfigurationError
-from tests.support.stacks import RunningStack
+from batchyard.models import ModelSpec
+from inference.engines.echo import Echo
+from tests.support.engine_server import EngineServer
+
+
+@pytest.fixture
+def server() -> Any:
+    specs = (("vectors", EMBEDDINGS), ("echo", CHAT))
+    return EngineServer(
+        *(Echo(ModelSpec(name=name, engine="echo", endpoints=(entry.path,)), 60) for name, entry in specs)
+    )
 
 
 def chat(text: str) -> dict[str, Any]:
@@ -78,20 +89,16 @@ def test_a_server_of_someone_else_gets_a_schema_of_openai() -> None:
         ({"labels": ["a", "b"], "model": "vectors"}, "model vectors does not answer on /classify or /v1/chat"),
     ],
 )
-def test_what_cannot_be_classified_is_refused(
-    stack: RunningStack, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
-) -> None:
-    monkeypatch.setenv("BATCHYARD_URL", stack.url)
-    monkeypatch.setenv("BATCHYARD_API_KEY", stack.key)
+def test_what_cannot_be_classified_is_refused(server: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
-        batchyard.classify([{"text": "a"}], "{text}", **{"model": "echo", **options})
+        batchyard.classify([{"text": "a"}], "{text}", **{"model": "echo", "server": server, **options})
     assert message in str(refusal.value)
+    assert server.made == []
 
 
-def test_a_chat_is_held_to_its_labels(stack: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BATCHYARD_URL", stack.url)
-    monkeypatch.setenv("BATCHYARD_API_KEY", stack.key)
+def test_a_chat_is_held_to_its_labels(server: Any) -> None:
     rows = [{"text": "a"}, {"text": None}]
-    made = batchyard.classify(rows, "{text}", model="echo", labels=["first", "second"], details=True)
+    labels = ["first", "second"]
+    made = batchyard.classify(rows, "{text}", model="echo", labels=labels, details=True, server=server)
     assert [row["label"] for row in made] == ["first", None], "engine echo takes the first choice"
     assert made[1]["error"] == "column text is empty"

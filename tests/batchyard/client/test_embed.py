@@ -1,4 +1,4 @@
-"""`batchyard.embed` against a running stack: a column of vectors, what is empty, the same call again."""
+"""`batchyard.embed`: a column of vectors, what is empty, the same call again."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ import pytest
 import batchyard
 from batchyard.client import embed as embedding
 from batchyard.client.embed import Vectors
+from batchyard.endpoints.catalog import CHAT, EMBEDDINGS
 from batchyard.errors import ConfigurationError
-from tests.support.stacks import RunningStack
+from batchyard.models import ModelSpec
+from inference.engines.echo import Echo
+from tests.support.engine_server import EngineServer
 
 
 @pytest.fixture
-def server(stack: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shared stack is the one that the environment names."""
-    monkeypatch.setenv("BATCHYARD_URL", stack.url)
-    monkeypatch.setenv("BATCHYARD_API_KEY", stack.key)
+def server() -> Any:
+    specs = (("vectors", EMBEDDINGS), ("other", CHAT))
+    return EngineServer(
+        *(Echo(ModelSpec(name=name, engine="echo", endpoints=(entry.path,)), 60) for name, entry in specs)
+    )
 
 
 def body(*numbers: float) -> dict[str, Any]:
@@ -63,22 +67,20 @@ def test_no_vector_at_all_is_none_for_each_row() -> None:
         assert kept(vectors) == [None]
 
 
-@pytest.mark.usefixtures("server")
-def test_a_data_frame_gets_a_column_of_vectors_and_the_same_call_again_makes_no_batch(stack: RunningStack) -> None:
+def test_a_data_frame_gets_a_column_of_vectors_and_the_same_call_again_makes_no_batch(server: Any) -> None:
     table = pd.DataFrame({"text": ["moon", None, "sun", "moon"]}, index=[5, 5, 1, 2])
-    column = batchyard.embed(table, "text", model="vectors", progress=False)
+    column = batchyard.embed(table, "text", model="vectors", progress=False, server=server)
     assert column.index.tolist() == [5, 5, 1, 2] and column.name == "embedding"
     moon, nothing, sun, again = column.tolist()
     assert nothing is None and moon.dtype == np.float32 and len(moon) == len(sun)
     assert moon.tolist() == again.tolist() != sun.tolist()
-    made = len(stack.client.batches.list(limit=100).data)
-    details = batchyard.embed(table, "{text}", model="vectors", normalize=True, details=True, dtype="float16")
+    options: dict[str, Any] = {"model": "vectors", "normalize": True, "dtype": "float16"}
+    details = batchyard.embed(table, "{text}", **options, details=True, server=server)
     assert details["error"].tolist()[1] == "column text is empty"
     assert np.linalg.norm(details["embedding"].tolist()[0]) == pytest.approx(1, abs=1e-2)
-    assert len(stack.client.batches.list(limit=100).data) == made
+    assert len(server.made) == 1
 
 
-@pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -88,7 +90,8 @@ def test_a_data_frame_gets_a_column_of_vectors_and_the_same_call_again_makes_no_
         ("text", {"dtype": "int8"}, "dtype 'int8': it should be float32 or float16"),
     ],
 )
-def test_what_cannot_be_embedded_is_refused(text: str, options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_embedded_is_refused(server: Any, text: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
-        batchyard.embed([{"text": "a"}], text, **{"model": "vectors", **options})
+        batchyard.embed([{"text": "a"}], text, **{"model": "vectors", "server": server, **options})
     assert message in str(refusal.value)
+    assert server.made == []
