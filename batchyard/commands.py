@@ -2,8 +2,8 @@
 
 # fmt: off
 COMMANDS = frozenset({
-    "audit", "cancel", "config", "demo", "doctor", "files", "job", "key", "list", "logs", "map", "migrate", "models",
-    "open", "pause", "project", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "top", "up",
-    "usage", "webhook",
+    "audit", "cancel", "classify", "config", "demo", "doctor", "embed", "files", "job", "key", "list", "logs", "map",
+    "migrate", "models", "open", "pause", "project", "rerank", "results", "resume", "retry", "run", "schedule", "set",
+    "status", "submit", "top", "up", "usage", "webhook",
 })
 # fmt: on

@@ -12,6 +12,7 @@ from batchyard import models
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from batchyard.schema_words import invalid_values
+from inference import heads
 from inference.engine import Capabilities
 from inference.engines import registry
 
@@ -91,6 +92,10 @@ def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simu
         spec = spec.model_copy(update={"max_segments": 1})  # each further segment would start more engines
     if engine.needs_source or (spec.source and not engine.simulated):
         spec = spec.model_copy(update={"source": _source(folder, where, spec.source)})
+    able = engine.able(spec)
+    if unable := [path for path in spec.endpoints if path not in able]:
+        message = f"{heads.architecture(spec)} has no answer on {unable[0]}; it can {', '.join(able)}"
+        raise ConfigurationError(f"{where}.endpoints: {message}")
     try:
         registry.check_arguments(spec)
     except ConfigurationError as error:

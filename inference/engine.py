@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
 from batchyard.models import CAPACITY, ModelSpec
 from batchyard.wording import hint, quoted
+from inference import heads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +36,10 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "encoding_format": ("float",),
+    "include": ([],),
+    "text": ({"format": {"type": "text"}},),
+    "thinking": ({"type": "disabled"},),
+    "truncation": ("disabled",),
     "reasoning_effort": (),
 }
 """Values without effect. An engine that lacks the parameter accepts them; null has no effect in any parameter."""
@@ -118,6 +123,11 @@ class Capabilities(ABC):
             token_bytes: what one token takes in it; None if unknown.
         """
         return None
+
+    @classmethod
+    def able(cls, spec: ModelSpec) -> list[str]:
+        """Return those endpoints of `serves` on which this model has an answer, as far as its folder tells. Light."""
+        return list(cls.serves) if cls.simulated or cls.passes_on else heads.served(spec, cls.serves)
 
     @classmethod
     def gpus(cls, spec: ModelSpec) -> float:
@@ -240,6 +250,12 @@ class JobEngine(Capabilities):
 def refusal_code(message: str) -> str | None:
     """Return OpenAI's error code for the message with which vLLM, here or behind a URL, refuses a request."""
     return "context_length_exceeded" if _CONTEXT.search(message) else None
+
+
+def unsupported_endpoint(model: str, endpoint: str, can: Collection[str]) -> EngineAnswer:
+    """Return the answer to a request for which the model has no head. `can`: the endpoints that it answers on."""
+    message = f"The model {model!r} cannot do {endpoint}; it can do {', '.join(can)}."
+    return EngineAnswer.refused(message, param="url", code="unsupported_endpoint")
 
 
 def first_unsupported(

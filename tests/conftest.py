@@ -28,6 +28,7 @@ from store.database import Database
 from store.records import Batch, Project
 from tasks import messages
 from tasks.context import AppContext
+from tests.support import encoders
 from tests.support.batches import create_batch
 from tests.support.messages import SentMessages
 from tests.support.postgresql import create_database, serving
@@ -280,7 +281,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stack(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, calls: Path
 ) -> Iterator[RunningStack]:
-    """The stack that most tests share: simulated models, `nano` on engine transformers, and recipes."""
+    """The stack that most tests share: simulated models, `nano` and encoders on engine transformers, and recipes."""
     models = f"""
 currency = "EUR"
 [models.echo]
@@ -332,6 +333,7 @@ source = "{ROOT / "examples/models/nano"}"
 [models.nano.engine_args]
 dtype = "float32"
 max_model_len = 512
+{encoders.entries("nano-")}
 """
     settings = {
         "BATCHYARD_ALLOW_SIMULATED": "1",

@@ -29,19 +29,28 @@ _KINDS: tuple[Kind, ...] = ("string", "integer", "number", "boolean")
 class RowAnswer(NamedTuple):
     """What became of one request.
 
-    `truncated`: the text ends because it had `max_tokens`. `passing`: another batch may answer it.
+    Attributes:
+        body: of the response; None if there is none, for the reason `error`.
+        passing: another batch may answer it.
     """
 
     custom_id: str
-    text: str | None
+    body: Mapping[str, Any] | None
     error: str | None
     tokens: int | None
-    truncated: bool = False
     passing: bool = False
 
 
-def read(line: bytes) -> RowAnswer:
-    """Parse a line of an output or error file of chat completions."""
+class RowText(NamedTuple):
+    """The text of an answer, or why it has none. `truncated`: it ends because it had `max_tokens`."""
+
+    text: str | None
+    error: str | None = None
+    truncated: bool = False
+
+
+def outcome(line: bytes) -> RowAnswer:
+    """Parse a line of an output or error file."""
     answer = orjson.loads(line)
     response = answer["response"] or {}
     body = response.get("body")
@@ -50,10 +59,16 @@ def read(line: bytes) -> RowAnswer:
         code, message = output_lines.reason(answer)
         reason = f"{code}: {message}" if message else code
         return RowAnswer(answer["custom_id"], None, reason, tokens, passing=output_lines.is_passing(answer))
+    return RowAnswer(answer["custom_id"], body, None, tokens)
+
+
+def text(body: Mapping[str, Any]) -> RowText:
+    """Return the text of a response's body."""
     output = responses.output(body)
-    error = None if output.no_text is None else f"{output.no_text.code}: {output.no_text.message}"
-    text = output.text if error is None else None
-    return RowAnswer(answer["custom_id"], text, error, tokens, output.finish_reason == "length")
+    truncated = output.finish_reason == "length"
+    if output.no_text is not None:
+        return RowText(None, f"{output.no_text.code}: {output.no_text.message}", truncated)
+    return RowText(output.text, None, truncated)
 
 
 class Structure:
@@ -99,7 +114,7 @@ class Structure:
         """The request's parameter that makes an engine answer in this form."""
         return {"type": "json_schema", "json_schema": {"name": self._name, "schema": self._schema}}
 
-    def parse(self, answer: RowAnswer) -> tuple[Mapping[str, Any], str | None]:
+    def parse(self, answer: RowText) -> tuple[Mapping[str, Any], str | None]:
         """Return the properties of an answer, or none and why it does not have this form."""
         if answer.text is None:
             return {}, answer.error

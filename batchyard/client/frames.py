@@ -14,11 +14,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 from batchyard.errors import ConfigurationError
 from batchyard.tables import arrow
 
-Kind = Literal["string", "integer", "number", "boolean"]
+Kind = Literal["string", "integer", "number", "boolean", "vector"]
 
 
 class Column(NamedTuple):
-    """Values of a new column, None where missing, and their type; None: as the values show."""
+    """Values of a new column, None where missing, and their type; None: as the values show.
+
+    Vectors are arrays of NumPy with one length.
+    """
 
     values: list[Any]
     kind: Kind | None = "string"
@@ -92,6 +95,8 @@ def _arrow(columns: Mapping[str, Column]) -> Any:
     types = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), None: None}
 
     def array(column: Column) -> Any:
+        if column.kind == "vector":
+            return vectors(column.values)
         try:
             return pa.array(column.values, types[column.kind])
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
@@ -99,6 +104,20 @@ def _arrow(columns: Mapping[str, Column]) -> Any:
             return pa.array([None if value is None else json.dumps(value) for value in column.values], pa.string())
 
     return pa.table({name: array(column) for name, column in columns.items()})
+
+
+def vectors(values: Sequence[Any]) -> Any:
+    """Return arrays of NumPy as an Arrow array of lists with their size; null where there is none."""
+    import numpy as np
+    import pyarrow as pa
+
+    first = next((vector for vector in values if vector is not None), None)
+    if first is None:
+        return pa.nulls(len(values), pa.list_(pa.float32()))
+    missing = np.zeros_like(first)
+    numbers = np.concatenate([missing if vector is None else vector for vector in values])
+    mask = pa.array([vector is None for vector in values])
+    return pa.FixedSizeListArray.from_arrays(pa.array(numbers), len(first), mask=mask)
 
 
 class _Pandas:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,23 +50,87 @@ def read(file: Path) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kind = kind_of(file)
+    if kind_of(file).format != "parquet":
+        return list(_rows_of(file))
     try:
-        if kind.format == "parquet":
-            return pq.read_table(file)
-        with file.open("rb") as stream:
-            content = formats.decompressed(stream, kind.compression)
-            rows = list(reading.rows(content, kind.format, max_line_bytes=_UNLIMITED))
-    except TableError as error:
-        raise ConfigurationError(f"{file}: {error.message}") from error
+        return pq.read_table(file)
     except pa.ArrowException as error:
         raise ConfigurationError(f"{file} is not parquet: {error}") from error
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror or error}") from error
-    for row in rows:
-        if row.problem is not None:
-            raise ConfigurationError(f"{file}: line {row.line} {row.problem}")
-    return [row.values for row in rows]
+
+
+def columns(file: Path) -> list[str]:
+    """Return the names of a file's columns. Raises ConfigurationError as `read`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if kind_of(file).format != "parquet":
+        return list(dict.fromkeys(name for row in _rows_of(file) for name in row))
+    try:
+        return list(pq.read_schema(file).names)
+    except pa.ArrowException as error:
+        raise ConfigurationError(f"{file} is not parquet: {error}") from error
+
+
+def stream(file: Path, names: Collection[str], null_values: Collection[str] = ()) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a file with these columns, None where a row has none. Memory does not hold them.
+
+    Raises ConfigurationError as `read`.
+    """
+    for row in _rows_of(file, null_values, names):
+        yield {name: row.get(name) for name in names}
+
+
+def batches(file: Path, size: int) -> Iterator[Any]:
+    """Yield the rows of a file as Arrow tables of `size` rows, the last one with fewer; one without rows at least.
+
+    Columns of text files are texts, and JSON where they hold something else. Raises ConfigurationError as `read`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if kind_of(file).format == "parquet":
+        with pq.ParquetFile(file) as source:
+            some = False
+            for batch in source.iter_batches(size):
+                some = True
+                yield pa.Table.from_batches([batch])
+            if not some:
+                yield source.schema_arrow.empty_table()
+        return
+    schema = pa.schema([(name, pa.string()) for name in columns(file)])
+    rows = ({name: _as_string(value) for name, value in row.items()} for row in _rows_of(file))
+    chunk = list(itertools.islice(rows, size))
+    yield pa.Table.from_pylist(chunk, schema)
+    while chunk := list(itertools.islice(rows, size)):
+        yield pa.Table.from_pylist(chunk, schema)
+
+
+def _rows_of(
+    file: Path, null_values: Collection[str] = (), names: Collection[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file. `names`: columns of parquet that are needed; None: all."""
+    kind = kind_of(file)
+    pick = None if names is None else lambda _: names
+    try:
+        with file.open("rb") as stream:
+            content = formats.decompressed(stream, kind.compression)
+            unlimited: dict[str, Any] = {"max_line_bytes": _UNLIMITED, "null_values": null_values, "pick": pick}
+            for row in reading.rows(content, kind.format, **unlimited):
+                if row.problem is not None:
+                    raise ConfigurationError(f"{file}: line {row.line} {row.problem}")
+                yield row.values
+    except TableError as error:
+        raise ConfigurationError(f"{file}: {error.message}") from error
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def _as_string(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def cells(file: Path, table: Any, null_values: Collection[str]) -> Any:

@@ -186,6 +186,11 @@ def _label(entry: Mapping[str, Any]) -> str | None:
     return str(worst or "flagged") if entry["flagged"] else NOT_FLAGGED
 
 
+def probabilities(body: Any) -> list[list[float]]:
+    """Return what a classification gives all labels of each input."""
+    return [[float(value) for value in _list(entry.get("probs")) if _is_number(value)] for entry in _entries(body)]
+
+
 def scores(body: Any) -> list[float]:
     """Return the scores of a request's documents or items in the order of the response."""
     values = (entry.get("score", entry.get("relevance_score")) for entry in _entries(body))

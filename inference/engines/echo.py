@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, Po
 
 from batchyard import __version__
 from batchyard.endpoints.base import Endpoint
-from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
+from batchyard.endpoints.catalog import CHAT, COMPLETIONS, ENDPOINTS
 from batchyard.errors import EngineStartError
 from batchyard.models import CAPACITY, ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported
@@ -37,7 +37,7 @@ SUPPORTED = frozenset({"model", "n"}) | {
     "repetition_penalty",
     "structured_outputs",
 }
-LISTED = (CHAT, COMPLETIONS, EMBEDDINGS)
+LISTED = (CHAT, COMPLETIONS)
 """Endpoints of which it takes those parameters. Of the others it takes all that the API has."""
 
 

@@ -5,14 +5,17 @@ Vectors and scores follow from the words alone, so equal texts have equal ones. 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from batchyard.endpoints import catalog
 from batchyard.endpoints.bodies.common import prompts
+from inference.engines import response_bodies
 
 Body = Mapping[str, Any]
 DIMENSIONS = 8
@@ -87,43 +90,24 @@ def _choices(request: Body, completion: Generated, name: str, kind: str, output:
 
 
 def _responses(request: Body, number: int, completion: Generated) -> dict[str, Any]:
-    words, ended = _words(prompt_text(request)), completion.finish_reason != "length"
-    content = [{"type": "output_text", "text": completion.text, "annotations": []}]
-    message = {"type": "message", "id": f"msg-echo-{number}", "role": "assistant", "status": "completed"}
-    return {
-        "id": f"resp-echo-{number}",
-        "object": "response",
-        "created_at": int(time.time()),
-        "status": "completed" if ended else "incomplete",
-        "incomplete_details": None if ended else {"reason": "max_output_tokens"},
-        "error": None,
-        "instructions": request.get("instructions"),
-        "model": request["model"],
-        "output": [{**message, "content": content}],
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-        "usage": {
-            "input_tokens": words,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": completion.tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": words + completion.tokens,
-        },
-    }
+    return response_bodies.response(
+        f"echo-{number}",
+        request["model"],
+        completion.text,
+        full=completion.finish_reason == "length",
+        tokens=(_words(prompt_text(request)), completion.tokens),
+        instructions=request.get("instructions"),
+    )
 
 
 def _messages(request: Body, number: int, completion: Generated) -> dict[str, Any]:
-    return {
-        "id": f"msg-echo-{number}",
-        "type": "message",
-        "role": "assistant",
-        "content": [{"type": "text", "text": completion.text}],
-        "model": request["model"],
-        "stop_reason": "max_tokens" if completion.finish_reason == "length" else "end_turn",
-        "stop_sequence": None,
-        "usage": {"input_tokens": _words(prompt_text(request)), "output_tokens": completion.tokens},
-    }
+    return response_bodies.message(
+        f"echo-{number}",
+        request["model"],
+        completion.text,
+        full=completion.finish_reason == "length",
+        tokens=(_words(prompt_text(request)), completion.tokens),
+    )
 
 
 def _embeddings(request: Body, number: int, _: Generated) -> dict[str, Any]:
@@ -136,7 +120,8 @@ def _pooling(request: Body, number: int, _: Generated) -> dict[str, Any]:
 
 def _vectors(request: Body, number: int, kind: str, key: str) -> dict[str, Any]:
     texts = list(_inputs(request))
-    data = [{"object": kind, "index": index, key: _vector(text)} for index, text in enumerate(texts)]
+    vectors = map(_packed if request.get("encoding_format") == "base64" else _vector, texts)
+    data = [{"object": kind, "index": index, key: vector} for index, vector in enumerate(vectors)]
     return _listed(request, f"embd-echo-{number}", data, texts)
 
 
@@ -159,18 +144,10 @@ def _score(request: Body, number: int, _: Generated) -> dict[str, Any]:
 def _rerank(request: Body, number: int, _: Generated) -> dict[str, Any]:
     documents = request["documents"] if isinstance(request["documents"], list) else [request["documents"]]
     query, texts = _text(request["query"]), [_text(document) for document in documents]
-    results: list[dict[str, Any]] = [
-        {"index": index, "document": {"text": text}, "relevance_score": _overlap(query, text)}
-        for index, text in enumerate(texts)
-    ]
-    results.sort(key=lambda result: -result["relevance_score"])
-    words = sum(map(_words, [query, *texts]))
-    return {
-        "id": f"rerank-echo-{number}",
-        "model": request["model"],
-        "usage": {"prompt_tokens": words, "total_tokens": words},
-        "results": results[: request.get("top_n") or len(results)],
-    }
+    scores = [_overlap(query, text) for text in texts]
+    tokens = sum(map(_words, [query, *texts]))
+    name, model, top = f"rerank-echo-{number}", request["model"], request.get("top_n")
+    return response_bodies.ranking(name, model, texts, scores, top=top, tokens=tokens)
 
 
 def _decisions(request: Body, number: int, _: Generated) -> dict[str, Any]:
@@ -261,19 +238,15 @@ def _sides(request: Body) -> tuple[Any, Any]:
 
 
 def _listed(request: Body, name: str, data: list[dict[str, Any]], texts: list[str]) -> dict[str, Any]:
-    words = sum(map(_words, texts))
-    return {
-        "id": name,
-        "object": "list",
-        "created": int(time.time()),
-        "data": data,
-        "model": request["model"],
-        "usage": {"prompt_tokens": words, "total_tokens": words},
-    }
+    return response_bodies.listed(name, request["model"], data, sum(map(_words, texts)))
 
 
 def _vector(text: str) -> list[float]:
     return [byte / 255 for byte in hashlib.sha256(text.encode()).digest()[:DIMENSIONS]]
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(struct.pack(f"<{DIMENSIONS}f", *_vector(text))).decode()
 
 
 def _overlap(left: str, right: str) -> float:

@@ -69,10 +69,23 @@ def test_an_unknown_engine_is_refused_with_those_of_packages_too(file: Path) -> 
 
 
 def test_an_endpoint_that_the_engine_cannot_answer_is_refused_with_those_that_it_can(file: Path) -> None:
-    file.write_text('[models.a]\nengine="transformers"\nendpoints=["/v1/rerank"]')
-    message = r"models\.a\.endpoints: engine transformers cannot answer /v1/rerank; it can /v1/chat/completions, "
+    file.write_text('[models.a]\nengine="transformers"\nendpoints=["/pooling"]')
+    message = r"models\.a\.endpoints: engine transformers cannot answer /pooling; it can /v1/chat/completions, "
     with pytest.raises(ConfigurationError, match=message):
         catalog.load(file, allow_simulated=True)
+
+
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_an_endpoint_for_which_the_model_has_no_head_is_refused_with_those_that_it_has(file: Path, engine: str) -> None:
+    entry = f"[models.a]\nengine='{engine}'\nsource='{ROOT}/examples/models/sentiment'\n"
+    file.write_text(entry)
+    message = (
+        r"models\.a\.endpoints: BertForSequenceClassification has no answer on /v1/chat/completions; it can .*classify"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        catalog.load(file)
+    file.write_text(f"{entry}endpoints=['/classify']")
+    assert catalog.load(file)["a"].endpoints == ("/classify",)
 
 
 def test_unusable_arguments_are_refused_with_the_file(file: Path) -> None:

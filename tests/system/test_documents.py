@@ -57,6 +57,7 @@ NOT_RUN = {
     ("docs/start.md", "make install"): "needs a GPU",
     ("docs/start.md", ".venv/bin/batchyard up --host"): "starts the stack that is running",
     ("docs/start.md", "export BATCHYARD_URL"): "needs another machine",
+    ("docs/python.md", ".venv/bin/batchyard embed"): "tests/batchyard/cli/rows/test_encoders.py runs such ones",
     ("docs/recipes.md", "batchyard panel examples/panel.jsonl"): "tests/system/test_panel.py runs a panel on a stack",
     ("docs/recipes.md", "batchyard panel tasks.jsonl"): "the same, with options in place of the file",
     ("docs/recipes.md", "batchyard tune examples"): "tests/system/test_tune.py runs one on a stack",
@@ -105,7 +106,7 @@ BLOCKS = [
 def clone(stack: RunningStack, tmp_path: Path) -> Path:
     """A folder like a clone in which `batchyard up` runs; its data are the shared stack's."""
     (tmp_path / "examples").mkdir()
-    for name in ("quickstart.jsonl", "rollout.jsonl", "panel.jsonl", "panel.yaml", "reviews.csv"):
+    for name in ("quickstart.jsonl", "rollout.jsonl", "panel.jsonl", "panel.yaml", "reviews.csv", "corpus.csv"):
         text = (ROOT / "examples" / name).read_text()
         (tmp_path / "examples" / name).write_text(
             text.replace('"mini"', '"nano"').replace("model: mini", "model: nano")

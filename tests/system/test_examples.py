@@ -145,6 +145,12 @@ def test_the_model_card_has_an_accuracy_for_every_task_and_model() -> None:
         assert re.search(rf"^\| {task} \| \d+\.\d% \| \d+\.\d% \|$", card, re.MULTILINE)
 
 
+@pytest.mark.parametrize("name", ["embed", "rerank", "sentiment"])
+def test_an_encoder_stays_below_1_mb_and_its_card_has_what_was_measured(name: str) -> None:
+    assert sum(file.stat().st_size for file in (MODELS / name).rglob("*") if file.is_file()) < 1_000_000
+    assert re.search(rf"^\| `{name}` \| .* \| \d+\.\d% \|$", (MODELS / "encoders.md").read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", ["nano", "mini"])
 @pytest.mark.long
 def test_a_model_answers_a_sum_and_a_sentiment_in_the_right_form(name: str) -> None:
@@ -223,6 +229,16 @@ def test_training_twice_from_one_seed_gives_the_same_weights(tmp_path: Path) -> 
     for run, seed in (("first", "1"), ("second", "1"), ("other", "2")):
         train.main(["--quick", "--only", "nano", "--seed", seed, "--out", str(tmp_path / run)])
         weights.append((tmp_path / run / "nano" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1] != weights[2]
+
+
+@pytest.mark.long
+def test_training_an_encoder_twice_from_one_seed_gives_the_same_weights(tmp_path: Path) -> None:
+    encoders = pytest.importorskip("encoders", reason="needs torch and transformers", exc_type=ImportError)
+    weights = []
+    for run, seed in (("first", "1"), ("second", "1"), ("other", "2")):
+        encoders.main(["--only", "embed", "--steps", "2", "--seed", seed, "--out", str(tmp_path / run)])
+        weights.append((tmp_path / run / "embed" / "model.safetensors").read_bytes())
     assert weights[0] == weights[1] != weights[2]
 
 

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from flask.testing import FlaskClient
 
 from batchyard.cli import background, batches
-from batchyard.cli.map import map_
+from batchyard.cli.rows.map import map_
 from batchyard.client.map import map as map_table
 from batchyard.errors import ConfigurationError
 from batchyard.recipes import Item

@@ -25,6 +25,7 @@ class GeneratedSample:
         tokens: generated token ids, with the end-of-sequence token.
         text: `tokens` as text, without the stop string that ended it.
         finish_reason: stop or length; None: not finished in time.
+        stop: the stop string that ended it; None if none did.
         logprobs: for each token, its log-probability and the most likely (token, log-probability) pairs.
     """
 
@@ -35,6 +36,7 @@ class GeneratedSample:
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     finish_reason: str | None = None
+    stop: str | None = None
     logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
 
 
@@ -119,9 +121,10 @@ class Decoder:
             return
         text = self._tokenizer.decode(sample.tokens, skip_special_tokens=True)
         # Only the last token can complete a stop string: an earlier one has ended the sample.
-        cuts = [text.find(stop) for stop in sample.sampling.stop if stop in text]
+        cuts = [(text.find(stop), stop) for stop in sample.sampling.stop if stop in text]
         if cuts and len(sample.tokens) > sample.sampling.min_tokens:
-            sample.text, sample.finish_reason = text[: min(cuts)], "stop"
+            cut, sample.stop = min(cuts)
+            sample.text, sample.finish_reason = text[:cut], "stop"
         elif ended:
             sample.text, sample.finish_reason = text, "stop"
         elif full:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from batchyard.endpoints.catalog import CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING, RESPONSES
 from batchyard.errors import EngineDied, EngineStartError
 from batchyard.models import ModelSpec
-from inference.engine import Engine, EngineAnswer, first_unsupported
+from inference.engine import Engine, EngineAnswer, first_unsupported, unsupported_endpoint
 from inference.engines.vllm import internals
 from inference.engines.vllm.argument_names import argument_names
 from inference.engines.vllm.arguments import cache_bytes, engine_arguments
@@ -160,8 +160,7 @@ class VLLM(Engine):
     async def _one(self, endpoint: str, body: dict[str, Any], seconds: float | None) -> EngineAnswer:
         handler = self._handlers.get(endpoint)
         if handler is None:
-            message = f"The model {self.spec.name!r} cannot do {endpoint}; it can do {', '.join(self._handlers)}."
-            return EngineAnswer.refused(message, param="url", code="unsupported_endpoint")
+            return unsupported_endpoint(self.spec.name, endpoint, self._handlers)
         request = parse(handler.schema, body)
         if isinstance(request, EngineAnswer):
             return request

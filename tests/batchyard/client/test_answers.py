@@ -10,7 +10,7 @@ import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, computed_field, field_validator
 
 from batchyard.client import answers
-from batchyard.client.answers import RowAnswer, Structure
+from batchyard.client.answers import RowAnswer, RowText, Structure
 from batchyard.endpoints import output_lines
 from batchyard.errors import ConfigurationError
 
@@ -39,21 +39,27 @@ def line(choice: dict[str, Any] | None, status: int = 200, error: dict[str, str]
     return output_lines.line("row-3", status, orjson.dumps(body), None).encode()
 
 
+def text(choice: dict[str, Any]) -> RowText:
+    body = answers.outcome(line(choice)).body
+    assert body is not None
+    return answers.text(body)
+
+
 def test_a_line_becomes_text_tokens_and_error() -> None:
-    good = {"message": {"content": "yes"}, "finish_reason": "stop"}
-    assert answers.read(line(good)) == RowAnswer("row-3", "yes", None, 7)
-    cut = {"message": {"content": "ye"}, "finish_reason": "length"}
-    assert answers.read(line(cut)) == RowAnswer("row-3", "ye", None, 7, truncated=True)
+    good = answers.outcome(line({"message": {"content": "yes"}, "finish_reason": "stop"}))
+    assert good.body is not None and good[::2] == ("row-3", None, False) and good.tokens == 7
+    assert answers.text(good.body) == RowText("yes")
+    assert text({"message": {"content": "ye"}, "finish_reason": "length"}) == RowText("ye", truncated=True)
     thinking = {"message": {"content": None, "reasoning": "let me see"}, "finish_reason": "length"}
-    assert answers.read(line(thinking)).error == (
+    assert text(thinking).error == (
         "reasoning_only: The answer has reasoning only and no text (finish_reason length). Raise max_tokens."
     )
     silent = {"message": {"content": None}, "finish_reason": "tool_calls"}
-    assert answers.read(line(silent)).error == "empty_answer: The answer has no text (finish_reason tool_calls)."
+    assert text(silent).error == "empty_answer: The answer has no text (finish_reason tool_calls)."
     refused = line(None, 400, {"code": "too_long", "message": "Too long."})
-    assert answers.read(refused) == RowAnswer("row-3", None, "too_long: Too long.", None)
+    assert answers.outcome(refused) == RowAnswer("row-3", None, "too_long: Too long.", None)
     (unanswered,) = output_lines.unanswered([4], ["row-3"], "batch_expired", "It expired.")
-    assert answers.read(unanswered.encode()) == RowAnswer(
+    assert answers.outcome(unanswered.encode()) == RowAnswer(
         "row-3", None, "batch_expired: It expired.", None, passing=True
     )
 
@@ -62,7 +68,7 @@ def test_the_properties_of_a_pydantic_class_are_columns_with_their_types() -> No
     structure = Structure(Review)
     assert structure.columns == {"mood": "string", "stars": "integer", "price": "number", "words": None}
     text = '{"mood": "good", "stars": 4, "words": ["a"]}'
-    assert structure.parse(RowAnswer("", text, None, 1)) == (
+    assert structure.parse(RowText(text)) == (
         {"mood": "good", "stars": 4, "price": None, "words": ["a"]},
         None,
     )
@@ -94,21 +100,21 @@ SCHEMA = {
 def test_an_answer_that_does_not_fit_is_an_error_that_says_where(
     schema: Any, text: str, truncated: bool, error: str
 ) -> None:
-    properties, reason = Structure(schema).parse(RowAnswer("", text, None, 1, truncated))
+    properties, reason = Structure(schema).parse(RowText(text, truncated=truncated))
     assert properties == {}
     assert reason is not None and error in reason
 
 
 def test_validators_of_a_pydantic_class_judge_answers() -> None:
     text = '{"mood": "good", "stars": 4, "words": ["a", "b", "c"]}'
-    assert "words: too many words" in str(Structure(Review).parse(RowAnswer("", text, None, 1))[1])
+    assert "words: too many words" in str(Structure(Review).parse(RowText(text))[1])
 
 
 def test_a_json_schema_gives_columns_and_an_answer_without_a_property_none() -> None:
     structure = Structure(SCHEMA)
     assert structure.columns == {"mood": None, "stars": "integer", "any": None}
-    assert structure.parse(RowAnswer("", '{"mood": "bad"}', None, 1)) == ({"mood": "bad"}, None)
-    assert structure.parse(RowAnswer("", None, "it failed", None)) == ({}, "it failed")
+    assert structure.parse(RowText('{"mood": "bad"}')) == ({"mood": "bad"}, None)
+    assert structure.parse(RowText(None, "it failed")) == ({}, "it failed")
 
 
 @pytest.mark.parametrize(
@@ -147,16 +153,14 @@ def test_a_recursive_class_has_the_columns_of_its_root() -> None:
     assert "$ref" not in structure.response_format["json_schema"]["schema"]
     text = '{"name": "a", "children": [{"name": "b"}]}'
     children = [{"name": "b", "children": []}]
-    assert structure.parse(RowAnswer("", text, None, 1)) == ({"name": "a", "children": children}, None)
+    assert structure.parse(RowText(text)) == ({"name": "a", "children": children}, None)
 
 
 def test_aliases_are_asked_as_pydantic_reads_them_and_written_as_it_writes_them() -> None:
     structure = Structure(Renamed)
     asked = structure.response_format["json_schema"]["schema"]["properties"]
     assert list(asked) == ["readAs", "written", "bothAs", "first"]
-    values, error = structure.parse(
-        RowAnswer("", '{"readAs": "a", "written": 1, "bothAs": 0.5, "first": true}', None, 1)
-    )
+    values, error = structure.parse(RowText('{"readAs": "a", "written": 1, "bothAs": 0.5, "first": true}'))
     assert error is None and values.keys() == structure.columns.keys()
     assert structure.columns == {
         "read": "string",
@@ -192,8 +196,8 @@ OBJECT = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}}
 def test_a_reference_at_the_root_is_followed(schema: dict[str, Any]) -> None:
     structure = Structure(schema)
     assert structure.columns == {"a": "string"}
-    assert structure.parse(RowAnswer("", '{"a": "x"}', None, 1)) == ({"a": "x"}, None)
-    assert structure.parse(RowAnswer("", '{"a": 1}', None, 1))[0] == {}
+    assert structure.parse(RowText('{"a": "x"}')) == ({"a": "x"}, None)
+    assert structure.parse(RowText('{"a": 1}'))[0] == {}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -108,3 +109,17 @@ def test_tables_that_export_arrow_are_read_and_rows_may_lack_a_column() -> None:
 def test_what_is_no_table_is_refused_with_a_remedy(data: Any, remedy: str) -> None:
     with pytest.raises(ConfigurationError, match=remedy.replace("(", r"\(").replace(")", r"\)")):
         frames.of(data)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_vectors_are_a_column_of_every_kind(table: Any, dtype: str) -> None:
+    one = np.arange(2, dtype=dtype)
+    frame = frames.of(table)
+    column = frame.column("vector", Column([one, None, one + 1], "vector"))
+    first, nothing, last = column.tolist() if hasattr(column, "tolist") else list(column)
+    assert nothing is None or nothing.as_py() is None
+    assert [list(vector.as_py() if isinstance(vector, pa.Scalar) else vector) for vector in (first, last)] == [
+        [0, 1],
+        [1, 2],
+    ]
+    assert len(frames.of(frame.table({"vector": Column([None] * 3, "vector")}))) == 3

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import batchyard
+from batchyard.client import asking
 from batchyard.client import map as mapping
 from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError, RequestError, UnavailableError
@@ -79,7 +80,7 @@ def test_what_failed_and_what_was_not_sent_has_an_error_in_its_row() -> None:
 def test_more_rows_than_a_batch_may_have_become_several_in_order(
     stack: RunningStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapping, "MAX_REQUESTS", 4)
+    monkeypatch.setattr(asking, "MAX_REQUESTS", 4)
     rows = [{"n": f"several {number}"} for number in range(10)]
     made = len(batches(stack))
     assert batchyard.map(rows, "{n}", model="echo") == [row["n"] for row in rows]
@@ -115,7 +116,11 @@ def test_answers_by_a_schema_are_columns_and_one_that_does_not_fit_is_an_error(m
         ("text", {}, "it names no column in braces"),
         ("{text}", {"system": "{"}, "system: a single '{'"),
         ("{text}", {"model": "ecko"}, "does not serve 'ecko'; did you mean echo?"),
-        ("{text}", {"model": "vectors"}, "model vectors does not take chats, only /v1/embeddings"),
+        (
+            "{text}",
+            {"model": "vectors"},
+            "vectors does not answer on /v1/chat/completions, only on /v1/embeddings",
+        ),
         ("{text}", {"schema": {}}, 'its type must be "object"'),
         ("{text}", {"seed": object()}, "a parameter is no JSON"),
         ("{text}", {"n": 4}, "n=4: a row has one answer; repeat the rows, or take recipe rollout"),

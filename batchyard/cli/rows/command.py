@@ -1,0 +1,150 @@
+"""What the commands that ask about each row of a file share: options, the server, new columns, the report."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batchyard.cli import background, completion, requests
+from batchyard.cli.options import data_option, load_settings, models_option
+from batchyard.cli.output import json_option, plain
+from batchyard.cli.watch import Unsuccessful, interruptible
+from batchyard.client import resume
+from batchyard.errors import ConfigurationError
+from batchyard.wording import cut
+
+if TYPE_CHECKING:
+    from batchyard.client.api import ApiClient
+
+REASONS = 3
+
+
+@dataclass(frozen=True)
+class RowsCommand:
+    """The options that these commands share.
+
+    Attributes:
+        source: the file with the rows.
+        output: the file with their answers.
+        prefix: before the names of the new columns.
+    """
+
+    source: Path
+    model: str
+    output: Path
+    window: str
+    again: bool
+    data: Path | None
+    models: Path | None
+    as_json: bool
+    prefix: str = ""
+    null_values: tuple[str, ...] = ()
+
+    def add_columns(self, names: Sequence[str], ask: Callable[[Any, dict[str, Any]], Any]) -> None:
+        """Write the rows with new columns beside theirs, and report.
+
+        Args:
+            names: of the columns that `ask` returns, without the details.
+            ask: returns what became of a table's rows, as a table with these columns and the details. Gets the table
+                and the options that all calls of `batchyard.client` have.
+        """
+        from batchyard.client import frames, tables
+        from batchyard.client.asking import DETAILS
+
+        tables.check_output(self.output)
+        requests.check_writable(self.output)
+        table = tables.read(self.source)
+        self.check_new([*names, *DETAILS], frames.of(table).columns)
+        with self.server() as server:
+            answers = ask(tables.cells(self.source, table, self.null_values), self.options(server))
+            simulated = self.simulated(server)
+        tables.write(self.output, tables.beside(table, answers, self.prefix))
+        self.report(frames.of(answers).cells("error"), simulated)
+
+    def check_new(self, names: Sequence[str], columns: Sequence[str]) -> None:
+        """Raise ConfigurationError if the file has a column of a new one's name."""
+        if clash := [name for name in names if self.prefix + name in columns]:
+            name = self.prefix + clash[0]
+            raise ConfigurationError(
+                f"{self.source} has a column {name} already; --prefix gives the new columns other names"
+            )
+
+    @contextmanager
+    def server(self) -> Iterator[ApiClient]:
+        """Yield a running server, that of the settings or one of the command's."""
+        settings = load_settings(data=self.data, models=self.models)
+        with interruptible(resume.remedy(self.again)), background.server(settings.data, settings.models) as server:
+            yield server
+
+    def options(self, server: ApiClient) -> dict[str, Any]:
+        return {"model": self.model, "window": self.window, "again": self.again, "server": server}
+
+    def simulated(self, server: ApiClient) -> bool:
+        return any(entry["batchyard"]["simulated"] for entry in server.models() if entry["id"] == self.model)
+
+    @property
+    def name(self) -> str:
+        """A name of the batches' input files."""
+        return self.source.name.partition(".")[0] or "rows"
+
+    def report(self, errors: Sequence[str | None], simulated: bool) -> None:
+        """Say how many rows have an answer, and why others have none. Raises Unsuccessful."""
+        from batchyard.client.asking import is_unsent
+
+        reasons = Counter(error for error in errors if error is not None)
+        rows, answered = len(errors), len(errors) - reasons.total()
+        if self.as_json:
+            report = {"rows": rows, "answered": answered, "errors": reasons}
+            click.echo(json.dumps({**report, "simulated": simulated, "output": str(self.output)}))
+        else:
+            click.echo(f"{answered} of {rows} rows answered{' (simulated)' if simulated else ''}: {self.output}")
+            for reason, count in reasons.most_common(REASONS):
+                click.echo(plain(f"{count} without an answer: {cut(reason, 150)}"), err=True)
+        failed = sum(count for reason, count in reasons.items() if not is_unsent(reason))
+        if failed:
+            raise Unsuccessful(f"{failed} of {rows} rows failed; the column error of {self.output} tells why")
+
+
+def source_and_output(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds FILE, --model and --output. `what`: the formats of the output."""
+    return _all(
+        click.argument("source", metavar="FILE", type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False)),
+        click.option("-m", "--model", required=True, shell_complete=completion.models, help="The model that answers."),
+        click.option(
+            *("-o", "--output"),
+            required=True,
+            type=requests.LocalPath(path_type=Path, dir_okay=False),
+            help=f"Where the rows go with their answers: {what}.",
+        ),
+    )
+
+
+def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the other options of RowsCommand."""
+    return _all(
+        click.option(
+            "--prefix", default="", help="Before the names of the new columns, where the file has such columns already."
+        ),
+        requests.null_values_option,
+        requests.window_option,
+        click.option("--again", is_flag=True, help="Compute everything anew, also where the same was asked before."),
+        data_option,
+        models_option,
+        json_option,
+    )(command)
+
+
+def _all(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add

@@ -1,0 +1,89 @@
+"""`batchyard embed`, `classify` and `rerank`: vectors, labels and rankings for the rows of a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from batchyard.cli import requests
+from batchyard.cli.rows.command import RowsCommand, common_options, source_and_output
+
+
+@click.command()
+@source_and_output(".parquet with all columns, or .npy with the vectors alone")
+@click.option("-t", "--template", required=True, help="What has a vector: a column, or '{title}: {text}'.")
+@click.option("--normalize", is_flag=True, help="Make the length of vectors 1.")
+@click.option("--dtype", type=click.Choice(("float32", "float16")), default="float32", show_default=True)
+@click.option("--dimensions", type=click.IntRange(1), help="The length of vectors, for models that can shorten them.")
+@common_options
+def embed(template: str, normalize: bool, dtype: str, dimensions: int | None, **shared: Any) -> None:
+    """Write a vector for each row of FILE.
+
+    In .parquet stand all columns of FILE, and embedding, error and tokens. In .npy row n is the vector of row n of
+    FILE; what has none is NaN. Memory does not grow with FILE, but for some bytes a row.
+
+    FILE, the server and the same command again are those of `batchyard map`.
+    """
+    from batchyard.client import tables, vector_files
+    from batchyard.client.asking import CallOptions
+    from batchyard.client.embed import Vectors, send, text_template
+
+    command = RowsCommand(**shared)
+    vector_files.check_output(command.output)
+    requests.check_writable(command.output)
+    columns = tables.columns(command.source)
+    if command.output.suffix == ".parquet":
+        command.check_new(vector_files.COLUMNS, columns)
+    text = text_template(template, columns)
+    with Vectors(dtype, normalize) as vectors:
+        with command.server() as server:
+            how = CallOptions(window=command.window, again=command.again, server=server, name=command.name)
+            rows = tables.stream(command.source, text.columns, command.null_values)
+            send(rows, text, vectors, how, command.model, dimensions=dimensions)
+            simulated = command.simulated(server)
+        vector_files.write(command.output, command.source, vectors, command.prefix)
+        command.report(vectors.errors, simulated)
+
+
+@click.command()
+@source_and_output(".csv, .tsv, .jsonl or .parquet")
+@click.option("-t", "--template", required=True, help="What is classified: '{text}'. {{ and }} are braces.")
+@click.option("-l", "--label", "labels", multiple=True, help="A label; given for each. A classifier needs none.")
+@click.option("--system", help="The system message of a chat, in place of one with the labels.")
+@common_options
+def classify(template: str, labels: tuple[str, ...], system: str | None, **shared: Any) -> None:
+    """Write a label for each row of FILE: all its columns and label, probability, error and tokens.
+
+    A model that is a classifier has labels of its own; any other is asked in a chat with the labels, and has no
+    probability.
+
+    FILE, the server and the same command again are those of `batchyard map`.
+    """
+    from batchyard.client.classify import classify
+
+    def ask(table: Any, options: dict[str, Any]) -> Any:
+        return classify(table, template, labels=labels or None, system=system, details=True, **options)
+
+    RowsCommand(**shared).add_columns(["label", "probability"], ask)
+
+
+@click.command()
+@source_and_output(".jsonl or .parquet")
+@click.option("--query", default="query", show_default=True, help="The column with the query.")
+@click.option("--documents", default="documents", show_default=True, help="The column with a list of documents.")
+@click.option("--top", type=click.IntRange(1), help="How many documents of each query are written [all].")
+@common_options
+def rerank(query: str, documents: str, top: int | None, **shared: Any) -> None:
+    """Write the order of each row's documents: all columns of FILE and ranking, error and tokens.
+
+    A ranking is a list of objects with index (in the row's list, from 0), score and document, the best first.
+
+    FILE, the server and the same command again are those of `batchyard map`.
+    """
+    from batchyard.client.rerank import rank_rows
+
+    def ask(table: Any, options: dict[str, Any]) -> Any:
+        return rank_rows(table, query, documents, top=top, **options)
+
+    RowsCommand(**shared).add_columns(["ranking"], ask)

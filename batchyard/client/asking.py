@@ -1,0 +1,346 @@
+"""Asking a model about each row of a table: requests in batches, earlier calls taken up, what became of each row."""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from batchyard import durations, json_lines, settings
+from batchyard.client import answers, resume
+from batchyard.client.api import ApiClient, connect
+from batchyard.client.frames import Column, Frame
+from batchyard.client.progress import bar, counts, follow, problems
+from batchyard.errors import ConfigurationError, NotFoundError, RequestError
+from batchyard.statuses import TERMINAL
+from batchyard.tables.cells import CellError
+from batchyard.tables.template import Template, TemplateError
+from batchyard.wording import MAX_LIST, cut, nearest, quoted
+
+MAX_REQUESTS = 50_000
+MAX_BYTES = 200_000_000
+"""Of one batch: OpenAI's limits, which are this server's defaults. More rows become several batches."""
+DETAILS = ("error", "tokens")
+GONE = "the file with its answer was deleted or has expired; the same call again computes it"
+
+Values = Mapping[str, Any]
+"""The cells of a row, by column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOptions:
+    """How a call asks.
+
+    Attributes:
+        window: until when all must be answered, such as "24h".
+        again: compute everything anew, also where the same was asked before.
+        progress: say on standard error how far it is.
+        server: None: the one that BATCHYARD_URL names, or the local stack in ./data.
+        name: of the batches' input files.
+    """
+
+    window: str = "24h"
+    again: bool = False
+    progress: bool = True
+    server: ApiClient | None = None
+    name: str = "rows"
+
+    def connected(self) -> ApiClient:
+        return self.server or connect(settings.load().data, "BATCHYARD_DATA")
+
+
+class RowResults(ABC):
+    """What became of each row: what a subclass keeps of its answer or why there is none, and its tokens.
+
+    Attributes:
+        errors: why a row has no answer; None if it has one.
+        tokens: of its request and its answer; None if nobody counted.
+        unusable: the first row with a cell that no request can have, and why.
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[str | None] = []
+        self.tokens: list[int | None] = []
+        self.unusable: str | None = None
+        self._ended = bytearray()
+        """Of each row: 0 without an answer, 1 with one or a lasting error, 2 with an error for a passing reason."""
+
+    def __len__(self) -> int:
+        return len(self.errors)
+
+    @abstractmethod
+    def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
+        """Keep what a response's body holds. Return why it is no answer to the row; None if it is one."""
+
+    def add(self) -> int:
+        """Add a row, and return its number."""
+        self.errors.append(None)
+        self.tokens.append(None)
+        self._ended.append(0)
+        return len(self.errors) - 1
+
+    def refuse(self, row: int, error: CellError) -> None:
+        """Note why a row makes no request."""
+        self.errors[row] = str(error)
+        self._ended[row] = 1
+        if error.code != "empty_value" and self.unusable is None:
+            self.unusable = f"row {row + 1}: {error}"
+
+    def take(self, lines: Iterable[bytes]) -> None:
+        """Add answers and errors from the lines of an output or error file."""
+        for line in lines:
+            answer = answers.outcome(line)
+            row = _row(answer.custom_id)
+            self.errors[row] = answer.error if answer.body is None else self.keep(row, answer.body)
+            self.tokens[row], self._ended[row] = answer.tokens, 1 + answer.passing
+
+    def is_open(self, row: int) -> bool:
+        """True for a row that has no answer, or an error for a passing reason."""
+        return self._ended[row] != 1
+
+    def close(self) -> None:
+        """Note that rows whose answers are missing have none."""
+        for row, ended in enumerate(self._ended):
+            if not ended:
+                self.errors[row] = GONE
+
+    def details(self) -> dict[str, Column]:
+        return {"error": Column(self.errors), "tokens": Column(self.tokens, "integer")}
+
+
+def ask(
+    server: ApiClient,
+    spec: Mapping[str, Any],
+    endpoint: str,
+    lines: Iterator[bytes],
+    results: RowResults,
+    how: CallOptions,
+) -> None:
+    """Send the lines of requests, wait until all are answered, and put what became of each into `results`.
+
+    Args:
+        spec: what the server says of the model.
+        lines: their rows are added to `results` as they are drawn.
+
+    Raises:
+        ConfigurationError: no row can be sent.
+        RequestError: the server refuses the requests.
+        UnavailableError: the server cannot be reached; the same call goes on once it can.
+    """
+    if spec["batchyard"]["simulated"]:
+        click.echo(f"model {spec['id']} is simulated: no model has made these answers", err=True)
+    with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
+        files = _files(lines, Path(folder), how.name)
+        call = _Call(server, spec, endpoint, results, how, Path(folder) / "answers.jsonl")
+        batches = call.batches(files, "`again` computes all of it anew" if how.progress else None)
+        if not batches and results.unusable is not None:
+            raise ConfigurationError(f"no row can be sent; {results.unusable}")
+        for batch in _wait(server, batches, how.progress):
+            call.take(batch)
+    results.close()
+
+
+def rows(frame: Frame, columns: Iterable[str]) -> Iterator[Values]:
+    """Yield the cells of these columns, row by row."""
+    cells = {column: frame.cells(column) for column in columns}
+    for row in range(len(frame)):
+        yield {column: of_column[row] for column, of_column in cells.items()}
+
+
+def requests(
+    endpoint: str, table: Iterable[Values], make: Callable[[Values], Mapping[str, Any]], results: RowResults
+) -> Iterator[bytes]:
+    """Yield the line of a request for each row; note in `results` why one makes none.
+
+    Args:
+        make: returns the body of a row's request. Raises CellError if it has none.
+    """
+    for values in table:
+        row = results.add()
+        try:
+            body = make(values)
+        except CellError as error:
+            results.refuse(row, error)
+            continue
+        yield json_lines.line({"custom_id": f"row-{row}", "method": "POST", "url": endpoint, "body": body})
+
+
+def template(text: str, what: str, columns: Sequence[str]) -> Template:
+    """Return a template over these columns. Raises ConfigurationError. `what`: the option that has it."""
+    try:
+        parsed = Template(text)
+        parsed.check(columns)
+    except TemplateError as error:
+        raise ConfigurationError(f"{what}: {error}") from None
+    return parsed
+
+
+def some_column(templates: Iterable[Template], columns: Sequence[str]) -> None:
+    """Raise ConfigurationError if no template names a column: all rows would be one."""
+    if not any(each.columns for each in templates):
+        there = cut(", ".join(columns), MAX_LIST) or "none"
+        raise ConfigurationError(f"template: it names no column in braces, so all rows are one; there are {there}")
+
+
+def parameters(model: str, **values: Any) -> dict[str, Any]:
+    """Return what the bodies of all requests have in common. Raises ConfigurationError if it is no JSON."""
+    body = {"model": model, **{name: value for name, value in values.items() if value is not None}}
+    try:
+        orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        raise ConfigurationError(f"a parameter is no JSON: {error}") from error
+    return body
+
+
+def served(server: ApiClient, model: str, *endpoints: str) -> dict[str, Any]:
+    """Return what the server says of a model.
+
+    Raises:
+        ConfigurationError: it does not serve that model, or not on one of these endpoints.
+    """
+    models = {entry["id"]: entry for entry in server.models()}
+    if model not in models:
+        remedy = f"did you mean {close}?" if (close := nearest(model, models, 0.6)) else "it serves"
+        raise ConfigurationError(f"{server.url} does not serve {quoted(model)}; {remedy} {', '.join(sorted(models))}")
+    serves = models[model]["batchyard"]["endpoints"]
+    if not set(endpoints) & set(serves):
+        wanted = " or ".join(endpoints)
+        raise ConfigurationError(
+            f"model {model} does not answer on {wanted}, only on {', '.join(serves)}; name another"
+        )
+    return models[model]
+
+
+def is_unsent(error: str) -> bool:
+    """True for the error of a row that was not sent because it has an empty cell."""
+    return error.startswith("column ") and error.endswith(" is empty")
+
+
+def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
+    """Write lines to files within a batch's limits; delete each before the next."""
+    line, number = next(lines, None), 0
+    while line is not None:
+        number += 1
+        count = size = 0
+        file = folder / f"{name}-{number}.jsonl"
+        with file.open("wb") as stream:
+            while line is not None and (count == 0 or (count < MAX_REQUESTS and size + len(line) <= MAX_BYTES)):
+                stream.write(line)
+                count, size = count + 1, size + len(line)
+                line = next(lines, None)
+        yield file
+        file.unlink()
+
+
+class _Call:
+    """The batches of one call: earlier ones of the same rows, and new ones of what those leave open."""
+
+    def __init__(
+        self,
+        server: ApiClient,
+        spec: Mapping[str, Any],
+        endpoint: str,
+        results: RowResults,
+        how: CallOptions,
+        scratch: Path,
+    ) -> None:
+        self._server = server
+        self._spec = spec
+        self._endpoint = endpoint
+        self._window = how.window
+        self._results = results
+        self._scratch = scratch
+        self._earlier = resume.Earlier(() if how.again else server.batches())
+        self._taken: set[str] = set()
+
+    def batches(self, files: Iterable[Path], remedy: str | None) -> list[dict[str, Any]]:
+        """Return all batches of the files, those that have ended with their answers taken.
+
+        `remedy`: see resume.Earlier.find.
+        """
+        return [batch for file in files for batch in self._of(file, remedy)]
+
+    def _of(self, file: Path, remedy: str | None) -> Iterator[dict[str, Any]]:
+        while file.stat().st_size:
+            mark = resume.fingerprint("map", resume.sha256(file), self._spec)
+            batch = self._earlier.find(mark, remedy, without=self._taken)
+            if batch is None:
+                # A row that cannot run, such as one that is too long, keeps no other from its answer.
+                upload = self._server.upload(file)
+                yield self._server.create(
+                    upload, endpoint=self._endpoint, window=self._window, metadata=mark, on_invalid="skip"
+                )
+                return
+            yield batch
+            if batch["status"] not in TERMINAL:
+                return
+            self.take(batch)
+            self._keep_open(file)
+
+    def take(self, batch: dict[str, Any]) -> None:
+        """Add the answers and errors of an ended batch once. Those of a file that is gone are missing."""
+        if batch["id"] in self._taken:
+            return
+        self._taken.add(batch["id"])
+        for file_id in filter(None, (batch["output_file_id"], batch["error_file_id"])):
+            try:
+                self._server.download(file_id, self._scratch)
+            except NotFoundError:
+                continue
+            with self._scratch.open("rb") as lines:
+                self._results.take(lines)
+
+    def _keep_open(self, file: Path) -> None:
+        """Leave in a file of requests those that are still open."""
+        rest = file.with_name(f"{file.name}.rest")
+        with file.open("rb") as lines, rest.open("wb") as stream:
+            stream.writelines(line for line in lines if self._results.is_open(_row(orjson.loads(line)["custom_id"])))
+        rest.replace(file)
+
+
+def _row(custom_id: str) -> int:
+    return int(custom_id.removeprefix("row-"))
+
+
+def _wait(server: ApiClient, batches: Iterable[dict[str, Any]], progress: bool) -> list[dict[str, Any]]:
+    """Return the batches when all have ended. Raises RequestError as soon as the server has refused one."""
+    latest = {batch["id"]: batch for batch in batches}
+
+    def fetch() -> list[dict[str, Any]]:
+        for batch_id, batch in latest.items():
+            if batch["status"] not in TERMINAL:
+                latest[batch_id] = batch = server.batch(batch_id)
+            if batch["status"] == "failed":
+                reasons = "; ".join(problems(batch, 1)) or "no reason"
+                raise RequestError(f"batch {batch_id} of the rows is refused: {reasons}")
+        return [_sum(latest.values())]
+
+    follow(fetch, lambda sums: _drawn(sums[0]), _drawn, quiet=not progress)
+    return list(latest.values())
+
+
+def _sum(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return status, counts and ETA of several batches as of one."""
+    all_of_them = list(batches)
+    counts = {
+        key: sum(batch["request_counts"][key] for batch in all_of_them) for key in ("total", "completed", "failed")
+    }
+    unfinished = [batch for batch in all_of_them if batch["status"] not in TERMINAL]
+    etas = [batch["batchyard"]["eta_seconds"] for batch in unfinished]
+    return {
+        "status": unfinished[0]["status"] if unfinished else "completed",
+        "request_counts": counts,
+        "eta_seconds": None if None in etas else max(etas, default=None),
+    }
+
+
+def _drawn(sums: dict[str, Any]) -> str:
+    eta = sums["eta_seconds"]
+    text = f"{sums['status']:11}  {bar(sums)}  {counts(sums)}"
+    return text if eta is None else f"{text}  done in {durations.text(eta)}"

@@ -1,0 +1,156 @@
+"""`batchyard.classify`: a label for each row of a table, by a classifier or in a chat that names the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from batchyard.client import answers, asking, frames
+from batchyard.client.api import ApiClient
+from batchyard.client.asking import RowResults, Values
+from batchyard.client.frames import Column
+from batchyard.endpoints import responses
+from batchyard.endpoints.catalog import CHAT, CLASSIFY
+from batchyard.errors import ConfigurationError
+from batchyard.wording import MAX_LIST, cut, quoted
+from inference.engines import registry
+
+SYSTEM = "Classify what the user sends. Answer with one of these labels, and with nothing else: {labels}"
+MAX_TOKENS = 64
+"""Of a label that nothing holds an engine to."""
+
+
+def classify(
+    data: Any,
+    template: str,
+    *,
+    model: str,
+    labels: Sequence[str] | None = None,
+    system: str | None = None,
+    details: bool = False,
+    window: str = "24h",
+    again: bool = False,
+    progress: bool = True,
+    server: ApiClient | None = None,
+    **parameters: Any,
+) -> Any:
+    """Return a label for each row of a table, in the order of the rows.
+
+    A model that is a classifier has labels of its own. Any other is asked in a chat that names the labels, and held to
+    them where its engine can do that. The same call again takes up the batches of the first, as that of `map` does.
+
+    Args:
+        data: a table, as `map` takes it.
+        template: what is classified, with columns in braces: "{text}".
+        labels: the labels. A classifier needs none; then one that is not among them is an error of its row.
+        system: of a chat, in place of a message with the labels.
+        details: return a table with columns `probability`, `error` and `tokens` beside the labels.
+        window, again, progress, server: as `map` has them.
+        parameters: others of the requests' bodies. Chats have temperature 0 unless they say otherwise.
+
+    Returns:
+        A column as that of `map`, or with `details` a table with a column `label`. `probability` is what a classifier
+        gives its label; a chat tells none.
+
+    Raises:
+        ConfigurationError, RequestError, UnavailableError: as `map`. Or there are no labels, and no classifier.
+    """
+    frame = frames.of(data)
+    text = asking.template(template, "template", frame.columns)
+    asking.some_column([text], frame.columns)
+    names = None if labels is None else _checked(labels)
+    how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name="classify")
+    server = how.connected()
+    spec = asking.served(server, model, CLASSIFY.path, CHAT.path)
+    classifies = CLASSIFY.path in spec["batchyard"]["endpoints"]
+    if classifies and (system is not None or text.images):
+        raise ConfigurationError(f"model {model} is a classifier: it takes a text, and neither system nor images")
+    if not classifies and names is None:
+        raise ConfigurationError(f"model {model} is no classifier, so it has no labels of its own; pass labels")
+    endpoint = CLASSIFY.path if classifies else CHAT.path
+    results = Labels(names)
+    if classifies:
+        body = asking.parameters(model, **parameters)
+    else:
+        form = _form(spec["batchyard"]["engine"], names or [])
+        body = asking.parameters(model, **{"temperature": 0, "max_tokens": MAX_TOKENS, **form, **parameters})
+    instruction = {"role": "system", "content": system or SYSTEM.format(labels=", ".join(names or ()))}
+
+    def make(values: Values) -> Mapping[str, Any]:
+        content = text.fill(values)
+        if classifies:
+            return {**body, "input": content}
+        return {**body, "messages": [instruction, {"role": "user", "content": content}]}
+
+    rows = asking.rows(frame, text.columns)
+    asking.ask(server, spec, endpoint, asking.requests(endpoint, rows, make, results), results, how)
+    columns = {"label": results.column("label"), "probability": results.column("probability")}
+    return frame.table({**columns, **results.details()}) if details else frame.column("label", columns["label"])
+
+
+class Labels(RowResults):
+    """The labels of rows. `names`: those that there may be; None: any."""
+
+    def __init__(self, names: Sequence[str] | None) -> None:
+        super().__init__()
+        self._names = None if names is None else {name.casefold(): name for name in names}
+        self._labels: dict[int, tuple[str, float | None]] = {}
+
+    def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
+        labels, probability = responses.labels(body), None
+        if labels:
+            label, probability = labels[0], max(next(iter(responses.probabilities(body)), []), default=None)
+        else:
+            text = answers.text(body)
+            if text.text is None:
+                return text.error
+            label = _label(text.text)
+        if self._names is not None:
+            known = self._names.get(label.casefold())
+            if known is None:
+                return f"the answer {quoted(cut(label, MAX_LIST))} is none of the labels"
+            label = known
+        self._labels[row] = label, probability
+        return None
+
+    def column(self, name: str) -> Column:
+        """Return the column `label` or `probability`."""
+        place = 0 if name == "label" else 1
+        values = [self._labels[row][place] if row in self._labels else None for row in range(len(self))]
+        return Column(values, "string" if name == "label" else "number")
+
+
+def _checked(labels: Sequence[str]) -> list[str]:
+    """Return the labels. Raises ConfigurationError if they are not several different texts."""
+    names = [] if isinstance(labels, str) else [*labels]
+    if not all(isinstance(name, str) and name.strip() == name != "" for name in names):
+        raise ConfigurationError("labels: each should be a text, without spaces around it")
+    if len({name.casefold() for name in names}) != len(names) or len(names) < 2:
+        raise ConfigurationError(f"labels: pass two or more different ones, such as {['positive', 'negative']}")
+    return names
+
+
+def _form(engine: str, labels: Sequence[str]) -> Mapping[str, Any]:
+    """Return the parameters with which an engine answers with one of the labels; none if it cannot be held to them."""
+    try:
+        capabilities = registry.capabilities(engine)
+    except ConfigurationError:  # an engine that is installed where the server runs only
+        return {}
+    if not capabilities.passes_on:
+        return capabilities.structure("choice", list(labels)) or {}
+    # Servers that someone else runs know OpenAI's parameter for a schema, and not all vLLM's for a choice.
+    properties = {"label": {"type": "string", "enum": list(labels)}}
+    schema = {"type": "object", "properties": properties, "required": ["label"], "additionalProperties": False}
+    return capabilities.structure("json", schema) or {}
+
+
+def _label(text: str) -> str:
+    """Return the label of a text: the text, or what stands in an object with one value."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text.strip().strip(".\"'")
+    values = list(value.values()) if isinstance(value, dict) else [value]
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else text.strip()

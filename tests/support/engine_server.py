@@ -1,0 +1,70 @@
+"""An API client whose server is engines in this process: each batch is answered when it is created."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from batchyard.endpoints import output_lines
+from inference.engine import Engine
+from tests.support.rows import all_answers
+
+
+class EngineServer:
+    """What `batchyard.client` calls of ApiClient. `made`: the batches, the newest last."""
+
+    url = "http://engines"
+
+    def __init__(self, *engines: Engine) -> None:
+        self._engines = {engine.spec.name: engine for engine in engines}
+        for engine in engines:
+            asyncio.run(engine.start())
+        self._files: dict[str, bytes] = {}
+        self.made: list[dict[str, Any]] = []
+
+    def models(self) -> list[dict[str, Any]]:
+        return [
+            {"id": name, "batchyard": {"engine": engine.name, "simulated": engine.simulated, "endpoints": [*paths]}}
+            for name, engine in self._engines.items()
+            for paths in (engine.spec.endpoints,)
+        ]
+
+    def batches(self) -> Iterator[dict[str, Any]]:
+        return reversed(self.made)
+
+    def upload(self, file: Path) -> str:
+        file_id = f"file-{len(self._files)}"
+        self._files[file_id] = file.read_bytes()
+        return file_id
+
+    def create(self, file_id: str, *, endpoint: str, metadata: dict[str, str], **_: Any) -> dict[str, Any]:
+        requests = [json.loads(line) for line in self._files[file_id].splitlines()]
+        engine = self._engines[requests[0]["body"]["model"]]
+        bodies = [request["body"] for request in requests]
+        for body in bodies:
+            assert engine.unsupported(engine.spec, endpoint, body) is None
+        answers = asyncio.run(all_answers(engine, endpoint, bodies))
+        self._files[f"{file_id}-out"] = "\n".join(
+            output_lines.line(request["custom_id"], answer.status_code, orjson.dumps(answer.body), answer.error)
+            for request, answer in zip(requests, answers, strict=True)
+        ).encode()
+        batch = {
+            "id": f"batch_{len(self.made)}",
+            "object": "batch",
+            "status": "completed",
+            "metadata": metadata,
+            "output_file_id": f"{file_id}-out",
+            "error_file_id": None,
+            "request_counts": {"total": len(requests), "completed": len(requests), "failed": 0},
+            "batchyard": {"retry_of": None, "eta_seconds": None},
+        }
+        self.made.append(batch)
+        return batch
+
+    def download(self, file_id: str, to: Path) -> None:
+        to.write_bytes(self._files[file_id])
