@@ -26,7 +26,7 @@ from inference.engine import Engine, EngineAnswer, first_not_text, first_unsuppo
 from inference.engines.transformers import dialects
 from inference.engines.transformers.generation import TextGenerator
 from inference.engines.transformers.inputs import Inputs, Refused
-from inference.engines.transformers.pooling import Pooler, sides
+from inference.engines.transformers.pooling import Pooler, pooling_of, sides
 from inference.engines.weights import model_sha256
 from inference.heads import Head
 
@@ -188,7 +188,8 @@ class Transformers(Engine):
         if padding is None:  # a classifier that reads the last token finds it by the padding
             padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id or 0
             model.config.pad_token_id = padding
-        self._pooler = Pooler(model, inputs, head, padding=padding, **batches)
+        pooling = pooling_of(source, arguments.revision)
+        self._pooler = Pooler(model, inputs, head, pooling=pooling, padding=padding, **batches)
         self._can = [path for path in self.serves if path not in heads.CANNOT[head]]
         self._versions = {
             "engine": self.name,

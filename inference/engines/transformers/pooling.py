@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 import threading
 import uuid
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from batchyard.endpoints import catalog
 from batchyard.endpoints.bodies.scoring import PAIRS
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
     import torch
 
 _MODULES = "torch.nn.modules."
+_POOLING = "1_Pooling/config.json"
+"""The file in which sentence-transformers says how tokens become a vector."""
 _SCORED = (catalog.SCORE.path, catalog.RERANK.path)
 Vector = list[float]
+Pooling = Literal["mean", "cls", "lasttoken"]
 
 
 @dataclass
@@ -41,8 +46,8 @@ class PoolingRequest:
 class Pooler:
     """Answers embeddings, scores, rankings and classifications, as vLLM does with the same model.
 
-    Vectors are the means of the last hidden states over the real tokens, with length 1. A cross-encoder scores a query
-    and a document as one input; any other model scores them by the cosine of their vectors.
+    Vectors come from the last hidden states of the real tokens, and have length 1. A cross-encoder scores a query and a
+    document as one input; any other model scores them by the cosine of their vectors.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Pooler:
         inputs: Inputs,
         head: Head | None,
         *,
+        pooling: Pooling,
         padding: int,
         batch_size: int,
         on_step: Callable[[], None],
@@ -58,6 +64,7 @@ class Pooler:
         self._model = model
         self._inputs = inputs
         self._head = head
+        self._pooling = pooling
         self._padding = padding
         self._batch_size = batch_size
         self._on_step = on_step
@@ -132,9 +139,8 @@ class Pooler:
                 logits: list[Vector] = self._model(**inputs).logits.float().cpu().tolist()
                 return logits
             states = self._model.base_model(**inputs).last_hidden_state.float()
-            weights = inputs["attention_mask"].unsqueeze(-1).float()
-            means = (states * weights).sum(1) / weights.sum(1)
-            vectors: list[Vector] = torch.nn.functional.normalize(means, dim=-1).cpu().tolist()
+            pooled = _pooled(states, inputs["attention_mask"], self._pooling)
+            vectors: list[Vector] = torch.nn.functional.normalize(pooled, dim=-1).cpu().tolist()
         return vectors
 
     def _response(self, endpoint: str, model: str, request: PoolingRequest, outputs: list[Vector]) -> dict[str, Any]:
@@ -166,6 +172,39 @@ class Pooler:
         best = max(range(len(output)), key=output.__getitem__)
         label = self._model.config.id2label.get(best)
         return {"index": index, "label": label, "probs": output, "num_classes": len(output)}
+
+
+def pooling_of(source: str, revision: str | None) -> Pooling:
+    """Return how the model's tokens become a vector; the mean where it does not say.
+
+    Raises:
+        ValueError: it says another way, in its file for sentence-transformers.
+    """
+    from transformers.utils import cached_file
+
+    missing = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    file = cached_file(source, _POOLING, revision=revision, **missing)
+    if file is None:
+        return "mean"
+    config = json.loads(Path(file).read_bytes())
+    named = [config.get("pooling_mode"), *(name for name, value in config.items() if value is True)]
+    names = [str(name).removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for name in named]
+    pooling = next((way for way in get_args(Pooling) if way in names), None)
+    if pooling is None:
+        raise ValueError(f"{_POOLING} names none of {', '.join(get_args(Pooling))}, which engine transformers can")
+    return cast(Pooling, pooling)
+
+
+def _pooled(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
+    """Return a vector of each input's states (inputs, tokens, size); `mask` has ones where its tokens are."""
+    import torch
+
+    if pooling == "cls":
+        return states[:, 0]
+    if pooling == "lasttoken":
+        return states[torch.arange(len(states)), mask.sum(1) - 1]
+    weights = mask.unsqueeze(-1).float()
+    return (states * weights).sum(1) / weights.sum(1)
 
 
 def sides(body: Mapping[str, Any]) -> list[tuple[list[Any], str]]:

@@ -45,7 +45,7 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
         "enable_prompt_tokens_details": True,
         "enable_log_requests": False,
     }
-    if not any(ENDPOINTS[path].generates for path in spec.endpoints):
+    if not generates(spec):
         ours["runner"] = "pooling"
     for key, value in {**ours, **spec.engine_args}.items():
         setattr(arguments, key, value)
@@ -59,9 +59,16 @@ def cache_bytes(spec: ModelSpec) -> int:
     return int({**CPU_DEFAULTS, **spec.engine_args}["kv_cache_memory_bytes"])
 
 
+def generates(spec: ModelSpec) -> bool:
+    """True for a model with an endpoint that generates; any other is loaded for vectors, labels or scores."""
+    return any(ENDPOINTS[path].generates for path in spec.endpoints)
+
+
 def defaults(spec: ModelSpec) -> dict[str, Any]:
     """Our defaults for vLLM's arguments; `engine_args` override them."""
-    arguments: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True}
+    arguments: dict[str, Any] = {"disable_log_stats": True}
+    if generates(spec):  # of others vLLM knows which can: an encoder, which reads both ways, does not start with it
+        arguments["enable_prefix_caching"] = True
     if internals.current_platform.is_cpu():
         arguments |= CPU_DEFAULTS
     if few_cpus() and not PARALLEL & spec.engine_args.keys():

@@ -120,7 +120,7 @@ class VLLM(Engine):
             stat_loggers=[lambda _config, _index: statistics] if statistics else None,
         )
         self.capacity = self._client.vllm_config.scheduler_config.max_num_seqs
-        self.cache_tokens = self._client.vllm_config.cache_config.kv_cache_size_tokens
+        self.cache_tokens = self._client.vllm_config.cache_config.kv_cache_size_tokens or None  # an encoder has none
         state = State()
         await internals.init_app_state(self._client, state, arguments, await self._client.get_supported_tasks())
         self._handlers = handlers(state)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from batchyard.endpoints import catalog, responses
 from batchyard.endpoints.base import Endpoint
 from inference.engine import EngineAnswer
 from inference.engines.transformers.engine import Transformers
-from inference.engines.transformers.pooling import activation
+from inference.engines.transformers.pooling import _pooled, activation, pooling_of
 from tests.support import encoders
 from tests.support.rows import all_answers
 
@@ -121,6 +124,40 @@ def test_an_endpoint_without_a_head_is_refused_with_what_the_model_can_do(
 def test_what_it_cannot_read_is_refused_in_validation(endpoint: Endpoint, body: dict[str, Any], param: str) -> None:
     unsupported = Transformers.unsupported(encoders.encoder("rerank", "transformers"), endpoint.path, body)
     assert unsupported is not None and unsupported[0] == param
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_cls_token": False, "pooling_mode_lasttoken": True}, "lasttoken"),
+        ({"pooling_mode": "mean"}, "mean"),
+        (None, "mean"),
+    ],
+)
+def test_the_model_says_which_tokens_make_its_vector(
+    tmp_path: Path, config: dict[str, Any] | None, pooling: str
+) -> None:
+    if config is not None:
+        (tmp_path / "1_Pooling").mkdir()
+        (tmp_path / "1_Pooling/config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text("{}")
+    assert pooling_of(str(tmp_path), None) == pooling
+
+
+def test_a_model_with_another_vector_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text('{"pooling_mode_max_tokens": true}')
+    with pytest.raises(ValueError, match=r"1_Pooling/config\.json names none of mean, cls, lasttoken"):
+        pooling_of(str(tmp_path), None)
+
+
+def test_padding_changes_no_vector_of_the_first_or_the_last_token() -> None:
+    states = torch.arange(12.0).reshape(2, 3, 2)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    assert _pooled(states, mask, "cls").tolist() == [[0, 1], [6, 7]]
+    assert _pooled(states, mask, "lasttoken").tolist() == [[4, 5], [8, 9]]
+    assert _pooled(states, mask, "mean").tolist() == [[2, 3], [7, 8]]
 
 
 @pytest.mark.parametrize(

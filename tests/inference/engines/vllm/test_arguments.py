@@ -45,6 +45,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_on_a_gpu_only_what_helps_everywhere_is_set(machine: Any) -> None:
     machine(cpu=False)
     assert defaults(model()) == {"enable_prefix_caching": True, "disable_log_stats": True}
+    assert defaults(model(("/classify",))) == {"disable_log_stats": True}, "an encoder has no cache"
 
 
 def test_on_few_cpus_scheduler_and_model_share_a_process(machine: Any) -> None:
