@@ -142,7 +142,7 @@ def shoot_paused(page: Page, server: ApiClient, path: Path) -> None:
         time.sleep(0.1)
     server.control(batch_id, "pause")
     page.goto(f"/batches/{batch_id}")
-    page.locator("#chart .drawing").wait_for()
+    page.locator("#chart .drawing").first.wait_for()
     page.wait_for_timeout(3000)  # what the engine has is answered meanwhile
     shoot(page, "paused")
     server.cancel(batch_id)
@@ -151,7 +151,7 @@ def shoot_paused(page: Page, server: ApiClient, path: Path) -> None:
 def shoot_job(page: Page, job_id: str) -> None:
     """Shoot an ended job's page, and the page of an item that is sometimes right."""
     page.goto(f"/jobs/{job_id}")
-    page.locator(".charts").wait_for()
+    page.locator(".charts").first.wait_for()
     shoot(page, "job")
     page.goto(f"/jobs/{job_id}?tab=items")
     page.locator("#items td a").first.click()
@@ -179,7 +179,7 @@ def main() -> None:
         sync_playwright() as playwright,
     ):
         for path in (QUICKSTART, REQUESTS):  # so that the pages show measured speeds
-            watch(server, submit(server, path, [{"step": "score"}]))
+            watch(server, server.batch(submit(server, path, [{"step": "score"}])))
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         page = browser.new_page(base_url=server.url, viewport=WIDE, device_scale_factor=1.5, reduced_motion="reduce")
         page.goto("/")
@@ -203,9 +203,9 @@ def main() -> None:
         page.wait_for_timeout(3000)
         shoot(page, "batches")
         for batch_id in running:
-            watch(server, batch_id)
+            watch(server, server.batch(batch_id))
         page.goto(f"/batches/{running[0]}")
-        page.locator("#chart .drawing").wait_for()
+        page.locator("#chart .drawing").first.wait_for()
         shoot(page, "batch")
         shoot_paused(page, server, filmed)
         shoot_job(page, rollout(server, Path(folder)))
@@ -215,7 +215,7 @@ def main() -> None:
         page.emulate_media(color_scheme="dark")
         page.set_viewport_size(NARROW)
         page.goto(f"/batches/{running[0]}")
-        page.locator("#chart .drawing").wait_for()
+        page.locator("#chart .drawing").first.wait_for()
         shoot(page, "batch-narrow")
         browser.close()
 

@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from batchyard.errors import RequestError
 from batchyard.recipes import FlowRecipe
 from batchyard.settings import Settings
 from recipes import registry
+from recipes.processes import KillablePool
 from store.records import Job
 from tasks.context import AppContext
 from tasks.intake.validation import ValidationReport
 from tasks.jobs.intake.requests import PreparedRequest
 from tasks.jobs.intake.rows import Columns, RowError
 from tasks.jobs.kinds.item_checks import ItemChecker
-from tasks.jobs.processes import KillablePool
 
 SECONDS = 5.0
 """Longest that the first turns of a preview may take."""
 
 
-class FirstTurns(NamedTuple):
-    """The requests of each item's first turn, and what is wrong with rows, as in `errors.data` of a job."""
-
-    turns: list[list[PreparedRequest]]
-    errors: Sequence[Mapping[str, Any]]
+FirstTurns: TypeAlias = tuple[list[list[PreparedRequest]], list[dict[str, Any]]]
+"""The requests of each item's first turn, and what is wrong with rows, as in `errors.data` of a job."""
 
 
 def of(context: AppContext, recipe: FlowRecipe[Any], job: Job, sample: Sequence[Columns | RowError]) -> FirstTurns:
@@ -62,7 +59,7 @@ def _checked(settings: Settings, recipe: FlowRecipe[Any], job: Job, sample: Sequ
     for number, row in enumerate(sample, 1):
         checker.checked(number, row, probed=True)
         turns.append(checker.first_turn)
-    return FirstTurns(turns, report.errors)
+    return turns, report.errors
 
 
 def _in_process(settings: Settings, recipe: str, job: Job, sample: Sequence[Columns | RowError]) -> FirstTurns:

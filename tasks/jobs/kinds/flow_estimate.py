@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -48,8 +48,8 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
         return JobEstimate(items, unknown, errors=report.errors)
     options = recipe.options.model_validate(draft.job.options)
     shares = job_options.shares(recipe, options, draft.stages, draft.job.models)
-    first = first_turns.of(context, recipe, draft.job, sample)
-    requests = [request for turn in first.turns for request in turn]
+    turns, errors = first_turns.of(context, recipe, draft.job, sample)
+    requests = [request for turn in turns for request in turn]
     first_asks = Counter(request.stage for request in requests)
     bounds: Sequence[tuple[float, float | None]] = job_options.bounds(recipe, options) or [
         (first_asks[stage.name] / max(1, len(sample)), None) for stage in draft.stages
@@ -62,13 +62,13 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
     return JobEstimate(
         items,
         stages,
-        **_end(context, recipe, draft, stages, shares, requests)._asdict(),
+        **_end(context, recipe, draft, stages, shares, requests),
         parts=_parts(stages, shares, requests),
         requests=[
             FirstRequest(request.stage, endpoints[request.stage], orjson.loads(request.body))
-            for request in next(filter(None, first.turns), ())
+            for request in next(filter(None, turns), ())
         ],
-        errors=first.errors,
+        errors=errors,
     )
 
 
@@ -116,15 +116,6 @@ def _rows(context: AppContext, new: JobDraft, report: ValidationReport) -> tuple
             return None, []
 
 
-class _End(NamedTuple):
-    """When a job would be done, as JobEstimate says it."""
-
-    seconds: float | None = None
-    warnings: Sequence[tuple[str, str]] = ()
-    earliest: float | None = None
-    latest: float | None = None
-
-
 def _end(
     context: AppContext,
     recipe: FlowRecipe[Any],
@@ -132,22 +123,22 @@ def _end(
     stages: Sequence[StageOutlook],
     shares: Sequence[Mapping[str, float]],
     sample: Sequence[PreparedRequest],
-) -> _End:
-    """Return when the job would be done, or why nobody can know. The earliest is that with the sample's models."""
+) -> dict[str, Any]:
+    """Return when the job would be done as JobEstimate says it, the earliest with the sample's models."""
     if new.job.answers_from:
-        return _End(None, [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")])
+        return {"warnings": [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]}
     for stage, by_model in zip(stages, shares, strict=True):
         if not by_model:
             message = f"No ETA: recipe {recipe.name!r} cannot say of stage {stage.name!r} which model it asks."
-            return _End(None, [("eta_unknown", message)])
+            return {"warnings": [("eta_unknown", message)]}
     queue = _Queue(context, recipe, new, {model for by_model in shares for model in by_model})
     if unmeasured := queue.unmeasured():
-        return _End(None, [("not_measured", f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet.")])
+        return {"warnings": [("not_measured", f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet.")]}
     if queue.is_closed:
-        return _End(None, [("eta_unknown", "No ETA: the project's max_segments is 0, so nothing of it runs.")])
+        return {"warnings": [("eta_unknown", "No ETA: the project's max_segments is 0, so nothing of it runs.")]}
     unknown = next((stage.name for stage in stages if stage.expected is None), None)
     if unknown is None:
-        return _End(queue.seconds([stage.expected or 0 for stage in stages], shares))
+        return {"seconds": queue.seconds([stage.expected or 0 for stage in stages], shares)}
     asked = [Counter(request.model for request in sample if request.stage == stage.name) for stage in stages]
     first_shares = [
         {model: number / counts.total() for model, number in counts.items()} or by_model
@@ -157,15 +148,11 @@ def _end(
     most = [stage.most for stage in stages if stage.most is not None]
     latest = queue.seconds(most, shares) if len(most) == len(stages) else None
     message = f"The ETA is a range: answers decide how many requests recipe {recipe.name!r} makes in stage {unknown!r}."
-    return _End(None, [("eta_unknown", message)], earliest, latest)
+    return {"warnings": [("eta_unknown", message)], "earliest": earliest, "latest": latest}
 
 
 class _Queue:
-    """The work of this deployment as it is now, to which the requests of a job would come.
-
-    Attributes:
-        is_closed: nothing of the job's project runs.
-    """
+    """The work of this deployment, to which a job's requests would come. `is_closed`: they would not run."""
 
     def __init__(self, context: AppContext, recipe: FlowRecipe[Any], new: JobDraft, models: Iterable[str]) -> None:
         self._context = context

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from batchyard.recipes import Check, Checked, Item, Score, Scored, scored
 from recipes import gates, registry, rewards
+from recipes.processes import KillablePool
 from recipes.registry import Catalogue
-from tasks.jobs.processes import KillablePool
 from tasks.jobs.running.live_item import Call
 
 log = logging.getLogger(__name__)

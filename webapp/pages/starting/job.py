@@ -276,7 +276,8 @@ def _scaled(outlook: JobOutlook, factor: float, limit: int | None) -> JobOutlook
     items = None if of_head.items is None else round(of_head.items * factor)
     parts = None if of_head.parts is None else scaled(of_head.parts, factor)
     estimate = replace(of_head, items=items, stages=stages, parts=parts, seconds=None, earliest=None, latest=None)
-    return replace(outlook, estimate=estimate)
+    warnings = [warning for warning in outlook.warnings if warning[0] != "eta_unknown"]  # the page says why itself
+    return replace(outlook, estimate=estimate, warnings=warnings)
 
 
 def _sha256(request: JobRequest) -> str:

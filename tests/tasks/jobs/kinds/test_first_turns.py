@@ -81,4 +81,5 @@ def test_a_recipe_that_does_not_come_to_its_first_question_is_stopped_and_named(
         assert error.code == "recipe_hangs"
         assert error.message.startswith(f"The first turn of recipe 'odd' (odd.py, line 6) failed: {reason}.")
         assert "its author has to" in error.message
-    assert first(context, "odd").turns[0]
+    turns, _ = first(context, "odd")
+    assert turns[0]
