@@ -136,7 +136,8 @@ def create(
     batch.input_file_id, batch.input_sha256 = source.id, source.sha256
     BATCHES.create(session, batch, due_after=due_after, idempotency=idempotency)
     if batch.open:
-        transition(session, batch.id, "validating", "in_progress", planned=True)
+        # Nobody is sent a message of it, so there is none to wait for before it can be finished.
+        transition(session, batch.id, "validating", "in_progress", planned=True, lease_expires_at=0.0)
         session.refresh(batch)
     return batch
 

@@ -20,8 +20,10 @@ from store.keys import Principal
 from store.records import Append, AppendedId, Batch, File, Segment
 from store.work import overview
 from tasks.context import AppContext
+from tasks.finishing import finalize
 from tasks.intake import appending
 from tests.support.batches import open_batch
+from tests.support.messages import SentMessages
 from tests.support.planned import answers, end_batch, finish_segment, reload
 from tests.support.stacks import ROOT, a_chat
 
@@ -194,6 +196,17 @@ def test_a_batch_that_is_not_open_says_why_it_takes_nothing(
     assert refused.value.code == "batch_closed"
     with pytest.raises(NotFoundError):
         appending.run(context, "proj_other", batch.id, lines("a"), None)
+
+
+def test_an_open_batch_is_finished_as_soon_as_it_is_closed_or_cancelled(
+    context: AppContext, batch: Batch, project: str, sent: SentMessages
+) -> None:
+    with context.database.write() as session:
+        other = open_batch(session, project)
+        batches.cancel(session, project, other.id)
+    close(context.database, batch)
+    finalize.start_ready(context)
+    assert sorted(sent.ids("finish")) == [batch.id, other.id]
 
 
 def test_an_open_batch_ends_at_its_window(context: AppContext, database: Database, project: str) -> None:
