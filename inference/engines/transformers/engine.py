@@ -39,6 +39,8 @@ COMMON = frozenset({"model", "max_tokens", "temperature", "top_p", "top_k", "min
     "ignore_eos",
     "min_tokens",
 }
+UNKNOWN = 10**9
+"""Tokenizers without a limit have one above it."""
 SUPPORTED = {
     catalog.CHAT.path: COMMON
     | {"messages", "max_completion_tokens", "logprobs", "top_logprobs", "chat_template_kwargs"},
@@ -176,7 +178,10 @@ class Transformers(Engine):
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **common)
         model, head = self._model(common)
         model.eval().to(_device(arguments.device))
-        longest = getattr(model.config, "max_position_embeddings", None)
+        # Some encoders have more positions than tokens: those of RoBERTa begin behind that of the padding.
+        limits = [getattr(model.config, "max_position_embeddings", None)]
+        limits += [tokenizer.model_max_length] if head != "generate" else []
+        longest = min((limit for limit in limits if limit and limit < UNKNOWN), default=None)
         if arguments.max_model_len and longest and arguments.max_model_len > longest:
             raise ValueError(f"max_model_len {arguments.max_model_len} is more than the model's {longest}")
         vocabulary = model.get_input_embeddings().weight.shape[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,6 +100,17 @@ def test_an_input_longer_than_the_context_is_that_rows_400(start: Start) -> None
         assert answer.status_code == 400 and answer.body is not None
         assert answer.body["error"]["code"] == "context_length_exceeded"
         assert "are to be generated" not in answer.body["error"]["message"]
+
+
+def test_an_encoder_takes_no_more_tokens_than_its_tokenizer_says(tmp_path: Path) -> None:
+    spec = encoders.encoder("embed", "transformers")
+    folder = shutil.copytree(spec.source, tmp_path / "short")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": 6}))
+    engine = Transformers(spec.model_copy(update={"source": str(folder)}), 60)
+    asyncio.run(engine.start())
+    bodies = [{"model": "embed", "input": text} for text in ("the food was bad", "the food was bad again")]
+    assert [answer.status_code for answer in answers(engine, catalog.EMBEDDINGS.path, *bodies)] == [200, 400]
 
 
 @pytest.mark.parametrize(
