@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from typing import Any, get_args
 
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.models import ModelSpec
+from inference.engines import adapters
 from inference.engines.vllm import internals
 from inference.engines.vllm.environment import few_cpus
 from inference.requests import media
@@ -29,6 +30,10 @@ CPUs but one, and the two wait for each other in busy loops. On two CPUs, 6,000 
 and 24 s of CPU time instead of 20.7 and 40, and the engine started in 22 s instead of 32."""
 NO_DOMAIN = "none.invalid"
 """A domain that cannot exist (RFC 2606)."""
+MAX_RANK = 512
+"""The greatest rank of an adapter that vLLM takes."""
+MAX_ADAPTERS = 8
+"""Adapters in one step on a GPU, whose memory has a place for each, as large as the greatest rank needs."""
 PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
 
 
@@ -47,11 +52,37 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
     }
     if not generates(spec):
         ours["runner"] = "pooling"
+    if spec.adapters:
+        ours |= _adapters(spec)
     for key, value in {**ours, **spec.engine_args}.items():
         setattr(arguments, key, value)
     # An empty list would allow every domain.
     arguments.allowed_media_domains = media.allowed_domains(spec) or [NO_DOMAIN]
     return arguments
+
+
+def _adapters(spec: ModelSpec) -> dict[str, Any]:
+    """Return the arguments with which the engine loads the model's adapters at its start, and keeps them."""
+    number = len(spec.adapters)
+    # A step of requests has at most so many adapters, by default one: others would wait for the next.
+    # vLLM's operators for the CPU add the weights of the last place to requests without an adapter, so it stays empty.
+    places = number + 1 if internals.current_platform.is_cpu() else min(number, MAX_ADAPTERS)
+    return {
+        "enable_lora": True,
+        "max_lora_rank": adapter_rank(spec),
+        "max_loras": places,
+        "max_cpu_loras": max(number, places),
+        "lora_modules": [
+            internals.LoRAModulePath(name=name, path=adapter.source) for name, adapter in spec.adapters.items()
+        ],
+    }
+
+
+def adapter_rank(spec: ModelSpec) -> int:
+    """Return the least rank that vLLM can be started with and that all adapters of a model have room in."""
+    folders = (adapters.downloaded(adapter.source) for adapter in spec.adapters.values())
+    most = max(adapters.rank(adapters.config_of(folder)) for folder in folders)
+    return min(rank for rank in get_args(internals.MaxLoRARanks) if rank >= most)
 
 
 def cache_bytes(spec: ModelSpec) -> int:
