@@ -51,7 +51,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 def rank(config: Mapping[str, Any]) -> int:
     """Return the greatest rank of an adapter's matrices."""
-    return max(_ranks(config))
+    return int(max(_ranks(config)))
 
 
 def _ranks(config: Mapping[str, Any]) -> list[Any]:

@@ -29,7 +29,7 @@ def model_sha256(source: str, config: str = "config.json") -> str:
         return total.hexdigest()
     from huggingface_hub import try_to_load_from_cache
 
-    file = try_to_load_from_cache(source, config)
-    if not isinstance(file, str):
+    cached = try_to_load_from_cache(source, config)
+    if not isinstance(cached, str):
         raise FileNotFoundError(f"{source}: neither a folder nor a model in the hub's local cache")
-    return Path(file).parent.name
+    return Path(cached).parent.name

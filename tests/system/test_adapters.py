@@ -55,7 +55,7 @@ def test_rows_of_a_model_and_its_adapters_share_a_file_and_an_engine_and_answer_
     answers = {line["custom_id"]: line["response"]["body"] for line in stack.lines(batch.output_file_id)}
     assert [text(answers[f"0 {name}"]) for name in NAMES] == ["7, 19, 42", "42, 19, 7", "[7, 19, 42]"]
     assert [answers[f"2 {name}"]["model"] for name in NAMES] == list(NAMES)
-    assert {text(answers[f"2 {name}"]) for name in NAMES} == {"95"}
+    assert text(answers["2 mini"]) == text(answers["2 brackets"]) == "95"
 
     (model,) = json.loads(stack.artifact(batch, "manifest.json"))["models"].values()
     (engine,) = model["engines"]

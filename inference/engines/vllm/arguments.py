@@ -82,7 +82,8 @@ def adapter_rank(spec: ModelSpec) -> int:
     """Return the least rank that vLLM can be started with and that all adapters of a model have room in."""
     folders = (adapters.downloaded(adapter.source) for adapter in spec.adapters.values())
     most = max(adapters.rank(adapters.config_of(folder)) for folder in folders)
-    return min(rank for rank in get_args(internals.MaxLoRARanks) if rank >= most)
+    ranks: tuple[int, ...] = get_args(internals.MaxLoRARanks)
+    return min(rank for rank in ranks if rank >= most)
 
 
 def cache_bytes(spec: ModelSpec) -> int:
