@@ -26,7 +26,7 @@ def folder_of(source: str) -> Path | None:
 def downloaded(source: str) -> Path:
     """Return the folder with an adapter's files. One of the hub that is not in the local cache is downloaded."""
     folder = folder_of(source)
-    if folder is not None:
+    if folder is not None and has_weights(folder):
         return folder
     from huggingface_hub import snapshot_download
 

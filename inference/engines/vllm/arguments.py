@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import Any, get_args
 
 from batchyard.endpoints.catalog import ENDPOINTS
+from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from inference.engines import adapters
 from inference.engines.vllm import internals
@@ -62,28 +63,30 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
 
 
 def _adapters(spec: ModelSpec) -> dict[str, Any]:
-    """Return the arguments with which the engine loads the model's adapters at its start, and keeps them."""
-    number = len(spec.adapters)
+    """Return the arguments with which the engine loads the model's adapters at its start, and keeps them.
+
+    Raises:
+        ConfigurationError: with fewer places than are needed on the CPU, answers would be wrong.
+    """
+    folders = {name: adapters.downloaded(adapter.source) for name, adapter in spec.adapters.items()}
+    number, most = len(folders), max(adapters.rank(adapters.config_of(folder)) for folder in folders.values())
+    ranks: tuple[int, ...] = get_args(internals.MaxLoRARanks)
     # A step of requests has at most so many adapters, by default one: others would wait for the next.
     # vLLM's operators for the CPU add the weights of the last place to requests without an adapter, so it stays empty.
-    places = number + 1 if internals.current_platform.is_cpu() else min(number, MAX_ADAPTERS)
+    on_cpu = internals.current_platform.is_cpu()
+    places = number + 1 if on_cpu else min(number, MAX_ADAPTERS)
+    if on_cpu and spec.engine_args.get("max_loras", places) < places:
+        raise ConfigurationError(
+            f"models.{spec.name}.engine_args.max_loras: on the CPU vLLM gives rows without an adapter the weights "
+            f"in the last place, which has to stay empty; set at least {places}, or leave it out"
+        )
     return {
         "enable_lora": True,
-        "max_lora_rank": adapter_rank(spec),
+        "max_lora_rank": min(rank for rank in ranks if rank >= most),
         "max_loras": places,
         "max_cpu_loras": max(number, places),
-        "lora_modules": [
-            internals.LoRAModulePath(name=name, path=adapter.source) for name, adapter in spec.adapters.items()
-        ],
+        "lora_modules": [internals.LoRAModulePath(name=name, path=str(folder)) for name, folder in folders.items()],
     }
-
-
-def adapter_rank(spec: ModelSpec) -> int:
-    """Return the least rank that vLLM can be started with and that all adapters of a model have room in."""
-    folders = (adapters.downloaded(adapter.source) for adapter in spec.adapters.values())
-    most = max(adapters.rank(adapters.config_of(folder)) for folder in folders)
-    ranks: tuple[int, ...] = get_args(internals.MaxLoRARanks)
-    return min(rank for rank in ranks if rank >= most)
 
 
 def cache_bytes(spec: ModelSpec) -> int:

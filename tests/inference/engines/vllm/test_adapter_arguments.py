@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from batchyard.errors import ConfigurationError
 from batchyard.models import Adapter, ModelSpec, vllm_installed
 from inference.engines.vllm import internals
 from inference.engines.vllm.arguments import MAX_RANK, engine_arguments
@@ -34,8 +35,10 @@ def test_the_rank_is_the_least_that_has_room_for_all_adapters_and_each_has_a_pla
 
 
 def test_the_operators_arguments_override_them() -> None:
-    made = arguments(max_lora_rank=64, max_loras=1)
-    assert (made.max_lora_rank, made.max_loras) == (64, 1)
+    made = arguments(max_lora_rank=64, max_loras=5)
+    assert (made.max_lora_rank, made.max_loras) == (64, 5)
+    with pytest.raises(ConfigurationError, match="at least 3, or leave it out"):
+        arguments(max_loras=2)
 
 
 def test_no_greater_rank_is_let_through_than_vllm_takes() -> None:
