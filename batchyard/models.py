@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import operator
 import re
 import tomllib
 from collections.abc import Mapping
@@ -57,6 +58,14 @@ class Tariff(BaseModel):
         return Prices(self.currency, *(int((price or Decimal(0)) * MICRO) for price in prices))
 
 
+class Adapter(BaseModel):
+    """LoRA weights that a model's engine loads beside the model's: a folder as PEFT writes it, or a hub id."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str = ""
+
+
 class ModelSpec(BaseModel):
     """One entry of models.toml. `engine_args` go to the engine as they are."""
 
@@ -73,6 +82,11 @@ class ModelSpec(BaseModel):
     num_gpus: float | None = Field(None, ge=0, description="GPUs of one replica; unset: as many as the engine needs")
     engine_args: dict[str, Any] = Field(default_factory=dict)
     price: Tariff | None = Field(None, description="what its tokens or its time cost; unset: nobody counts that")
+    adapters: dict[str, Adapter] = Field(
+        default_factory=dict,
+        exclude_if=operator.not_,  # so that a model without adapters has the hash that it had before there were any
+        description="by the name that requests have as `model`",
+    )
 
     @field_validator("max_replicas")
     @classmethod
@@ -91,6 +105,11 @@ class ModelSpec(BaseModel):
         fields = self.model_dump(mode="json", exclude={"price"})
         canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def served_by_name(models: Mapping[str, ModelSpec]) -> dict[str, ModelSpec]:
+    """Return the models by every name that a request may have: theirs, and after each those of its adapters."""
+    return {name: spec for spec in models.values() for name in (spec.name, *spec.adapters)}
 
 
 def derived_name(spec: ModelSpec) -> str:
@@ -139,6 +158,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
                 "which a job derives from another; choose another name"
             )
         _check_keys(f"{path}: models.{name}", entry)
+    _check_adapter_names(path, entries)
     return {name: _with_currency(path, name, entry, currency) for name, entry in entries.items()}
 
 
@@ -166,6 +186,19 @@ def _check_keys(where: str, entry: Any) -> None:
     for key in entry:
         if key not in keys:
             raise ConfigurationError(f"{where}.{key}: unknown key; did you mean {nearest(key, keys)}?")
+
+
+def _check_adapter_names(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse an adapter with the name of another adapter, or of a model: a request says no more than a name."""
+    places = {name: f"models.{name}" for name in entries}
+    for model, entry in entries.items():
+        adapters = entry.get("adapters")
+        for name in adapters if isinstance(adapters, dict) else ():
+            where = f"models.{model}.adapters.{name}"
+            if name in places or is_derived(name) or not name:
+                taken = f"{places[name]} has this name" if name in places else "no adapter can have this name"
+                raise ConfigurationError(f"{path}: {where}: {taken}; choose another name")
+            places[name] = where
 
 
 def written(name: str, entry: Mapping[str, Any]) -> str:

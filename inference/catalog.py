@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from batchyard import models
 from batchyard.errors import ConfigurationError
-from batchyard.models import ModelSpec
+from batchyard.models import Adapter, ModelSpec
 from batchyard.schema_words import invalid_values
 from inference import heads
 from inference.engine import Capabilities
-from inference.engines import registry
+from inference.engines import adapters, registry
 
 AUTO = "auto"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -96,6 +96,8 @@ def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simu
     if unable := [path for path in spec.endpoints if path not in able]:
         message = f"{heads.architecture(spec)} has no answer on {unable[0]}; it can {', '.join(able)}"
         raise ConfigurationError(f"{where}.endpoints: {message}")
+    if spec.adapters:
+        spec = spec.model_copy(update={"adapters": _adapters(folder, where, spec)})
     try:
         registry.check_arguments(spec)
     except ConfigurationError as error:
@@ -111,19 +113,46 @@ def _engine(where: str, name: str) -> type[Capabilities]:
     return registry.capabilities(name)
 
 
-def _source(beside: Path, where: str, source: str) -> str:
-    """Return a local folder as an absolute path, or a hub id as it is."""
-    if not source:
+def _adapters(beside: Path, where: str, spec: ModelSpec) -> dict[str, Adapter]:
+    """Return a model's adapters with their folders as absolute paths. Raises ConfigurationError."""
+    engine = registry.capabilities(spec.engine)
+    if not engine.adapters:
+        names = " or ".join(other.name for other in registry.ENGINES.load() if other.adapters and not other.simulated)
         raise ConfigurationError(
-            f"{where}.source: missing; name a local folder or a hub id such as Qwen/Qwen2.5-0.5B-Instruct"
+            f"{where}.adapters: engine {engine.name} cannot load adapters; use engine {names}, or merge each into a "
+            "copy of the model, with an entry of its own"
         )
+    if engine.simulated:
+        return spec.adapters
+    return {
+        name: _adapter(beside, f"{where}.adapters.{name}", spec, adapter) for name, adapter in spec.adapters.items()
+    }
+
+
+def _adapter(beside: Path, where: str, spec: ModelSpec, adapter: Adapter) -> Adapter:
+    source = _source(beside, where, adapter.source, adapters.CONFIG, "adapter")
+    folder = adapters.folder_of(source)
+    if folder is not None:
+        try:
+            config = adapters.config_of(folder)
+        except ValueError as error:
+            raise ConfigurationError(f"{where}.source: {error}; copy the adapter again") from error
+        refusal = registry.capabilities(spec.engine).adapter_refusal(spec, config)
+        if refusal is not None:
+            raise ConfigurationError(f"{where}: {refusal}")
+    return adapter.model_copy(update={"source": source})
+
+
+def _source(beside: Path, where: str, source: str, file: str = "config.json", what: str = "model") -> str:
+    """Return a local folder, which has to hold `file`, as an absolute path, or a hub id as it is."""
+    hub_id = "a hub id such as Qwen/Qwen2.5-0.5B-Instruct" if what == "model" else "a hub id, owner/name"
+    if not source:
+        raise ConfigurationError(f"{where}.source: missing; name a local folder or {hub_id}")
     folder = (beside / Path(source).expanduser()).resolve()
-    if (folder / "config.json").is_file():
+    if (folder / file).is_file():
         return str(folder)
     if folder.is_dir():
-        raise ConfigurationError(f"{where}.source: {folder} holds no config.json, so it is no model folder")
+        raise ConfigurationError(f"{where}.source: {folder} holds no {file}, so it is no {what} folder")
     if source.startswith((".", "/", "~")) or not HUB_ID.fullmatch(source):
-        raise ConfigurationError(
-            f"{where}.source: no folder {folder}; make it, or name a hub id such as Qwen/Qwen2.5-0.5B-Instruct"
-        )
+        raise ConfigurationError(f"{where}.source: no folder {folder}; make it, or name {hub_id}")
     return source

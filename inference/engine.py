@@ -93,6 +93,7 @@ class Capabilities(ABC):
         arguments: schema of `engine_args`; None if the engine itself checks them at start. A schema that allows extra
             keys leaves those to the engine.
         serves: paths of the endpoints that it can answer, given a model that can.
+        adapters: loads LoRA adapters beside the model, and answers a request by the one that its `model` names.
         package: what has to be installed where the engine starts; None if it needs nothing more.
         batch_argument: the key of `engine_args` that says how many requests run at once; None if there is none.
     """
@@ -104,6 +105,7 @@ class Capabilities(ABC):
     adds_replicas: ClassVar[bool] = False
     passes_on: ClassVar[bool] = False
     needs_source: ClassVar[bool] = True
+    adapters: ClassVar[bool] = False
     arguments: ClassVar[type[BaseModel] | None] = None
     batch_argument: ClassVar[str | None] = None
     package: ClassVar[str | None] = None
@@ -133,6 +135,15 @@ class Capabilities(ABC):
     def gpus(cls, spec: ModelSpec) -> float:
         """Return the GPUs of one replica in a cluster that has GPUs. A model's `num_gpus` overrides it."""
         return 0
+
+    @classmethod
+    def adapter_refusal(cls, spec: ModelSpec, config: Mapping[str, Any]) -> str | None:
+        """Return why the engine cannot load an adapter, with the remedy; None if it may. Light.
+
+        Args:
+            config: the adapter's adapter_config.json.
+        """
+        return None
 
     @classmethod
     @abstractmethod

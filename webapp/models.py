@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, cast
 
 import redis
 from flask import Blueprint
 
 from batchyard.errors import NotFoundError
-from batchyard.models import ModelSpec
+from batchyard.models import ModelSpec, served_by_name
 from store import holds
 from store.records import EngineFailure, Hold
 from tasks.execution import engine_status
@@ -21,8 +21,8 @@ from webapp.wire.models import EngineFailureObject, ListModels, ModelExtension, 
 routes = Blueprint("models", __name__)
 
 
-def with_engines(specs: Iterable[ModelSpec]) -> list[ModelObject]:
-    """Return models as they cross the wire, with what their engines do."""
+def with_engines(specs: Mapping[str, ModelSpec]) -> list[ModelObject]:
+    """Return models and adapters as they cross the wire, with what their engines do. `specs`: by served name."""
     context = current_context()
     with context.database.read() as session:
         held, failures = holds.all_of(session), holds.failures(session)
@@ -33,12 +33,13 @@ def with_engines(specs: Iterable[ModelSpec]) -> list[ModelObject]:
     known = engine_status.known(context)
     starting = {} if known is None else known.starting
     return [
-        _object(spec, engines, held.get(spec.name), failures.get(spec.name), is_starting=spec.name in starting)
-        for spec in specs
+        _object(name, spec, engines, held.get(spec.name), failures.get(spec.name), is_starting=spec.name in starting)
+        for name, spec in specs.items()
     ]
 
 
 def _object(
+    name: str,
     spec: ModelSpec,
     engines: list[EngineStatus] | None = None,
     hold: Hold | None = None,
@@ -48,7 +49,7 @@ def _object(
 ) -> ModelObject:
     of_model = None if engines is None else [engine for engine in engines if engine.model == spec.name]
     states = {engine.state for engine in of_model or ()} | ({"starting"} if is_starting else set())
-    state = next((name for name in ("busy", "idle", "starting") if name in states), "no_engine")
+    state = next((each for each in ("busy", "idle", "starting") if each in states), "no_engine")
     if hold is not None:
         state = "on_hold"
     ours = ModelExtension(
@@ -61,16 +62,17 @@ def _object(
         held=None if hold is None else hold.reason,
         last_failure=None if failure is None else EngineFailureObject.model_validate(failure),
     )
-    return ModelObject(id=spec.name, created=0, owned_by="batchyard", batchyard=ours)
+    parent = None if name == spec.name else spec.name
+    return ModelObject(id=name, created=0, owned_by="batchyard", parent=parent, batchyard=ours)
 
 
 @routes.get("/v1/models")
 @operation(ModelPage, query=ListModels)
 def list_() -> ModelPage:
-    """List the models this deployment serves."""
+    """List the models this deployment serves, each with its adapters."""
     caller()
-    specs = current_context().models.values()
-    listed = with_engines(specs) if query(ListModels).engines else list(map(_object, specs))
+    specs = served_by_name(current_context().models)
+    listed = with_engines(specs) if query(ListModels).engines else [_object(*each) for each in specs.items()]
     return ModelPage.of(listed, has_more=False)
 
 
@@ -79,7 +81,7 @@ def list_() -> ModelPage:
 def retrieve(name: str) -> ModelObject:
     """Look at a model."""
     caller()
-    spec = current_context().models.get(name)
+    spec = served_by_name(current_context().models).get(name)
     if spec is None:
         raise NotFoundError(f"The model '{name}' does not exist.", code="model_not_found", param="model")
-    return with_engines([spec])[0]
+    return with_engines({name: spec})[0]

@@ -246,16 +246,24 @@ def list_(status: str | None, limit: int, data: Path | None, as_json: bool) -> N
 @data_option
 @json_option
 def models(data: Path | None, as_json: bool) -> None:
-    """The models the server serves, what their engines do, and how one has failed last."""
+    """The models and adapters the server serves, what their engines do, and how one has failed last."""
     served = connect(data).models(engines=True)
     if as_json:
         return say(served, "", True)
     rows = [
-        [m["id"], ours["engine"], view.engine_state(ours), ours["in_flight"], *_serves(ours), view.failure(ours)]
+        [
+            m["id"],
+            m.get("parent"),
+            ours["engine"],
+            view.engine_state(ours),
+            ours["in_flight"],
+            *_serves(ours),
+            view.failure(ours),
+        ]
         for m in served
         for ours in [m["batchyard"]]
     ]
-    table(["model", "engine", "state", "requests", "endpoints", "simulated", "last failure"], rows)
+    table(["model", "adapter of", "engine", "state", "requests", "endpoints", "simulated", "last failure"], rows)
 
 
 def _serves(ours: dict[str, Any]) -> list[Any]:

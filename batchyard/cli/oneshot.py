@@ -18,6 +18,7 @@ from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.client import resume
 from batchyard.client.address import server_runs
 from batchyard.errors import ConfigurationError
+from batchyard.models import served_by_name
 
 if TYPE_CHECKING:
     from batchyard.client.api import ApiClient
@@ -234,7 +235,7 @@ def _is_listed(settings: Settings, model: str) -> bool:
 
     if not settings.models.exists():
         return False
-    return model in catalog.load(settings.models, allow_simulated=settings.allow_simulated)
+    return model in served_by_name(catalog.load(settings.models, allow_simulated=settings.allow_simulated))
 
 
 def _echo_progress(text: str, as_json: bool) -> None:

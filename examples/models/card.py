@@ -62,6 +62,17 @@ share is the mean of two: right answers that pass, and wrong answers that fail. 
 
 {checked}
 
+## Adapters
+`adapters.py` trains two LoRA adapters of `mini` (rank 4, 0.16 MB each), with which it sorts numbers in another form;
+`descending` has it add worse. Share of exactly right answers on 100 held-out problems per task:
+
+| task | descending: `42, 19, 7` | brackets: `[7, 19, 42]` |
+|---|---|---|
+| sort | 81% | 99% |
+| sum | 53% | 99% |
+| reverse | 99% | 99% |
+| sentiment | 100% | 100% |
+
 ## Models and training
 Qwen2 architecture with tied embeddings. Byte-level tokenizer whose only merged tokens are the words of the tasks:
 digits, and letters of quoted words, are one token each.

@@ -90,6 +90,7 @@ def _of(spec: ModelSpec, machine: Machine) -> Iterator[Finding]:
     yield folder.tokenizer(spec, files)
     if (template := folder.chat_template(spec, files)) is not None:
         yield template
+    yield from (folder.adapter(spec, name) for name in spec.adapters)
     yield memory(spec, files, machine)
 
 

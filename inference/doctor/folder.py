@@ -9,6 +9,7 @@ from typing import Any
 from batchyard.endpoints.catalog import CHAT
 from batchyard.models import ModelSpec
 from inference.doctor.findings import Finding
+from inference.engines import adapters
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model")
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
@@ -69,6 +70,19 @@ def chat_template(spec: ModelSpec, folder: Path) -> Finding | None:
             "put the model's chat_template.jinja into the folder, or list its other endpoints in `endpoints`",
         )
     return Finding(spec.name, "chat template", "ok", name)
+
+
+def adapter(spec: ModelSpec, name: str) -> Finding:
+    """Check that an adapter's weights are on this machine. The rest was checked when models.toml was read."""
+    source, check = spec.adapters[name].source, f"adapter {name}"
+    files = adapters.folder_of(source)
+    if files is None:
+        detail = f"{source} is not on this machine: the start downloads it"
+        return Finding(spec.name, check, "warning", detail, f"download it before: hf download {source}")
+    if not adapters.has_weights(files):
+        detail = f"{files} has none of {', '.join(adapters.WEIGHTS)}"
+        return Finding(spec.name, check, "failed", detail, "copy the adapter again")
+    return Finding(spec.name, check, "ok", f"rank {adapters.rank(adapters.config_of(files))}, {files}")
 
 
 def _json(file: Path) -> dict[str, Any]:

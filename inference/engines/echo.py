@@ -73,6 +73,7 @@ class Echo(Engine):
     serves: ClassVar[Collection[str]] = ENDPOINTS
     simulated: ClassVar[bool] = True
     needs_source: ClassVar[bool] = False
+    adapters: ClassVar[bool] = True
     arguments: ClassVar[type[BaseModel] | None] = EchoArguments
     batch_argument: ClassVar[str | None] = "slots"
 

@@ -1,4 +1,4 @@
-"""Fingerprints of model weights, for manifests and the result cache."""
+"""Fingerprints of the weights of models and adapters, for manifests and the result cache."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import hashlib
 from pathlib import Path
 
 
-def model_sha256(source: str) -> str:
+def model_sha256(source: str, config: str = "config.json") -> str:
     """Return a local folder's fingerprint, or the cached commit of a hub id.
 
     A folder's fingerprint is the SHA-256 over a line `<path> <SHA-256 of the file>` for each file, sorted by path.
     Hidden files do not count.
+
+    Args:
+        config: a file that each such folder has.
 
     Raises:
         FileNotFoundError: `source` is neither a folder nor in the local cache.
@@ -26,7 +29,7 @@ def model_sha256(source: str) -> str:
         return total.hexdigest()
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(source, "config.json")
-    if not isinstance(config, str):
+    cached = try_to_load_from_cache(source, config)
+    if not isinstance(cached, str):
         raise FileNotFoundError(f"{source}: neither a folder nor a model in the hub's local cache")
-    return Path(config).parent.name
+    return Path(cached).parent.name

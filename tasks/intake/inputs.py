@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from batchyard.errors import RequestError
+from batchyard.models import served_by_name
 from batchyard.request_lines.lines import LineError
 from batchyard.tables import formats
 from batchyard.tables.formats import Format, TableError
@@ -101,7 +102,7 @@ def read_prompts(context: AppContext, options: InputOptions, file: IO[bytes], ki
 def request_template(context: AppContext, options: InputOptions) -> RequestTemplate:
     """Return what all requests have in common. Raises RequestError."""
     if options.model is None:
-        models = ", ".join(sorted(context.models))
+        models = ", ".join(sorted(served_by_name(context.models)))
         raise RequestError(
             f"Missing required parameter: 'model'; served here: {models}.",
             code="missing_required_parameter",

@@ -10,9 +10,9 @@ import orjson
 
 from batchyard.endpoints.bodies.validation import validation_error
 from batchyard.endpoints.catalog import ENDPOINTS
-from batchyard.models import ModelSpec
+from batchyard.models import ModelSpec, served_by_name
 from batchyard.request_lines.lines import REFUSED, LineError
-from batchyard.wording import quoted
+from batchyard.wording import MAX_LIST, cut, nearest, quoted
 from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests import media, ordering
@@ -55,22 +55,23 @@ class RequestChecker:
     """Checks and prepares requests to some models."""
 
     def __init__(self, models: Mapping[str, ModelSpec], step_checks: Iterable[StepCheck] = ()) -> None:
-        self._specs = models
+        self._specs = served_by_name(models)
         self._step_checks = list(step_checks)
         self._models: dict[str, _Model] = {}
 
     def check(self, endpoint: str, request: Mapping[str, Any]) -> str:
-        """Check a request and return its model's name. Raises LineError."""
+        """Check a request and return the model that answers it: of an adapter, its base. Raises LineError."""
         _check_envelope(request, endpoint)
         body = request["body"]
         name = body.get("model")
         if not isinstance(name, str) or not name:
             raise LineError("invalid_request", "The body names no model.", "body.model")
         if name not in self._specs:
-            served = ", ".join(sorted(self._specs))
+            near, names = nearest(name, self._specs, 0.6), cut(", ".join(sorted(self._specs)), MAX_LIST)
+            hint = f" Did you mean {near!r}?" if near else ""
             raise LineError(
                 "model_not_found",
-                f"The provided model {quoted(name)} is not supported here; served: {served}.",
+                f"The provided model {quoted(name)} is not supported here; served: {names}.{hint}",
                 "body.model",
             )
         model = self._model(name)
@@ -94,7 +95,7 @@ class RequestChecker:
             unusable = check(body)
             if unusable is not None:
                 raise LineError("invalid_request", unusable[1], unusable[0])
-        return name
+        return model.spec.name
 
     def prepare(self, endpoint: str, model: str, body: dict[str, Any], body_json: bytes) -> Prepared | Refusal:
         """Return what the plan keeps of a checked request, or why no engine will run it."""

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from batchyard import durations
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RateLimitError, RequestError
-from batchyard.models import ModelSpec
+from batchyard.models import ModelSpec, served_by_name
 from batchyard.request_lines import warnings
 from batchyard.request_lines.lines import LineError, parse
 from batchyard.settings import Settings
@@ -264,7 +264,7 @@ def _first_request(context: AppContext, endpoint: str, raw: bytes) -> tuple[Mode
     try:
         body = parse(1, raw, context.settings.max_line_bytes)["body"]
         limit = ENDPOINTS[endpoint].output_limit(body)
-        return context.models[body["model"]], plan.request_class(
+        return served_by_name(context.models)[body["model"]], plan.request_class(
             len(raw), plan.ORDINARY_OUTPUT if limit is None else limit
         )
     except (LineError, KeyError, TypeError, AttributeError):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchyard import models
 from batchyard.errors import ConfigurationError
-from batchyard.models import ModelSpec, Tariff
+from batchyard.models import Adapter, ModelSpec, Tariff
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 VALUES = st.recursive(
@@ -38,6 +38,28 @@ def test_a_price_changes_nothing_that_was_measured_and_any_other_field_does() ->
     changed = [{"replicas": 2}, {"source": "x"}, {"engine_args": {"a": 1}}, {"max_in_flight": 3}, {"name": "n"}]
     hashes = {ModelSpec(**{"name": "m", "engine": "echo", **fields}).config_sha256 for fields in changed}
     assert len(hashes | {spec.config_sha256}) == len(changed) + 1
+
+
+def test_requests_name_models_and_their_adapters_and_adapters_change_the_hash_only_where_there_are_some() -> None:
+    plain = ModelSpec(name="m", engine="echo")
+    adapted = ModelSpec(name="m", engine="echo", adapters={"m-b": Adapter(), "m-a": Adapter(source="x")})
+    assert "adapters" not in plain.model_dump() and adapted.config_sha256 != plain.config_sha256
+    served = models.served_by_name({"m": adapted, "n": ModelSpec(name="n", engine="echo")})
+    assert {name: spec.name for name, spec in served.items()} == {"m": "m", "m-b": "m", "m-a": "m", "n": "n"}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("b", "models.b has this name"), ("a", "models.a has this name"), ("x~01234567", "no adapter can have this name")],
+)
+def test_an_adapter_has_a_name_that_nothing_else_has(tmp_path: Path, name: str, why: str) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text(f"[models.a]\nengine='echo'\n[models.b]\nengine='echo'\n[models.b.adapters.'{name}']\n")
+    with pytest.raises(ConfigurationError, match=rf"models\.b\.adapters\.{name}: {why}; choose another name"):
+        models.read(file)
+    file.write_text("[models.a]\nadapters.same.source='x'\n[models.b]\nadapters.same.source='y'\n")
+    with pytest.raises(ConfigurationError, match=r"models\.a\.adapters\.same has this name"):
+        models.read(file)
 
 
 def test_a_derived_model_has_a_name_that_no_entry_can_have(tmp_path: Path) -> None:

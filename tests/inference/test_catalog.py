@@ -94,6 +94,70 @@ def test_unusable_arguments_are_refused_with_the_file(file: Path) -> None:
         catalog.load(file, allow_simulated=True)
 
 
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    """A folder with the configuration of an adapter of rank 4."""
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
+    return folder
+
+
+VLLM = f"[models.a]\nengine='vllm'\nsource='{ROOT}/examples/models/nano'\n"
+
+
+def test_adapters_are_folders_beside_the_file_or_hub_ids(file: Path, adapter: Path) -> None:
+    file.write_text(f"{VLLM}adapters.near.source='adapter'\nadapters.hub.source='acme/legal-lora'\n")
+    spec = catalog.load(file)["a"]
+    assert {name: each.source for name, each in spec.adapters.items()} == {
+        "near": str(adapter),
+        "hub": "acme/legal-lora",
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "why"),
+    [
+        (None, "", r"near\.source: .* holds no adapter_config\.json, so it is no adapter folder"),
+        ("{", "", r"near\.source: .*adapter_config\.json cannot be read: .*; copy the adapter again"),
+        ('{"r": 0}', "", r"near\.source: .* has no rank `r` of 1 or more"),
+        ('{"r": 4, "rank_pattern": {"q_proj": 600}}', "", r"near: its rank is 600, and vLLM takes 512 at most; merge"),
+        (
+            '{"r": 32}',
+            "engine_args.max_lora_rank=16",
+            r"near: its rank is 32, and engine_args\.max_lora_rank is 16",
+        ),
+        ('{"r": 4, "peft_type": "IA3"}', "", r"near: it is of kind IA3, and vLLM loads LORA only; merge"),
+    ],
+)
+def test_an_adapter_that_no_start_could_load_is_refused_with_the_file(
+    file: Path, adapter: Path, config: str | None, more: str, why: str
+) -> None:
+    if config is None:
+        (adapter / "adapter_config.json").unlink()
+    else:
+        (adapter / "adapter_config.json").write_text(config)
+    file.write_text(f"{VLLM}adapters.near.source='adapter'\n{more}\n")
+    with pytest.raises(ConfigurationError, match=rf"models\.a\.adapters\.{why}"):
+        catalog.load(file)
+
+
+@pytest.mark.parametrize(("source", "why"), [("", "missing; name a local"), ("./gone", r"no folder .*/gone; make it")])
+def test_an_adapter_that_is_nowhere_is_refused(file: Path, source: str, why: str) -> None:
+    file.write_text(f"{VLLM}adapters.near.source='{source}'\n")
+    with pytest.raises(ConfigurationError, match=rf"models\.a\.adapters\.near\.source: {why}"):
+        catalog.load(file)
+
+
+def test_an_engine_that_loads_no_adapters_refuses_them_with_one_that_does(file: Path) -> None:
+    for engine in ("transformers", "vllm-job", "openai"):
+        entry = VLLM.replace("vllm", engine)
+        file.write_text(f"{entry}adapters.near.source='adapter'\n")
+        message = rf"models\.a\.adapters: engine {engine} cannot load adapters; use engine vllm, or merge each into a"
+        with pytest.raises(ConfigurationError, match=message):
+            catalog.load(file)
+
+
 def test_a_change_of_defaults_changes_no_hash(tmp_path: Path) -> None:
     """The hash is the key of measured speeds and of cached answers."""
     file = tmp_path / "models.toml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ MODELS = f"""
 [models.every]
 engine = "echo"
 endpoints = {list(ENDPOINTS)}
+[models.every.adapters.every-other]
 """
 PARQUET = {"post_process": [{"step": "parquet"}]}
 
@@ -69,6 +71,18 @@ def test_a_conversation_is_one_input_of_embeddings(every: RunningStack) -> None:
     assert batch.status == "completed", batch.errors
     (answer,) = every.lines(batch.output_file_id)
     assert len(responses.vectors(answer["response"]["body"])) == 1
+
+
+def test_a_file_has_rows_of_a_model_and_of_its_adapter_which_is_listed_with_its_base(every: RunningStack) -> None:
+    listed = {model.id: model.to_dict() for model in every.client.models.list()}
+    assert {name: model["parent"] for name, model in listed.items()} == {"every": None, "every-other": "every"}
+    assert every.client.models.retrieve("every-other").to_dict()["parent"] == "every"
+    requests = lines(CHAT, CHAT.path, CHAT.path)
+    requests[1]["body"] = requests[1]["body"] | {"model": "every-other"}
+    batch = every.wait(every.submit(requests))
+    answers = every.lines(batch.output_file_id)
+    assert [answer["response"]["body"]["model"] for answer in answers] == ["every", "every-other"]
+    assert json.loads(every.artifact(batch, "manifest.json"))["models"].keys() == {"every"}
 
 
 def test_a_batch_of_one_endpoint_refuses_lines_of_another(every: RunningStack) -> None:

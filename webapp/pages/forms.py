@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RequestError
+from batchyard.models import served_by_name
 from batchyard.statuses import priority_name
 from store import batches
 from store.records import Batch
@@ -187,9 +188,9 @@ def idempotency(action: str, content: str) -> Idempotency:
 
 def _served() -> dict[str, Sequence[str]]:
     """Return the names of the models by endpoint, without endpoints that no model serves."""
-    models = current_context().models.values()
-    served = {endpoint: [spec.name for spec in models if endpoint in spec.endpoints] for endpoint in ENDPOINTS}
-    return {endpoint: names for endpoint, names in served.items() if names}
+    models = served_by_name(current_context().models).items()
+    by_endpoint = {path: [name for name, spec in models if path in spec.endpoints] for path in ENDPOINTS}
+    return {path: names for path, names in by_endpoint.items() if names}
 
 
 def template_context() -> dict[str, Any]:

@@ -47,6 +47,7 @@ class ModelObject(BaseModel):
     created: int
     owned_by: str
     shutdown_date: str | None = None
+    parent: str | None = Field(None, description="of an adapter: its base, whose engine answers; as vLLM has it")
     batchyard: ModelExtension
 
 

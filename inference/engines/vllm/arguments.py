@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from typing import Any, get_args
 
 from batchyard.endpoints.catalog import ENDPOINTS
+from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
+from inference.engines import adapters
 from inference.engines.vllm import internals
 from inference.engines.vllm.environment import few_cpus
 from inference.requests import media
@@ -29,6 +31,10 @@ CPUs but one, and the two wait for each other in busy loops. On two CPUs, 6,000 
 and 24 s of CPU time instead of 20.7 and 40, and the engine started in 22 s instead of 32."""
 NO_DOMAIN = "none.invalid"
 """A domain that cannot exist (RFC 2606)."""
+MAX_RANK = 512
+"""The greatest rank of an adapter that vLLM takes."""
+MAX_ADAPTERS = 8
+"""Adapters in one step on a GPU, whose memory has a place for each, as large as the greatest rank needs."""
 PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
 
 
@@ -47,11 +53,40 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
     }
     if not generates(spec):
         ours["runner"] = "pooling"
+    if spec.adapters:
+        ours |= _adapters(spec)
     for key, value in {**ours, **spec.engine_args}.items():
         setattr(arguments, key, value)
     # An empty list would allow every domain.
     arguments.allowed_media_domains = media.allowed_domains(spec) or [NO_DOMAIN]
     return arguments
+
+
+def _adapters(spec: ModelSpec) -> dict[str, Any]:
+    """Return the arguments with which the engine loads the model's adapters at its start, and keeps them.
+
+    Raises:
+        ConfigurationError: with fewer places than are needed on the CPU, answers would be wrong.
+    """
+    folders = {name: adapters.downloaded(adapter.source) for name, adapter in spec.adapters.items()}
+    number, most = len(folders), max(adapters.rank(adapters.config_of(folder)) for folder in folders.values())
+    ranks: tuple[int, ...] = get_args(internals.MaxLoRARanks)
+    # A step of requests has at most so many adapters, by default one: others would wait for the next.
+    # vLLM's operators for the CPU add the weights of the last place to requests without an adapter, so it stays empty.
+    on_cpu = internals.current_platform.is_cpu()
+    places = number + 1 if on_cpu else min(number, MAX_ADAPTERS)
+    if on_cpu and spec.engine_args.get("max_loras", places) < places:
+        raise ConfigurationError(
+            f"models.{spec.name}.engine_args.max_loras: on the CPU vLLM gives rows without an adapter the weights "
+            f"in the last place, which has to stay empty; set at least {places}, or leave it out"
+        )
+    return {
+        "enable_lora": True,
+        "max_lora_rank": min(rank for rank in ranks if rank >= most),
+        "max_loras": places,
+        "max_cpu_loras": max(number, places),
+        "lora_modules": [internals.LoRAModulePath(name=name, path=str(folder)) for name, folder in folders.items()],
+    }
 
 
 def cache_bytes(spec: ModelSpec) -> int:

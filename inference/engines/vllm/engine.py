@@ -15,9 +15,10 @@ from batchyard.endpoints.catalog import CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLI
 from batchyard.errors import EngineDied, EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported, unsupported_endpoint
+from inference.engines import adapters
 from inference.engines.vllm import internals
 from inference.engines.vllm.argument_names import argument_names
-from inference.engines.vllm.arguments import cache_bytes, engine_arguments
+from inference.engines.vllm.arguments import MAX_RANK, cache_bytes, engine_arguments
 from inference.engines.vllm.environment import set_environment
 from inference.engines.vllm.failures import Processes
 from inference.engines.vllm.handlers import Handler, handlers
@@ -37,6 +38,7 @@ class VLLM(Engine):
     serves: ClassVar[Collection[str]] = SUPPORTED
     batch_argument: ClassVar[str | None] = "max_num_seqs"
     package: ClassVar[str | None] = "vllm"
+    adapters: ClassVar[bool] = True
     has_processes: ClassVar[bool] = True
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
@@ -55,6 +57,17 @@ class VLLM(Engine):
         automatic = body.get("tools") and body.get("tool_choice") in (None, "auto")
         if automatic and not spec.engine_args.get("enable_auto_tool_choice"):
             return "body.tools", "tools need enable_auto_tool_choice and tool_call_parser in the model's engine_args"
+        return None
+
+    @classmethod
+    def adapter_refusal(cls, spec: ModelSpec, config: Mapping[str, Any]) -> str | None:
+        kind, rank = config.get("peft_type", "LORA"), adapters.rank(config)
+        if kind != "LORA":
+            return f"it is of kind {kind}, and vLLM loads LORA only; merge it into a copy of the model"
+        if rank > MAX_RANK:
+            return f"its rank is {rank}, and vLLM takes {MAX_RANK} at most; merge it into a copy of the model"
+        if rank > (most := spec.engine_args.get("max_lora_rank", MAX_RANK)):
+            return f"its rank is {rank}, and engine_args.max_lora_rank is {most}; raise that, or leave it out"
         return None
 
     @classmethod
@@ -131,6 +144,10 @@ class VLLM(Engine):
             "transformers": transformers.__version__,
             "model": self.spec.source,
             "model_sha256": await self._sha256(sha256),
+            **{
+                f"adapter_sha256 {name}": await asyncio.to_thread(model_sha256, adapter.source, adapters.CONFIG)
+                for name, adapter in self.spec.adapters.items()
+            },
             "dtype": str(self._client.model_config.dtype).removeprefix("torch."),
         }
 

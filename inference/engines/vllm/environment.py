@@ -24,7 +24,7 @@ def set_environment(spec: ModelSpec) -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a process that a signal ends writes where it was
     os.environ["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"  # an allowed domain could redirect to another
-    if Path(spec.source).is_dir():
+    if all(Path(source).is_dir() for source in (spec.source, *(each.source for each in spec.adapters.values()))):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Ray sets one thread per CPU of the actor, at least one. vLLM chooses the number itself if it is not set.
     os.environ.pop("OMP_NUM_THREADS", None)

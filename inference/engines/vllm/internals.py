@@ -23,10 +23,12 @@ NAMES = {
     "CPUWorker": "vllm.v1.worker.cpu_worker:CPUWorker",
     "EngineDeadError": "vllm.v1.engine.exceptions:EngineDeadError",
     "FlexibleArgumentParser": "vllm.utils.argparse_utils:FlexibleArgumentParser",
+    "MaxLoRARanks": "vllm.config.lora:MaxLoRARanks",
     "UniProcExecutor": "vllm.v1.executor.uniproc_executor:UniProcExecutor",
     "UsageContext": "vllm.usage.usage_lib:UsageContext",
     "current_platform": "vllm.platforms:current_platform",
     # The OpenAI server around it.
+    "LoRAModulePath": "vllm.entrypoints.openai.models.protocol:LoRAModulePath",
     "BaseModelPath": "vllm.entrypoints.openai.models.protocol:BaseModelPath",
     "OnlineRenderer": "vllm.renderers.online_renderer:OnlineRenderer",
     "OpenAIModelRegistry": "vllm.entrypoints.openai.models.serving:OpenAIModelRegistry",

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RequestError, value_code
-from batchyard.models import ModelSpec
+from batchyard.models import ModelSpec, served_by_name
 from batchyard.recipes import CHAT, Answer, Ask, Check, FlowRecipe, Item, Options, Recipe, Stage
 from batchyard.recipes.program import Request
 from batchyard.schema_words import InvalidValue, invalid_values
@@ -111,18 +111,22 @@ def bounds(recipe: FlowRecipe[Any], options: Options) -> list[tuple[float, float
 
 
 def shares(
-    recipe: FlowRecipe[Any], options: Options, stages: Sequence[Stage], models: Iterable[str]
+    recipe: FlowRecipe[Any], options: Options, stages: Sequence[Stage], models: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, float]]:
     """Return the share of each model in the requests of each stage, as the recipe's example requests say.
+
+    `models`: configurations of those that the job may ask. Requests of an adapter count as its base's.
 
     A stage without an example asks the models of the stage before it. Empty if several may be, and nothing says which.
     """
     examples = called(recipe, "probe", recipe.probe, options) or ()
     names = list(models)
+    bases = {adapter: name for name, spec in models.items() for adapter in spec.get("adapters", ())}
     share: dict[str, float] = {names[0]: 1.0} if len(names) == 1 else {}
     by_stage = []
     for stage in stages:
-        counts = Counter(want.model for want in examples if isinstance(want, Ask) and want.stage == stage.name)
+        asked = [want.model for want in examples if isinstance(want, Ask) and want.stage == stage.name]
+        counts = Counter(bases.get(name, name) for name in asked)
         share = {model: number / counts.total() for model, number in counts.items()} or share
         by_stage.append(share)
     return by_stage
@@ -154,7 +158,8 @@ def models(
             _check_gate(catalogue, values, want)
         else:
             catalogue.reward(want.reward, _place_of(values, want.reward) or ROOT)
-    named = {text for text in _texts(values) if text in context.models} | {ask.model for ask in asks}
+    names = served_by_name(context.models)
+    named = {names[text].name for text in (*_texts(values), *(ask.model for ask in asks)) if text in names}
     return {name: spec for name, spec in context.models.items() if name in named or not named}
 
 
@@ -192,12 +197,12 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def check_model(context: AppContext, name: str, param: str) -> None:
-    """Raise RequestError, with `param`, for a model that is not served."""
-    if name not in context.models:
-        served = cut(", ".join(sorted(context.models)), MAX_LIST)
+    """Raise RequestError, with `param`, for a model or adapter that is not served."""
+    names = served_by_name(context.models)
+    if name not in names:
         message = (
-            f"The model {quoted(name)} is not served here. Did you mean '{nearest(name, context.models)}'? "
-            f"Served: {served}."
+            f"The model {quoted(name)} is not served here. Did you mean '{nearest(name, names)}'? "
+            f"Served: {cut(', '.join(sorted(names)), MAX_LIST)}."
         )
         raise RequestError(message, code="model_not_found", param=param)
 

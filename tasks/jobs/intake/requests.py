@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from batchyard.models import ModelSpec
+from batchyard.models import ModelSpec, served_by_name
 from batchyard.recipes import Answer, Item
 from batchyard.recipes.program import Request
 from batchyard.request_lines.lines import LineError
@@ -23,7 +23,8 @@ from tasks.intake.requests import Refusal, RequestChecker
 class PreparedRequest:
     """A request that stands in no segment yet.
 
-    `ask` is what a request recorded before must equal: a digest of stage, endpoint and body.
+    `model` answers it: of an adapter, its base. `ask` is what a request recorded before must equal: a digest of stage,
+    endpoint and body.
     """
 
     position: int
@@ -46,9 +47,9 @@ class Preparer:
     """Makes the core's requests of a recipe's, for one job."""
 
     def __init__(self, models: Mapping[str, ModelSpec], *, shares_answers: bool = True) -> None:
-        self._models = dict(models)
+        self._models = served_by_name(models)
         self._shares_answers = shares_answers
-        self._checker = RequestChecker(self._models)
+        self._checker = RequestChecker(models)
 
     def prepare(self, item: Item, position: int, request: Request, retry: int = 0) -> PreparedRequest | Answer:
         """Return the request for a segment, or the answer that says why no engine will run it."""
@@ -57,7 +58,7 @@ class Preparer:
             self._add_structure(request, body)
             custom_id = request.custom_id(item, retry)
             line = {"custom_id": custom_id, "method": "POST", "url": request.endpoint, "body": body}
-            self._checker.check(request.endpoint, line)
+            model = self._checker.check(request.endpoint, line)
         except LineError as error:
             return _refused(error.message, error.code, error.param)
         except (TypeError, ValueError) as error:  # a body that is no JSON
@@ -69,7 +70,7 @@ class Preparer:
                 raise TypeError(f"it has {constant}")
         except TypeError as error:
             return _refused(f"the body is no JSON: {error}", "invalid_request", None)
-        prepared = self._checker.prepare(request.endpoint, request.model, body, body_json)
+        prepared = self._checker.prepare(request.endpoint, model, body, body_json)
         if isinstance(prepared, Refusal):
             details = (prepared.body or {}).get("error", {})
             return _refused(str(details.get("message")), details.get("code"), details.get("param"))
@@ -81,7 +82,7 @@ class Preparer:
             visit=request.visit,
             sample=request.sample,
             retry=retry,
-            model=request.model,
+            model=model,
             custom_id=custom_id,
             body=body_json,
             ask=_digest(request, body),

@@ -16,7 +16,7 @@ import orjson
 
 from batchyard import durations
 from batchyard.errors import ConfigurationError, PermissionDeniedError, RequestError
-from batchyard.models import ModelSpec
+from batchyard.models import ModelSpec, served_by_name
 from batchyard.statuses import TERMINAL
 from recipes.tune import recipe as tune
 from recipes.tune.cells import Cell
@@ -105,6 +105,10 @@ def _check_cells(
     """Check each cell as a job on its derived model; return the tuned models. Raises RequestError."""
     for index, name in enumerate(options.models):
         job_options.check_model(context, name, f"options.models.{index}")
+        if name not in context.models:
+            base = served_by_name(context.models)[name].name
+            message = f"'{name}' is an adapter, which the engine of '{base}' answers; name '{base}'."
+            raise RequestError(message, code="invalid_value", param=f"options.models.{index}")
     models = {name: context.models[name] for name in options.models}
     configurations = {name: spec.model_dump(mode="json") for name, spec in models.items()}
     bases = {base.name: base for base in derived.bases(configurations, options.models)}

@@ -144,7 +144,7 @@ class LiveItems:
         live = self._items[position]
         request = live.program.wants[index]
         assert isinstance(request, Request)
-        self.requests.note_answer(request.model)
+        self.requests.note_answer(self.programs.model_of(request))
         answer = answer_of(output_line, seconds, request)
         if self._ask_again(live, index, request, answer):
             return
@@ -216,7 +216,8 @@ class LiveItems:
         wants = live.program.wants
         if records is NO_RECORDS:  # others were counted before
             self.turns[live.program.turn].begun += 1
-            self.turns[live.program.turn].requests.update(want.model for want in wants if isinstance(want, Request))
+            models = (self.programs.model_of(want) for want in wants if isinstance(want, Request))
+            self.turns[live.program.turn].requests.update(models)
         live.enter_turn()
         for index, want in enumerate(wants):
             recorded = recorded_outcome(live.program, live.position, index, records)
@@ -237,7 +238,8 @@ class LiveItems:
         if issued is not None:
             live.retries[index] = issued.retry
             if issued.answer is None:
-                self.requests.note_out(request.stage, issued.line, live.position, index, request.model)
+                model = self.programs.model_of(request)
+                self.requests.note_out(request.stage, issued.line, live.position, index, model)
                 return
             answer = answer_of(*issued.answer, request)
             if not self._ask_again(live, index, request, answer):

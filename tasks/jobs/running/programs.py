@@ -55,6 +55,7 @@ class Programs:
         recipe_sha256, created_sha256: of the recipe's file, and of that when the job was created.
         hung: by position and life, the turn after which a step has hung, and what to say of it.
         watch: opens the `with` block of each step.
+        bases: the model that answers, by the name that a request has for it; by default the same.
     """
 
     recipe: FlowRecipe[Any]
@@ -65,6 +66,7 @@ class Programs:
     created_sha256: str = ""
     hung: Mapping[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
     watch: WatchStep = lambda position, life, turn: _UNWATCHED
+    bases: Mapping[str, str] = field(default_factory=dict)
     _is_checked: bool = False
 
     def start(self, position: int, item: Item) -> Program:
@@ -76,6 +78,10 @@ class Programs:
         """Send a program the outcomes of its turn. Raises RecipeError."""
         with self.watch(position, program.item.life, program.turn):
             program.send(outcomes)
+
+    def model_of(self, request: Request) -> str:
+        """Return the model that answers a request: of an adapter, its base."""
+        return self.bases.get(request.model, request.model)
 
     def is_sampled(self, item: Item) -> bool:
         """True for an item whose program is to be run again when it ends."""

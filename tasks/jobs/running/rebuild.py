@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from batchyard.errors import RequestError, UnavailableError
-from batchyard.models import ModelSpec
+from batchyard.models import ModelSpec, served_by_name
 from batchyard.recipes import Answer, FlowRecipe, Item, Options, Reply
 from store.formats import items as items_file
 from store.jobs import chunk_records, lifecycle, replies
@@ -79,6 +79,7 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep) -> LiveJob:
                 created_sha256=job.recipe_sha256,
                 hung=recorded.hung,
                 watch=watch,
+                bases={name: spec.name for name, spec in served_by_name(specs).items()},
             ),
             inline=judged,
             reuse=_reuse(context, job),

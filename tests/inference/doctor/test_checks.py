@@ -64,6 +64,22 @@ def test_a_model_for_chats_without_a_template_is_warned_of(tmp_path: Path, folde
     assert ("a", "chat template") not in completions
 
 
+def test_adapters_are_checked_down_to_their_weights(tmp_path: Path, folder: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"r": 4}')
+    text = entry(folder).replace("transformers", "vllm") + "[models.a.adapters.b]\nsource='{}'\n"
+    finding = checked(tmp_path, text.format(adapter))["a", "adapter b"]
+    assert finding.result == "failed" and "adapter_model.safetensors" in finding.detail
+    (adapter / "adapter_model.safetensors").touch()
+    finding = checked(tmp_path, text.format(adapter))["a", "adapter b"]
+    assert (finding.result, finding.detail) == ("ok", f"rank 4, {adapter}")
+    finding = checked(tmp_path, text.format("acme/legal-lora"))["a", "adapter b"]
+    assert finding.result == "warning" and "hf download acme/legal-lora" in finding.remedy
+    finding = checked(tmp_path, text.format("./gone"))["a", "adapters.b.source"]
+    assert finding.result == "failed" and finding.remedy.startswith("make it")
+
+
 def test_memory_that_is_not_there_is_warned_of_for_one_model_and_for_all(tmp_path: Path, folder: Path) -> None:
     weights = weights_bytes(folder, None)
     assert weights is not None and weights_bytes(folder, "float32") == 2 * weights

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from batchyard.models import ModelSpec
+from batchyard.models import Adapter, ModelSpec
 from batchyard.request_lines.lines import LineError
 from tasks.intake.requests import Prepared, Refusal, RequestChecker
 from tests.support.stacks import ROOT
@@ -60,6 +60,20 @@ def test_a_request_that_cannot_run_is_refused_with_its_parameter_and_the_remedy(
 
 def test_a_good_request_is_to_the_model_that_it_names() -> None:
     assert RequestChecker(MODELS).check(CHAT, line()) == "echo"
+
+
+def test_a_request_to_an_adapter_runs_on_its_base_and_has_another_answer_and_order() -> None:
+    spec = ModelSpec(name="base", engine="echo", adapters={"french": Adapter(), "legal": Adapter()})
+    checker = RequestChecker({"base": spec})
+    prepared = {}
+    for name in ("base", "french", "legal"):
+        content = body(model=name, temperature=0)
+        assert checker.check(CHAT, line(body=content)) == "base"
+        prepared[name] = checker.prepare(CHAT, "base", content, orjson.dumps(content))
+    assert len({each.fingerprint for each in prepared.values() if isinstance(each, Prepared)}) == 3
+    assert len({each.order_key[:4] for each in prepared.values() if isinstance(each, Prepared)}) == 3
+    with pytest.raises(LineError, match=r"served: base, french, legal\. Did you mean 'french'\?"):
+        checker.check(CHAT, line(body=body(model="frensh")))
 
 
 def test_a_step_refuses_the_request_that_it_could_not_use() -> None:

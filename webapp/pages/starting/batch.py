@@ -18,6 +18,7 @@ from flask.typing import ResponseReturnValue
 
 from batchyard import json_lines
 from batchyard.errors import RequestError
+from batchyard.models import served_by_name
 from batchyard.request_lines import warnings
 from batchyard.tables import formats
 from store import batches, files
@@ -207,7 +208,7 @@ def _page(seen: _Look | None = None, file: File | None = None, fields: Mapping[s
         fields=fields,
         once=fields.get("once") or secrets.token_hex(16),
         file=file,
-        models=sorted(context.models),
+        models=sorted(served_by_name(context.models)),
         upload_name=upload.filename if upload else None,
         **forms.template_context(),
         **(seen or _Look()).variables(),

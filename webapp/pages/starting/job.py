@@ -15,6 +15,7 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
 from batchyard.errors import NotFoundError, RequestError
+from batchyard.models import served_by_name
 from batchyard.tables import formats
 from store import files
 from store.records import File, Job
@@ -160,7 +161,7 @@ def _names() -> option_fields.Names:
     context = current_context()
     catalogue = context.recipes
     return {
-        "model": sorted(context.models),
+        "model": sorted(served_by_name(context.models)),
         "reward": sorted(catalogue.rewards),
         "gate": sorted(catalogue.gates),
         "recipe": sorted(catalogue.recipes),

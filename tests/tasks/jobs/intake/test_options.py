@@ -66,9 +66,11 @@ def test_all_errors_are_named_but_no_more_than_a_few() -> None:
 def test_a_stage_asks_each_model_as_often_as_the_examples_do() -> None:
     options = job_options.parse(debate, {"model": "echo"})
     stages = job_options.stages(debate, options)
-    first, second, last = job_options.shares(debate, options, stages, ["echo", "other"])
+    first, second, last = job_options.shares(debate, options, stages, {"echo": {}, "other": {}})
     assert first == {"echo": pytest.approx(2 / 3), "other": pytest.approx(1 / 3)}
     assert second == last == {"echo": 1.0}
+    first, *_ = job_options.shares(debate, options, stages, {"echo": {"adapters": {"other": {}}}})
+    assert first == {"echo": 1.0}
 
 
 def test_a_stage_whose_requests_the_recipe_does_not_count_has_none_expected() -> None:

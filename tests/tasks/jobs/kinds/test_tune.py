@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import update
 
-from batchyard.models import ModelSpec
+from batchyard.models import Adapter, ModelSpec
 from store.jobs import composites, lifecycle
 from store.records import Job
 from tasks import derived, messages
@@ -183,6 +183,13 @@ def test_a_dry_run_refuses_a_name_that_vllm_does_not_know(context: AppContext) -
 
 
 @on_sqlite
+def test_an_adapter_is_refused_with_the_base_whose_engine_answers_it(tunes: Tunes, context: AppContext) -> None:
+    echo = context.models["echo"]
+    context.models["echo"] = echo.model_copy(update={"adapters": {"french": Adapter()}})
+    refusal = tunes.post(models=["french"]).get_json()["error"]
+    assert (refusal["param"], "name 'echo'" in refusal["message"]) == ("options.models.0", True)
+
+
 def test_a_dry_run_names_its_cells(tunes: Tunes) -> None:
     body = {"recipe": "tune", "options": TWO, "input": {"items": ROWS}}
     outlook = tunes.client.post("/v1/jobs?dry_run=true", json=body).get_json()

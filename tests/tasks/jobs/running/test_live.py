@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.models import ModelSpec
+from batchyard.models import Adapter, ModelSpec
 from batchyard.recipes import (
     Ask,
     Check,
@@ -380,6 +380,26 @@ def test_a_peer_is_one_of_the_last_texts_of_completed_other_items() -> None:
     first, last = [next(iter(items._accepted))[0], items._accepted[-1][0]]
     assert (first, last, len(items._accepted)) == (3, PEERS + 2, PEERS)
     assert [judged.kind for judged in items.uncommitted.outcomes] == ["peer"] * (PEERS + 3)
+
+
+def test_requests_to_an_adapter_are_those_of_its_base_and_the_recipe_knows_them_by_its_name() -> None:
+    @recipe("both", Options, stages=("only",))
+    def both(item: Item, options: Options) -> Flow:
+        answers = yield [Ask("only", name, model=name) for name in ("echo", "french")]
+        return Result(models=[answer.model for answer in answers])
+
+    models = {"echo": ModelSpec(name="echo", engine="echo", adapters={"french": Adapter()})}
+    programs = Programs(both, Options(), Preparer(models).prepare, bases={"french": "echo"})
+    items = LiveItems(programs)
+    items.begin(0, an_item(0), 1)
+    assert items.requests.pending() == {"echo": 2}
+    items.requests.issue(list(items.requests.buffers.pop(("only", "echo"))), 1)
+    for line in (1, 2):
+        items.answer("only", line, output_line("a"), None)
+    assert (items.requests.unanswered, items.requests.answered) == ({"echo": 0}, {"echo": 2})
+    assert items.turns[1].requests == {"echo": 2}
+    (ended,) = items.uncommitted.ended
+    assert orjson.loads(ended.result)["models"] == ["echo", "french"]
 
 
 def test_a_verdict_for_another_turn_or_life_is_ignored() -> None:
