@@ -18,7 +18,6 @@ from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.client import resume
 from batchyard.client.address import server_runs
 from batchyard.errors import ConfigurationError
-from batchyard.models import served_by_name
 
 if TYPE_CHECKING:
     from batchyard.client.api import ApiClient
@@ -231,6 +230,7 @@ def _server(settings: Settings, folder: Path, model: str | None, engine_args: Ma
 
 def _is_listed(settings: Settings, model: str) -> bool:
     """True if the models file exists and names the model."""
+    from batchyard.models import served_by_name
     from inference import catalog
 
     if not settings.models.exists():

@@ -50,7 +50,7 @@ PAIRS = [
     (anthropics.DeletedMessageBatch, MessageBatchDeleted),
     (anthropic.types.ErrorResponse, MessageError),
 ]
-OURS = {"batchyard"}
+OURS = {"batchyard", "parent"}
 
 
 @pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=lambda model: model.__name__)

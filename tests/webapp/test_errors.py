@@ -18,7 +18,7 @@ def test_a_request_for_one_answer_is_told_that_this_server_takes_batches(client:
     assert "POST /v1/batches" in error["message"]
 
 
-@pytest.mark.parametrize("path", ["/v1/uploads", "/v1/files/x/y/z", "/nope", "/v1/files/"])
+@pytest.mark.parametrize("path", ["/v1/threads", "/v1/files/x/y/z", "/nope", "/v1/files/"])
 def test_an_unknown_route_is_answered_with_what_is_served(client: FlaskClient, path: str) -> None:
     answer = client.post(path, json={})
     error = answer.get_json()["error"]

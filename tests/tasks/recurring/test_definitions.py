@@ -57,7 +57,9 @@ def test_a_change_that_makes_its_runs_invalid_is_refused_at_once(
 ) -> None:
     old = new_schedule()
     assert refusal(context, project, old, cron="never")[1] == "cron"
-    _, param = refusal(context, project, old, batch={**old.batch, "endpoint": "/v1/embeddings"})
+    not_served = refusal(context, project, old, batch={**old.batch, "endpoint": "/v1/embeddings"})
+    assert not_served == ("invalid_value", "endpoint")
+    _, param = refusal(context, project, old, batch={**old.batch, "endpoint": "/v1/completions"})
     assert param is not None and param.startswith("input"), "the template is of another endpoint"
 
 

@@ -41,8 +41,9 @@ class Server:
 
     def create_job(self, *, dry_run: bool = False, **body: Any) -> dict[str, Any]:
         if dry_run:
-            stages = [{"name": "argue", "endpoint": "/v1/chat/completions", "expected": 6}]
-            fields: dict[str, Any] = dict.fromkeys(("same_as", "eta_seconds", "cost", "cells", "errors"))
+            stages = [{"name": "argue", "endpoint": "/v1/chat/completions", "expected": 6, "least": 6, "most": 6}]
+            unknown = ("eta_seconds", "eta_earliest_seconds", "eta_latest_seconds", "cost")
+            fields: dict[str, Any] = dict.fromkeys(("same_as", "cells", "errors", *unknown))
             return {"object": "job.dry_run", "items": 2, "stages": stages, "requests": [], "warnings": []} | fields
         job = {
             **{"id": f"job_{len(self.made)}", "object": "job", "status": "completed", "recipe": body["recipe"]},

@@ -148,7 +148,7 @@ def test_what_a_card_starts_really_runs(visitor: Page, bundled: RunningStack, na
     elif name == "embed":
         table = pq.read_table(io.BytesIO(read("results.parquet"))).to_pydict()
         assert table["custom_id"][:2] == ["screen", "software"]
-        assert {len(vectors[0]) for vectors in table["embeddings"]} == {256}
+        assert {len(vectors[0]) for vectors in table["embeddings"]} == {128}
     elif name == "rank":
         first = {line["custom_id"]: line["result"]["ranking"][0]["passage"] for line in lines(read("results.jsonl"))}
         assert first == {
