@@ -152,7 +152,7 @@ def test_what_a_card_starts_really_runs(visitor: Page, bundled: RunningStack, na
     elif name == "rank":
         first = {line["custom_id"]: line["result"]["ranking"][0]["passage"] for line in lines(read("results.jsonl"))}
         assert first == {
-            "terrible": "The battery was awful.",
+            "terrible": "The software was really annoying.",
             "wonderful": "The screen was excellent.",
             "sum": "What is 37 + 58?",
             "sort": "Sort these numbers: 42, 7, 19",
