@@ -250,10 +250,11 @@ def models(data: Path | None, as_json: bool) -> None:
     served = connect(data).models(engines=True)
     if as_json:
         return say(served, "", True)
+    adapters = any(m.get("parent") for m in served)
     rows = [
         [
             m["id"],
-            m.get("parent"),
+            *([m.get("parent")] if adapters else []),
             ours["engine"],
             view.engine_state(ours),
             ours["in_flight"],
@@ -263,7 +264,8 @@ def models(data: Path | None, as_json: bool) -> None:
         for m in served
         for ours in [m["batchyard"]]
     ]
-    table(["model", "adapter of", "engine", "state", "requests", "endpoints", "simulated", "last failure"], rows)
+    parent = ["adapter of"] if adapters else []
+    table(["model", *parent, "engine", "state", "requests", "endpoints", "simulated", "last failure"], rows)
 
 
 def _serves(ours: dict[str, Any]) -> list[Any]:

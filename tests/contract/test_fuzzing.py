@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -29,6 +30,12 @@ def _document() -> dict[str, Any]:
         app.register_blueprint(module.routes)
     with app.app_context():
         return document()
+
+
+@schemathesis.serializer("application/jsonl")
+def _lines(_context: Any, value: Any) -> bytes:
+    """Send a generated value as the one line of a body."""
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
 
 
 # Unknown query parameters are ignored, as OpenAI does.

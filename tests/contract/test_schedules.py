@@ -178,7 +178,7 @@ def test_runs_are_listed_newest_first_and_page_by_page(
         ({"timezone": "Berlin"}, "timezone", "Europe/Berlin"),
         ({"timezone": "../../etc/passwd"}, "timezone", "did you mean"),
         ({"name": ""}, "name", "a text, not empty"),
-        ({"name": "a\nb"}, "name", "is not a text that matches"),
+        ({"name": "a\nb"}, "name", "another control character"),
         ({"overlap": "queue"}, "overlap", "skip"),
         ({"catch_up": "some"}, "catch_up", "latest"),
         ({"input": {}}, "input", "name one of"),

@@ -107,6 +107,7 @@ class Server:
             "output_file_id": file_id,
             "error_file_id": None,
             "request_counts": counts,
+            "batchyard": {"warnings": []},
         }
 
     def download(self, file_id: str, to: Path) -> None:
@@ -189,7 +190,7 @@ def by_map(door: str, cell: Any, server: Server) -> list[str]:
     try:
         details = map_table(table, TEMPLATE, model="echo", details=True, progress=False, server=server)
     except ConfigurationError as error:
-        assert str(error).startswith("no row can be sent; row 0: ")
+        assert str(error).startswith("no row can be sent; row 1: ")
         return [str(error).partition("row 0: ")[2]] * 2
     rows = details.to_dict("records") if door == "pandas" else _rows(details)
     return [row["answer"] if isinstance(row["answer"], str) else row["error"] for row in rows]
@@ -390,7 +391,7 @@ def test_the_images_of_a_row_go_with_its_messages(
 @pytest.mark.parametrize(
     ("endpoint", "template", "message"),
     [
-        ("/v1/embeddings", "{cell:image}", "Line 1 has messages or images, which /v1/embeddings does not take"),
+        ("/v1/embeddings", "{cell:image}", "Invalid endpoint: /v1/embeddings. Supported values: "),
         ("/v1/completions", "{cell:image}", "Line 1 has messages or images, which /v1/completions does not take"),
         ("/v1/chat/completions", "{cell}", "Row 1: column cell holds binary data, which is no text; in a template"),
         ("/v1/chat/completions", "{n:image}", "Row 1: column n holds a text that is no URL of an image"),

@@ -21,7 +21,7 @@ def test_tab_completes_commands_batches_and_models(stack: RunningStack) -> None:
     }
     offer batchyard sta
     offer batchyard status batch_
-    offer batchyard run --model nan
+    offer batchyard run --model nano-r
     BATCHYARD_URL=http://127.0.0.1:9 offer batchyard status batch_
     """
     environment = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
@@ -30,6 +30,6 @@ def test_tab_completes_commands_batches_and_models(stack: RunningStack) -> None:
         ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, **environment, "PATH": path}
     )
     commands, batches, names, away = result.stdout.split("\n")[:4]
-    assert (commands, names, away) == ("status", "nano", ""), result.stderr
+    assert (commands, names, away) == ("status", "nano-rerank", ""), result.stderr
     assert batch.id in batches.split()
     assert result.stderr == ""
