@@ -123,7 +123,7 @@ class Server:
         answer = self._client.post("/start", data=fields, content_type="multipart/form-data").get_json()
         if "error" in answer:
             raise ConfigurationError(answer["error"]["message"])
-        return {"id": answer["file_id"]}
+        return {"id": answer["file_id"], "batchyard": {"warnings": []}}
 
     def page(self, _id: str) -> str:
         return ""
@@ -191,7 +191,7 @@ def by_map(door: str, cell: Any, server: Server) -> list[str]:
         details = map_table(table, TEMPLATE, model="echo", details=True, progress=False, server=server)
     except ConfigurationError as error:
         assert str(error).startswith("no row can be sent; row 1: ")
-        return [str(error).partition("row 0: ")[2]] * 2
+        return [str(error).partition("row 1: ")[2]] * 2
     rows = details.to_dict("records") if door == "pandas" else _rows(details)
     return [row["answer"] if isinstance(row["answer"], str) else row["error"] for row in rows]
 
