@@ -1,7 +1,11 @@
-"""vLLM's commands, to compare answers with: `vllm serve`. Its command line wants a distribution named vllm."""
+"""vLLM's commands, to compare answers with: `vllm serve` and `vllm run-batch`.
+
+Their command line wants a distribution named vllm, so their modules are run.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,10 +19,15 @@ import httpx
 
 from batchyard.local import ports
 
-SERVE = 'import runpy; runpy.run_module("vllm.entrypoints.launchers.api_server.entry", run_name="__main__")'
+_SERVE, _RUN_BATCH = "vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.launchers.run_batch"
+# vLLM starts processes that import the script again.
+_SCRIPT = """import runpy
+if __name__ == "__main__":
+    runpy.run_module({module!r}, run_name="__main__")
+"""
 CPU = {"dtype": "float32", "max-model-len": 256, "kv-cache-memory-bytes": 64 * 2**20, "gpu-memory-utilization": 0.1}
 """Flags of a small model on the CPU, as the engine's arguments of the tests."""
-START_SECONDS = 120.0
+START_SECONDS, BATCH_SECONDS = 120.0, 200.0
 
 
 def flags(model: Path, name: str, **more: Any) -> list[str]:
@@ -35,13 +44,10 @@ def flags(model: Path, name: str, **more: Any) -> list[str]:
 def serving(log: Path, *arguments: str) -> Iterator[httpx.Client]:
     """Run `vllm serve` with these arguments until the block ends. Yield a client of it, which is ready."""
     port = str(ports.free())
-    script = log.with_suffix(".py")
-    script.write_text(f"if __name__ == '__main__':\n    {SERVE}\n")  # it starts processes that import it again
-    command = [sys.executable, str(script), *arguments, "--host", "127.0.0.1", "--port", port]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    command = [*_command(_SERVE, log.with_suffix(".py")), *arguments, "--host", "127.0.0.1", "--port", port]
     with (
         log.open("w") as output,
-        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment) as server,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=_environment()) as server,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         try:
@@ -56,6 +62,25 @@ def serving(log: Path, *arguments: str) -> Iterator[httpx.Client]:
                 server.wait(20)
             except subprocess.TimeoutExpired:
                 server.kill()
+
+
+def run_batch(folder: Path, requests: str, *arguments: str) -> list[dict[str, Any]]:
+    """Return the output lines of `vllm run-batch` for the lines of requests. It must not fail."""
+    source, output = folder / "run_batch_in.jsonl", folder / "run_batch_out.jsonl"
+    source.write_text(requests)
+    command = [*_command(_RUN_BATCH, folder / "run_batch.py"), "-i", str(source), "-o", str(output), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=BATCH_SECONDS, env=_environment())
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def _command(module: str, script: Path) -> list[str]:
+    script.write_text(_SCRIPT.format(module=module))
+    return [sys.executable, str(script)]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 def _healthy(client: httpx.Client) -> bool:

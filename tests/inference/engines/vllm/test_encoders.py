@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from batchyard.models import ModelSpec, vllm_installed
-from inference import pipeline
 from inference.engines.transformers.engine import Transformers
 from inference.residents import directory
-from inference.residents.session import EngineTimeouts
-from tests.support import encoders
-from tests.support.rows import all_answers, table
+from tests.support import encoders, pipelines
+from tests.support.rows import all_answers
 
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed"),
     pytest.mark.usefixtures("cluster"),
 ]
-TIMEOUTS = EngineTimeouts(request_timeout=180.0, start_timeout=480.0, idle_seconds=600.0)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +35,7 @@ def test_an_encoder_does_what_its_card_says_with_the_numbers_of_engine_transform
     spec = encoders.encoder(name, "vllm", kv_cache_memory_bytes=64 * 2**20)
     try:
         made = check(through_pipeline(spec))
-        (refused,) = lines(spec, "/v1/completions", {"model": name, "prompt": "Once"})
+        (refused,) = pipelines.responses(spec, "/v1/completions", [{"model": name, "prompt": "Once"}])
         assert refused["body"]["error"]["code"] == "unsupported_endpoint"
     finally:
         directory.stop_all(name)
@@ -50,17 +46,9 @@ def flat(values: list[Any]) -> list[float]:
     return [number for value in values for number in (value if isinstance(value, list) else [value])]
 
 
-def lines(spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        json.loads(answer)["response"]
-        for answers in pipeline.run(spec, endpoint, table([body]), TIMEOUTS)
-        for answer in answers.column("answer").to_pylist()
-    ]
-
-
 def through_pipeline(spec: ModelSpec) -> encoders.Ask:
     def ask(endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
-        (response,) = lines(spec, endpoint, body)
+        (response,) = pipelines.responses(spec, endpoint, [body])
         assert response["status_code"] == 200, response
         made: dict[str, Any] = response["body"]
         return made

@@ -41,12 +41,6 @@ TIMEOUTS = EngineTimeouts(request_timeout=180.0, start_timeout=480.0, idle_secon
 ARGUMENTS = {"dtype": "float32", "max_model_len": 256, "kv_cache_memory_bytes": 64 * 2**20}
 STEP = {"max_num_batched_tokens": 64, "max_num_seqs": 64}
 """A step that many prompts exceed, alone or together, as thousands of requests to a large model exceed a real one."""
-# What `vllm run-batch` does, without the command line that wants a distribution named vllm.
-RUN_BATCH = """
-import runpy
-if __name__ == "__main__":
-    runpy.run_module("vllm.entrypoints.launchers.run_batch", run_name="__main__")
-"""
 # Seeded requests that do not fit into the KV cache together, nor their prompts into a step, straight to an engine: the
 # pipeline would hold some back.
 PREEMPTED = """
@@ -345,35 +339,6 @@ def test_a_killed_engine_core_and_a_killed_owner_lose_no_row_and_leave_no_proces
     assert all(line["ok"] for line in run(spec, CHAT, bodies[:50]))
     directory.stop_all("tiny")
     until(lambda: not marked())
-
-
-def test_greedy_answers_equal_those_of_run_batch(ours: list[dict[str, Any]], tiny: Path, tmp_path: Path) -> None:
-    requests = [
-        json.dumps({"custom_id": f"row-{index}", "method": "POST", "url": CHAT, "body": body})
-        for index, body in enumerate(GREEDY)
-    ]
-    script, given, out = tmp_path / "run_batch.py", tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    script.write_text(RUN_BATCH)
-    given.write_text("\n".join(requests))
-    arguments = ["--model", tiny, "--served-model-name", "tiny", "--dtype", "float32", "--max-model-len", "256"]
-    arguments += ["--kv-cache-memory-bytes", 64 * 2**20, "--gpu-memory-utilization", "0.1", "--enforce-eager"]
-    subprocess.run(
-        [sys.executable, script, "-i", given, "-o", out, *map(str, arguments)],
-        check=True,
-        capture_output=True,
-        timeout=200,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
-    theirs = {line["custom_id"]: line for line in map(json.loads, out.read_text().splitlines())}
-    assert len(theirs) == len(ours) == 41
-    for line in ours:
-        other = theirs[line["custom_id"]]
-        assert choices(line) == choices(other)
-        usage, wanted = line["response"]["body"]["usage"], other["response"]["body"]["usage"]
-        assert [usage[key] for key in ("prompt_tokens", "completion_tokens")] == [
-            wanted[key] for key in ("prompt_tokens", "completion_tokens")
-        ]
-    assert len({choices(line)[0] for line in ours}) > 20
 
 
 def test_a_request_that_runs_too_long_is_aborted_and_the_engine_goes_on(tiny: Path) -> None:

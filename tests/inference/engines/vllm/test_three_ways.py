@@ -1,0 +1,155 @@
+"""One table of requests has equal answers of `vllm serve`, of `vllm run-batch` where it can, and of our engine."""
+
+from __future__ import annotations
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from batchyard.endpoints import catalog, responses
+from batchyard.endpoints.base import Endpoint
+from batchyard.models import ModelSpec, vllm_installed
+from inference.residents import directory
+from tests.support import encoders, pipelines, vllm_commands
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed"),
+    pytest.mark.usefixtures("cluster"),
+]
+TOLERANCE = 1e-3
+"""How far vectors, scores and probabilities may be apart: requests meet in other steps, so sums have another order."""
+IN_RUN_BATCH = (catalog.CHAT, catalog.EMBEDDINGS, catalog.SCORE, catalog.RERANK)
+QUESTION = "What is 37 + 58?"
+USER = [{"role": "user", "content": QUESTION}]
+GREEDY = {"temperature": 0, "max_tokens": 24}
+
+
+class Case(NamedTuple):
+    """A request: its endpoint, and its body but for the model."""
+
+    endpoint: Endpoint
+    body: dict[str, Any]
+
+
+CASES = {
+    "mini": [
+        *(
+            Case(catalog.CHAT, {"messages": [{"role": "user", "content": f"What is {index} + {index}?"}], **GREEDY})
+            for index in range(10, 30)
+        ),
+        Case(catalog.CHAT, {"messages": USER, **GREEDY, "logprobs": True, "top_logprobs": 2}),
+        Case(catalog.CHAT, {"messages": USER, "temperature": 1.5, "max_tokens": 12, "seed": 7, "n": 3}),
+        Case(catalog.CHAT, {"messages": USER, **GREEDY, "structured_outputs": {"choice": ["one", "two"]}}),
+        Case(catalog.COMPLETIONS, {"prompt": [QUESTION, "Sort these"], **GREEDY}),
+        Case(catalog.COMPLETIONS, {"prompt": QUESTION, "max_tokens": 4, "echo": True, "temperature": 0}),
+        Case(catalog.RESPONSES, {"input": QUESTION, "max_output_tokens": 24, "temperature": 0}),
+        Case(catalog.RESPONSES, {"input": USER, "instructions": "Add.", "max_output_tokens": 2, "temperature": 0}),
+        Case(catalog.MESSAGES, {"messages": USER, "system": "Add.", **GREEDY}),
+        Case(catalog.MESSAGES, {"messages": USER, "max_tokens": 2, "temperature": 0}),
+        Case(catalog.GENERATIVE_SCORING, {"query": QUESTION, "items": [" 9", " 5"], "label_token_ids": [20, 21]}),
+        Case(catalog.GENERATE, {"token_ids": [9, 8, 7], "sampling_params": GREEDY, "output_mode": "text"}),
+        Case(catalog.TOKENIZE, {"prompt": QUESTION}),
+        Case(catalog.TOKENIZE, {"messages": USER, "add_generation_prompt": True}),
+        Case(catalog.DETOKENIZE, {"tokens": [9, 8, 7]}),
+    ],
+    "embed": [
+        Case(catalog.EMBEDDINGS, {"input": encoders.TEXTS}),
+        Case(catalog.EMBEDDINGS, {"input": [3, 4, 5], "encoding_format": "base64"}),
+        Case(catalog.SCORE, {"queries": encoders.QUERY, "documents": encoders.DOCUMENTS}),
+        Case(catalog.RERANK, {"query": encoders.QUERY, "documents": encoders.DOCUMENTS, "top_n": 2}),
+        Case(catalog.POOLING, {"input": encoders.TEXTS[:2]}),
+    ],
+    "sentiment": [Case(catalog.CLASSIFY, {"input": list(encoders.REVIEWS)})],
+}
+
+
+class Content(NamedTuple):
+    """What a response holds, whatever its endpoint."""
+
+    texts: list[tuple[str | None, str | None]]
+    labels: list[str]
+    tokens: list[int]
+    usage: tuple[int | None, int | None]
+    numbers: list[float]
+
+
+def content(response: dict[str, Any], body: dict[str, Any]) -> Content:
+    usage = responses.usage(response)
+    vectors = responses.vectors(response, body)
+    probabilities = [probability for entry in response.get("data", ()) for probability in entry.get("probs", ())]
+    return Content(
+        [(output.text, output.finish_reason) for output in responses.outputs(response)],
+        responses.labels(response),
+        responses.tokens(response),
+        (usage.input_tokens, usage.output_tokens),
+        [*(number for vector in vectors for number in vector), *responses.scores(response), *probabilities],
+    )
+
+
+def of(name: str) -> list[Case]:
+    return [Case(endpoint, {"model": name, **body}) for endpoint, body in CASES[name]]
+
+
+def ours(name: str) -> list[dict[str, Any]]:
+    """Return the responses to the requests of a model in their order, from our engine."""
+    endpoints = tuple({endpoint.path for endpoint, _ in CASES[name]})
+    arguments = {"dtype": "float32", "max_model_len": 256, "kv_cache_memory_bytes": 64 * 2**20}
+    arguments |= {} if name == "mini" else {"max_model_len": 128}
+    source = str(encoders.ROOT / "examples/models" / name)
+    spec = ModelSpec(name=name, engine="vllm", source=source, endpoints=endpoints, engine_args=arguments)
+    try:
+        answers = [
+            response
+            for endpoint, cases in groupby(of(name), key=lambda case: case.endpoint)
+            for response in pipelines.responses(spec, endpoint.path, [case.body for case in cases])
+        ]
+    finally:
+        directory.stop_all(name)
+    assert [answer["status_code"] for answer in answers] == [200] * len(answers), answers
+    return [answer["body"] for answer in answers]
+
+
+def flags(name: str) -> list[str]:
+    more: dict[str, Any] = {"enable_scale_out": True} if name == "mini" else {"max-model-len": 128, "runner": "pooling"}
+    return vllm_commands.flags(encoders.ROOT / "examples/models" / name, name, **more)
+
+
+def theirs(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Return the responses of `vllm serve`."""
+    with vllm_commands.serving(folder / "serve.log", *flags(name)) as server, ThreadPoolExecutor(16) as threads:
+        answers = threads.map(lambda case: server.post(case.endpoint.path, json=case.body), of(name))
+        return [answer.raise_for_status().json() for answer in answers]
+
+
+def of_batch(name: str, folder: Path) -> list[dict[str, Any] | None]:
+    """Return the responses of `vllm run-batch`; None to a request that it does not take."""
+    cases = [case if case.endpoint in IN_RUN_BATCH else None for case in of(name)]
+    lines = [
+        json.dumps({"custom_id": str(index), "method": "POST", "url": case.endpoint.path, "body": case.body})
+        for index, case in enumerate(cases)
+        if case is not None
+    ]
+    output = vllm_commands.run_batch(folder, "\n".join(lines), *flags(name)) if lines else []
+    bodies = {line["custom_id"]: line["response"]["body"] for line in output}
+    return [None if case is None else bodies[str(index)] for index, case in enumerate(cases)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_three_ways_give_the_same_answers(name: str, tmp_path: Path) -> None:
+    answers = zip(of(name), ours(name), theirs(name, tmp_path), of_batch(name, tmp_path), strict=True)
+    for (endpoint, body), mine, served, batched in answers:
+        content_of_mine = content(mine, body)
+        assert any(content_of_mine[:3]) or content_of_mine.numbers, (endpoint.path, mine)
+        for other in (served, batched):
+            if other is None:
+                continue
+            expected = content(other, body)
+            assert content_of_mine[:4] == expected[:4], (endpoint.path, body)
+            assert content_of_mine.numbers == pytest.approx(expected.numbers, abs=TOLERANCE), (endpoint.path, body)
+            assert all(map(math.isfinite, expected.numbers))
