@@ -55,6 +55,7 @@ LONGEST = (
     "tests/system/test_backends.py",
     "tests/inference/engines/vllm/test_engine.py",
     "tests/inference/engines/vllm/test_failures.py",
+    "tests/inference/engines/vllm/test_three_ways.py",
     "tests/inference/engines/vllm/test_encoders.py",
     "tests/batchyard/local/test_stack.py",
     "tests/system/test_compose_file.py",
