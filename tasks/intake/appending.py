@@ -78,15 +78,7 @@ def _check_size(context: AppContext, size: int) -> None:
 def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple[NewRequests, dict[bytes, str]]:
     """Validate lines and write their plan. Return them, and the custom_ids by digest. Raises RequestError."""
     report, settings = ValidationReport(), context.settings
-    validator = Validator(
-        context.models,
-        batch.endpoint,
-        settings.max_requests,
-        settings.max_embedding_inputs,
-        batch.post_process,
-        max_line_bytes=settings.max_line_bytes,
-        lines_before=batch.total,
-    )
+    validator = Validator.of(context, batch.endpoint, batch.post_process, lines_before=batch.total)
     with context.artifacts.create() as target:
         writer = PlanWriter(target, segment_sizes(context), context.artifacts)
         if not validator.run(io.BytesIO(lines), writer, report):

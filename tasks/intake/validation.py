@@ -95,16 +95,8 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
         if not batch.input_sha256:
             _reject_missing(context, batch, lease)
             return True
-        report, settings = ValidationReport(), context.settings
-        validator = Validator(
-            context.models,
-            batch.endpoint,
-            settings.max_requests,
-            settings.max_embedding_inputs,
-            batch.post_process,
-            skip_invalid=batch.on_invalid == "skip",
-            max_line_bytes=settings.max_line_bytes,
-        )
+        report = ValidationReport()
+        validator = Validator.of(context, batch.endpoint, batch.post_process, skip_invalid=batch.on_invalid == "skip")
         with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
             plan = PlanWriter(target, segment_sizes(context), context.artifacts)
             runs = validator.run(source, plan, report)
@@ -194,6 +186,29 @@ class Validator:
         self._max_requests = max_requests
         self._max_line_bytes = max_line_bytes
         self._max_embedding_inputs = max_embedding_inputs
+
+    @classmethod
+    def of(
+        cls,
+        context: AppContext,
+        endpoint: str,
+        post_process: Iterable[dict[str, Any]] = (),
+        *,
+        skip_invalid: bool = False,
+        lines_before: int | None = None,
+    ) -> Validator:
+        """Return the validator of an endpoint's lines, with the deployment's models and limits."""
+        settings = context.settings
+        return cls(
+            context.models,
+            endpoint,
+            settings.max_requests,
+            settings.max_embedding_inputs,
+            post_process,
+            skip_invalid=skip_invalid,
+            max_line_bytes=settings.max_line_bytes,
+            lines_before=lines_before,
+        )
 
     def run(self, source: IO[bytes], plan: PlanWriter | None, report: ValidationReport) -> bool:
         """Add valid lines to `plan`, if any, and errors to `report`. Return True if the batch can run."""
