@@ -108,10 +108,10 @@ def delete_batch(session: Session, by: Principal, batch_id: str) -> None:
     refuse_stage(batch, "delete")
     if batch.status not in TERMINAL:
         raise ConflictError(f"Cannot delete a batch with status '{batch.status}'; cancel it first.", param="batch_id")
-    made = select(Artifact.file_id).where(Artifact.batch_id == batch_id)
-    session.execute(update(File).where(File.id.in_(made)).values(expires_at=now()))
-    told = select(Event.id).where(Event.batch_id == batch_id)
-    session.execute(delete(Delivery).where(Delivery.event_id.in_(told)))
+    file_ids = select(Artifact.file_id).where(Artifact.batch_id == batch_id)
+    session.execute(update(File).where(File.id.in_(file_ids)).values(expires_at=now()))
+    event_ids = select(Event.id).where(Event.batch_id == batch_id)
+    session.execute(delete(Delivery).where(Delivery.event_id.in_(event_ids)))
     for old in _with_references([batch_id]):
         session.execute(delete(old.record).where(old.ended).execution_options(synchronize_session=False))
     act(session, by, "batch.deleted", batch_id)

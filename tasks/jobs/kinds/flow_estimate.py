@@ -139,10 +139,12 @@ def _end(
     unknown = next((stage.name for stage in stages if stage.expected is None), None)
     if unknown is None:
         return {"seconds": queue.seconds([stage.expected or 0 for stage in stages], shares)}
-    asked = [Counter(request.model for request in sample if request.stage == stage.name) for stage in stages]
+    requests_by_model = [
+        Counter(request.model for request in sample if request.stage == stage.name) for stage in stages
+    ]
     first_shares = [
         {model: number / counts.total() for model, number in counts.items()} or by_model
-        for counts, by_model in zip(asked, shares, strict=True)
+        for counts, by_model in zip(requests_by_model, shares, strict=True)
     ]
     earliest = queue.seconds([stage.least or 0 for stage in stages], first_shares)
     most = [stage.most for stage in stages if stage.most is not None]
