@@ -19,7 +19,7 @@ import random
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -172,14 +172,7 @@ def made(size: str) -> Path:
 
 def silent(scenario: Scenario) -> Scenario:
     """Return the scenario with no live request within its time."""
-    return Scenario(
-        tuple(1e-9 for _ in scenario.rates),
-        scenario.phase_seconds,
-        scenario.prompt_words,
-        scenario.live_tokens,
-        scenario.batch_tokens,
-        scenario.batch_rows,
-    )
+    return replace(scenario, rates=tuple(1e-9 for _ in scenario.rates))
 
 
 def percentiles(values: Sequence[float]) -> list[float]:

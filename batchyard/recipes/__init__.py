@@ -16,7 +16,7 @@ from batchyard.recipes.agent import AgentRun, AgentTurn, ToolUse, agent
 from batchyard.recipes.asks import CHAT, Ask, Call, Check, Flow, Peer, Score, Stage, Stages, Turn, Wait
 from batchyard.recipes.blocks import Bars, Block, Histogram, Lines, Matrix, Series, Table
 from batchyard.recipes.item import InvalidItem, Item, Messages, field_of, messages_of
-from batchyard.recipes.judges import Gate, Reward, gate, reward, scored
+from batchyard.recipes.judges import Gate, Reward, gate, is_wrong, reward, scored
 from batchyard.recipes.kinds import (
     Child,
     CompositeRecipe,
@@ -96,6 +96,7 @@ __all__ = [
     "field_of",
     "gate",
     "is_judgement",
+    "is_wrong",
     "messages_of",
     "play",
     "recipe",

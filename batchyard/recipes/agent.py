@@ -200,12 +200,15 @@ def _used(
     outcomes: list[Called | Call] = []
     for index, (name, arguments) in enumerate(asked):
         if index >= MAX_CALLS:
-            outcomes.append(_error("too_many_calls", f"A turn has at most {MAX_CALLS} calls."))
+            outcomes.append(Called.failed("too_many_calls", f"A turn has at most {MAX_CALLS} calls."))
         elif name not in tools:
-            outcomes.append(_error("tool_not_found", _unknown(str(name), tools)))
+            outcomes.append(Called.failed("tool_not_found", _unknown(str(name), tools)))
         else:
             parsed = _parsed(arguments)
-            outcomes.append(Call(name, **parsed) if isinstance(parsed, dict) else _error("invalid_arguments", parsed))
+            if isinstance(parsed, str):
+                outcomes.append(Called.failed("invalid_arguments", parsed))
+            else:
+                outcomes.append(Call(name, **parsed))
     calls = [outcome for outcome in outcomes if isinstance(outcome, Call)]
     results = iter((yield calls) if calls else ())
     called = [next(results) if isinstance(outcome, Call) else outcome for outcome in outcomes]
@@ -243,10 +246,6 @@ def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
     near = nearest(name, tools)
     hint = f" Did you mean {near!r}?" if near else ""
     return f"No tool is named {quoted(name)}.{hint} There are {', '.join(tools) or 'none'}."
-
-
-def _error(code: str, message: str) -> Called:
-    return Called(False, error={"code": code, "message": message})
 
 
 def _described(tool: Tool) -> dict[str, Any]:

@@ -56,6 +56,15 @@ def scored(value: float | Mapping[str, Any]) -> Scored:
     )
 
 
+def is_wrong(sample: Mapping[str, Any]) -> bool:
+    """Return True for a sample in an item's result that is not right: by what its reward says, else by its score.
+
+    One without a score is wrong; one whose score is null was not judged.
+    """
+    right = sample.get("acc") if sample.get("acc") is not None else sample.get("score", 0.0)
+    return right is not None and right < 1
+
+
 @dataclass(frozen=True)
 class Gate:
     """A gate by name: (text, item, value) → a Failure, or None for a text that passes.

@@ -87,6 +87,11 @@ class Called:
     error: Mapping[str, Any] | None = None
     seconds: float | None = None
 
+    @classmethod
+    def failed(cls, code: str, message: str) -> Called:
+        """Return the outcome of a call that has returned nothing."""
+        return cls(False, error={"code": code, "message": message})
+
     @property
     def text(self) -> str:
         """What a model is shown: a text as it is, other values as JSON, an error with its code."""

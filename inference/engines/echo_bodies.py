@@ -70,7 +70,9 @@ def _chat(request: Body, number: int, completion: Generated) -> dict[str, Any]:
     (text, calls), thought = _calls(request, completion.text), _THOUGHT.match(completion.text)
     message: dict[str, Any] = {"role": "assistant", "content": completion.text}
     if calls:
-        functions = [{"id": f"call-{number}-{index}", "type": "function", "function": call} for index, call in calls]
+        functions = [
+            {"id": f"call-{number}-{index}", "type": "function", "function": call} for index, call in enumerate(calls)
+        ]
         message |= {"content": text or None, "tool_calls": functions}
         completion = completion._replace(finish_reason="tool_calls")
     elif thought:
@@ -82,17 +84,17 @@ def _chat(request: Body, number: int, completion: Generated) -> dict[str, Any]:
     return body
 
 
-def _calls(request: Body, text: str) -> tuple[str, list[tuple[int, dict[str, str]]]]:
+def _calls(request: Body, text: str) -> tuple[str, list[dict[str, str]]]:
     """Return the text before the calls of tools in a text, and these calls; none if the request has no tools."""
     calls = []
-    for index, match in enumerate(_CALL.finditer(text) if request.get("tools") else ()):
+    for match in _CALL.finditer(text) if request.get("tools") else ():
         try:
             call = json.loads(match[1])
         except json.JSONDecodeError:
             return text, []
         arguments = call.get("arguments", {})
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        calls.append((index, {"name": str(call.get("name")), "arguments": written}))
+        calls.append({"name": str(call.get("name")), "arguments": written})
     return (_CALL.sub("", text).strip(), calls) if calls else (text, [])
 
 
@@ -124,7 +126,8 @@ def _responses(request: Body, number: int, completion: Generated) -> dict[str, A
         instructions=request.get("instructions"),
     )
     if calls:
-        body["output"] = [*(body["output"] if text else []), *(_function_call(number, *call) for call in calls)]
+        items = [_function_call(number, index, call) for index, call in enumerate(calls)]
+        body["output"] = [*(body["output"] if text else []), *items]
     return body
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchyard.recipes import Answer, Ask, Check, Flow, Item, Recipe, Result, Score, Stage, recipe
+from batchyard.recipes import Answer, Ask, Check, Flow, Item, Recipe, Result, Score, Stage, is_wrong, recipe
 from recipes.answers import unanswered
 from recipes.evaluate import checks, judging, likelihood, questions, report, scoring
 from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate, EvaluationJudge
@@ -84,7 +84,7 @@ def _evaluated(item: Item, options: Evaluate, rewards: RewardCatalogue) -> Flow:
     counters = {
         "samples": len(samples),
         "unanswered": len(samples) - len(scored),
-        "wrong": sum(map(report.is_wrong, samples)),
+        "wrong": sum(map(is_wrong, samples)),
         "metric_errors": sum(len(each.errors) for each in scored),
     }
     values: dict[str, Any] = {"question": questions.question_of(item), "samples": samples}

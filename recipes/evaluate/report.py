@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 
 from batchyard import json_lines
-from batchyard.recipes import Block, EndedItem, Histogram, InvalidItem, Matrix, Report, Results, Table, messages_of
+from batchyard.recipes import (
+    Block,
+    EndedItem,
+    Histogram,
+    InvalidItem,
+    Matrix,
+    Report,
+    Results,
+    Table,
+    is_wrong,
+    messages_of,
+)
 from batchyard.wording import cut
 from recipes.evaluate.comparison import MetricChange, RunComparison, compare
 from recipes.evaluate.options import JUDGE, Evaluate, ground_truth_of
@@ -25,12 +36,6 @@ SHOWN = 20
 CELL = 200
 """Characters of a text in a table of the page."""
 BARS = 20
-
-
-def is_wrong(sample: Mapping[str, Any]) -> bool:
-    """Return True for an answer that is not right by the first metric, and where there is none."""
-    right = sample.get("acc") if sample.get("acc") is not None else sample.get("score", 0.0)
-    return right is not None and right < 1
 
 
 def write(results: Results, options: Evaluate) -> Report:

@@ -121,7 +121,7 @@ class ToolCalls:
             except OSError as error:
                 self._sent.discard(key)
                 message = f"The process of the tools does not start: {error}."
-                self._end(entry, Called(False, error={"code": "tool_crashed", "message": message}))
+                self._end(entry, Called.failed("tool_crashed", message))
                 continue
             self._requests.put(orjson.dumps(request) + b"\n")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import orjson
 
+from batchyard.recipes import is_wrong
 from results.items.stream import result_chunks
 from results.storage import Storage
 from store.artifacts import Artifacts
@@ -51,7 +52,7 @@ def page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) -> tupl
     for line, row in enumerate(_ended_rows(storage.artifacts, stored, after, stop), after + 1):
         samples = _samples(row["result"])
         scores = [float(sample["score"]) for sample in samples]
-        if _is_wrong(samples) if kind == WRONG else row["state"] == "completed" and len(set(scores)) > 1:
+        if any(map(is_wrong, samples)) if kind == WRONG else row["state"] == "completed" and len(set(scores)) > 1:
             items.append(ScoredItem(row["number"], row["custom_id"], scores))
         remaining -= len(row["result"] or "")
         if len(items) == limit or remaining <= 0:
@@ -78,8 +79,3 @@ def _samples(result: str | None) -> list[dict[str, Any]]:
     samples = values.get("samples") if isinstance(values, dict) else None
     scored = [sample for sample in samples or () if isinstance(sample, dict)]
     return [sample for sample in scored if isinstance(sample.get("score"), int | float)]
-
-
-def _is_wrong(samples: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if a sample is not right: by what its reward says, else by a score below 1."""
-    return any((sample["score"] if sample.get("acc") is None else sample["acc"]) < 1 for sample in samples)

@@ -123,8 +123,8 @@ class Accounting:
             with self._context.database.write() as session:
                 for subject, group in groups.items():
                     usage.add_live(session, *subject[:3], group.price, group.amounts)
-                    if group.amounts.requests > group.amounts.failed:
-                        holds.engine_answered(session, subject.model)
+                for model in {name.model for name, one in groups.items() if one.amounts.requests > one.amounts.failed}:
+                    holds.engine_answered(session, model)
         except UnavailableError as error:
             log.warning("usage of live requests not written yet: %s", error)
             return groups

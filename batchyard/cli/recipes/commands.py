@@ -61,6 +61,19 @@ metadata_option = click.option(
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what the job would be.")
 wait_option = click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
+
+
+def job_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a command that makes a job, sees it through, and can say beforehand what it would be."""
+    options = (
+        *(seed_option, name_option, requests.window_option, again_option, dry_run_option),
+        *(data_option, models_option, json_option),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 _extend = click.option(
     "--extend",
     "answers_from",

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard.cli import job_view, requests
-from batchyard.cli.options import data_option, models_option
-from batchyard.cli.output import complain, json_option, note, say
+from batchyard.cli import job_view
+from batchyard.cli.output import complain, note, say
 from batchyard.cli.recipes import commands
 from batchyard.cli.recipes.group import RecipeCommand
 from batchyard.errors import ConfigurationError, NotFoundError
@@ -115,14 +114,7 @@ def _path(setting: Setting) -> Path:
 @commands.output_option
 @commands.artifacts_option
 @commands.files_option
-@commands.seed_option
-@commands.name_option
-@requests.window_option
-@commands.again_option
-@commands.dry_run_option
-@data_option
-@models_option
-@json_option
+@commands.job_options
 def _run(
     recipe: dict[str, Any],
     settings: list[Setting],

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard.cli import completion, job_view, requests
-from batchyard.cli.options import data_option, models_option
-from batchyard.cli.output import json_option, lines_of, say
+from batchyard.cli import completion, job_view
+from batchyard.cli.output import lines_of, say
 from batchyard.cli.recipes import commands, flags
 from batchyard.cli.recipes.group import RecipeCommand
 from batchyard.errors import ConfigurationError
@@ -69,14 +68,7 @@ _set = click.option(
 @commands.files_option
 @commands.output_option
 @commands.artifacts_option
-@commands.seed_option
-@commands.name_option
-@requests.window_option
-@commands.again_option
-@commands.dry_run_option
-@data_option
-@models_option
-@json_option
+@commands.job_options
 def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, dry_run: bool, **fields: Any) -> None:
     """FILE is .parquet, .jsonl, .csv or .txt, a row a request. KEY=VALUE sets any option: options.limit=500.
 

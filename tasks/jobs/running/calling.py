@@ -54,16 +54,12 @@ class Tools:
         if tool is None:
             near = nearest(call.tool, self.tools)
             hint = f" Did you mean '{near}'?" if near else ""
-            return _failed("tool_not_found", f"No tool is named {quoted(call.tool)}.{hint}")
+            return Called.failed("tool_not_found", f"No tool is named {quoted(call.tool)}.{hint}")
         violation = json_texts.violation(tool.parameters, call.arguments)
-        return None if violation is None else _failed("invalid_arguments", violation)
+        return None if violation is None else Called.failed("invalid_arguments", violation)
 
     def interruption(self, call: Call, key: str) -> Called | None:
         """Return the outcome of a call that had begun before a crash; None if it goes on, or may be made again."""
         if self.is_retriable(call) or self.is_under_way(key):
             return None
         return Called(False, error=dict(INTERRUPTED))
-
-
-def _failed(code: str, message: str) -> Called:
-    return Called(False, error={"code": code, "message": message})

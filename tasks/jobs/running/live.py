@@ -314,11 +314,13 @@ class LiveItems:
         live.set_outcome(0, chosen)
 
     def _note(self, live: LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
-        program, value, want = live.program, orjson.dumps(outcome, default=str), live.program.wants[index]
+        program, want = live.program, live.program.wants[index]
+        values: Any = outcome
         if isinstance(want, Call):
             key = self.programs.tools.key(live.item, program.turn, index, want)
-            value = orjson.dumps({"key": key, **orjson.loads(value)})
+            values = {"key": key, **vars(outcome)}
             self.uncommitted.called.append(key)
+        value = orjson.dumps(values, default=str)
         self.uncommitted.note(live.position, live.item, program.turn, index, kind or _KINDS[type(outcome)], value)
 
     def _grow(self, live: LiveItem, size: int) -> None:
