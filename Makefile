@@ -9,13 +9,14 @@ ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch
 # Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo check test lm-eval chaos chaos-jobs chaos-starts lint bench screenshots clean
+.PHONY: help install dev demo check test foreign lm-eval chaos chaos-jobs chaos-starts lint bench screenshots clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
 	@echo "make demo         run the example batch once, from nothing to scored answers"
 	@echo "make check        lint, type check and the tests that need no service: about three minutes on two cores"
 	@echo "make test         lint, type check and the whole test suite"
+	@echo "make foreign      clients of others in .venv-foreign, and their tests against a stack (CLIENTS=\"litellm langchain\")"
 	@echo "make lm-eval      lm-evaluation-harness in .venv-lm-eval, and its tests against a stack"
 	@echo "make bench        the benchmarks, into benchmarks/results/"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
@@ -51,6 +52,13 @@ test: dev lint
 	$(BIN)/pytest $(PARALLEL) --backends servers $(ON_SERVERS) || { $(AGAIN) --backends servers $(ON_SERVERS); }
 	$(BIN)/pytest tests/chaos || { $(AGAIN) tests/chaos; }
 	@[ ! -s $(SECOND_TRIES) ] || { echo "Passed only at the second try:"; cat $(SECOND_TRIES); }
+
+# docs/clients.md says what they are, and what does not work. Those without an environment are skipped.
+CLIENTS ?=
+
+foreign: dev
+	$(BIN)/python deploy/foreign.py $(CLIENTS)
+	$(BIN)/pytest tests/foreign -rs
 
 # The packages of lm-evaluation-harness are too many for .venv.
 lm-eval: dev

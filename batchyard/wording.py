@@ -55,6 +55,22 @@ def unsupported(name: str, value: Any, choices: Iterable[str]) -> str:
     return f"Invalid {name}: {cut(str(value), MAX_NAME)}. Supported values: {', '.join(map(repr, choices))}."
 
 
+def with_code(message: str, code: object) -> str:
+    """Return a message that names its code: the exceptions of clients show an error's message and nothing else of it.
+
+    Args:
+        code: as engines give it, too: some give a number, which is the response's status.
+    """
+    if not isinstance(code, str) or code.replace("_", " ") in message.lower().replace("_", " "):
+        return message
+    return f"{message} ({code})"
+
+
+def without_code(message: str, code: object) -> str:
+    """Return a message without the code that `with_code` has added."""
+    return message.removesuffix(f" ({code})")
+
+
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """Replace each name in braces by its value. Raises KeyError for one without."""
     return PLACE.sub(lambda match: str(values[match[1]]), template)

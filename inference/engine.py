@@ -38,7 +38,7 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "encoding_format": ("float",),
-    "include": ([],),
+    "include": ([], ["reasoning.encrypted_content"]),  # an engine without the parameter gives no reasoning apart
     "text": ({"format": {"type": "text"}},),
     "thinking": ({"type": "disabled"},),
     "timestamp_granularities": (["segment"],),

@@ -15,7 +15,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, Reque
 
 from batchyard.endpoints.catalog import PATHS
 from batchyard.errors import AuthenticationError, BatchyardError, ConflictError, RateLimitError
-from batchyard.wording import MAX_NAME, cut
+from batchyard.wording import MAX_NAME, cut, with_code
 from webapp.anthropic import errors as anthropic_errors
 from webapp.requests import current_context
 
@@ -49,6 +49,7 @@ def error_response(
 
 
 def _error_object(status: int, message: str, type_: str, param: str | None, code: str | None) -> Response:
+    message = with_code(message, code)
     if anthropic_errors.is_spoken(flask.request.path):
         response = jsonify(anthropic_errors.of_status(status, message, g.request_id).model_dump())
     else:

@@ -17,6 +17,7 @@ from batchyard import retry_after
 from batchyard.backoff import Backoff
 from batchyard.client.address import address
 from batchyard.errors import AuthenticationError, BatchyardError, NotFoundError, RequestError, UnavailableError
+from batchyard.wording import without_code
 
 TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 _RETRIED = (408, 429)
@@ -401,4 +402,4 @@ def _error(response: httpx.Response) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError):
         error = {}
     message = error.get("message") or response.text.strip() or f"status {response.status_code}"
-    return {**error, "message": str(message).removesuffix(".")}
+    return {**error, "message": without_code(str(message), error.get("code")).removesuffix(".")}

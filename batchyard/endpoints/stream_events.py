@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from batchyard.endpoints import catalog
+from batchyard.wording import with_code
 
 Pieces = Callable[[str], Sequence[str]]
 """Parts a text into the pieces that are sent one by one."""
@@ -52,6 +53,7 @@ def error(endpoint: str, fault: dict[str, Any]) -> bytes:
     Args:
         fault: message, type, param and code, as OpenAI's errors have them.
     """
+    fault = {**fault, "message": with_code(str(fault["message"]), fault.get("code"))}
     if endpoint == catalog.MESSAGES.path:
         return _typed("error", {"error": {"type": "api_error", "message": fault["message"]}}).data
     if endpoint == catalog.RESPONSES.path:

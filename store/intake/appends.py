@@ -63,7 +63,8 @@ def repeated(session: Session, batch_id: str, key: str | None, sha256: str) -> A
     append = session.scalar(select(Append).where(Append.batch_id == batch_id, Append.idempotency_key == key))
     if append is not None and append.sha256 != sha256:
         raise ConflictError(
-            "This Idempotency-Key was used with other requests of this batch; use a new key for new ones.",
+            "These requests conflict with earlier ones: their Idempotency-Key was used with others of this batch. "
+            "Use a new key for new ones.",
             code="idempotency_key_reused",
         )
     return append

@@ -91,7 +91,8 @@ class Lifecycle(ABC, Generic[Record]):
         work = session.scalar(select(record).where(record.project_id == project_id, record.idempotency_key == key))
         if work is not None and work.idempotency_sha256 != sha256:
             raise ConflictError(
-                f"This Idempotency-Key was used with another body; use a new key for a new {self.noun}.",
+                "This request conflicts with an earlier one: its Idempotency-Key was used with another body. "
+                f"Use a new key for a new {self.noun}.",
                 code="idempotency_key_reused",
             )
         return work

@@ -43,3 +43,19 @@ def test_there_is_no_nearest_name_among_none() -> None:
 
 def test_a_count_has_its_noun_in_the_right_form() -> None:
     assert [wording.count(number, "segment") for number in (0, 1, 2)] == ["no segments", "1 segment", "2 segments"]
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "shown"),
+    [
+        ("Nothing by that name.", "model_not_found", "Nothing by that name. (model_not_found)"),
+        ("Missing required parameter: 'model'.", "missing_required_parameter", "Missing required parameter: 'model'."),
+        ("Code batch_closed, as said.", "batch_closed", "Code batch_closed, as said."),
+        ("No batch found.", None, "No batch found."),
+        ("A server's own.", 400, "A server's own."),
+    ],
+)
+def test_a_message_for_clients_names_its_code_once(message: str, code: object, shown: str) -> None:
+    assert wording.with_code(message, code) == shown
+    assert wording.with_code(shown, code) == shown
+    assert wording.without_code(shown, code) == message

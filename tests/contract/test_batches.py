@@ -162,6 +162,7 @@ def test_the_same_key_with_another_body_is_a_final_409(http: httpx.Client, body:
     first = http.post("/v1/batches", json=body, headers=headers).json()
     answer = http.post("/v1/batches", json=body | {"metadata": {"a": "b"}}, headers=headers)
     assert (answer.status_code, refusal(answer)["code"]) == (409, "idempotency_key_reused")
+    assert "conflict" in refusal(answer)["message"], "which clients look for in a 409"
     assert answer.headers["x-should-retry"] == "false"
     reordered = json.dumps(dict(reversed(body.items())), indent=2)
     assert http.post("/v1/batches", content=reordered, headers=headers).json()["id"] == first["id"]

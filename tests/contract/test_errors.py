@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import http.client as http_client
 import json
+from collections.abc import Callable
+from typing import Any
 
+import anthropic
 import httpx
+import openai
 import pytest
 
 from tests.contract.conftest import refusal
+from tests.support.stacks import RunningStack
 
 
 @pytest.mark.parametrize(
@@ -73,6 +78,24 @@ def test_health_and_readiness_need_no_key(http: httpx.Client) -> None:
     answer = httpx.get(f"{http.base_url}/readyz")
     assert (answer.status_code, set(answer.json()["parts"].values())) == (200, {"ok"})
     assert {"database", "artifacts", "broker", "worker", "ray"} <= set(answer.json()["parts"])
+
+
+def test_the_text_of_a_client_s_exception_names_the_code(stack: RunningStack) -> None:
+    client, claude = stack.client, anthropic.Anthropic(base_url=stack.url, api_key=stack.key, max_retries=0)
+    chat: Any = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("invalid_value", lambda: client.batches.create(input_file_id="x", endpoint="/v1/x", completion_window="24h")),
+        ("model_not_found", lambda: client.chat.completions.create(model="nobody", **chat)),
+        ("model_not_found", lambda: claude.messages.create(model="nobody", **chat)),
+        (
+            "context_length_exceeded",
+            lambda: client.chat.completions.create(model="nano", **chat | {"max_tokens": 9999}),
+        ),
+    ]
+    for code, call in calls:
+        with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as refused:
+            call()
+        assert f"({code})" in str(refused.value)
 
 
 def test_a_query_parameter_that_is_given_twice_is_refused(http: httpx.Client) -> None:

@@ -1,1 +1,1 @@
-"""Clients of others, unmodified, in environments of their own: each has a target of the Makefile that makes it."""
+"""Clients of others, unmodified. Most have environments of their own, which `make foreign` and `make lm-eval` make."""

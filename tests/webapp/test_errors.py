@@ -17,7 +17,7 @@ def test_a_live_request_that_passes_the_gateway_by_is_sent_there(client: FlaskCl
     assert f"send '{path}' to the gateway's address" in error["message"]
     assert "POST /v1/batches" in error["message"]
     error = client.get(path).get_json()["error"]
-    assert error["message"] == f"Not allowed to GET {path}: send a POST." and error["code"] == "method_not_allowed"
+    assert error["message"] == f"Not allowed to GET {path}: send a POST. (method_not_allowed)"
 
 
 @pytest.mark.parametrize("path", ["/v1/threads", "/v1/files/x/y/z", "/nope", "/v1/files/"])
@@ -49,7 +49,7 @@ def test_a_client_whose_base_url_lacks_v1_is_told_so(context: AppContext, method
     headers = {"Authorization": "Bearer sk-x", "Accept": "application/json"}
     answer = client.open(path, method=method, headers=headers)
     assert (answer.status_code, answer.get_json()["error"]["code"]) == (404, "unknown_url")
-    message = f"Unknown request URL: {method} {path}. base_url must end in /v1: http://localhost/v1"
+    message = f"Unknown request URL: {method} {path}. base_url must end in /v1: http://localhost/v1 (unknown_url)"
     assert answer.get_json()["error"]["message"] == message
     browser = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
     assert client.open(path, method=method, headers=browser).mimetype == "text/html"

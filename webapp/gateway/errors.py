@@ -10,6 +10,7 @@ import orjson
 from aiohttp import web
 
 from batchyard.errors import BatchyardError, RateLimitError
+from batchyard.wording import with_code
 from webapp.anthropic import errors as anthropic_errors
 
 
@@ -19,9 +20,10 @@ def body(path: str, status: int, fault: Mapping[str, Any], request_id: str | Non
     Args:
         fault: message, type, param and code.
     """
+    message = with_code(str(fault["message"]), fault.get("code"))
     if anthropic_errors.is_spoken(path):
-        return anthropic_errors.of_status(status, str(fault["message"]), request_id).model_dump()
-    return {"error": {name: fault.get(name) for name in ("message", "type", "param", "code")}}
+        return anthropic_errors.of_status(status, message, request_id).model_dump()
+    return {"error": {"message": message, **{name: fault.get(name) for name in ("type", "param", "code")}}}
 
 
 def response(

@@ -24,7 +24,7 @@ from inference.engines.vllm.arguments import MAX_RANK, cache_bytes, engine_argum
 from inference.engines.vllm.environment import set_environment
 from inference.engines.vllm.failures import Processes
 from inference.engines.vllm.handlers import Handler, handlers
-from inference.engines.vllm.parameters import SUPPORTED
+from inference.engines.vllm.parameters import SUPPORTED, unusable_tools
 from inference.engines.vllm.protocol import parse, refusal
 from inference.engines.weights import model_sha256
 from inference.progress import RequestProgress
@@ -56,13 +56,8 @@ class VLLM(Engine):
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
-        unsupported = first_unsupported(cls.name, endpoint, SUPPORTED[endpoint], body)
-        if unsupported is not None:
-            return unsupported
-        automatic = body.get("tools") and body.get("tool_choice") in (None, "auto")
-        if automatic and not spec.engine_args.get("enable_auto_tool_choice"):
-            return "body.tools", "tools need enable_auto_tool_choice and tool_call_parser in the model's engine_args"
-        return None
+        able = bool(spec.engine_args.get("enable_auto_tool_choice"))
+        return first_unsupported(cls.name, endpoint, SUPPORTED[endpoint], body) or unusable_tools(endpoint, body, able)
 
     @classmethod
     def adapter_refusal(cls, spec: ModelSpec, config: Mapping[str, Any]) -> str | None:

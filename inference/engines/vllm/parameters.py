@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from batchyard.endpoints import catalog
 
 COMMON = frozenset({"model", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"})
@@ -74,3 +77,25 @@ SUPPORTED = {
 # fmt: on
 """By endpoint. vLLM ignores parameters that it does not know, so all others are refused here. A test compares these
 names with vLLM's schemas."""
+CALLING = frozenset({catalog.CHAT.path, catalog.RESPONSES.path, catalog.MESSAGES.path, catalog.COUNT_TOKENS.path})
+"""The endpoints on which vLLM refuses tools without a parser of tool calls."""
+
+
+def unusable_tools(endpoint: str, body: Mapping[str, Any], able: bool) -> tuple[str, str] | None:
+    """Return parameter and reason if vLLM would refuse what a body says of tools.
+
+    Args:
+        able: the model has a parser of tool calls; without one vLLM answers with texts only.
+    """
+    if endpoint not in CALLING:
+        return None
+    choice = body.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if kind == "none":
+        return None
+    if not body.get("tools"):
+        needless = kind is None or (kind == "auto" and endpoint == catalog.RESPONSES.path)
+        return None if needless else ("body.tool_choice", "tool_choice needs tools to choose from; leave it out")
+    if able:
+        return None
+    return "body.tools", "tools need enable_auto_tool_choice and tool_call_parser in the model's engine_args"

@@ -108,7 +108,7 @@ def test_a_deployment_without_a_model_for_messages_says_so_before_it_reads_anyth
     assert refusal(client.post(URL, data=b"{")) == (
         400,
         "invalid_request_error",
-        "Invalid endpoint: /v1/messages. Supported values: '/v1/embeddings'.",
+        "Invalid endpoint: /v1/messages. Supported values: '/v1/embeddings'. (invalid_value)",
     )
 
 

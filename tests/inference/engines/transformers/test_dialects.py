@@ -102,7 +102,7 @@ def test_parameters_that_ask_for_nothing_are_accepted(engine: Transformers) -> N
     nothing = {
         "text": {"format": {"type": "text"}},
         "truncation": "disabled",
-        "include": [],
+        "include": ["reasoning.encrypted_content"],
         "store": True,
         "tools": [],
     }

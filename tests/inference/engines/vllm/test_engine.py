@@ -451,11 +451,40 @@ def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:
     assert parameters.SUPPORTED[catalog.EMBEDDINGS.path] <= known
 
 
-def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path) -> None:
-    body = chat("hi", tools=[{"type": "function", "function": {"name": "f"}}])[0]
-    refused = VLLM.unsupported(model(tiny), CHAT, body)
-    assert refused is not None and refused[0] == "body.tools"
+NAMED = {"type": "function", "function": {"name": "f"}}
+CALLS = [
+    *((catalog.CHAT.path, choice) for choice in (None, "auto", "required", NAMED)),
+    *((catalog.RESPONSES.path, choice) for choice in (None, "auto", "required", {"type": "function", "name": "f"})),
+    *((catalog.MESSAGES.path, choice) for choice in (None, {"type": "auto"}, {"type": "any"}, {"type": "tool"})),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "choice"), CALLS)
+def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path, endpoint: str, choice: Any) -> None:
+    body = {"model": "m", "tools": [{"type": "function"}], **({} if choice is None else {"tool_choice": choice})}
     able = model(tiny, engine_args={"enable_auto_tool_choice": True, "tool_call_parser": "hermes"})
-    assert VLLM.unsupported(able, CHAT, body) is None
-    unknown = VLLM.unsupported(able, CHAT, chat("hi", no_such=1)[0])
+    refused = VLLM.unsupported(model(tiny), endpoint, body)
+    assert refused is not None and refused[0] == "body.tools" and "tool_call_parser" in refused[1]
+    assert VLLM.unsupported(able, endpoint, body) is None
+
+
+def test_tools_that_are_not_to_be_called_need_no_parser(tiny: Path) -> None:
+    for endpoint, choice in (
+        (CHAT, "none"),
+        (catalog.RESPONSES.path, "none"),
+        (catalog.MESSAGES.path, {"type": "none"}),
+    ):
+        assert VLLM.unsupported(model(tiny), endpoint, {"tools": [TOOL], "tool_choice": choice}) is None
+    assert VLLM.unsupported(model(tiny), catalog.TOKENIZE.path, {"messages": [], "tools": [TOOL]}) is None
+
+
+def test_a_choice_of_tools_needs_tools(tiny: Path) -> None:
+    able = model(tiny, engine_args={"enable_auto_tool_choice": True, "tool_call_parser": "hermes"})
+    for endpoint, choice in ((CHAT, "required"), (CHAT, NAMED), (catalog.MESSAGES.path, {"type": "any"})):
+        refused = VLLM.unsupported(able, endpoint, {"tool_choice": choice})
+        assert refused is not None and refused[0] == "body.tool_choice"
+
+
+def test_an_unknown_parameter_is_refused_by_its_name(tiny: Path) -> None:
+    unknown = VLLM.unsupported(model(tiny), CHAT, chat("hi", no_such=1)[0])
     assert unknown is not None and unknown[0] == "body.no_such"
