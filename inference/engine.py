@@ -227,6 +227,10 @@ class Engine(Capabilities):
     def measure(self, progress: RequestProgress) -> None:
         """Bring the progress of a request that runs up to date, if the engine can tell."""
 
+    def has_begun(self, progress: RequestProgress) -> bool:
+        """Return True if a request that runs has its first token, and if the engine cannot tell."""
+        return True
+
     @abstractmethod
     def versions(self) -> dict[str, str]:
         """Return the engine and all that its answers depend on: engine, version, torch, model_sha256, …"""

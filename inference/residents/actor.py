@@ -206,12 +206,13 @@ class EngineActor:
         tokens = functools.partial(need.tokens, unshared_bytes, most_output(request))
         task = asyncio.current_task()
         assert task is not None
+        begun = functools.partial(self._has_begun, task)
         self._entering[session].add(task)
         try:
             with self._busy():
                 while True:
                     with contextlib.suppress(Preempted):  # it waits again, in its old rank
-                        async with self._admission.admit(rank, tokens, preemptible=True):
+                        async with self._admission.admit(rank, tokens, preemptible=True, has_begun=begun):
                             self._entering[session].discard(task)
                             reply = await self._answer(endpoint, request)
                             if reply is not None:
@@ -300,6 +301,11 @@ class EngineActor:
             self._memory.freeze()
             self._death = explained(reason, self._memory.phrase())
         return self._death
+
+    def _has_begun(self, task: asyncio.Task[Any]) -> bool:
+        """Return True if the request of a task has a token, as far as the engine can tell."""
+        progress = self._progress.get(task)
+        return progress is not None and self._engine is not None and self._engine.has_begun(progress)
 
     def _count_redone(self, task: asyncio.Task[Any]) -> None:
         """Count what the engine has computed of a request that has lost its place."""

@@ -23,6 +23,8 @@ Rank = tuple[float, int]
 """The lower rank enters first: the session's rank, then the request's position in the session."""
 LOOK_SECONDS = 1.0
 """How often batches that wait for places which are kept for live requests look whether these are still kept."""
+BEGIN_SECONDS = 0.01
+"""How often batches look whether a request has had its first token, when none may begin before."""
 
 
 class Preempted(Exception):
@@ -47,11 +49,13 @@ class _Admitted:
         tokens: expected of it.
         task: to be cancelled if a live request needs the place; None if it has to stay.
         preempted: it has lost the place.
+        has_begun: returns True when the request has a token.
     """
 
     tokens: int = 0
     task: asyncio.Task[object] | None = None
     preempted: bool = False
+    has_begun: Callable[[], bool] = lambda: True
 
 
 @dataclass(eq=False)
@@ -84,6 +88,7 @@ class AdmissionQueue:
         self._queue: list[_QueueEntry] = []
         self._number = itertools.count()
         self._batch: dict[_Admitted, None] = {}
+        self._beginning: set[_Admitted] = set()
         self._live: Counter[str] = Counter()
         self._live_queue: dict[str, deque[_LiveEntry]] = {}
         self._tokens_inside = 0
@@ -127,7 +132,12 @@ class AdmissionQueue:
 
     @contextlib.asynccontextmanager
     async def admit(
-        self, rank: Rank, need: Callable[[], int] = lambda: 0, *, preemptible: bool = False
+        self,
+        rank: Rank,
+        need: Callable[[], int] = lambda: 0,
+        *,
+        preemptible: bool = False,
+        has_begun: Callable[[], bool] = lambda: True,
     ) -> AsyncIterator[None]:
         """Wait until a batch request of this rank is admitted. It is in the engine until the block ends.
 
@@ -135,11 +145,12 @@ class AdmissionQueue:
             need: returns the tokens that are expected of it. It is called when it is the request's turn, since those
                 that were answered meanwhile may have taught better.
             preemptible: a live request may take its place.
+            has_begun: returns True when it has a token, and where nobody can tell.
 
         Raises:
             Preempted: a live request has its place; whatever the block did is cancelled.
         """
-        place = _Admitted()
+        place = _Admitted(has_begun=has_begun)
         entry = _QueueEntry(rank, next(self._number), need, asyncio.get_running_loop().create_future(), place)
         heapq.heappush(self._queue, entry)
         self._admit()
@@ -202,7 +213,8 @@ class AdmissionQueue:
     def measured(self, kind: str, seconds: float, times: int = 1) -> None:
         """Note a live request's wait for its first token (`first`) or for a later one (`gap`)."""
         if self._share is not None:
-            self._share.measured(time.monotonic(), kind, seconds, len(self._batch), times)
+            inside, beginning = len(self._batch), self._batch_beginning
+            self._share.measured(time.monotonic(), kind, seconds, inside, times, beginning=beginning)
 
     def batch_limit(self) -> int:
         """Return how many batch requests may be inside now."""
@@ -219,6 +231,7 @@ class AdmissionQueue:
         if place in self._batch:
             self._share_time()
             del self._batch[place]
+            self._beginning.discard(place)
             self._tokens_inside -= place.tokens
         self._admit()
 
@@ -286,34 +299,49 @@ class AdmissionQueue:
         place.preempted = True
         self._share_time()
         del self._batch[place]
+        self._beginning.discard(place)
         self._tokens_inside -= place.tokens
         self.preemptions += 1
         assert place.task is not None
         self.on_preemption(place.task)
         place.task.cancel()
 
+    def _batch_beginning(self) -> int:
+        """Return how many requests of batches in the engine have no token yet."""
+        self._beginning -= {place for place in self._beginning if place.has_begun()}
+        return len(self._beginning)
+
     def _admit_batch(self) -> None:
         limit = self.batch_limit()
+        beginning_limit = self._size if self._share is None else self._share.beginning_limit(time.monotonic())
         while self._queue:
             _, _, need, admitted, place = self._queue[0]
             if not admitted.cancelled():
                 if len(self._batch) >= limit:
                     if limit < self._size:
-                        self._look_again()
+                        self._look_again(LOOK_SECONDS)
+                    return
+                if len(self._beginning) >= beginning_limit and self._batch_beginning() >= beginning_limit:
+                    self._look_again(BEGIN_SECONDS)
                     return
                 place.tokens = need()
                 if self.inside > 0 and self._tokens_inside + place.tokens > self._tokens:
                     return
                 self._share_time()
                 self._batch[place] = None
+                self._beginning.add(place)
                 self._tokens_inside += place.tokens
                 admitted.set_result(None)
             heapq.heappop(self._queue)
 
-    def _look_again(self) -> None:
-        """Admit again in a moment: places that are kept for live requests become free without a word of anybody."""
+    def _look_again(self, seconds: float) -> None:
+        """Admit again in a moment: what is kept for live requests becomes free without a word of anybody."""
+        loop = asyncio.get_running_loop()
+        if self._look is not None and self._look.when() > loop.time() + seconds:
+            self._look.cancel()
+            self._look = None
         if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._looked)
+            self._look = loop.call_later(seconds, self._looked)
 
     def _looked(self) -> None:
         self._look = None

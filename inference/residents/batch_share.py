@@ -1,14 +1,16 @@
 """How many requests of batches an engine may hold beside live ones: a pure policy, to which times are passed in.
 
 Without live traffic batches have the whole engine. With it they leave the places free that live requests have needed
-lately, and their number follows what live requests wait for: it falls by a share when these wait longer than their
-targets, and rises by one at a time when they do not (as TCP's congestion control does).
+lately, and two limits follow what live requests wait for: they fall by a share when these wait longer than their
+targets, and rise by a step when they do not (as TCP's congestion control does). The first is how many batch requests
+begin at a time, for their prompts hold up every token of the others; the second, when that is one, how many there are.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 QUIET_SECONDS = 10.0
 """Without a live request for this long there is no live traffic."""
@@ -39,7 +41,7 @@ class BatchShare:
         self._places = places
         self._most = most
         self._targets = {"first": first_seconds, "gap": gap_seconds}
-        self._ceiling = float(places)
+        self._ceiling = self._beginning = float(places)
         self._live_at = -math.inf
         self._inside = 0
         self._peaks: deque[tuple[float, int]] = deque()
@@ -59,22 +61,41 @@ class BatchShare:
         while self._peaks and self._peaks[0][0] < second - PEAK_SECONDS:
             self._peaks.popleft()
 
-    def measured(self, now: float, kind: str, seconds: float, batch_inside: int, times: int = 1) -> None:
-        """Note a live request's wait for its first token (`first`) or for a later one (`gap`)."""
+    def measured(
+        self,
+        now: float,
+        kind: str,
+        seconds: float,
+        batch_inside: int,
+        times: int = 1,
+        *,
+        beginning: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Note a live request's wait for its first token (`first`) or for a later one (`gap`).
+
+        Args:
+            beginning: returns how many of the batch requests inside have no token yet.
+        """
         counts = self._counts[kind]
         counts[0] += times
         counts[1] += times * (seconds > self._targets[kind])
         if now - self._round_at >= ROUND_SECONDS:
-            self._adjust(now, batch_inside)
+            self._adjust(now, batch_inside, beginning())
 
-    def _adjust(self, now: float, batch_inside: int) -> None:
+    def _adjust(self, now: float, batch_inside: int, beginning: int) -> None:
         self._round_at = now
         late = any(above > TOLERATED_SHARE * total for total, above in self._counts.values())
         self._counts = {kind: [0, 0] for kind in self._counts}
-        if late:
+        step = max(1.0, GROWTH_SHARE * self._places)
+        if late and self._beginning > 1:
+            self._beginning = max(1.0, SHRINK * min(self._beginning, max(beginning, 1)))
+        elif late:
             self._ceiling = max(1.0, SHRINK * min(self._ceiling, max(batch_inside, 1)))
-        elif batch_inside >= math.floor(self._ceiling) - 1:
-            self._ceiling = min(float(self._places), self._ceiling + max(1.0, GROWTH_SHARE * self._places))
+        elif self._ceiling < self._places:
+            if batch_inside >= math.floor(self._ceiling) - 1:
+                self._ceiling = min(float(self._places), self._ceiling + step)
+        else:
+            self._beginning = min(float(self._places), self._beginning + step)
 
     def is_quiet(self, now: float) -> bool:
         """True if there is no live traffic."""
@@ -91,3 +112,7 @@ class BatchShare:
         if self.is_quiet(now):
             return self._most
         return max(0, min(self._most, math.floor(self._ceiling), self._places - self.reserved(now)))
+
+    def beginning_limit(self, now: float) -> int:
+        """Return how many batch requests without a token may be inside now."""
+        return self._most if self.is_quiet(now) else math.floor(self._beginning)

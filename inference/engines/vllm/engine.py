@@ -143,6 +143,9 @@ class VLLM(Engine):
     def measure(self, progress: RequestProgress) -> None:
         self._client.measure(progress)
 
+    def has_begun(self, progress: RequestProgress) -> bool:
+        return bool(self._client.has_begun(progress))
+
     def versions(self) -> dict[str, str]:
         return dict(self._versions)
 

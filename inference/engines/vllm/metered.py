@@ -58,6 +58,15 @@ class MeteredLLM(internals.AsyncLLM):  # type: ignore[misc]  # vLLM has no types
                     if state.detokenizer is not None:
                         progress.output_tokens += state.detokenizer.num_output_tokens()
 
+    def has_begun(self, progress: RequestProgress) -> bool:
+        """Return True if a request that runs has its first token."""
+        processor = self.output_processor
+        names = [name for each in progress.request_ids for name in processor.external_req_ids.get(each, ())]
+        if not names:  # not handed over yet, or ended
+            return progress.output_tokens > 0
+        states = (processor.request_states.get(name) for name in names)
+        return not any(state is not None and state.is_prefilling for state in states)
+
     def _priority(self, progress: RequestProgress | None) -> int:
         by_priority = self.vllm_config.scheduler_config.policy == "priority"
         return BATCH if by_priority and (progress is None or not progress.live) else LIVE

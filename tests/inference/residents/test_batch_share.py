@@ -16,7 +16,7 @@ def rounds(policy: BatchShare, number: int, gap: float, inside: int, begin: floa
     now = begin
     for _ in range(number):
         policy.live(now, 1)
-        policy.measured(now, "gap", gap, inside)
+        policy.measured(now, "gap", gap, inside, beginning=lambda: inside)
         now += ROUND_SECONDS
     return now
 
@@ -49,14 +49,30 @@ def test_more_live_requests_than_places_leave_none_to_batches() -> None:
     assert policy.limit(0.0) == 0
 
 
-def test_batches_shrink_while_live_tokens_come_late_and_grow_when_they_do_not() -> None:
+def test_fewer_batch_requests_begin_at_a_time_while_live_tokens_come_late() -> None:
     policy = share()
-    now = rounds(policy, 6, 2 * GAP, inside=99)
+    assert policy.beginning_limit(0.0) == 200
+    now = rounds(policy, 4, 2 * GAP, inside=99)
+    assert 1 < policy.beginning_limit(now) < 40
+    assert policy.limit(now) == 99, "as many may be there"
+    now = rounds(policy, 14, 2 * GAP, inside=99, begin=now)
+    assert policy.beginning_limit(now) == 1, "one at least"
+    assert policy.limit(now) < 99
+
+
+def test_where_one_begins_at_a_time_batches_shrink_and_all_grows_again_when_tokens_come_in_time() -> None:
+    policy = share()
+    now = rounds(policy, 30, 2 * GAP, inside=99)
     shrunk = policy.limit(now)
     assert 1 <= shrunk < 40
+    now = rounds(policy, 1, GAP / 2, inside=shrunk, begin=now)
+    assert policy.limit(now) > shrunk and policy.beginning_limit(now) == 1, "places come first"
     for _ in range(200):
         now = rounds(policy, 1, GAP / 2, inside=policy.limit(now), begin=now)
-    assert policy.limit(now) == 99
+    assert (policy.limit(now), policy.beginning_limit(now)) == (99, 100)
+    assert policy.beginning_limit(now + QUIET_SECONDS + 1) == 100, "one live request is inside"
+    policy.live(now, 0)
+    assert policy.beginning_limit(now + QUIET_SECONDS + 1) == 200
 
 
 def test_one_late_token_among_many_changes_nothing() -> None:
@@ -64,16 +80,17 @@ def test_one_late_token_among_many_changes_nothing() -> None:
     policy.live(0.0, 1)
     policy.measured(0.0, "gap", GAP / 2, 99, times=100)
     policy.measured(ROUND_SECONDS, "gap", 2 * GAP, 99)
-    assert policy.limit(ROUND_SECONDS) == 99
+    assert (policy.limit(ROUND_SECONDS), policy.beginning_limit(ROUND_SECONDS)) == (99, 100)
 
 
 def test_late_first_tokens_count_as_late_gaps_do() -> None:
     policy = share()
     policy.live(10.0, 1)
-    policy.measured(10.0, "first", 2 * FIRST, 99)
-    assert policy.limit(10.0) < 99
+    policy.measured(10.0, "first", 2 * FIRST, 99, beginning=lambda: 4)
+    assert policy.beginning_limit(10.0) < 4
 
 
 def test_batches_keep_one_place_however_late_live_tokens_are() -> None:
     policy = share()
-    assert policy.limit(rounds(policy, 100, 10 * GAP, inside=1)) == 1
+    now = rounds(policy, 100, 10 * GAP, inside=1)
+    assert (policy.limit(now), policy.beginning_limit(now)) == (1, 1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from inference.residents.admission import AdmissionQueue, Preempted
+from inference.residents.admission import BEGIN_SECONDS, AdmissionQueue, Preempted
 from inference.residents.batch_share import BatchShare
 
 
@@ -22,12 +24,15 @@ class Door:
     def __init__(self, queue: AdmissionQueue) -> None:
         self.queue = queue
         self.log: list[str] = []
+        self.begun: set[str] = set()
         self._ends: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def batch(self, *names: str, preemptible: bool = True, tokens: int = 0) -> None:
         for number, name in enumerate(names):
-            await self._begin(name, self.queue.admit((0.0, number), lambda: tokens, preemptible=preemptible))
+            begun = functools.partial(self.begun.__contains__, name)
+            admitted = self.queue.admit((0.0, number), lambda: tokens, preemptible=preemptible, has_begun=begun)
+            await self._begin(name, admitted)
 
     async def live(self, *names: str, tokens: int = 0) -> None:
         """Begin live requests; the project is what stands before the number."""
@@ -199,6 +204,23 @@ def test_batches_leave_places_free_that_live_requests_have_needed() -> None:
         assert door.log[-1] == "+one", "three of four places stay free for a while"
 
     soon(scene)
+
+
+def test_while_live_tokens_are_late_the_next_of_a_batch_begins_when_the_last_has_a_token() -> None:
+    async def scene() -> list[str]:
+        share = BatchShare(places=8, most=16, first_seconds=1.0, gap_seconds=0.1)
+        door = Door(AdmissionQueue(16, places=8, share=share))
+        await door.live("a1")
+        share.measured(time.monotonic(), "first", 2.0, batch_inside=8, beginning=lambda: 1)
+        await door.batch("b1", "b2", "b3")
+        assert door.log == ["+a1", "+b1"]
+        door.begun.add("b1")
+        await asyncio.sleep(3 * BEGIN_SECONDS)
+        assert door.log == ["+a1", "+b1", "+b2"]
+        await door.end("b2")
+        return door.log
+
+    assert soon(scene) == ["+a1", "+b1", "+b2", "+b3"]
 
 
 def test_the_engines_time_is_shared_among_those_inside() -> None:

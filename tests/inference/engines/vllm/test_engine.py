@@ -49,6 +49,7 @@ PREEMPTED = """
 import asyncio, sys
 from batchyard.models import ModelSpec
 from inference.engines.vllm.engine import VLLM
+from inference.progress import PROGRESS, RequestProgress
 from tests.support.rows import all_answers, chat
 
 async def main():
@@ -62,6 +63,14 @@ async def main():
     texts = [[answer.body["choices"][0]["message"]["content"] for answer in some] for some in (answers, alone)]
     print("the same", texts[0] == texts[1], len(set(texts[0])))
     print("looked up", engine.prefix_tokens, engine.prefix_hits, engine.cache_use)
+    progress = RequestProgress()
+    PROGRESS.set(progress)  # the task has it
+    task = asyncio.create_task(engine.answer("/v1/chat/completions", bodies[-1]))
+    begun = []
+    while not task.done():
+        begun.append(engine.has_begun(progress))
+        await asyncio.sleep(0.001)
+    print("begun", begun[0], begun[-2], begun == sorted(begun))
     await engine.stop()
 
 if __name__ == "__main__":
@@ -400,6 +409,7 @@ def test_preemptions_are_counted_and_change_no_seeded_answer(tiny: Path) -> None
     assert looked_up is not None, ran.stdout + ran.stderr
     assert int(looked_up[1]) > int(looked_up[2]) and 0 <= float(looked_up[3]) <= 1
     assert re.search(r"^the same True 12$", ran.stdout, re.M), ran.stdout
+    assert "begun False True True" in ran.stdout, "a request has begun when it has its first token"
 
 
 def test_a_model_of_vectors_gives_unit_vectors_and_scores_and_ranks_by_them(tiny: Path) -> None:
