@@ -38,10 +38,15 @@ class LiveReplica:
 
 @dataclass
 class _LiveModel:
-    """What is known of a model's replicas, and when it was renewed."""
+    """What is known of a model's replicas, and when it was renewed.
+
+    Attributes:
+        gone: by name and URL of a replica that did not answer, when it had been published (EngineAddress.at). If a
+            worker publishes it again, it runs, and was only late.
+    """
 
     replicas: dict[str, LiveReplica] = field(default_factory=dict)
-    gone: set[tuple[str, str]] = field(default_factory=set)
+    gone: dict[tuple[str, str], float] = field(default_factory=dict)
     renewed_at: float = -math.inf
     wanted_at: float = -math.inf
 
@@ -99,7 +104,7 @@ class LiveEngines:
         known = self._models[model]
         if known.replicas.get(replica.address.name) is replica:
             del known.replicas[replica.address.name]
-        known.gone.add((replica.address.name, replica.address.url))
+        known.gone[replica.address.name, replica.address.url] = replica.address.at
         known.renewed_at = -math.inf
 
     def busy(self) -> list[tuple[str, LiveReplica]]:
@@ -139,14 +144,17 @@ class LiveEngines:
         now = time.monotonic()
         if published or known.replicas:
             known.renewed_at = now
-        present = {one.name: one for one in published if (one.name, one.url) not in known.gone}
-        known.gone &= {(one.name, one.url) for one in published}
-        known.replicas = {
-            name: known.replicas[name]
-            if name in known.replicas and known.replicas[name].address.url == one.url
-            else LiveReplica(one)
-            for name, one in present.items()
-        }
+        places = {(one.name, one.url): one for one in published}
+        known.gone = {place: at for place, at in known.gone.items() if place in places}
+        replicas: dict[str, LiveReplica] = {}
+        for place, one in places.items():
+            if one.at > known.gone.get(place, -math.inf):
+                replica = known.replicas.get(one.name)
+                if replica is None or replica.address.url != one.url:
+                    replica = LiveReplica(one)
+                replica.address = one
+                replicas[one.name] = replica
+        known.replicas = replicas
         return failure
 
     def _read(self, model: str, *, want: bool) -> tuple[list[EngineAddress], str | None]:

@@ -38,7 +38,8 @@ from webapp.gateway.limits import LiveLimits, LiveRateLimitError
 
 ATTEMPTS = 3
 """Replicas that a request is given to, as long as none has begun it."""
-CONNECT_SECONDS = 2.0
+CONNECT_SECONDS = 10.0
+"""Longer than a burst of requests holds up this process or the engine's."""
 ABORT_SECONDS = 5.0
 HEALTH_SECONDS = 5.0
 SILENCES = 3
@@ -264,7 +265,7 @@ class LiveRequests:
                 if upstream.content_type == "text/event-stream":
                     return await self._stream(request, live, upstream, address, headers)
                 return await self._whole(live, upstream, headers)
-        except aiohttp.ClientConnectorError:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             return None
         except asyncio.CancelledError:  # the client has gone
             self._abort(live, address)

@@ -165,6 +165,17 @@ def test_a_replica_that_is_gone_is_left_for_the_other(
     other.stop()
 
 
+def test_a_replica_that_was_only_late_is_used_again_when_a_worker_has_seen_it(
+    send: Send, live_context: AppContext, engines: dict[str, LiveEngine]
+) -> None:
+    engines["echo"].over = True
+    assert error(send())["code"] == "engine_starting"
+    engines["echo"].over = False
+    assert error(send())["code"] == "engine_starting", "nobody has seen it since"
+    publish(live_context, "echo", engines["echo"])
+    assert send().status_code == 200
+
+
 def test_requests_of_one_session_go_to_one_replica_and_others_to_both(
     http: httpx.Client, live_context: AppContext, thread: LoopThread, engines: dict[str, LiveEngine]
 ) -> None:
