@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from openai.types import Batch
 
 from batchyard.endpoints import catalog
 from batchyard.endpoints.base import Endpoint
@@ -123,19 +124,42 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def kill_in_the_middle(stack: RunningStack, cores: Cores, model: str, batches: Sequence[Any]) -> None:
-    """Kill the engine while each batch has some answers: once if they run side by side, else again."""
-    unhit = {batch.id for batch in batches}
+def killed_in_the_middle(
+    stack: RunningStack, cores: Cores, model: str, entries: Sequence[Endpoint]
+) -> dict[Endpoint, Batch]:
+    """Return a batch for each endpoint, whose engine was killed while the batch had some answers and lacked others.
+
+    They run side by side, so one kill may serve them all. A batch that ends before it is hit is submitted again.
+    """
+    batches = {entry: submitted(stack, model, entry) for entry in entries}
+    unhit = set(entries)
     deadline = time.monotonic() + 400
     while unhit:
-        assert time.monotonic() < deadline, f"no answers of {unhit}"
-        counts = {name: stack.client.batches.retrieve(name).request_counts for name in unhit}
-        answered = {name: of.completed for name, of in counts.items() if of is not None}
-        assert ROWS not in answered.values(), "a batch has ended before its engine was killed"
-        middle = {name for name, completed in answered.items() if completed}
-        if (middle == unhit or max(answered.values()) > ROWS / 4) and cores.kill(model):
-            unhit -= middle
+        assert time.monotonic() < deadline, f"not hit: {[entry.path for entry in unhit]}"
         time.sleep(0.05)
+        answered = {entry: answers(stack, batches[entry]) for entry in unhit}
+        middle = {entry for entry in unhit if 0 < answered[entry] < ROWS * 3 / 4}
+        if (middle == unhit or any(answered[entry] > ROWS / 4 for entry in middle)) and cores.kill(model):
+            unhit -= middle
+        for entry in unhit:
+            if answered[entry] == ROWS:
+                batches[entry] = submitted(stack, model, entry)
+    return batches
+
+
+def answers(stack: RunningStack, batch: Batch) -> int:
+    counts = stack.client.batches.retrieve(batch.id).request_counts
+    return counts.completed if counts else 0
+
+
+def submitted(stack: RunningStack, model: str, entry: Endpoint) -> Batch:
+    """Submit a batch of texts to an endpoint."""
+    bodies = [{"model": model, **BODIES[model][entry](f"text {number}")} for number in range(ROWS)]
+    lines = [
+        {"custom_id": f"r{number}", "method": "POST", "url": entry.path, "body": body}
+        for number, body in enumerate(bodies)
+    ]
+    return stack.submit(lines, endpoint=entry.path)
 
 
 def groups() -> Iterator[Any]:
@@ -151,23 +175,8 @@ def groups() -> Iterator[Any]:
 def test_a_killed_engine_leaves_each_line_of_every_endpoint_with_one_answer(
     real: RunningStack, cores: Cores, model: str, entries: Sequence[Endpoint]
 ) -> None:
-    batches = [
-        real.submit(
-            [
-                {
-                    "custom_id": f"r{n}",
-                    "method": "POST",
-                    "url": entry.path,
-                    "body": {"model": model, **BODIES[model][entry](f"text {n}")},
-                }
-                for n in range(ROWS)
-            ],
-            endpoint=entry.path,
-        )
-        for entry in entries
-    ]
-    kill_in_the_middle(real, cores, model, batches)
-    ended = [real.wait(batch, seconds=400) for batch in batches]
+    batches = killed_in_the_middle(real, cores, model, entries)
+    ended = [real.wait(batch, seconds=400) for batch in batches.values()]
     cores.of(model)
     for batch in ended:
         counts = batch.request_counts
