@@ -33,8 +33,9 @@ LISTEN_SECONDS = 5.0
 """Longest wait for a word of demand, after which the demand there is is looked at."""
 AWAY_SECONDS = 1.0
 """Between two looks while Redis is away."""
-START_THREADS = 4
-"""Engines that start for live requests at once, each with a thread that waits for it."""
+START_THREADS = 32
+"""Engines that start for live requests at once, each with a thread that waits for it. One that finds no place in the
+cluster waits long, and must not keep others from starting."""
 
 
 class Starter:
