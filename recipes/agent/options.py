@@ -60,11 +60,13 @@ class AgentLoop(Options):
         return ENDPOINTS[self.endpoint]
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of every request, as the endpoint names them."""
+        """Return the parameters of every request, as the endpoint names them.
+
+        The limit of one answer is never named `max_tokens`, as the loop calls that of all answers.
+        """
         values = self.sampling.model_dump(exclude_none=True)
-        if self.endpoint == "responses":
-            limits = [values.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
-            values["max_output_tokens"] = limits[0] or limits[1]
+        limits = [values.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
+        values["max_output_tokens" if self.endpoint == "responses" else "max_completion_tokens"] = limits[0] or limits[1]
         choice = self.tool_choice if self.tools else None
         return values | {
             "tool_choice": choice,

@@ -35,6 +35,20 @@ def test_the_examples_call_a_tool_and_their_results_are_scored() -> None:
     assert metrics["score"]["mean"] == 0.75 and metrics["score"]["n"] == 4
 
 
+@pytest.mark.parametrize("endpoint", ["chat", "responses"])
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_the_limit_of_one_answer_stands_beside_that_of_all(endpoint: str, name: str) -> None:
+    limits: list[int] = []
+
+    def answer(item: Item, request: Request) -> Answer:
+        limits.extend(value for key, value in request.body.items() if key.startswith("max_") and value is not None)
+        return echoed(item, request)
+
+    results, _ = run(ROWS[:1], answer, endpoint=endpoint, sampling={name: 90}, max_tokens=100)
+    assert results.ended[0].state == "completed"
+    assert limits[0] == 90 and limits[-1] <= 90 and len(limits) == 2
+
+
 def test_responses_lead_to_the_same_results() -> None:
     chat, responses = (
         run(ROWS, endpoint=endpoint, reward="exact", ground_truth="answer")[0] for endpoint in ("chat", "responses")
