@@ -66,7 +66,9 @@ class AgentLoop(Options):
         """
         values = self.sampling.model_dump(exclude_none=True)
         limits = [values.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
-        values["max_output_tokens" if self.endpoint == "responses" else "max_completion_tokens"] = limits[0] or limits[1]
+        values["max_output_tokens" if self.endpoint == "responses" else "max_completion_tokens"] = (
+            limits[0] or limits[1]
+        )
         choice = self.tool_choice if self.tools else None
         return values | {
             "tool_choice": choice,

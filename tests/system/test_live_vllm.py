@@ -1,13 +1,16 @@
-"""Live requests on real vLLM by the official clients: tools, structured output, streams; beside a batch."""
+"""Real vLLM that calls tools: for live requests of the official clients, beside a batch, and in recipe `agent`."""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import openai
+import pyarrow.parquet as pq
 import pytest
 
 from batchyard.models import vllm_installed
@@ -40,7 +43,7 @@ PLAIN: dict[str, Any] = {"model": "mini", "messages": SUM, "temperature": 0, "ma
 
 @pytest.fixture(scope="module")
 def live(start_stack: Callable[..., RunningStack]) -> RunningStack:
-    return start_stack(MODELS)
+    return start_stack(MODELS, BATCHYARD_RECIPES=str(ROOT / "examples/recipes"))
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +94,35 @@ def test_async_clients_stream_at_once_while_a_batch_has_all_places(live: Running
     batch = live.wait(batch, seconds=200)
     ids = Counter(line["custom_id"] for line in live.lines(batch.output_file_id))
     assert ids == {f"id-{n}": 1 for n in range(60)}
+
+
+def test_an_agent_calls_tools_turn_by_turn_and_its_tokens_are_those_of_the_engine(live: RunningStack) -> None:
+    options = {
+        "model": "mini",
+        "tools": ["price"],
+        "tool_choice": "required",
+        "max_turns": 3,
+        "sampling": {"temperature": 0.2, "max_tokens": 200},
+        "logprobs": True,
+        "response_ids": True,
+    }
+    rows = [{"prompt": f"What cost {n} apples?"} for n in range(8)]
+    body = {"recipe": "agent", "input": {"items": rows}, "options": options}
+    job: Any = live.wait_for_job(live.client.post("/jobs", body=body, cast_to=object))
+    assert job["status"] == "completed", job["errors"]
+    files = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
+    content = io.BytesIO(live.client.files.content(files["trajectories.parquet"]).content)
+    trajectories = pq.read_table(content).to_pylist()
+    assert [row["prompt"][0]["content"] for row in trajectories] == [row["prompt"] for row in rows]
+    for row in trajectories:
+        calls = [call for message in row["messages"] for call in message.get("tool_calls") or ()]
+        results = [message for message in row["messages"] if message["role"] == "tool"]
+        assert len(calls) == len(results) > 0, row["messages"]
+    traces = [json.loads(line) for line in live.client.files.content(files["traces.jsonl"]).text.splitlines()]
+    for trace in traces:
+        answers = [node for node in trace["nodes"] if node["sampled"]]
+        assert len(answers) == len(trace["calls"]) == 3
+        for node, call in zip(answers, trace["calls"], strict=True):
+            sampled = call["usage"]["completion_tokens"]
+            assert (sum(node["mask"]), len(node["logprobs"])) == (sampled, sampled)
+            assert len(node["token_ids"]) == len(node["mask"]) > sampled, "the prompt's tokens are there, too"
