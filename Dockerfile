@@ -3,7 +3,9 @@ FROM python:3.12-slim
 # vLLM's compiler makes kernels when it starts.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc g++ libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /app
-COPY pyproject.toml README.md celeryconfig.py ./
+COPY pyproject.toml celeryconfig.py ./
+COPY docs/package.md docs/package.md
+COPY deploy/server deploy/server
 COPY batchyard batchyard
 COPY store store
 COPY tasks tasks
@@ -11,7 +13,7 @@ COPY results results
 COPY recipes recipes
 COPY inference inference
 COPY webapp webapp
-RUN pip install --no-cache-dir ".[vllm,audio,postgres,s3]"
+RUN pip install --no-cache-dir ".[server,vllm,audio,postgres,s3]" ./deploy/server
 COPY models.toml ./
 COPY examples examples
 RUN useradd --create-home --uid 1000 batchyard && install --directory --owner batchyard /data

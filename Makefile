@@ -9,7 +9,7 @@ ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch
 # Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo check test foreign lm-eval chaos chaos-jobs chaos-starts lint bench screenshots clean
+.PHONY: help install dev demo check test foreign lm-eval chaos chaos-jobs chaos-starts lint bench screenshots dist clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
@@ -24,6 +24,7 @@ help:
 	@echo "make chaos-jobs   kill -9 at random over a job (KILLS=100 SEED=1 BACKENDS=local|servers RECIPE=stages|refine|generate|agent)"
 	@echo "make chaos-starts starts and stops of whole stacks (TIMES=50 AT_ONCE=2)"
 	@echo "make lint         ruff, mypy and import-linter"
+	@echo "make dist         source distributions and wheels of client and server, into dist/"
 	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
 
 install:
@@ -112,6 +113,7 @@ bench: dev
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/tune.py --real
 	$(BIN)/python benchmarks/first_steps.py
+	$(BIN)/python benchmarks/installation.py
 	$(BIN)/python benchmarks/embeddings.py
 	$(BIN)/python benchmarks/labels.py
 	$(BIN)/python benchmarks/live.py
@@ -123,6 +125,12 @@ bench: dev
 screenshots: dev
 	$(BIN)/python docs/screenshots.py
 
+# The wheels are made from the source distributions.
+dist: dev
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist deploy/server
+
 clean:
-	rm -rf data/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf dist data/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -not -path './.venv/*' -exec rm -rf {} +

@@ -1,16 +1,65 @@
-"""Registries: objects by name, the built-in ones and those that installed packages add by entry points."""
+"""Packages beside the client: what they add, as registries of objects by name, and what installs a missing one.
+
+Registries hold the built-in objects of a kind and those that installed packages add by entry points.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from batchyard.errors import ConfigurationError
 from batchyard.wording import nearest
 
 Entry = TypeVar("Entry")
+
+SERVER = "batchyard-server"
+"""The distribution of all that runs on a server; extra `server` installs it."""
+EXTRAS: Mapping[str, tuple[str, str]] = {
+    "bleu": ("sacrebleu", "sacreBLEU"),
+    "lm-eval": ("lm_eval", "lm-evaluation-harness"),
+    "math": ("math_verify", "Math-Verify"),
+    "mcp": ("mcp", "the package mcp"),
+    "optuna": ("optuna", "Optuna"),
+    "postgres": ("psycopg", "Psycopg"),
+    "s3": ("s3fs", "s3fs"),
+}
+"""The module by which an extra is known to be installed, and the name of its package."""
+
+
+def require_server(what: str = "BATCHYARD_URL names no server, and a local one") -> None:
+    """Raise ConfigurationError, with the command that installs it, if the server is not installed here.
+
+    Args:
+        what: what needs it, as the message begins.
+    """
+    try:
+        distribution(SERVER)  # a module `tasks` may be somebody else's
+    except PackageNotFoundError:
+        is_clone = (Path(__file__).parents[1] / "deploy" / "install.py").is_file()
+        command = "make install" if is_clone else _installing("server")
+        message = f"{what} needs the package {SERVER}, which is not installed here: {command}"
+        raise ConfigurationError(message) from None
+
+
+def require(extra: str, what: str) -> None:
+    """Raise ConfigurationError, with the command that installs it, if the package of one of EXTRAS is missing.
+
+    Args:
+        what: what needs it, as the message begins.
+    """
+    module, name = EXTRAS[extra]
+    if find_spec(module) is None:
+        raise ConfigurationError(f"{what} needs {name}, which is not installed here: {_installing(extra)}")
+
+
+def _installing(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install 'batchyard[{extra}]'"
 
 
 class Registry(Generic[Entry]):

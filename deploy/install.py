@@ -24,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "batchyard-install.json"
+SERVER = ROOT / "deploy" / "server"
+"""The folder of the distribution of all packages but the client's; its requirements are the client's extra `server`."""
 PYTHON = VENV / "bin" / "python"
 # Their builds on the package index are for CUDA. Beside the CPU build of torch they break `import transformers`.
 UNWANTED = {"torchvision", "torchaudio", "torchcodec"}
@@ -84,7 +86,7 @@ def _read_stamp() -> dict:
 def _key(vllm: str, extras: list[str]) -> str:
     """A digest of all that the installation depends on. The same key needs no second one."""
     parts = [
-        (ROOT / "pyproject.toml").read_bytes(),
+        *((folder / "pyproject.toml").read_bytes() for folder in (ROOT, SERVER)),
         Path(__file__).read_bytes(),
         vllm.encode(),
         *map(str.encode, extras),
@@ -134,7 +136,8 @@ def _has_gpu() -> bool:
 
 
 def _ours(extras: list[str]) -> list[str]:
-    return ["--editable", f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)]
+    """The client with these extras, and the server."""
+    return ["--editable", f"{ROOT}[{','.join(['server', *extras])}]", "--editable", str(SERVER)]
 
 
 def _requirements(wheel: Path) -> list[str]:

@@ -21,6 +21,7 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data._internal.remote_fn import CACHED_FUNCTIONS
 from ray.data.block import BlockAccessor
 from ray.exceptions import GetTimeoutError
+from ray.job_config import JobConfig
 
 from batchyard.errors import Stopped
 
@@ -30,6 +31,17 @@ ENGINE_STAGE = "vLLMEngineStage"
 """The name that `ray.data.llm` gives to the stage of a processor that calls vLLM."""
 AUTOSCALER = "_AutoscalingCoordinatorActor"
 POLL_SECONDS = 0.02
+
+
+class OwnPath(JobConfig):  # type: ignore[misc]  # Ray has no types
+    """The settings of a driver whose folder is not in the path of Ray's workers.
+
+    Ray puts it before all others, so that workers would import a user's inference.py for ours. It leaves it out for a
+    driver whose workers get a folder of their own, which none of these do.
+    """
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
 
 
 def is_same_cluster(address: str) -> bool:

@@ -8,7 +8,6 @@ process: a server that hangs, or is a process that crashes, costs that call alon
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -18,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from batchyard import plugins
 from batchyard.errors import ConfigurationError
 from batchyard.recipes import Tool
 from batchyard.recipes.tools import Mode
@@ -86,14 +86,9 @@ def tools_of(folder: Path) -> list[Tool]:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
             raise ConfigurationError(f"{file}: {place or 'the file'}: {first['msg']}") from None
-        _require(str(file))
+        plugins.require("mcp", str(file))
         tools += [_tool(server, entry, file) for entry in server.tools]
     return tools
-
-
-def _require(place: str) -> None:
-    if importlib.util.find_spec(PACKAGE) is None:
-        raise ConfigurationError(f"{place}: the package `mcp` is missing; install batchyard[mcp]")
 
 
 def _tool(server: McpServer, entry: McpTool, file: Path) -> Tool:
@@ -115,7 +110,7 @@ async def asked(server: McpServer) -> list[McpTool]:
     Raises:
         ConfigurationError: the package `mcp` is missing, or the server does not answer.
     """
-    _require(server.command or str(server.url))
+    plugins.require("mcp", server.command or str(server.url))
     try:
         async with asyncio.timeout(server.seconds):
             return await _listed(server)

@@ -21,6 +21,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
+from batchyard import plugins
 from batchyard.errors import ArtifactMissing, ConfigurationError, UnavailableError
 
 INCOMING = "incoming"
@@ -205,7 +206,10 @@ def file_system(url: str) -> tuple[AbstractFileSystem, str]:
     Raises:
         ConfigurationError: fsspec has no implementation for the URL.
     """
-    options = _OPTIONS.get(url.partition("://")[0], {})
+    scheme = url.partition("://")[0]
+    if scheme in _OPTIONS:
+        plugins.require("s3", f"a URL of {scheme}://")
+    options = _OPTIONS.get(scheme, {})
     try:
         # A cached listing would hide what other processes write.
         files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)

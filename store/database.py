@@ -18,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from batchyard import plugins
 from batchyard.errors import ConfigurationError, UnavailableError
 
 WAIT_SECONDS = 10.0
@@ -179,8 +180,11 @@ def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> En
     The server's `statement_timeout` is not enough: a server that hangs keeps no time. Nor is the client's limit: a
     server that does not learn that a client was cut off keeps its locks, and its place in the queues for others.
     """
+    is_psycopg = url.get_driver_name() == "psycopg"
+    if is_psycopg:
+        plugins.require("postgres", f"DATABASE_URL {url.drivername}")
     engine = create_engine(url, connect_args=_POSTGRESQL, **options)
-    if url.get_driver_name() != "psycopg":
+    if not is_psycopg:
         return engine
     _replace_nul(engine)
     if statement_seconds is None:

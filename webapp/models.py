@@ -57,6 +57,8 @@ def _object(
         endpoints=list(spec.endpoints),
         simulated=engine_status.capabilities(spec).simulated,
         config_sha256=spec.config_sha256,
+        answer_forms=engine_status.answer_forms(spec),
+        logprobs=engine_status.tells_logprobs(spec),
         state=None if of_model is None and hold is None else cast(Any, state),
         in_flight=None if of_model is None else sum(engine.in_flight for engine in of_model),
         held=None if hold is None else hold.reason,

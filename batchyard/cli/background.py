@@ -38,12 +38,14 @@ def stack(data: Path, models: Path) -> Iterator[ApiClient]:
     """
     import subprocess
 
+    from batchyard import plugins
     from batchyard.client import api
     from batchyard.local import process
 
     if local_state(data):
         yield api.connect(data)
         return
+    plugins.require_server()
     logs = data / "logs"
     try:
         logs.mkdir(parents=True, exist_ok=True)

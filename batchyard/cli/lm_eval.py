@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,7 +12,6 @@ from batchyard.cli import background
 from batchyard.cli.options import load_settings
 from batchyard.cli.watch import interruptible
 from batchyard.client import resume
-from batchyard.errors import ConfigurationError
 
 _HELP = {"-h", "--help"}
 _NAMES_A_MODEL = ("--model", "-M", "--config", "-C")
@@ -32,8 +30,9 @@ def lm_eval(arguments: tuple[str, ...]) -> None:
     Starts a local stack in ./data and ends it afterwards, unless one runs there or BATCHYARD_URL names a server. The
     same command again, also after a crash, takes up the batches of the first: nothing is computed twice.
     """
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigurationError("lm-evaluation-harness is not installed: pip install 'batchyard[lm-eval]'")
+    from batchyard import plugins
+
+    plugins.require("lm-eval", "`batchyard lm-eval`")
     with ExitStack() as around:
         if (
             arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
 import click
 from click.exceptions import NoArgsIsHelpError
@@ -71,7 +72,7 @@ jobs.job.add_command(groups.create)
 def main() -> None:
     """Run the command line. Every error is one line that names its remedy."""
     try:
-        sys.exit(cli(standalone_mode=False))
+        sys.exit(_run())
     except NoArgsIsHelpError as error:
         error.show()
         sys.exit(USAGE)
@@ -94,6 +95,33 @@ def main() -> None:
     except OSError as error:
         complain(f"{error.filename or 'standard output'}: {error.strerror}")
         sys.exit(BROKEN)
+
+
+def _run() -> Any:
+    """Run the command. What it needs of a server it imports when it runs: that says what is not installed.
+
+    Raises:
+        ConfigurationError: it needs the server, which is not installed.
+    """
+    try:
+        return cli(standalone_mode=False)
+    except ImportError:
+        from batchyard import plugins
+
+        plugins.require_server(f"`{_command(sys.argv[1:])}`")
+        raise
+
+
+def _command(arguments: list[str]) -> str:
+    """Return the name of the command that a command line runs, such as `batchyard key create`."""
+    command: click.Command | None = cli
+    names = ["batchyard"]
+    for word in arguments:
+        command = command.commands.get(word) if isinstance(command, click.Group) else None
+        if command is None:
+            break
+        names.append(word)
+    return " ".join(names)
 
 
 def _flag(error: BatchyardError) -> str:

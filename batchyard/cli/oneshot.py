@@ -141,16 +141,24 @@ def run(
 
 @click.command()
 @click.option("-i", "--input", "source", default="examples/requests.jsonl", show_default=True,
-              type=click.Path(path_type=Path, exists=True, dir_okay=False))  # fmt: skip
+              type=click.Path(path_type=Path, dir_okay=False), help="The batch's requests.")  # fmt: skip
 @click.option("--prompts", default="examples/rollout.jsonl", show_default=True,
-              type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="The job's prompts and right answers.")  # fmt: skip
+              type=click.Path(path_type=Path, dir_okay=False), help="The job's prompts and right answers.")  # fmt: skip
 @data_option
 @models_option
 @json_option
 def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as_json: bool) -> None:
-    """Run the example file and a small job through a stack of its own (in DATA/demo), and score the answers."""
+    """Run the example file and a small job through a stack of its own (in DATA/demo), and score the answers.
+
+    The examples, and the models that answer them, are in a clone of Batchyard, and in no package of it.
+    """
     settings = load_settings(data=data, models=models)
+    for file in (source, prompts, settings.models):
+        if not file.is_file():
+            raise ConfigurationError(
+                f"{file} is not here: run the demo in a clone of Batchyard, which has its files (`make demo`), or name "
+                "others with --input, --prompts and --models"
+            )
     folder = settings.data / "demo"
     _echo_progress(f"Starting the stack in {folder} …", as_json)
     started = time.monotonic()
@@ -230,7 +238,11 @@ def _save(server: ApiClient, chain: list[dict[str, Any]], output: Path, errors: 
 @contextmanager
 def _server(settings: Settings, folder: Path, model: str | None, engine_args: Mapping[str, Any]) -> Iterator[ApiClient]:
     """Yield a client of a server of `model`: a running one, or a local stack."""
+    from batchyard import plugins
+
     runs = server_runs(settings.data)
+    if not runs:
+        plugins.require_server()
     models_file = settings.models
     if model is not None and not runs and not _is_listed(settings, model):
         models_file = engine_flags.models_file(folder, model, engine_args)

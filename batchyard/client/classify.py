@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import orjson
@@ -14,9 +14,7 @@ from batchyard.client.frames import Column, Kind
 from batchyard.endpoints import responses
 from batchyard.endpoints.catalog import CHAT, CLASSIFY, SYSTEMONE
 from batchyard.errors import ConfigurationError
-from batchyard.models import ModelSpec
 from batchyard.wording import MAX_LIST, cut, quoted
-from inference.engines import registry
 
 SYSTEM = "Classify what the user sends. Answer with one of these labels, and with nothing else: {labels}"
 QUESTION = "label"
@@ -89,8 +87,8 @@ def classify(
         )
         body = asking.parameters(model, questions={QUESTION: question}, **parameters)
     else:
-        form = _form(spec["batchyard"]["engine"], names or [])
-        tells = label_probabilities.REQUEST if details and form and _tells(spec["batchyard"]["engine"]) else {}
+        form = _form(spec["batchyard"]["answer_forms"], names or [])
+        tells = label_probabilities.REQUEST if details and form and spec["batchyard"]["logprobs"] else {}
         body = asking.parameters(model, **{"temperature": 0, "max_tokens": MAX_TOKENS, **form, **tells, **parameters})
     instruction = {"role": "system", "content": system or SYSTEM.format(labels=", ".join(names or ()))}
 
@@ -167,28 +165,19 @@ def _checked(labels: Sequence[str]) -> list[str]:
     return names
 
 
-def _form(engine: str, labels: Sequence[str]) -> Mapping[str, Any]:
-    """Return the parameters with which an engine answers with one of the labels; none if it cannot be held to them."""
-    try:
-        capabilities = registry.capabilities(engine)
-    except ConfigurationError:  # an engine that is installed where the server runs only
+def _form(forms: Collection[str], labels: Sequence[str]) -> Mapping[str, Any]:
+    """Return the parameters with which an engine answers with one of the labels; none if it cannot be held to them.
+
+    Args:
+        forms: those that the server says the model's answers can be held to.
+    """
+    if "choice" in forms:
+        return {"structured_outputs": {"choice": list(labels)}}
+    if "json" not in forms:
         return {}
-    if not capabilities.passes_on:
-        return capabilities.structure("choice", list(labels)) or {}
-    # Servers that someone else runs know OpenAI's parameter for a schema, and not all vLLM's for a choice.
     properties = {"label": {"type": "string", "enum": list(labels)}}
     schema = {"type": "object", "properties": properties, "required": ["label"], "additionalProperties": False}
-    return capabilities.structure("json", schema) or {}
-
-
-def _tells(engine: str) -> bool:
-    """True for an engine of this deployment that is known to have the log-probabilities of a chat's tokens."""
-    capabilities = registry.capabilities(engine)
-    spec = ModelSpec(name="any", engine=engine)
-    return (
-        not capabilities.passes_on
-        and capabilities.unsupported(spec, CHAT.path, {**label_probabilities.REQUEST}) is None
-    )
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}}
 
 
 def _label(text: str) -> str:

@@ -23,6 +23,8 @@ ACCOUNT = frozenset(
     }
 )
 """OpenAI's parameters of the caller's account."""
+AnswerForm = Literal["json", "regex", "choice", "grammar"]
+"""What the text of an answer may be held to."""
 Result = Literal["text", "vectors", "labels", "scores", "tokens"]
 
 

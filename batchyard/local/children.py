@@ -6,15 +6,12 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 from batchyard.local import ports, programs, services
 from batchyard.local.data_folder import DataFolder
 from batchyard.local.process import ChildProcess
 from batchyard.settings import Settings, environment_name
 
-ROOT = Path(__file__).parents[2]
-"""The folder that our packages are in."""
 _LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address at which this machine reaches a server, by the one where it listens."""
 
@@ -93,10 +90,7 @@ def _environment(settings: Settings, folder: DataFolder, redis_url: str, ray_add
         **os.environ,
         **{environment_name(field): value for field, value in values.items()},
         "PYTHONUNBUFFERED": "1",
-        # Our packages go before modules of the same name in the folder where `up` runs, such as a user's
-        # recipes.py. Celery and gunicorn put that folder first unless it is in the path.
-        "PYTHONSAFEPATH": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), str(Path.cwd()), os.environ.get("PYTHONPATH")])),
+        **services.import_path(),
         **services.RAY_ENVIRONMENT,
         # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

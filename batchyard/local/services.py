@@ -30,6 +30,8 @@ RAY_ENVIRONMENT = {
     "RAY_worker_niceness": "0",
 }
 """The environment of every Ray node and driver; docker-compose.yml repeats it."""
+_ROOT = Path(__file__).parents[2]
+"""The folder that our packages are in: the tree, or that of installed packages."""
 _CELERY = [sys.executable, "-m", "celery", "-A", "tasks.app"]
 # glibc gives each thread a heap that keeps the most it ever held, and puts ever larger blocks there, between which
 # small ones stay: hundreds of MiB, for threads that advance jobs. Two heaps, and larger blocks apart, which go back
@@ -38,6 +40,15 @@ _HEAPS = ["MALLOC_ARENA_MAX=2", f"MALLOC_MMAP_THRESHOLD_={128 * 1024}"]
 _THREADS = ["env", *_HEAPS, *_CELERY, "worker", "--pool=threads"]
 # Leases coordinate workers: their gossip and their exchange of clocks at the start would be traffic for nothing.
 _WORKER = ["--prefetch-multiplier=1", "--without-gossip", "--without-mingle"]
+
+
+def import_path() -> dict[str, str]:
+    """Return the environment in which a service finds our packages, not a user's tasks.py in the folder where it runs.
+
+    Celery and gunicorn put that folder first unless it is in the path.
+    """
+    folders = [str(_ROOT), str(Path.cwd()), os.environ.get("PYTHONPATH")]
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 def worker(settings: Settings, node: str = "worker-%h") -> list[str]:
@@ -155,6 +166,7 @@ def main() -> None:
         argv = _CONFIGURED[options.name](_settings(parser))
     if options.name == "web" and options.behind_gateway:
         os.environ |= behind_gateway(_settings(parser))
+    os.environ |= import_path()
     os.execvp(argv[0], argv)
 
 

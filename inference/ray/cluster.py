@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayError
 
 from batchyard.errors import Stopped, UnavailableError
-from inference.ray_internals import is_same_cluster
+from inference.ray_internals import OwnPath, is_same_cluster
 from inference.residents.directory import NAMESPACE
 
 LOOK_SECONDS = 1.0
@@ -48,6 +48,7 @@ def _join(address: str) -> None:
         ray.init(
             address=address,
             namespace=NAMESPACE,
+            job_config=OwnPath(),
             log_to_driver=False,
             configure_logging=False,
             logging_level=logging.ERROR,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import re
@@ -12,7 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator
 
-from batchyard import config, durations
+from batchyard import config, durations, plugins
+from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from batchyard.recipes import BASIC, BareOptions, Judgement
 from batchyard.wording import nearest, quoted
@@ -242,8 +242,10 @@ def _check(options: TuneOptions, bases: Sequence[TunedModel]) -> None:
             raise ValueError(
                 f"matrix: search 'optuna' chooses of `batch`, `concurrency` and `set`; leave out '{options.matrix}'"
             )
-        if importlib.util.find_spec("optuna") is None:
-            raise ValueError("search: 'optuna' needs a package that is not installed; install batchyard[optuna]")
+        try:
+            plugins.require("optuna", "search 'optuna'")
+        except ConfigurationError as error:
+            raise ValueError(f"search: {error.message}") from None
     if options.search == "up" and options.slo is None:
         raise ValueError("slo: search 'up' goes on until cells break it; set one, such as 'p95<=5s,errors<=5%'")
     for index, name in enumerate(options.models):

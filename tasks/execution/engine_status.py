@@ -12,10 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import redis
 
+from batchyard.endpoints.base import AnswerForm
+from batchyard.endpoints.catalog import CHAT
 from batchyard.errors import Stopped
 from batchyard.models import ModelSpec
 from inference.engine import Capabilities
@@ -33,6 +35,15 @@ log = logging.getLogger(__name__)
 ENGINES = "batchyard:engines"
 STARTING = "batchyard:starting:"
 CONCURRENCY = "batchyard:concurrency"
+ANSWER_FORMS: Mapping[AnswerForm, Any] = {
+    "json": {"type": "object"},
+    "regex": "a",
+    "choice": ["a"],
+    "grammar": 'root ::= "a"',
+}
+"""What an engine may be able to hold an answer to, each with an example."""
+LOGPROBS = {"logprobs": True, "top_logprobs": 20}
+"""The parameters of a chat with the log-probabilities of its tokens; OpenAI allows no more alternatives."""
 INTERVAL_SECONDS = 5.0
 CONCURRENCY_SECONDS = 60
 """The counter of concurrency is gone after this long without a word of any segment."""
@@ -124,6 +135,32 @@ def known(context: AppContext) -> Engines | None:
 def capabilities(spec: ModelSpec) -> type[Capabilities]:
     """Return what the model's engine says of itself, without starting it."""
     return registry.capabilities(spec.engine)
+
+
+def answer_forms(spec: ModelSpec) -> list[AnswerForm]:
+    """Return what clients can rely on that the model's chats can be held to.
+
+    A server that someone else runs knows the parameter of OpenAI, and not always those of vLLM.
+    """
+    forms: list[AnswerForm] = ["json"] if capabilities(spec).passes_on else list(ANSWER_FORMS)
+    return [form for form in forms if _follows(spec, form, ANSWER_FORMS[form])]
+
+
+def tells_logprobs(spec: ModelSpec) -> bool:
+    """Return whether the model's chats are known to have the log-probabilities of their tokens, where asked for."""
+    return not capabilities(spec).passes_on and _takes(spec, LOGPROBS)
+
+
+def _follows(spec: ModelSpec, form: AnswerForm, example: Any) -> bool:
+    """Return whether the model's chats follow a form that a client asks for: OpenAI's parameter, or vLLM's."""
+    schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": example}}
+    parameters = {"response_format": schema} if form == "json" else {"structured_outputs": {form: example}}
+    return capabilities(spec).structure(form, example) is not None and _takes(spec, parameters)
+
+
+def _takes(spec: ModelSpec, parameters: Mapping[str, Any]) -> bool:
+    """Return whether the model's engine knows these parameters of a chat."""
+    return CHAT.path in spec.endpoints and capabilities(spec).unsupported(spec, CHAT.path, {**parameters}) is None
 
 
 def context_length(spec: ModelSpec) -> int | None:

@@ -1,8 +1,8 @@
-"""A registry takes what installed packages add, and names the package that it refuses."""
+"""A registry takes what installed packages add, and names the one that it refuses; a missing one is named, too."""
 
 from __future__ import annotations
 
-from importlib.metadata import Distribution, EntryPoint, EntryPoints
+from importlib.metadata import Distribution, EntryPoint, EntryPoints, PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +84,29 @@ def test_a_broken_entry_point_is_refused_with_its_package_and_the_remedy(
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
         registry.get("square")
+
+
+@pytest.mark.parametrize("extra", plugins.EXTRAS)
+def test_what_needs_a_package_that_is_missing_says_which_command_installs_it(
+    extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError) as refusal:
+        plugins.require(extra, "this")
+    assert str(refusal.value).startswith("this needs ")
+    assert str(refusal.value).endswith(f", which is not installed here: pip install 'batchyard[{extra}]'")
+
+
+def test_an_extra_that_is_installed_is_not_missed() -> None:
+    plugins.require("math", "reward 'math'")
+
+
+def test_a_clone_without_the_server_is_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins.require_server()
+    monkeypatch.setattr(plugins, "distribution", _nothing)
+    with pytest.raises(ConfigurationError, match=r"`batchyard up` needs .* batchyard-server, .*: make install$"):
+        plugins.require_server("`batchyard up`")
+
+
+def _nothing(name: str) -> Distribution:
+    raise PackageNotFoundError(name)

@@ -99,6 +99,7 @@ def test_every_private_name_exists_in_the_installed_ray() -> None:
         if module and not hasattr(import_module(module), attribute):
             missing.append(name)
     assert not missing
+    from ray._private import worker
     from ray.actor import ActorHandle, _ActorClassMethodMetadata
     from ray.data import Dataset
     from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator
@@ -107,6 +108,7 @@ def test_every_private_name_exists_in_the_installed_ray() -> None:
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
     from ray.data._internal.execution.streaming_executor_state import OpBufferQueue, OpState
     from ray.data.block import BlockAccessor
+    from ray.job_config import JobConfig
 
     assert callable(Dataset._create_executor) and callable(Dataset._build_bundle_iterator)
     assert callable(OpBufferQueue.has_next) and callable(BlockAccessor.for_block)
@@ -117,6 +119,8 @@ def test_every_private_name_exists_in_the_installed_ray() -> None:
     assert "_topology" in StreamingExecutor.execute.__code__.co_names
     assert "_map_task" in TaskPoolMapOperator.__init__.__code__.co_names
     assert isinstance(_ActorClassMethodMetadata._cache, dict)
+    assert "_runtime_env_has_working_dir" in worker.connect.__wrapped__.__code__.co_names
+    assert callable(JobConfig._runtime_env_has_working_dir)
     assert default_autoscaling_coordinator._AutoscalingCoordinatorActor.__name__ == ray_internals.AUTOSCALER
 
 

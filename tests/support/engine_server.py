@@ -12,6 +12,7 @@ import orjson
 
 from batchyard.endpoints import output_lines
 from inference.engine import Engine
+from tasks.execution import engine_status
 from tests.support.rows import all_answers
 
 
@@ -29,9 +30,17 @@ class EngineServer:
 
     def models(self) -> list[dict[str, Any]]:
         return [
-            {"id": name, "batchyard": {"engine": engine.name, "simulated": engine.simulated, "endpoints": [*paths]}}
+            {
+                "id": name,
+                "batchyard": {
+                    "engine": engine.name,
+                    "simulated": engine.simulated,
+                    "endpoints": [*engine.spec.endpoints],
+                    "answer_forms": engine_status.answer_forms(engine.spec),
+                    "logprobs": engine_status.tells_logprobs(engine.spec),
+                },
+            }
             for name, engine in self._engines.items()
-            for paths in (engine.spec.endpoints,)
         ]
 
     def batches(self) -> Iterator[dict[str, Any]]:

@@ -95,9 +95,11 @@ class RunningStack:
         return cls.restart(folder / "data", **environment)
 
     @classmethod
-    def restart(cls, data: Path, **environment: str) -> RunningStack:
-        """Start a stack on an existing data folder."""
-        command = [str(Path(sys.executable).parent / "batchyard"), "up", "--port", "0", "--flower-port", "0"]
+    def restart(
+        cls, data: Path, program: Path = Path(sys.executable).parent / "batchyard", **environment: str
+    ) -> RunningStack:
+        """Start a stack on a data folder that may exist, by a `batchyard` of another venv if `program` names one."""
+        command = [str(program), "up", "--port", "0", "--flower-port", "0"]
         command += ["--data", str(data), "--models", str(data.parent / "models.toml")]
         with (data.parent / "up.log").open("a") as log:
             process = subprocess.Popen(

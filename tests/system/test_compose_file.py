@@ -109,6 +109,7 @@ def test_both_images_copy_every_package_that_is_installed() -> None:
     for name in ("Dockerfile", "Dockerfile.dev"):
         copied = {line.split()[1] for line in (ROOT / name).read_text().splitlines() if line.startswith("COPY ")}
         assert packages <= copied, name
+        assert re.search(r'pip install .*"\.\[server,[\w,]+]" \./deploy/server$', (ROOT / name).read_text(), re.M), name
 
 
 class Deployment:

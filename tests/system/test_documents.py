@@ -65,6 +65,7 @@ NOT_RUN = {
     ("docs/clients.md", "inspect eval"): "needs inspect-ai: tests/foreign/test_inspect.py",
     ("docs/start.md", ".venv/bin/batchyard up --host"): "starts the stack that is running",
     ("docs/start.md", "export BATCHYARD_URL"): "needs another machine",
+    ("docs/package.md", "export BATCHYARD_URL"): "tests/system/test_distributions.py runs it in a venv of its own",
     ("docs/python.md", ".venv/bin/batchyard embed"): "tests/batchyard/cli/rows/test_encoders.py runs such ones",
     ("docs/recipes.md", "batchyard panel examples/panel.jsonl"): "tests/system/test_panel.py runs a panel on a stack",
     ("docs/recipes.md", "batchyard panel tasks.jsonl"): "the same, with options in place of the file",
@@ -181,7 +182,7 @@ def test_every_block_is_run_or_told_why_not() -> None:
     assert run == set(shell), "each has its test below"
     assert {block.document for block in blocks("python")} == {
         *("README.md", "docs/agents.md", "docs/anthropic.md", "docs/api.md", "docs/extending.md", "docs/live.md"),
-        *("docs/python.md", "docs/quickstart.md", "docs/recipes.md"),
+        *("docs/package.md", "docs/python.md", "docs/quickstart.md", "docs/recipes.md"),
     }
 
 

@@ -123,6 +123,7 @@ WRONG = [
     ("results.rows", "recipes.registry"),
     ("batchyard.errors", "batchyard.local.ports"),
     ("webapp.models", "inference.engines.registry"),
+    ("batchyard.client.classify", "inference.catalog"),
 ]
 """Imports that go up or sideways: of a module, and what it imports."""
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from batchyard.endpoints.base import AnswerForm
 from batchyard.statuses import AfterDeath
 from webapp.wire.lists import ListPage
 
@@ -32,6 +33,10 @@ class ModelExtension(BaseModel):
     endpoints: list[str]
     simulated: bool
     config_sha256: str
+    answer_forms: list[AnswerForm] = Field(
+        description="that its chats can be held to: a schema by `response_format`, the others by `structured_outputs`"
+    )
+    logprobs: bool = Field(description="its chats are known to have log-probabilities of their tokens")
     state: Literal["idle", "busy", "starting", "on_hold", "no_engine"] | None = Field(
         description="of its engines, as they were seen last; `on_hold`: batches wait because it cannot run; null: "
         "Redis is away, or `engines` was not set; this and the following change while engines work"

@@ -23,6 +23,9 @@ def recipes(data: Path | None) -> Recipes:
     settings = options.load_settings(data=data)
     if address.server_runs(settings.data):
         return options.connect(data).recipes()
+    from batchyard import plugins
+
+    plugins.require_server()
     from recipes import registry
 
     catalogue = registry.catalogue(settings)

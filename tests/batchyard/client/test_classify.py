@@ -9,10 +9,12 @@ import pytest
 
 import batchyard
 from batchyard.client.classify import Labels, _form
+from batchyard.endpoints.base import AnswerForm
 from batchyard.endpoints.catalog import CHAT, EMBEDDINGS, SYSTEMONE
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from inference.engines.echo import Echo
+from tasks.execution import engine_status
 from tests.support.engine_server import EngineServer
 
 
@@ -22,6 +24,11 @@ def server() -> Any:
     return EngineServer(
         *(Echo(ModelSpec(name=name, engine="echo", endpoints=(entry.path,)), 60) for name, entry in specs)
     )
+
+
+def answer_forms(engine: str) -> list[AnswerForm]:
+    """What the server says of a chat model of this engine."""
+    return engine_status.answer_forms(ModelSpec(name="m", engine=engine, endpoints=(CHAT.path,)))
 
 
 def chat(text: str) -> dict[str, Any]:
@@ -88,15 +95,14 @@ def test_a_classifier_without_labels_keeps_its_own() -> None:
     [
         ("vllm", {"structured_outputs": {"choice": ["a", "b"]}}),
         ("transformers", {}),
-        ("of-another-place", {}),
     ],
 )
 def test_an_engine_is_held_to_the_labels_as_it_can(engine: str, form: dict[str, Any]) -> None:
-    assert _form(engine, ["a", "b"]) == form
+    assert _form(answer_forms(engine), ["a", "b"]) == form
 
 
 def test_a_server_of_someone_else_gets_a_schema_of_openai() -> None:
-    schema = _form("openai", ["a", "b"])["response_format"]["json_schema"]["schema"]
+    schema = _form(answer_forms("openai"), ["a", "b"])["response_format"]["json_schema"]["schema"]
     assert schema["properties"] == {"label": {"type": "string", "enum": ["a", "b"]}}
 
 

@@ -68,7 +68,7 @@ def private_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
     folder = tmp_path_factory.mktemp("stack") / ("a folder with a long name & spaces " + "x" * 80)
     folder.mkdir()
     (folder / "models.toml").write_text(ECHO)
-    for name in ("recipes", "store", "tasks", "webapp"):
+    for name in ("inference", "recipes", "results", "store", "tasks", "webapp"):
         (folder / f"{name}.py").write_text("raise ImportError('this is the user's own')\n")
     stack = RunningStack.restart(folder / "data", **SIMULATED)
     yield stack

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+from batchyard.endpoints.catalog import CHAT, EMBEDDINGS
 from batchyard.models import ModelSpec
 from inference.residents.status import ResidentStatus
 from tasks.context import AppContext
@@ -124,3 +125,20 @@ def test_an_engine_that_stays_for_live_requests_is_shown_however_long_it_idles(
     context = replace(context, models={"echo": always})
     publish(context, status("a", idle_seconds=900.0), status("b", idle_seconds=900.0, seen_at=time.time() - 20))
     assert [state.name for state in engine_status.read(context)] == ["a"], "the other was not seen for long"
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "forms", "logprobs"),
+    [
+        ("vllm", CHAT.path, ["json", "regex", "choice", "grammar"], True),
+        ("openai", CHAT.path, ["json"], False),
+        ("transformers", CHAT.path, [], True),
+        ("echo", CHAT.path, ["choice"], False),
+        ("vllm", EMBEDDINGS.path, [], False),
+    ],
+)
+def test_a_model_says_what_its_chats_can_be_held_to_and_whether_they_have_logprobs(
+    engine: str, path: str, forms: list[str], logprobs: bool
+) -> None:
+    spec = ModelSpec(name="m", engine=engine, endpoints=(path,))
+    assert (engine_status.answer_forms(spec), engine_status.tells_logprobs(spec)) == (forms, logprobs)
