@@ -249,7 +249,9 @@ def main() -> None:
     parser.add_argument("--live", default="", help="TOML of the model's `live` table, such as '{itl_ms = 50}'")
     options = parser.parse_args()
     settings = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_LIVE_REQUESTS_PER_MINUTE": "1000000"}
-    live = f"live = {options.live}\n" if options.live else ""
+    # Two CPUs miss the default target between tokens without any batch: each prompt takes as long.
+    targets = options.live or ("{itl_ms = 300}" if options.model == "300m" else "")
+    live = f"live = {targets}\n" if targets else ""
     if options.model == "simulated":
         arguments = f"{{slots = {options.slots}, prefill_ms = 50, ms_per_token = 20}}"
         model = f'[models.{NAME}]\nengine = "echo"\nreplicas = {options.replicas}\n{live}engine_args = {arguments}\n'
@@ -260,7 +262,7 @@ def main() -> None:
         folder = made("300M")
         model = (
             f'[models.{NAME}]\nengine = "vllm"\nsource = "{folder}"\n{live}'
-            "engine_args = {max_model_len = 1024, max_num_seqs = 16, max_num_batched_tokens = 256}\n"
+            "engine_args = {max_model_len = 1024, max_num_seqs = 16, max_num_batched_tokens = 128}\n"
         )
         # A prompt takes this engine on two CPUs two to three times as long as a token does, as in the scenario.
         scenario = Scenario((1.5, 0.1, 1.5, 0.1), options.seconds / 4, 13, (24, 12), (24, 12), 160)
