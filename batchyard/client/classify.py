@@ -48,7 +48,7 @@ def classify(
 
     Args:
         data: a table, as `map` takes it.
-        template: what is classified, with columns in braces: "{text}".
+        template: what is classified, with columns in braces: "{text}", or "{*}" for all.
         labels: the labels. A classifier needs none; then one that is not among them is an error of its row.
         system: of a chat, in place of a message with the labels; of a decision, its question.
         by: what a model without labels of its own is asked: a chat, or a decision of `/v1/systemone`.
@@ -67,6 +67,7 @@ def classify(
     frame = frames.of(data)
     text = asking.template(template, "template", frame.columns)
     asking.some_column([text], frame.columns)
+    text = asking.ordered(text, asking.rows(frame, frame.columns), say=progress)
     names = None if labels is None else _checked(labels)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name="classify")
     server = how.connected()
@@ -102,7 +103,7 @@ def classify(
             return {**body, "state": content}
         return {**body, "messages": [instruction, {"role": "user", "content": content}]}
 
-    rows = asking.rows(frame, text.columns)
+    rows = asking.rows(frame, text.needed(frame.columns))
     asking.ask(server, spec, endpoint, asking.requests(endpoint, rows, make, results), results, how)
     columns = {name: results.column(name) for name in COLUMNS}
     return frame.table({**columns, **results.details()}) if details else frame.column("label", columns["label"])
