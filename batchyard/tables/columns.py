@@ -19,8 +19,8 @@ import numpy.typing as npt
 from batchyard.tables import cells
 from batchyard.tables.cells import CellError
 
-CELLS = 1_000_000
-"""Cells that decide the order, such as 30,000 rows of 33 columns."""
+CELLS = 600_000
+"""Cells that decide the order, such as 30,000 rows of 20 columns."""
 MAX_COLUMNS = 1_000
 """More are no columns of a table but keys that are data, and each would be a line of each prompt."""
 ROW_NAME = "custom_id"
