@@ -99,6 +99,7 @@ bench: dev
 	$(BIN)/python benchmarks/deadlines.py
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/affinity.py
+	$(BIN)/python benchmarks/columns.py
 	$(BIN)/python benchmarks/eta.py
 	$(BIN)/python benchmarks/many_models.py
 	$(BIN)/python benchmarks/schedules.py

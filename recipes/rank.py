@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from batchyard.recipes import BASIC, Answer, Ask, Flow, InvalidItem, Item, Options, Result, Stage, recipe
+from batchyard.recipes import BASIC, Answer, Ask, ColumnName, Flow, InvalidItem, Item, Options, Result, Stage, recipe
 
 STAGE = Stage("embed", "/v1/embeddings")
 
@@ -18,7 +18,9 @@ class Rank(Options):
     """Options of `rank`."""
 
     model: str = Field(description="Model of embeddings")
-    passages: str = Field("passages", description="Column with the list of passages", json_schema_extra=BASIC)
+    passages: ColumnName[str] = Field(
+        "passages", description="Column with the list of passages", json_schema_extra=BASIC
+    )
     top: int | None = Field(None, ge=1, description="Keep only so many", json_schema_extra=BASIC)
     query_prefix: str = Field("", description="What the model wants before a query, such as `query: `")
     passage_prefix: str = Field("", description="What it wants before a passage")

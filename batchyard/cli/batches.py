@@ -98,7 +98,9 @@ def submit(
         return say(outlook, view.outlook(outlook), as_json)
     with interruptible("`batchyard list` tells whether there is a batch already"):
         if prompts:
-            batch = server.start(file, form)
+            started = server.start(file, form)
+            view.note_order(started)
+            batch = server.batch(started["batch_id"])
         else:
             batch = server.create(
                 server.upload(file),

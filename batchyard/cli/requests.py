@@ -98,7 +98,9 @@ _NULL_VALUE: dict[str, Any] = {
 null_values_option = click.option("--null-value", "null_values", **_NULL_VALUE)
 _PROMPT_OPTIONS = (
     click.option(
-        "-t", "--template", help="Of prompts in a table or JSON lines: 'Translate {text}'. {{ and }} are braces."
+        "-t",
+        "--template",
+        help="Of prompts in a table or JSON lines: 'Translate {text}', or all columns: {*}. {{ and }} are braces.",
     ),
     click.option("--null-value", "null_values", callback=_as_json, **_NULL_VALUE),
     click.option("--system", help="Of prompts: the system message."),

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from batchyard import durations, tariffs, wording
-from batchyard.cli.output import lines_of, painted, plain, when
+from batchyard.cli.output import lines_of, note, painted, plain, when
 from batchyard.client.progress import bar, counts, percent, problems, warnings
 from batchyard.statuses import TERMINAL
 
@@ -118,15 +118,28 @@ def brief(batch: dict[str, Any]) -> str:
 
 def outlook(dry_run: dict[str, Any]) -> str:
     """How many requests a batch would have, what they would cost, and when it would be done."""
+    columns = f"\n{text}" if (text := order(dry_run)) else ""
     size = f"{dry_run['requests']} requests, {dry_run['bytes'] / 1e6:.1f} MB"
     if cost := expected_cost(dry_run.get("cost")):
         size += f", {cost}"
     due = f"due in {durations.text(dry_run['due_at'] - time.time())}"
     if dry_run["eta_seconds"] is None:
-        return f"{size}: {due}; nothing like it was measured yet, so nobody knows when it would be done"
+        return f"{size}: {due}; nothing like it was measured yet, so nobody knows when it would be done{columns}"
     earliest, latest = (durations.text(dry_run[f"eta_{end}_seconds"]) for end in ("earliest", "latest"))
     end = f"done in {durations.text(dry_run['eta_seconds'])} ({earliest} to {latest})"
-    return f"{size}: {end}, {due}: {'on time' if dry_run['on_time'] else 'too late'}"
+    return f"{size}: {end}, {due}: {'on time' if dry_run['on_time'] else 'too late'}{columns}"
+
+
+def order(started: dict[str, Any]) -> str:
+    """In which order all columns stand in the prompts; empty if the template does not have them."""
+    names = started.get("columns")
+    return f"columns of {{*}}: {', '.join(names)}" if names else ""
+
+
+def note_order(started: dict[str, Any]) -> None:
+    """Print `order` as a hint."""
+    if text := order(started):
+        note(text)
 
 
 def expected_cost(cost: dict[str, Any] | None) -> str:

@@ -84,14 +84,14 @@ class ApiClient:
     def start(self, file: Path, form: Mapping[str, str], *, dry_run: bool = False) -> dict[str, Any]:
         """Create a batch of prompts or of compressed requests; `form` is that of POST /start.
 
-        Return the batch. A dry run creates none, and returns what it would be.
+        Return the answer, which has `batch_id`. A dry run creates none, and returns what it would be.
         """
         query = {"dry_run": "true"} if dry_run else {}
         with file.open("rb") as stream:
             files = {"file": (file.name, stream)}
             answer = self._send("POST", f"{self.url}/start", params=query, data=dict(form), files=files)
         document: dict[str, Any] = answer.json()
-        return document if dry_run else self.batch(document["batch_id"])
+        return document
 
     def batch(self, batch_id: str) -> dict[str, Any]:
         return self._call("GET", f"/batches/{batch_id}")

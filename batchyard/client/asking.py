@@ -190,9 +190,30 @@ def template(text: str, what: str, columns: Sequence[str]) -> Template:
     return parsed
 
 
+def ordered(text: Template, table: Iterable[Values], *, without: Iterable[str] = (), say: bool) -> Template:
+    """Return a template with all columns in the order that the rows decide, see `Template.ordered`.
+
+    Args:
+        table: the rows, with all columns.
+        without: columns that stand elsewhere in the prompt.
+        say: tell the order on standard error.
+
+    Raises ConfigurationError.
+    """
+    if not text.is_open:
+        return text
+    try:
+        text = text.ordered(table, without=set(without))
+    except TemplateError as error:
+        raise ConfigurationError(f"the template has {error}") from None
+    if say and text.order is not None:
+        click.echo(f"columns of {{*}}: {', '.join(text.order)}", err=True)
+    return text
+
+
 def some_column(templates: Iterable[Template], columns: Sequence[str]) -> None:
     """Raise ConfigurationError if no template names a column: all rows would be one."""
-    if not any(each.columns for each in templates):
+    if not any(each.columns or each.has_all for each in templates):
         there = cut(", ".join(columns), MAX_LIST) or "none"
         raise ConfigurationError(f"template: it names no column in braces, so all rows are one; there are {there}")
 

@@ -10,10 +10,11 @@ import orjson
 from batchyard.client import answers, asking, frames, label_probabilities
 from batchyard.client.api import ApiClient
 from batchyard.client.asking import RowResults, Values
-from batchyard.client.frames import Column, Kind
+from batchyard.client.frames import Column, Frame, Kind
 from batchyard.endpoints import responses
 from batchyard.endpoints.catalog import CHAT, CLASSIFY, SYSTEMONE
 from batchyard.errors import ConfigurationError
+from batchyard.tables.template import Template
 from batchyard.wording import MAX_LIST, cut, quoted
 
 SYSTEM = "Classify what the user sends. Answer with one of these labels, and with nothing else: {labels}"
@@ -46,7 +47,7 @@ def classify(
 
     Args:
         data: a table, as `map` takes it.
-        template: what is classified, with columns in braces: "{text}".
+        template: what is classified, with columns in braces: "{text}", or "{*}" for all.
         labels: the labels. A classifier needs none; then one that is not among them is an error of its row.
         system: of a chat, in place of a message with the labels; of a decision, its question.
         by: what a model without labels of its own is asked: a chat, or a decision of `/v1/systemone`.
@@ -63,8 +64,7 @@ def classify(
         ConfigurationError, RequestError, UnavailableError: as `map`. Or there are no labels, and no classifier.
     """
     frame = frames.of(data)
-    text = asking.template(template, "template", frame.columns)
-    asking.some_column([text], frame.columns)
+    text = _text(frame, template, progress)
     names = None if labels is None else _checked(labels)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name="classify")
     server = how.connected()
@@ -100,10 +100,17 @@ def classify(
             return {**body, "state": content}
         return {**body, "messages": [instruction, {"role": "user", "content": content}]}
 
-    rows = asking.rows(frame, text.columns)
+    rows = asking.rows(frame, text.needed(frame.columns))
     asking.ask(server, spec, endpoint, asking.requests(endpoint, rows, make, results), results, how)
     columns = {name: results.column(name) for name in COLUMNS}
     return frame.table({**columns, **results.details()}) if details else frame.column("label", columns["label"])
+
+
+def _text(frame: Frame, template: str, say: bool) -> Template:
+    """Return the template of what is classified. Raises ConfigurationError."""
+    text = asking.template(template, "template", frame.columns)
+    asking.some_column([text], frame.columns)
+    return asking.ordered(text, asking.rows(frame, frame.columns), say=say)
 
 
 COLUMNS: Mapping[str, Kind | None] = {"label": "string", "probability": "number", "probabilities": None}

@@ -48,7 +48,7 @@ def embed(
 
     Args:
         data: a table, as `map` takes it.
-        text: what has a vector: a column, or a template with columns in braces, such as "{title}: {text}".
+        text: what has a vector: a column, or a template with columns in braces, such as "{title}: {text}" or "{*}".
         normalize: make the length of vectors 1. Many models do so themselves.
         dtype: of the numbers.
         details: return a table with columns `error` and `tokens` beside the vectors.
@@ -64,12 +64,13 @@ def embed(
     """
     frame = frames.of(data)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name="embed")
-    template = text_template(text, frame.columns)
+    template = asking.ordered(text_template(text, frame.columns), asking.rows(frame, frame.columns), say=progress)
+    columns = template.needed(frame.columns)
     with Vectors(dtype, normalize) as vectors:
         if details:  # a request's tokens are those of a row only if it has no other
-            send(asking.rows(frame, template.columns), template, vectors, how, model, **parameters)
+            send(asking.rows(frame, columns), template, vectors, how, model, **parameters)
         else:
-            send_together(lambda: asking.rows(frame, template.columns), template, vectors, how, model, **parameters)
+            send_together(lambda: asking.rows(frame, columns), template, vectors, how, model, **parameters)
         column = Column([vector for chunk in vectors.chunks() for vector in chunk], "vector")
     return frame.table({"embedding": column, **vectors.details()}) if details else frame.column("embedding", column)
 

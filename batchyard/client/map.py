@@ -46,7 +46,9 @@ def map(
         data: a DataFrame of pandas or polars, a table of pyarrow or of a library that exports Arrow's, a Dataset of
             Hugging Face, or a list of dicts. It is not changed.
         template: the user's message, with columns in braces: "Translate {text} to {lang}". `{{` and `}}` are braces.
-            "{photo:image} What is this?" sends bytes, images of PIL or URLs in a column as images.
+            "Is this review positive?\n{*}" has all columns that neither template names, as lines `name: value`, in an
+            order in which prompts share most. "{photo:image} What is this?" sends bytes, images of PIL or URLs in a
+            column as images.
         system: a template of the system's message.
         schema: a class of pydantic or a JSON schema of an object. Answers have this form, and become its columns.
         response_format: another form of answers, as OpenAI's API has it.
@@ -70,7 +72,7 @@ def map(
         UnavailableError: the server cannot be reached; the same call goes on once it can.
     """
     frame = frames.of(data)
-    messages = _messages(frame, template, system)
+    messages = _messages(frame, template, system, progress)
     structure = None
     if schema is not None:
         structure = _structure(schema, response_format, details)
@@ -84,7 +86,7 @@ def map(
     def make(values: asking.Values) -> Mapping[str, Any]:
         return {**body, "messages": [{"role": role, "content": text.fill(values)} for role, text in messages]}
 
-    rows = asking.rows(frame, [column for _, text in messages for column in text.columns])
+    rows = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
     asking.ask(server, spec, CHAT.path, asking.requests(CHAT.path, rows, make, results), results, how)
     columns = results.columns(structure)
     if details:
@@ -121,7 +123,7 @@ class TextResults(RowResults):
         return columns
 
 
-def _messages(frame: Frame, template: str, system: str | None) -> list[tuple[str, Template]]:
+def _messages(frame: Frame, template: str, system: str | None, say: bool) -> list[tuple[str, Template]]:
     """Return the roles and templates of a request's messages. Raises ConfigurationError."""
     messages = [("user", asking.template(template, "template", frame.columns))]
     if system is not None:
@@ -129,7 +131,13 @@ def _messages(frame: Frame, template: str, system: str | None) -> list[tuple[str
         if messages[0][1].images:
             raise ConfigurationError("system: images stand in the user's message; name them in template")
     asking.some_column([text for _, text in messages], frame.columns)
-    return messages
+    if sum(text.has_all for _, text in messages) > 1:
+        raise ConfigurationError("system: all columns stand in template already; take {*} out of one of the two")
+    named = [column for _, text in messages for column in text.columns]
+    return [
+        (role, asking.ordered(text, asking.rows(frame, frame.columns), without=named, say=say))
+        for role, text in messages
+    ]
 
 
 def _structure(

@@ -31,6 +31,7 @@ from batchyard.recipes.kinds import (
 from batchyard.recipes.options import (
     BASIC,
     BareOptions,
+    ColumnName,
     CompositeOptions,
     Judgement,
     NestedOptions,
@@ -56,6 +57,7 @@ __all__ = [
     "Check",
     "Checked",
     "Child",
+    "ColumnName",
     "CompositeOptions",
     "CompositeRecipe",
     "EndedItem",

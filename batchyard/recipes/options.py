@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -19,6 +19,14 @@ class _Judged:
 
 Judgement = Annotated[T, _Judged()]
 """`Judgement[T]` is T, for a field of options that is no part of the identity of work."""
+
+
+class _NamesColumns:
+    """The mark of a field that holds the name of a column, or several."""
+
+
+ColumnName = Annotated[T, _NamesColumns()]
+"""`ColumnName[T]` is T, for a field of options that names columns. They are no part of a prompt with all columns."""
 
 
 def is_judgement(metadata: Sequence[object]) -> bool:
@@ -39,6 +47,21 @@ class BareOptions(NestedOptions):
         """Return the fields that only judge answers. A subclass removes those that do more."""
         return {name for name, field in type(self).model_fields.items() if is_judgement(field.metadata)}
 
+    def named_columns(self) -> set[str]:
+        """Return the columns that options name. A subclass adds others that are no part of a prompt."""
+        return {path.partition(".")[0] for path in _column_paths(self)}
+
+
+def _column_paths(options: BaseModel) -> Iterator[str]:
+    """Yield the paths of columns in the fields of options, at any depth."""
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        if any(isinstance(mark, _NamesColumns) for mark in field.metadata):
+            yield from [value] if isinstance(value, str) else value or ()
+        for nested in value if isinstance(value, list) else [value]:
+            if isinstance(nested, BaseModel):
+                yield from _column_paths(nested)
+
 
 class Options(BareOptions):
     """The options of a recipe: a subclass adds its own. What is common to all stands here."""
@@ -47,7 +70,9 @@ class Options(BareOptions):
     seeds: Literal["derived", "none"] = Field("derived", description="`none` sends no seeds: another run differs")
     system: str | None = Field(None, description="System message of every request")
     template: str | None = Field(
-        None, description="Prompt with columns in braces: `Translate {text}`", json_schema_extra=BASIC
+        None,
+        description="Prompt with columns in braces: `Translate {text}`; {*} is all of them",
+        json_schema_extra=BASIC,
     )
     null_values: list[str] = Field([], max_length=20, description="Cells of csv that count as empty, such as NA")
     limit: int | None = Field(None, ge=1, description="Only the first so many rows", json_schema_extra=BASIC)

@@ -18,6 +18,8 @@ FORMATS: dict[str, Format] = {
 }
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+UNIFORM = (*DELIMITERS, "parquet")
+"""Formats whose rows have the same columns."""
 NAMES = ", ".join(FORMATS)
 COMPRESSED = ", ".join(f".csv{suffix}" for suffix in COMPRESSIONS)
 

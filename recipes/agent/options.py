@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from batchyard.endpoints.catalog import CHAT, RESPONSES
-from batchyard.recipes import BASIC, Judgement, Options
+from batchyard.recipes import BASIC, ColumnName, Judgement, Options
 from recipes.rewards import graders
 from recipes.rollout.options import GROUND_TRUTH, Sampling
 
@@ -33,7 +33,9 @@ class AgentLoop(Options):
     )
     logprobs: bool = Field(False, description="Keep the log-probability of each token")
     response_ids: bool = Field(False, description="Keep the ids of the tokens of prompts and answers")
-    ground_truth: str | None = Field(None, description=f"Column with the right answer, if it is not {GROUND_TRUTH}")
+    ground_truth: ColumnName[str | None] = Field(
+        None, description=f"Column with the right answer, if it is not {GROUND_TRUTH}"
+    )
     reward: Judgement[str | dict[str, Any] | None] = Field(
         None,
         description="Reward by name, a grader, or {data source: name}; default: that of the row's data source, if any",
@@ -42,6 +44,10 @@ class AgentLoop(Options):
     extract: Judgement[str | None] = Field(
         None, description="What the reward gets of the result: last_number, first_line, boxed, json:…, regex:…"
     )
+
+    def named_columns(self) -> set[str]:
+        """Return the columns that options name, and those of rewards that none names."""
+        return super().named_columns() | {"data_source", "extra_info", GROUND_TRUTH.partition(".")[0]}
 
     def judging(self) -> set[str]:
         """Return the fields that only judge. A grader may be a model that is asked."""

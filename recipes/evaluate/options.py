@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from batchyard.recipes import BASIC, Judgement, NestedOptions, Options, field_of
+from batchyard.recipes import BASIC, ColumnName, Judgement, NestedOptions, Options, field_of
 from recipes.gates import parse
 from recipes.rewards import graders
 from recipes.rollout.options import Sampling
@@ -37,7 +37,7 @@ class MetricOptions(NestedOptions):
     name: str | None = Field(None, description="What it is called in reports")
     value: Any = Field(None, description="Of a gate: what it compares with")
     extract: str | None = Field(None, description="Of a reward: in place of the option `extract`")
-    ground_truth: str | None = Field(None, description="Of a reward: in place of the option `ground_truth`")
+    ground_truth: ColumnName[str | None] = Field(None, description="Of a reward: in place of the option `ground_truth`")
     ignore: list[str] = Field(
         [], description="Of a reward, what both texts are without: case, punctuation, articles, numbers, regex:…"
     )
@@ -71,8 +71,10 @@ class FewShotOptions(NestedOptions):
 class PeopleOptions(NestedOptions):
     """Answers that people have judged, so that the judge can be compared with them."""
 
-    answer: str = Field(description="Column with the answer that people judged; a row without one is left out")
-    verdict: str = Field(
+    answer: ColumnName[str] = Field(
+        description="Column with the answer that people judged; a row without one is left out"
+    )
+    verdict: ColumnName[str] = Field(
         description="Column with their verdict: a mark; with `passing` pass or fail; with `against` win, tie or loss"
     )
 
@@ -82,7 +84,7 @@ class EvaluationJudge(NestedOptions):
 
     model: str
     rubric: str | None = Field(None, description="What a good answer is: a text with columns in braces")
-    against: str | None = Field(None, description="Column with the answer that each is compared with")
+    against: ColumnName[str | None] = Field(None, description="Column with the answer that each is compared with")
     range: tuple[int, int] = Field((1, 10), description="Lowest and highest mark")
     passing: int | None = Field(None, description="The least mark of a right answer; the score is 0 or 1 then")
     structured: bool = Field(True, description="Hold the judge to the form of its answers; false: where no engine can")
@@ -111,7 +113,7 @@ class Evaluate(Options):
         description="Rewards or gates as `name:value`, objects, or graders. The first says what is right",
         json_schema_extra=BASIC,
     )
-    ground_truth: Judgement[str] = Field(
+    ground_truth: Judgement[ColumnName[str]] = Field(
         "answer", description="Column with the right answer, dots for fields within", json_schema_extra=BASIC
     )
     extract: Judgement[str | None] = Field(
@@ -131,16 +133,16 @@ class Evaluate(Options):
     judge: (
         Annotated[EvaluationJudge, BeforeValidator(_as_judge, json_schema_input_type=str | EvaluationJudge)] | None
     ) = Field(None, description="Model that marks answers, or compares each with another one in both orders")
-    choices: str | None = Field(
+    choices: ColumnName[str | None] = Field(
         None, description="Column with the choices: the answer is the one that the model finds most likely"
     )
-    asserts: Judgement[str | None] = Field(
+    asserts: Judgement[ColumnName[str | None]] = Field(
         None, description="Column with gates that the row's answer has to pass: [{gate, value, weight}]"
     )
-    slices: Judgement[list[str]] = Field(
+    slices: Judgement[ColumnName[list[str]]] = Field(
         [], max_length=8, description="Columns by whose values the metrics are shown, too"
     )
-    cluster: Judgement[str | None] = Field(
+    cluster: Judgement[ColumnName[str | None]] = Field(
         None, description="Column whose equal values are questions of one kind, for intervals: such as a passage's id"
     )
     compare_with: Judgement[str | None] = Field(

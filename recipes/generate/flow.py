@@ -131,9 +131,11 @@ def check_templates(options: Making) -> None:
         *((f"templates.{n}", t) for n, t in enumerate(options.templates)),
     ):
         try:
-            Template(text)
+            template = Template(text)
         except TemplateError as error:
             raise ValueError(f"{place}: {error}") from None
+        if template.has_all:
+            raise ValueError(f"{place}: {{*}} is for the prompts of a table; name the seed's columns")
     check(options)
 
 

@@ -136,10 +136,15 @@ class PanelOptions(Options):
     prompts: Prompts = Field(Prompts(), description="Texts of the messages, with places such as {task}")
     judge: JudgeOptions | None = Field(None, description="A model that marks the proposals", json_schema_extra=BASIC)
     notify: bool = Field(False, description="Send an event for each task to webhooks, for up to 1,000 tasks")
+
     checks: Judgement[list[str | CheckOptions]] = Field(
         [], description="Gates: `name:value` or {gate, value, weight}", json_schema_extra=BASIC
     )
     extract: Judgement[str | None] = Field(None, description="What of a proposal is its answer, such as last_number")
+
+    def named_columns(self) -> set[str]:
+        """Return the columns that options name, and those that stand beside the task."""
+        return super().named_columns() | {"rubric", "requirements", "metadata", "constraints"}
 
     @property
     def limits(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from batchyard.recipes import BASIC, Judgement, Options, field_of
+from batchyard.recipes import BASIC, ColumnName, Judgement, Options, field_of
 from recipes.rewards import graders
 
 GROUND_TRUTH = "reward_model.ground_truth"
@@ -62,7 +62,7 @@ class Rollout(Options):
     sampling: Sampling = Field(
         default_factory=Sampling, description="Temperature, top_p, max_tokens and the like", json_schema_extra=BASIC
     )
-    ground_truth: str | None = Field(
+    ground_truth: ColumnName[str | None] = Field(
         None, description=f"Column with the right answer, if it is not {GROUND_TRUTH}", json_schema_extra=BASIC
     )
     threshold: float | None = Field(None, description="A prompt whose sample scores this is asked no more")
@@ -84,6 +84,10 @@ class Rollout(Options):
         "all", description="`best` and `pairs` also write best.jsonl and preferences.jsonl"
     )
     skip_unanswered: Judgement[bool] = Field(False, description="Leave samples without an answer out of the metrics")
+
+    def named_columns(self) -> set[str]:
+        """Return the columns that options name, and those of rewards that none names."""
+        return super().named_columns() | {"data_source", "extra_info", GROUND_TRUTH.partition(".")[0]}
 
     def judging(self) -> set[str]:
         """Return the fields that only judge.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
@@ -164,7 +164,14 @@ def cancel_children(session: Session, job_id: str) -> None:
         cancel(session, child.project_id, child.id)
 
 
-def validated(session: Session, job_id: str, *, items_sha256: str, total: int) -> bool:
-    """Start a job whose items are known. False if it is no longer validating."""
+def validated(
+    session: Session, job_id: str, *, items_sha256: str, total: int, options: Mapping[str, Any] | None = None
+) -> bool:
+    """Start a job whose items are known. False if it is no longer validating.
+
+    `options`: those with what validation has decided, such as the order of a template's columns; None: no change.
+    """
     values = {"items_sha256": items_sha256, "total": total, "attempts": 0, "attempt_error": None}
+    if options is not None:
+        values["options"] = options
     return transition(session, job_id, "validating", "in_progress", **values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from batchyard.errors import RequestError
@@ -12,6 +12,7 @@ from batchyard.models import served_by_name
 from batchyard.request_lines.lines import LineError
 from batchyard.tables import formats
 from batchyard.tables.formats import Format, TableError
+from batchyard.tables.template import Template
 from batchyard.wording import MAX_MESSAGE, cut
 from store.artifacts import ArtifactWriter
 from store.records import File
@@ -29,7 +30,7 @@ class InputOptions:
     """What prompts become requests with.
 
     Attributes:
-        template: prompt with the columns of a file; None for its column of prompts.
+        template: prompt with the columns of a file, see `ordered`; None for its column of prompts.
         null_values: cells of csv and tsv that are empty.
         parameters: those of a request that the API names, without the ones that were left out.
         sampling: any other parameters of the request.
@@ -40,7 +41,7 @@ class InputOptions:
     endpoint: str
     model: str | None
     system: str | None
-    template: str | None
+    template: Template | None
     null_values: Collection[str]
     parameters: Mapping[str, Any]
     sampling: Mapping[str, Any]
@@ -86,6 +87,24 @@ def of_file(context: AppContext, options: InputOptions, upload: ArtifactWriter, 
             return decompressed(context, upload, name)
     with opened(context, upload, name) as file:
         return of_prompts(context, options, read_prompts(context, options, file, kind))
+
+
+def ordered(context: AppContext, options: InputOptions, upload: ArtifactWriter | File, name: str) -> InputOptions:
+    """Return the options with all columns of the template in the order that the rows of a file decide.
+
+    The file is read twice then, once for the order. Raises RequestError, UnavailableError.
+    """
+    if options.template is None or not options.template.is_open:
+        return options
+    with opened(context, upload, name) as file:
+        template = prompts.ordered(
+            options.template,
+            file,
+            prompts.kind_of(name).format,
+            null_values=options.null_values,
+            max_line_bytes=context.settings.max_line_bytes,
+        )
+    return replace(options, template=template)
 
 
 def read_prompts(context: AppContext, options: InputOptions, file: IO[bytes], kind: Format) -> Iterator[InputPrompt]:

@@ -182,15 +182,16 @@ def of_list(prompts: list[str] | str) -> Iterator[InputPrompt]:
 def of_file(
     file: IO[bytes],
     kind: Format,
-    template: str | None,
+    template: Template | None,
     *,
     null_values: Collection[str] = (),
     max_line_bytes: int = json_lines.MAX_LINE_BYTES,
 ) -> Iterator[InputPrompt]:
     """Yield the prompts of a file while reading it.
 
-    Each row is a prompt: the template filled with its columns; its `messages` or `prompt`, with the images of its
-    columns; or its only column. A column `custom_id` names the request. A row that makes no request has its refusal.
+    Each row is a prompt: the template filled with its columns, see `ordered`; its `messages` or `prompt`, with the
+    images of its columns; or its only column. A column `custom_id` names the request. A row that makes no request has
+    its refusal.
 
     Args:
         null_values: cells of csv and tsv that are empty, such as NA.
@@ -199,15 +200,16 @@ def of_file(
     Raises:
         RequestError: the file or the template cannot be used; the message names the line.
     """
-    parsed = None if template is None else _parsed(template, kind)
-    is_table = kind in ("csv", "tsv", "parquet")
+    if template is not None:
+        _check_kind(template, kind)
+    is_table = kind in formats.UNIFORM
 
     def pick(columns: list[str]) -> list[str]:
-        if parsed is not None:
-            _check_columns(parsed, columns)
+        if template is not None:
+            _check_columns(template, columns)
         elif not set(columns) & set(_CONTENT):
             return columns
-        wanted = (*_CONTENT, *images.COLUMNS, *images.OTHER_MEDIA) if parsed is None else parsed.columns
+        wanted = (*_CONTENT, *images.COLUMNS, *images.OTHER_MEDIA) if template is None else template.needed(columns)
         return [name for name in dict.fromkeys([*wanted, "custom_id"]) if name in columns]
 
     word = "Row" if kind == "parquet" else "Line"
@@ -217,13 +219,13 @@ def of_file(
             if row.problem is not None:
                 yield InputPrompt(row.line, "", refusal=LineError(row.code, f"{word} {row.line} {row.problem}."))
                 continue
-            if is_table and parsed is not None and not checked:
-                _check_columns(parsed, row.values)
+            if is_table and template is not None and not checked:
+                _check_columns(template, row.values)
                 checked = True
             custom_id = None
             try:
                 custom_id = cells.optional(row.values.get("custom_id"), "custom_id")
-                content = _filled(parsed, row.values) if parsed else _content(row.values, is_table=is_table)
+                content = _filled(template, row.values) if template else _content(row.values, is_table=is_table)
             except CellError as error:
                 refusal = LineError(error.code, f"{word} {row.line}: {error}.", error.column)
                 yield InputPrompt(row.line, "", custom_id, refusal)
@@ -244,18 +246,45 @@ def _of_template(error: TemplateError) -> RequestError:
     return RequestError(f"The template has {error}.", code="invalid_value", param="template")
 
 
-def _parsed(template: str, kind: Format) -> Template:
+def template_of(text: str) -> Template:
+    """Return the template of a text. Raises RequestError."""
     try:
-        parsed = Template(template)
+        return Template(text)
     except TemplateError as error:
         raise _of_template(error) from None
-    if kind in ("txt", "prompts") or not parsed.columns:
+
+
+def ordered(
+    template: Template,
+    file: IO[bytes],
+    kind: Format,
+    *,
+    null_values: Collection[str] = (),
+    max_line_bytes: int = json_lines.MAX_LINE_BYTES,
+) -> Template:
+    """Return a template with all columns in the order that the rows of a file decide. Reads rows if it is open.
+
+    Raises RequestError, as `of_file`.
+    """
+    if not template.is_open:
+        return template
+    _check_kind(template, kind)
+    rows = reading.rows(file, kind, max_line_bytes=max_line_bytes, null_values=null_values)
+    try:
+        return template.ordered((row.values for row in rows if row.problem is None), uniform=kind in formats.UNIFORM)
+    except TemplateError as error:
+        raise _of_template(error) from None
+    except TableError as error:
+        raise refused(error) from None
+
+
+def _check_kind(template: Template, kind: Format) -> None:
+    if kind in ("txt", "prompts") or not (template.columns or template.has_all):
         raise RequestError(
             "A template names the columns of a table or the fields of a jsonl file, such as 'Translate {text}'.",
             code="invalid_value",
             param="template",
         )
-    return parsed
 
 
 def _filled(template: Template, row: Mapping[str, Any]) -> str | list[Any]:

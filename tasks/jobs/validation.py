@@ -33,7 +33,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             if report.count:
                 lifecycle.reject(session, job_id, report.errors)
             else:
-                lifecycle.validated(session, job_id, items_sha256=items_sha256, total=total)
+                lifecycle.validated(session, job_id, items_sha256=items_sha256, total=total, options=job.options)
     log.info("job validated", extra={"job_id": job_id, "errors": report.count, "items": total})
     progress.publish(context, job_id)
     if report.count:

@@ -199,6 +199,15 @@ def test_a_dry_run_says_what_the_job_would_be_and_makes_none(
     assert client.post("/v1/jobs?dry_run=perhaps", json=body).get_json()["error"]["param"] == "dry_run"
 
 
+def test_a_dry_run_shows_all_columns_of_a_template_in_their_order(client: FlaskClient) -> None:
+    rows = [{"text": text, "genre": "sad", "answer": "1"} for text in ("a", "b")]
+    options = {"model": "echo", "template": "{*}", "ground_truth": "answer", "reward": "exact"}
+    body = {"recipe": "rollout", "options": options, "input": {"items": rows}}
+    plan = client.post("/v1/jobs?dry_run=true", json=body).get_json()
+    first = plan["requests"][0]["body"]["messages"]
+    assert first == [{"role": "user", "content": "genre: sad\ntext: a"}]
+
+
 def measure(context: AppContext, *models: str) -> None:
     """Measure ten requests a second, and 8 in flight, for each of these models."""
     measurement = Measurement(

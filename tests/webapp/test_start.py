@@ -101,6 +101,41 @@ def test_prompts_of_several_lines_parquet_and_compressed_files_become_requests(
     assert client.get(f"/v1/files/{answer.get_json()['file_id']}").get_json()["filename"] == "a.jsonl"
 
 
+GENRES = [("x", "sad", "y"), ("x", "gay", "z"), ("x", "sad", "u")]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_all_columns_of_a_table_stand_in_each_prompt_in_the_order_that_a_dry_run_tells(
+    client: FlaskClient, suffix: str
+) -> None:
+    names = ("kind", "genre", "text", "custom_id")
+    rows = [dict(zip(names, (*row, f"r{number}"), strict=True)) for number, row in enumerate(GENRES)]
+    content = {
+        "csv": "\n".join(",".join(row) for row in (names, *(row.values() for row in rows))).encode(),
+        "jsonl": "\n".join(json.dumps(row) for row in rows).encode(),
+        "parquet": parquet(**{name: [row[name] for row in rows] for name in names}),
+    }[suffix]
+    fields = {"model": "echo", "template": "Judge.\n{*}\n{kind}"}
+    form = fields | {"file": (io.BytesIO(content), f"a.{suffix}")}
+    outlook = client.post("/start?dry_run=true", data=form, content_type="multipart/form-data").get_json()
+    assert outlook["columns"] == ["genre", "text"]
+    answer = send(client, f"a.{suffix}", content, **fields)
+    assert answer.get_json()["columns"] == outlook["columns"]
+    lines = requests(client, answer)
+    assert [line["custom_id"] for line in lines] == ["r0", "r1", "r2"]
+    prompts = [line["body"]["messages"][0]["content"] for line in lines]
+    assert prompts == [f"Judge.\ngenre: {genre}\ntext: {text}\nx" for _, genre, text in GENRES]
+
+
+def test_lines_with_other_fields_have_those_of_all_lines(client: FlaskClient) -> None:
+    content = b'{"a": "x"}\n{"a": "x", "b": [1]}\n{"b": null}\n'
+    answer = send(client, "a.jsonl", content, model="echo", template="{*}", on_invalid="skip")
+    first, second, third = requests(client, answer)
+    assert answer.get_json()["columns"] == ["b", "a"]
+    assert [line["body"]["messages"][0]["content"] for line in (first, second)] == ["b:\na: x", "b: [1]\na: x"]
+    assert third["refused"]["message"] == "Line 3: all columns are empty."
+
+
 def test_the_form_of_answers_reaches_the_requests_or_is_refused(client: FlaskClient) -> None:
     started = client.post("/start", data={"model": "nano", "prompts": "a", "response_format": '{"type": "text"}'})
     assert requests(client, started)[0]["body"]["response_format"] == {"type": "text"}
@@ -161,6 +196,9 @@ def test_what_cannot_run_is_refused_at_once(client: FlaskClient, body: dict[str,
         ("a.jsonl", b'{"text": "x"}', {}, "Line 1: column prompt is missing, and so is 'messages'; there are text"),
         ("a.csv", b"a\nx\n", {"template": "{a"}, "The template has a single '{' at character 1; double it"),
         ("a.csv", b"a\nx\n\ny\n", {}, "Line 3: column a is empty"),
+        ("a.csv", b"a\nx\n\n", {"template": "{*}"}, "Line 3: all columns are empty"),
+        ("a.csv", b"a\nx\n", {"template": "{*} {*}"}, "The template has a second {*}"),
+        ("a.txt", b"x", {"template": "{*}"}, "A template names"),
         ("a.csv", b"a,a\nx,y\n", {"template": "{a}"}, "two columns have one name: a, a"),
         ("a.tsv", b"a\tb\nx\tNA\n", {"template": "{b}", "null_values": '["NA"]'}, "Line 2: column b is empty"),
         ("a.txt", b"\n \n", {}, "no prompts"),

@@ -62,12 +62,13 @@ def start() -> tuple[dict[str, Any], int]:
         raise RequestError("'options' are a recipe's; name it.", code="missing_required_parameter", param="recipe")
     if params.dry_run:
         return _dry_run(body, file).model_dump(), 202
-    batch = submit(body, file)
+    batch, columns = submit(body, file)
     answer = Started(
         job_id=batch.id,
         batch_id=batch.id,
         file_id=batch.input_file_id,
         status_url=url_for("batches.retrieve", batch_id=batch.id, _external=True),
+        columns=columns,
         warnings=messages(batch.warnings),
     )
     return answer.model_dump(), 202
@@ -105,7 +106,7 @@ def _start_job(options: Start, recipe: str, file: tuple[ArtifactWriter, str] | N
 
 def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDryRun:
     """Count the requests of an input and forecast them. Raises RequestError if there are none."""
-    context, source = current_context(), _input(options, file)
+    context, (source, columns) = current_context(), _input(options, file)
     requests, parts = estimate.of_file(context, options.endpoint, source.content.sha256)
     draft = _draft(options, source)
     due_at, forecast = submission.dry_run(context, draft)
@@ -116,6 +117,7 @@ def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDr
         **work.eta(forecast),
         on_time=None if forecast is None else forecast.at <= due_at,
         cost=work.cost_of(parts),
+        columns=columns,
         warnings=messages(draft.batch.warnings),
     )
 
@@ -127,10 +129,11 @@ def messages(warnings: Sequence[Mapping[str, Any]] | None) -> list[str]:
 
 def submit(
     options: Start, file: tuple[ArtifactWriter, str] | None, idempotency: Idempotency = None, title: str | None = None
-) -> Batch:
+) -> tuple[Batch, Sequence[str] | None]:
     """Create a batch from a file and its name, or from the inline prompts if there is no file.
 
-    It is called by its metadata's `name`, else `title`, else as its file, or after its first inline prompt.
+    It is called by its metadata's `name`, else `title`, else as its file, or after its first inline prompt. Return it,
+    and the order of the columns where the template has all of them.
 
     Raises:
         RequestError, UnavailableError.
@@ -138,7 +141,8 @@ def submit(
     if file is None:
         texts = options.prompts or []
         title = title or prompts.title_of(texts if isinstance(texts, str) else next(iter(texts), ""))
-    return make(options, _input(options, file), idempotency, title)
+    source, columns = _input(options, file)
+    return make(options, source, idempotency, title), columns
 
 
 def make(options: Start, source: File | NewInput, idempotency: Idempotency = None, title: str | None = None) -> Batch:
@@ -169,17 +173,22 @@ def _batch(options: Start, title: str | None = None) -> Batch:
     )
 
 
-def _input(options: Start, file: tuple[ArtifactWriter, str] | None) -> NewInput:
-    """Return the requests of a file with a name, or of the inline prompts. Raises RequestError, UnavailableError."""
+def _input(options: Start, file: tuple[ArtifactWriter, str] | None) -> tuple[NewInput, Sequence[str] | None]:
+    """Return the requests of a file with a name, or of the inline prompts, and the order of all columns if it has one.
+
+    Raises RequestError, UnavailableError.
+    """
     context, of_input = current_context(), input_options(options)
     if file is None:
         texts = prompts.of_list(options.prompts or [])
-        return NewInput("prompts.jsonl", inputs.of_prompts(context, of_input, texts))
+        return NewInput("prompts.jsonl", inputs.of_prompts(context, of_input, texts)), None
     upload, name = file
     if not upload.stored:
         upload.commit()
+    of_input = inputs.ordered(context, of_input, upload, name)
+    order = None if of_input.template is None else of_input.template.order
     # It holds requests now, in any case.
-    return NewInput(f"{prompts.kind_of(name).stem}.jsonl", inputs.of_file(context, of_input, upload, name))
+    return NewInput(f"{prompts.kind_of(name).stem}.jsonl", inputs.of_file(context, of_input, upload, name)), order
 
 
 def input_options(options: Start) -> InputOptions:
@@ -188,7 +197,7 @@ def input_options(options: Start) -> InputOptions:
         endpoint=options.endpoint,
         model=options.model,
         system=options.system,
-        template=options.template,
+        template=None if options.template is None else prompts.template_of(options.template),
         null_values=options.null_values,
         parameters={name: value for name in PARAMETERS if (value := getattr(options, name)) is not None},
         sampling=options.sampling,

@@ -22,6 +22,8 @@ from webapp.wire.fields import (
 
 PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
 
+_COLUMNS = "the order of all columns, where the template has {*}; null: there is none, or each row has its own"
+
 
 class Started(BaseModel):
     """What POST /start answers. Without a recipe the job is one batch, and has its id."""
@@ -30,6 +32,7 @@ class Started(BaseModel):
     batch_id: str | None = Field(description="null: the job is a recipe's")
     file_id: str | None
     status_url: str
+    columns: list[str] | None = Field(None, description=_COLUMNS)
     warnings: list[str] = Field(default_factory=list, description="what in the first request is most likely a mistake")
 
 
@@ -55,6 +58,7 @@ class StartDryRun(BaseModel):
     eta_latest_seconds: float | None
     on_time: bool | None = Field(description="whether it would be done by then; null: no ETA")
     cost: CostEstimate | None = Field(description="what it would cost; null: a model has no tariff")
+    columns: list[str] | None = Field(None, description=_COLUMNS)
     warnings: list[str] = Field(default_factory=list, description="what in the first request is most likely a mistake")
 
 
@@ -74,7 +78,9 @@ class Start(BaseModel):
     prompts: list[str] | str | None = Field(None, description="a list, or a text with one prompt a line")
     endpoint: EndpointPath = "/v1/chat/completions"
     system: str | None = Field(None, description="system message of every chat")
-    template: str | None = Field(None, description="prompt with the columns of a file: 'Translate {text}'")
+    template: str | None = Field(
+        None, description="prompt with columns of a file, 'Translate {text}', or with all: {*}"
+    )
     null_values: Annotated[list[str], JsonText] = Field(
         default_factory=list, max_length=20, description="cells of csv and tsv that count as empty: ['NA', 'null']"
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @source_and_output(".parquet with all columns, or .npy with the vectors alone")
-@click.option("-t", "--template", required=True, help="What has a vector: a column, or '{title}: {text}'.")
+@click.option("-t", "--template", required=True, help="What has a vector: a column, or '{title}: {text}', '{*}'.")
 @click.option("--normalize", is_flag=True, help="Make the length of vectors 1.")
 @click.option("--dtype", type=click.Choice(("float32", "float16")), default="float32", show_default=True)
 @click.option("--dimensions", type=click.IntRange(1), help="The length of vectors, for models that can shorten them.")
@@ -28,7 +28,7 @@ def embed(template: str, normalize: bool, dtype: str, dimensions: int | None, **
 
     FILE, the server and the same command again are those of `batchyard map`.
     """
-    from batchyard.client import tables, vector_files
+    from batchyard.client import asking, tables, vector_files
     from batchyard.client.asking import CallOptions
     from batchyard.client.embed import Vectors, send, text_template
 
@@ -38,11 +38,12 @@ def embed(template: str, normalize: bool, dtype: str, dimensions: int | None, **
     columns = tables.columns(command.source)
     if command.output.suffix == ".parquet":
         command.check_new(vector_files.COLUMNS, columns)
-    text = text_template(template, columns)
+    every_row = tables.stream(command.source, columns, command.null_values)
+    text = asking.ordered(text_template(template, columns), every_row, say=True)
     with Vectors(dtype, normalize) as vectors:
         with command.server() as server:
             how = CallOptions(window=command.window, again=command.again, server=server, name=command.name)
-            rows = tables.stream(command.source, text.columns, command.null_values)
+            rows = tables.stream(command.source, text.needed(columns), command.null_values)
             send(rows, text, vectors, how, command.model, dimensions=dimensions)
             simulated = command.simulated(server)
         vector_files.write(command.output, command.source, vectors, command.prefix)
@@ -51,7 +52,7 @@ def embed(template: str, normalize: bool, dtype: str, dimensions: int | None, **
 
 @click.command()
 @source_and_output(".csv, .tsv, .jsonl or .parquet")
-@click.option("-t", "--template", required=True, help="What is classified: '{text}'. {{ and }} are braces.")
+@click.option("-t", "--template", required=True, help="What is classified: '{text}', '{*}'. {{ and }} are braces.")
 @click.option("-l", "--label", "labels", multiple=True, help="A label; given for each. A classifier needs none.")
 @click.option("--system", help="The system message of a chat, in place of one with the labels.")
 @click.option("--by", type=click.Choice(("chat", "decision")), default="chat", show_default=True,

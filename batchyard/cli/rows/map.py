@@ -15,7 +15,12 @@ from batchyard.errors import ConfigurationError
 
 @click.command("map")
 @source_and_output(".csv, .tsv, .jsonl or .parquet")
-@click.option("-t", "--template", required=True, help="The prompt of a row: 'Translate {text}'. {{ and }} are braces.")
+@click.option(
+    "-t",
+    "--template",
+    required=True,
+    help="The prompt of a row: 'Translate {text}', or all columns: {*}. {{ and }} are braces.",
+)
 @click.option("--system", help="A template of the system message.")
 @click.option("--temperature", type=float, help="0: the likeliest answer.")
 @click.option("--max-tokens", type=click.IntRange(1), help="The longest answer.")

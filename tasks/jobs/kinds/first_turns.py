@@ -34,6 +34,7 @@ def of(context: AppContext, recipe: FlowRecipe[Any], job: Job, sample: Sequence[
 def _checked(settings: Settings, recipe: FlowRecipe[Any], job: Job, sample: Sequence[Columns | RowError]) -> FirstTurns:
     report = ValidationReport()
     checker = ItemChecker(settings, job, recipe, report)
+    checker.order_columns(sample, uniform=False)
     turns = []
     for number, row in enumerate(sample, 1):
         checker.checked(number, row, probed=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from batchyard.recipes import Answer, FlowRecipe, InvalidItem, Item, Options, me
 from batchyard.recipes.program import Program, RecipeError, Request
 from batchyard.request_lines.lines import LineError
 from batchyard.settings import Settings
-from batchyard.tables import images
-from batchyard.tables.template import parsed
+from batchyard.tables import formats, images
+from batchyard.tables.template import TemplateError, parsed
 from batchyard.wording import MAX_NAME, nearest, quoted
 from results.items import events
 from store.formats import items as items_file
@@ -64,10 +65,12 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: ValidationReport) -> tuple[str, int]:
-    """Write the items file of a job. Return its SHA-256 and the number of items."""
+    """Write the items file of a job, and order the columns of its template. Return SHA-256 and number of the items."""
     checker = ItemChecker(context.settings, job, recipe, report)
     if job.items_sha256 is not None:  # of a retry
-        sha256, total = job.items_sha256, checker.check(items_file.Reader(context.artifacts, job.items_sha256))
+        items = items_file.Reader(context.artifacts, job.items_sha256)
+        checker.order_columns((item.columns for item in _items(items)), uniform=False)
+        sha256, total = job.items_sha256, checker.check(items)
     else:
         with context.artifacts.open(job.input_sha256) as source, context.artifacts.create() as target:
             writer = items_file.ItemsWriter(target)
@@ -78,6 +81,7 @@ def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: Valida
             writer.close()
         sha256, total = target.sha256, writer.total
     checker.check_size(total)
+    job.options = {**job.options, **checker.ordered}
     return sha256, total
 
 
@@ -86,6 +90,7 @@ class ItemChecker:
 
     Attributes:
         first_turn: the requests of the first turn of the row that was probed last.
+        ordered: the options that differ from the job's since the rows have ordered the columns of its template.
     """
 
     def __init__(self, settings: Settings, job: Job, recipe: FlowRecipe[Any], report: ValidationReport) -> None:
@@ -103,8 +108,35 @@ class ItemChecker:
         self._preparer = Preparer(specs)
         self._step_checks = registry.checks(job.post_process)
         self.first_turn: list[PreparedRequest] = []
+        self.ordered: dict[str, Any] = {}
         self._hashes: list[int] = []
         self._first: dict[str, int] = {}
+
+    def order_columns(self, rows: Iterable[Mapping[str, Any] | RowError], *, uniform: bool) -> None:
+        """Put all columns of the template in the order that the rows decide, without those that options name.
+
+        Args:
+            uniform: all rows have the same columns.
+
+        Raises:
+            RequestError: each row would have an order of its own, or there are too many columns.
+        """
+        try:
+            template = parsed(self._options.template or "")
+        except TemplateError:
+            return  # the error of each row
+        if not template.is_open:
+            return
+        if template.by_row:
+            message = "A job has one order of all columns, {*}; each row has its own in map, submit and run."
+            raise RequestError(message, code="invalid_value", param="options.template")
+        readable = (row for row in islice(rows, self._limit) if not isinstance(row, RowError))
+        try:
+            ordered = template.ordered(readable, without=self._options.named_columns(), uniform=uniform)
+        except TemplateError as error:
+            raise RequestError(f"The template has {error}.", code="invalid_value", param="options.template") from None
+        self.ordered = {"template": ordered.text}
+        self._options = self._options.model_copy(update=self.ordered)
 
     def write(self, source: Any, name: str, writer: items_file.ItemsWriter) -> None:
         """Add every row to the items file, or its error to the report.
@@ -112,6 +144,9 @@ class ItemChecker:
         Raises:
             RequestError: the input as a whole cannot be read.
         """
+        kind = formats.kind_of(name)
+        self.order_columns(self._rows(source, name), uniform=kind is not None and kind.format in formats.UNIFORM)
+        source.seek(0)
         shuffled: list[tuple[int, str, bytes]] = []
         count = 0
         for number, row in enumerate(self._rows(source, name), 1):
@@ -148,9 +183,8 @@ class ItemChecker:
 
     def check(self, items: items_file.Reader) -> int:
         """Add the error of each of these items to the report. Return their number."""
-        for first in range(0, items.total, items_file.GROUP_ITEMS):
-            for position, item in enumerate(items.read(first, items_file.GROUP_ITEMS), first):
-                self.checked(item.number, item.columns, probed=position < PROBED_ITEMS)
+        for position, item in enumerate(_items(items)):
+            self.checked(item.number, item.columns, probed=position < PROBED_ITEMS)
         return items.total
 
     def checked(self, number: int, row: Mapping[str, Any] | RowError, *, probed: bool) -> Item | None:
@@ -263,6 +297,11 @@ class ItemChecker:
             if first != number:
                 message = f"Row {number}: the custom_id {quoted(custom_id)} is that of row {first}; it must be unique."
                 self._report.add(number, LineError("duplicate_custom_id", message, "custom_id"))
+
+
+def _items(items: items_file.Reader) -> Iterator[items_file.StoredItem]:
+    for first in range(0, items.total, items_file.GROUP_ITEMS):
+        yield from items.read(first, items_file.GROUP_ITEMS)
 
 
 def _custom_id(number: int, row: Mapping[str, Any]) -> str:

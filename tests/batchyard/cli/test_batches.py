@@ -190,6 +190,8 @@ def test_prompts_in_a_table_are_submitted_forecast_and_run(stack: RunningStack, 
 
     forecast = terminal("submit", "in.csv", *prompts, "--dry-run")
     assert re.fullmatch(r"2 requests, 0\.0 MB: done in .+ \(.+ to .+\), due in .+: on time\n", forecast.stdout)
+    every = terminal("submit", "in.csv", "-m", "echo", "-t", "Say {*}", "--dry-run")
+    assert every.stdout.endswith("\ncolumns of {*}: text\n"), every.stderr
     command = ("run", "-i", "in.csv", "-o", "out.jsonl", "--model", "echo", "-t", "Run {text}", "--json")
     first, second = terminal(*command), terminal(*command)
     assert first.returncode == second.returncode == 0, first.stderr

@@ -37,6 +37,24 @@ def test_a_data_frame_gets_a_column_of_answers_in_one_line(capsys: pytest.Captur
     assert "model echo is simulated: no model has made these answers" in capsys.readouterr().err
 
 
+def test_all_columns_stand_in_one_order_that_is_told_and_that_the_same_call_finds_again(
+    stack: RunningStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"n": str(number), "lang": "de", "text": f"order {number % 3}"} for number in range(9)]
+    first = batchyard.map(rows, "{*}", system="Of {n}.", model="echo")
+    assert first[4] == "lang: de\ntext: order 1"
+    assert "columns of {*}: lang, text\n" in capsys.readouterr().err
+    made = len(batches(stack))
+    assert batchyard.map(rows, "{*}", system="Of {n}.", model="echo") == first
+    assert len(batches(stack)) == made
+    by_row = batchyard.map(rows, "{*:per-row}", model="echo", progress=False)
+    assert [sorted(text.split("\n")) for text in by_row] == [
+        sorted(f"{name}: {cell}" for name, cell in row.items()) for row in rows
+    ]
+    with pytest.raises(ConfigurationError, match="all columns stand in template already"):
+        batchyard.map(rows, "{*}", system="{*}", model="echo")
+
+
 def test_the_same_call_again_takes_up_its_batch_and_another_one_does_not(stack: RunningStack) -> None:
     rows = [{"n": number} for number in range(5)]
     options = {"model": "echo", "system": "Of {n}.", "max_tokens": 9}

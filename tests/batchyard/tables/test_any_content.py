@@ -87,7 +87,7 @@ def test_any_file_becomes_prompts_or_refusals_that_name_the_line(
     content: bytes, kind: Format, template: str | None
 ) -> None:
     try:
-        for prompt in prompts.of_file(io.BytesIO(content), kind, template):
+        for prompt in prompts.of_file(io.BytesIO(content), kind, template and prompts.template_of(template)):
             if prompt.refusal is not None:
                 assert prompt.refusal.message.startswith(f"Line {prompt.number}")
             else:
@@ -125,10 +125,10 @@ FAR = pa.array([2**62, 0], pa.timestamp("ms"))
 def test_a_cell_of_arrow_that_is_no_value_of_python_refuses_its_row_alone(column: pa.Array) -> None:
     file = io.BytesIO()
     pq.write_table(pa.table({"cell": column, "n": [0, 1]}), file)
-    first, second = prompts.of_file(io.BytesIO(file.getvalue()), "parquet", "{cell}")
+    first, second = prompts.of_file(io.BytesIO(file.getvalue()), "parquet", Template("{cell}"))
     assert first.refusal is not None and first.refusal.message.startswith("Row 1: column cell cannot be read: ")
     assert second.content in ("a", datetime.datetime(1970, 1, 1).isoformat())
-    unused = list(prompts.of_file(io.BytesIO(file.getvalue()), "parquet", "{n}"))
+    unused = list(prompts.of_file(io.BytesIO(file.getvalue()), "parquet", Template("{n}")))
     assert [prompt.content for prompt in unused] == ["0", "1"]
     assert [isinstance(value, cells.Unreadable) for value in arrow.values(column)] == [True, False]
 

@@ -12,7 +12,9 @@ from batchyard.tables.cells import CellError
 from batchyard.tables.template import Template, TemplateError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
-NAMES = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]), min_size=1)
+NAMES = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]), min_size=1).filter(
+    lambda name: name != "*"
+)
 
 
 @given(parts=st.lists(st.tuples(TEXTS, NAMES, TEXTS.filter(bool))), end=TEXTS)
@@ -41,11 +43,22 @@ def test_a_cell_with_braces_is_text() -> None:
         ("Translate {text", "a single '{' at character 11; double it"),
         ("Translate text}", "a single '}' at character 15; double it"),
         ("{}", "no column ''"),
+        ("{*} {*:per-row}", "a second {*:per-row}; name a column by itself"),
+        ('{*["text", "txt"]}', "no column 'txt'; did you mean 'text'?"),
+        ('{*["text", 1]}', "no column '*[\"text\", 1]'"),
     ],
 )
 def test_a_wrong_template_names_what_is_wrong_and_the_remedy(template: str, message: str) -> None:
     with pytest.raises(TemplateError, match=re.escape(message)):
         Template(template).check(["text", "lang"])
+
+
+def test_columns_in_an_order_are_lines_and_can_be_written_again() -> None:
+    rows = [{"a {b}": "1", "c": "2"}]
+    template = Template("Of {{x}}:\n{*}\n").ordered(rows)
+    assert template.text == 'Of {{x}}:\n{*["a \\u007bb\\u007d", "c"]}\n'
+    assert template.fill(rows[0]) == Template(template.text).fill(rows[0]) == "Of {x}:\na {b}: 1\nc: 2\n"
+    assert Template('{*["c"]}').fill(rows[0]) == "c: 2"
 
 
 @pytest.mark.parametrize(

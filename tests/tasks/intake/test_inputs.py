@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from batchyard.errors import RequestError
+from batchyard.tables.template import Template
 from store.artifacts import ArtifactWriter
 from tasks.context import AppContext
 from tasks.intake import estimate, inputs, prompts
@@ -42,7 +43,7 @@ def requests(context: AppContext, writer: ArtifactWriter) -> list[dict[str, Any]
 
 def test_each_row_of_a_table_is_a_request_with_the_parameters_of_all(context: AppContext) -> None:
     table = upload(context, b"word\ncat\ndog\n")
-    stored = inputs.of_file(context, replace(OPTIONS, template="Say {word}"), table, "words.csv")
+    stored = inputs.of_file(context, replace(OPTIONS, template=Template("Say {word}")), table, "words.csv")
     bodies = [request["body"] for request in requests(context, stored)]
     assert [body["messages"][0]["content"] for body in bodies] == ["Say cat", "Say dog"]
     assert all(body["temperature"] == 0.5 and body["min_p"] == 0.1 for body in bodies)

@@ -20,12 +20,12 @@ from tasks.jobs.submission.creation import JobRequest
 def validated(
     context: AppContext, project: str, upload: Callable[[bytes], File], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Job]:
-    """Makes a job of recipe `batch` over this content, and validates it."""
+    """Makes a job over this content, and validates it."""
     for name in ("validate_job", "advance_job"):
         monkeypatch.setattr(messages, name, lambda *_: None)
 
-    def make(content: bytes, **options: object) -> Job:
-        request = JobRequest(recipe="batch", input=upload(content), options={"model": "echo"} | options)
+    def make(content: bytes, recipe: str = "batch", **options: object) -> Job:
+        request = JobRequest(recipe=recipe, input=upload(content), options={"model": "echo"} | options)
         job = creation.create(context, project, request)
         assert validation.run(context, job.id, "here/1/task")
         assert not validation.run(context, job.id, "there/2/task")
@@ -68,6 +68,28 @@ def test_items_keep_the_numbers_of_their_rows_in_whatever_order_they_begin(
     assert (job.status, job.total) == ("in_progress", 10)
     assert [item.number for item in items] != sorted(item.number for item in items) == list(range(1, 11))
     assert all(item.columns["prompt"] == f"p{item.number - 1}" for item in items)
+
+
+ROWS = (
+    b'{"text": "a", "genre": "sad", "answer": "1", "topic": "x", "custom_id": "p"}\n'
+    b'{"text": "b", "genre": "sad", "answer": "2", "topic": "y", "custom_id": "q"}\n'
+)
+
+
+def test_all_columns_of_a_template_have_an_order_in_the_options_without_those_that_options_name(
+    validated: Callable[..., Job],
+) -> None:
+    assert validated(ROWS, template="So:\n{*}").options["template"] == 'So:\n{*["genre", "text", "answer", "topic"]}'
+    evaluated = validated(ROWS, recipe="evaluate", template="{*}\n{text}", slices=["topic"])
+    assert evaluated.options["template"] == '{*["genre"]}\n{text}'
+    rolled_out = validated(ROWS, recipe="rollout", template="{*}", ground_truth="answer", reward="exact", limit=1)
+    assert rolled_out.options["template"] == '{*["text", "genre", "topic"]}'
+
+
+def test_a_job_has_no_order_of_columns_by_row(validated: Callable[..., Job]) -> None:
+    job = validated(ROWS, template="{*:per-row}")
+    assert job.status == "failed"
+    assert [error["param"] for error in job.errors or []] == ["options.template"]
 
 
 def test_more_items_than_fit_into_memory_at_once_are_refused(

@@ -6,7 +6,7 @@ import hashlib
 import io
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -140,11 +140,13 @@ class _Look:
 
     Attributes:
         columns: of a table, or the fields of the first line of JSON.
+        order: of all columns in the prompts, where the template has them, as what was read of the input decides it.
         count: number of requests, of an input that was not read whole by its size; None if nobody can know.
     """
 
     preview: Preview | None = None
     columns: Sequence[str] = ()
+    order: Sequence[str] | None = None
     count: int | None = None
     outlook: StartDryRun | None = None
     problem: Problem | None = None
@@ -153,7 +155,7 @@ class _Look:
         """Read the beginning of an input. Raises RequestError for an error that all requests share."""
         content, whole = source.head()
         self.columns = () if _is_requests() else _columns(source)
-        self.preview = _preview(options, source, content, whole)
+        self.preview, self.order = _preview(options, source, content, whole)
         if self.preview.whole or source.is_plain:
             self.outlook = self._outlook(options, source.size / len(content) if content else 1.0)
 
@@ -172,6 +174,7 @@ class _Look:
             **work.eta(forecast),
             on_time=None if forecast is None else forecast.at <= due_at,
             cost=work.cost_of(estimate.scaled(shown.parts, factor)),
+            columns=None if self.order is None else [*self.order],
             warnings=start.messages(warnings.of_line(options.endpoint, 1, shown.first_line)),
         )
 
@@ -181,6 +184,7 @@ class _Look:
         return {
             "preview": self.preview,
             "columns": self.columns,
+            "order": self.order,
             "outlook": self.outlook,
             "problem": self.problem,
             "requests": asks.of_lines(requests),
@@ -272,16 +276,20 @@ def _columns(source: _Source) -> list[str]:
         return asks.columns(file, source.name)
 
 
-def _preview(options: StartForm, source: _Source, content: bytes, whole: bool) -> Preview:
-    """Preview the first requests. Raises RequestError for an error that all requests share."""
+def _preview(options: StartForm, source: _Source, content: bytes, whole: bool) -> tuple[Preview, Sequence[str] | None]:
+    """Preview the first requests. Return the order of all columns, too, if the template has them.
+
+    Raises RequestError for an error that all requests share.
+    """
     context, of_input = current_context(), start.input_options(options)
     if changes := _changes(options, source):
         content = b"".join(prompts.changed(io.BytesIO(content), changes, context.settings.max_line_bytes))
     if _is_requests():
-        return preview.of_requests(context, options.endpoint, content, whole=whole)
+        return preview.of_requests(context, options.endpoint, content, whole=whole), None
     kind, request_template = prompts.kind_of(source.name).format, inputs.request_template(context, of_input)
     if kind == "jsonl" and prompts.is_requests(io.BytesIO(content)):
         raise RequestError("These are whole requests, which say themselves how they are run.", param="holds")
+    of_input = _ordered(source, of_input)
     rows: Iterable[InputPrompt]
     if kind == "parquet":
         rows, whole = _first_rows(source, of_input)
@@ -292,7 +300,19 @@ def _preview(options: StartForm, source: _Source, content: bytes, whole: bool) -
         place = error["param"] or ""
         if place in ("url", "body.model", *(f"body.{name}" for name in PARAMETERS)):  # the form sets these for all
             raise RequestError(error["message"], code=error["code"], param=place.removeprefix("body."))
-    return input_preview
+    return input_preview, None if of_input.template is None else of_input.template.order
+
+
+def _ordered(source: _Source, options: InputOptions) -> InputOptions:
+    """Return the options with all columns of the template in order, as all that was sent of the input decides it."""
+    if isinstance(source.content, File | ArtifactWriter):
+        return inputs.ordered(current_context(), options, source.content, source.name)
+    if options.template is None:
+        return options
+    kind, null_values = prompts.kind_of(source.name).format, options.null_values
+    return replace(
+        options, template=prompts.ordered(options.template, io.BytesIO(source.content), kind, null_values=null_values)
+    )
 
 
 def _first_rows(source: _Source, options: InputOptions) -> tuple[list[InputPrompt], bool]:
@@ -362,4 +382,5 @@ def _submit(options: StartForm, source: _Source, input_preview: Preview) -> Batc
     if _is_requests():
         requests = inputs.decompressed(current_context(), content, source.name)
         return start.make(options, NewInput(source.name, requests), idempotency, title)
-    return start.submit(options, (content, source.name), idempotency, title)
+    batch, _ = start.submit(options, (content, source.name), idempotency, title)
+    return batch

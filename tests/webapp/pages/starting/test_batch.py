@@ -139,6 +139,18 @@ def test_the_columns_of_a_table_are_named_also_before_there_is_a_template(client
     assert "Columns" not in look(client, holds="requests", text=json.dumps(a_chat("a", "x")))
 
 
+def test_all_columns_are_previewed_in_the_order_that_the_batch_has(client: FlaskClient, context: AppContext) -> None:
+    table = "text,genre\na,sad\nb,gay\nc,sad\n"
+    form = {"format": "csv", "text": table, "template": "{*}"}
+    shown = look(client, **form)
+    assert "Columns of {*} : genre, text ." in shown and "genre: sad text: a" in shown
+    assert send(client, **form).status_code == 303
+    first, *_ = lines_of(context, only_batch(context))
+    assert first["body"]["messages"][0]["content"] == "genre: sad\ntext: a"
+    large = (io.BytesIO(("text,genre\n" + "a text,sad\n" * 50_000).encode()), "large.csv")
+    assert "this is that of its beginning" in look(client, file=large, template="{*}")
+
+
 def test_an_example_is_an_input_and_what_is_typed_comes_before_it(client: FlaskClient, context: AppContext) -> None:
     fields = {"stored": "example:prompts.txt"}
     assert "What is 37 + 58?" in look(client, **fields)
