@@ -1,4 +1,4 @@
-"""The wire between the gateway and the engines' live servers: what both sides name.
+"""The wire between the gateway and the engines' live servers: what both sides name, and do.
 
 A request is its body, posted to the path of its endpoint at the server's base URL, with the token as a bearer token and
 the headers below. An answer has what was used in the header REPORT; a stream has it in its last line, a comment, over
@@ -8,6 +8,7 @@ which clients of server-sent events pass.
 from __future__ import annotations
 
 import json
+import resource
 from typing import Any, Literal
 
 Tier = Literal["default", "flex"]
@@ -41,3 +42,9 @@ def split_report(data: bytes) -> tuple[bytes, dict[str, Any] | None]:
         return data[:at], json.loads(line)
     except ValueError:
         return data, None
+
+
+def allow_connections() -> None:
+    """Let this process have as many connections as it may: shells start processes with a lower limit than that."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

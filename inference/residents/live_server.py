@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import orjson
 from aiohttp import web
 
-from batchyard import open_files
 from batchyard.endpoints import stream_events
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.endpoints.live_wire import (
@@ -34,6 +33,7 @@ from batchyard.endpoints.live_wire import (
     STOPPING,
     TIER,
     WAIT_SECONDS,
+    allow_connections,
 )
 from batchyard.errors import EngineDied
 from inference.engine import Engine, EngineAnswer
@@ -91,7 +91,7 @@ class LiveServer:
 
     async def start(self, host: str) -> LiveAddress:
         """Listen on any free port of `host`, and return the address."""
-        open_files.raise_limit()
+        allow_connections()
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         for path in ENDPOINTS:
             app.router.add_post(path, functools.partial(self._serve, path))

@@ -10,7 +10,8 @@ import gc
 
 from aiohttp import web
 
-from batchyard import logs, open_files, settings
+from batchyard import logs, settings
+from batchyard.endpoints import live_wire
 from batchyard.endpoints.catalog import PATHS
 from batchyard.errors import ConfigurationError
 from tasks.context import AppContext, build
@@ -62,7 +63,7 @@ def main() -> None:
         app = create_app(build(configuration), options.web)
     except ConfigurationError as error:
         parser.exit(2, f"batchyard: {error.message}\n")
-    open_files.raise_limit()  # a request has two connections
+    live_wire.allow_connections()  # a request has two connections
     gc.collect()
     gc.freeze()  # what exists now stays: a full collection would stop every stream
     web.run_app(
