@@ -28,6 +28,7 @@ from batchyard.cli.rows.map import map_
 from batchyard.client.map import map as map_table
 from batchyard.errors import ConfigurationError
 from batchyard.recipes import Item
+from batchyard.wording import without_code
 from store.formats import items as items_file
 from store.records import Job
 from tasks import messages
@@ -80,6 +81,11 @@ CASES: list[tuple[str, Any, str, tuple[str, ...]]] = [
 ]
 
 
+def reason(error: dict[str, Any]) -> str:
+    """Return the message of an error without its code, which the error of a line has not."""
+    return without_code(error["message"], error["code"])
+
+
 class Server:
     """The API client of the terminal and of `map`, over the web app: what it is sent is answered with itself."""
 
@@ -120,10 +126,14 @@ class Server:
 
     def start(self, file: Path, form: dict[str, str], *, dry_run: bool = False) -> dict[str, Any]:
         fields = {**form, "file": (io.BytesIO(file.read_bytes()), file.name)}
-        answer = self._client.post("/start", data=fields, content_type="multipart/form-data").get_json()
+        answer: dict[str, Any] = self._client.post("/start", data=fields, content_type="multipart/form-data").get_json()
         if "error" in answer:
-            raise ConfigurationError(answer["error"]["message"])
-        return {"id": answer["file_id"], "batchyard": {"warnings": []}}
+            raise ConfigurationError(reason(answer["error"]))
+        self.files[answer["batch_id"]] = answer["file_id"].encode()
+        return answer
+
+    def batch(self, batch_id: str) -> dict[str, Any]:
+        return {"id": self.files[batch_id].decode(), "batchyard": {"warnings": []}}
 
     def page(self, _id: str) -> str:
         return ""
@@ -233,7 +243,7 @@ def prompts_of(client: FlaskClient, file_id: str) -> list[str]:
 def by_start(kind: str, cell: Any, client: FlaskClient) -> list[str]:
     form = {"model": "echo", "template": TEMPLATE, "file": (io.BytesIO(content(kind, cell)), f"in{kind}")}
     answer = client.post("/start", data=form, content_type="multipart/form-data").get_json()
-    return [answer["error"]["message"]] * 2 if "error" in answer else prompts_of(client, answer["file_id"])
+    return [reason(answer["error"])] * 2 if "error" in answer else prompts_of(client, answer["file_id"])
 
 
 def by_job(kind: str, cell: Any, client: FlaskClient, context: AppContext) -> list[str]:
@@ -337,7 +347,7 @@ def test_every_door_takes_what_counts_as_empty(
         file = (io.BytesIO(content(kind, "NA")), f"in{kind}")
         form = {"model": "echo", "template": TEMPLATE, "null_values": '["NA"]', "file": file}
         error = client.post("/start", data=form, content_type="multipart/form-data").get_json()["error"]
-        assert error["message"] == f"Line 2: {EMPTY}."
+        assert reason(error) == f"Line 2: {EMPTY}."
     else:
         monkeypatch.setitem(SCORED, "null_values", ["NA"])
         messages = by_job(kind, "NA", client, context)
