@@ -226,7 +226,7 @@ def test_what_was_created_with_a_key_is_found_by_it_and_another_body_is_a_confli
         assert again is not None and again.id == batch.id
         assert batches.repeated(session, "proj_other", ("key", "b" * 64)) is None
         with pytest.raises(
-            ConflictError, match="conflicts with an earlier one.*Use a new key for a new batch"
+            ConflictError, match=r"conflicts with an earlier one.*Use a new key for a new batch"
         ) as refused:
             batches.repeated(session, me.project_id, ("key", "b" * 64))
     assert refused.value.code == "idempotency_key_reused"
