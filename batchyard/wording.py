@@ -71,6 +71,11 @@ def without_code(message: str, code: object) -> str:
     return message.removesuffix(f" ({code})")
 
 
+def column_order(names: Iterable[str]) -> str:
+    """Return what is said of the order in which all columns of a table stand in prompts."""
+    return f"columns of {{*}}: {', '.join(names)}"
+
+
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """Replace each name in braces by its value. Raises KeyError for one without."""
     return PLACE.sub(lambda match: str(values[match[1]]), template)

@@ -98,9 +98,7 @@ def submit(
         return say(outlook, view.outlook(outlook), as_json)
     with interruptible("`batchyard list` tells whether there is a batch already"):
         if prompts:
-            started = server.start(file, form)
-            view.note_order(started)
-            batch = server.batch(started["batch_id"])
+            batch = requests.started(server, file, form)
         else:
             batch = server.create(
                 server.upload(file),

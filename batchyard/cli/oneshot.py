@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests, view
+from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, note, plain, table
 from batchyard.cli.watch import check_success, interruptible, watch
@@ -215,9 +215,7 @@ def _batches(
     if chain is not None:
         return chain
     if prompts:
-        started = server.start(file, {**form, "metadata": json.dumps(mark)})
-        view.note_order(started)
-        return [server.batch(started["batch_id"])]
+        return [requests.started(server, file, {**form, "metadata": json.dumps(mark)})]
     file_id = server.upload(file)
     return [server.create(file_id, endpoint=endpoint, metadata=mark, post_process=steps, on_invalid=on_invalid)]
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchyard import durations
-from batchyard.cli import lines
+from batchyard.cli import lines, view
+from batchyard.cli.output import note
 from batchyard.endpoints.catalog import CHAT, ENDPOINTS
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import PRIORITIES
@@ -212,6 +213,14 @@ def with_model(source: Path, model: str, target: Path) -> None:
     """Copy a request file and set every `body.model`. Lines that are no requests stay as they are."""
     with source.open("rb") as original, target.open("wb") as copy:
         copy.writelines(lines.with_model(line, model) for line in original)
+
+
+def started(server: ApiClient, file: Path, form: Mapping[str, str]) -> dict[str, Any]:
+    """Create a batch of prompts, say in which order its prompts have all columns if they do, and return it."""
+    answer = server.start(file, form)
+    if text := view.order(answer):
+        note(text)
+    return server.batch(answer["batch_id"])
 
 
 def save(server: ApiClient, file_id: str | None, to: Path) -> None:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from batchyard import durations, tariffs, wording
-from batchyard.cli.output import lines_of, note, painted, plain, when
+from batchyard.cli.output import lines_of, painted, plain, when
 from batchyard.client.progress import bar, counts, percent, problems, warnings
 from batchyard.statuses import TERMINAL
 
@@ -133,13 +133,7 @@ def outlook(dry_run: dict[str, Any]) -> str:
 def order(started: dict[str, Any]) -> str:
     """In which order all columns stand in the prompts; empty if the template does not have them."""
     names = started.get("columns")
-    return f"columns of {{*}}: {', '.join(names)}" if names else ""
-
-
-def note_order(started: dict[str, Any]) -> None:
-    """Print `order` as a hint."""
-    if text := order(started):
-        note(text)
+    return wording.column_order(names) if names else ""
 
 
 def expected_cost(cost: dict[str, Any] | None) -> str:

@@ -22,7 +22,7 @@ from batchyard.errors import ConfigurationError, NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError
 from batchyard.tables.template import Template, TemplateError
-from batchyard.wording import MAX_LIST, cut, nearest, quoted
+from batchyard.wording import MAX_LIST, column_order, cut, nearest, quoted
 
 MAX_REQUESTS = 50_000
 MAX_BYTES = 200_000_000
@@ -207,7 +207,7 @@ def ordered(text: Template, table: Iterable[Values], *, without: Iterable[str] =
     except TemplateError as error:
         raise ConfigurationError(f"the template has {error}") from None
     if say and text.order is not None:
-        click.echo(f"columns of {{*}}: {', '.join(text.order)}", err=True)
+        click.echo(column_order(text.order), err=True)
     return text
 
 

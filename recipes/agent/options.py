@@ -10,7 +10,7 @@ from pydantic import Field
 from batchyard.endpoints.catalog import CHAT, RESPONSES
 from batchyard.recipes import BASIC, ColumnName, Judgement, Options
 from recipes.rewards import graders
-from recipes.rollout.options import GROUND_TRUTH, Sampling
+from recipes.rollout.options import GROUND_TRUTH, OF_REWARDS, Sampling
 
 ENDPOINTS = {"chat": CHAT.path, "responses": RESPONSES.path}
 
@@ -47,7 +47,7 @@ class AgentLoop(Options):
 
     def named_columns(self) -> set[str]:
         """Return the columns that options name, and those of rewards that none names."""
-        return super().named_columns() | {"data_source", "extra_info", GROUND_TRUTH.partition(".")[0]}
+        return super().named_columns() | OF_REWARDS
 
     def judging(self) -> set[str]:
         """Return the fields that only judge. A grader may be a model that is asked."""

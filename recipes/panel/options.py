@@ -136,7 +136,6 @@ class PanelOptions(Options):
     prompts: Prompts = Field(Prompts(), description="Texts of the messages, with places such as {task}")
     judge: JudgeOptions | None = Field(None, description="A model that marks the proposals", json_schema_extra=BASIC)
     notify: bool = Field(False, description="Send an event for each task to webhooks, for up to 1,000 tasks")
-
     checks: Judgement[list[str | CheckOptions]] = Field(
         [], description="Gates: `name:value` or {gate, value, weight}", json_schema_extra=BASIC
     )

@@ -12,6 +12,8 @@ from batchyard.recipes import BASIC, ColumnName, Judgement, Options, field_of
 from recipes.rewards import graders
 
 GROUND_TRUTH = "reward_model.ground_truth"
+OF_REWARDS = frozenset({"data_source", "extra_info", GROUND_TRUTH.partition(".")[0]})
+"""Columns of rewards, which no option names."""
 UNKNOWN = "unknown"
 
 
@@ -87,7 +89,7 @@ class Rollout(Options):
 
     def named_columns(self) -> set[str]:
         """Return the columns that options name, and those of rewards that none names."""
-        return super().named_columns() | {"data_source", "extra_info", GROUND_TRUTH.partition(".")[0]}
+        return super().named_columns() | OF_REWARDS
 
     def judging(self) -> set[str]:
         """Return the fields that only judge.
