@@ -20,7 +20,7 @@ from store import queue, webhooks
 from store.queue import JobsOfRecipe, QueueSnapshot
 from store.records import Batch, Job
 from tasks.context import AppContext
-from tasks.execution import engine_status, progress
+from tasks.execution import engine_status, tally
 from tasks.jobs import progress as job_progress
 from tasks.live import traffic
 from tasks.live.traffic import LiveTraffic
@@ -108,7 +108,7 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
     totals: dict[tuple[str, str], int] | None = None
     job_totals: dict[tuple[str, ...], int] | None = None
     try:
-        messages, engines, totals = _messages(context), engine_status.read(context), progress.totals(context)
+        messages, engines, totals = _messages(context), engine_status.read(context), tally.read(context)
         job_totals, live = job_progress.totals(context), traffic.recent(context, engines)
     except redis.RedisError as error:
         log.warning("metrics without Redis: %s", error)

@@ -17,10 +17,10 @@ from prometheus_client.utils import floatToGoString
 from batchyard.models import ModelSpec
 from tasks import metrics
 from tasks.context import AppContext
-from tasks.execution import progress
+from tasks.execution import tally
 from tasks.jobs import progress as job_progress
 from tasks.live import traffic
-from tasks.live.starter import answers_live
+from tasks.live.demand import answers_live
 from tasks.live.traffic import Kind
 from tasks.metrics import Snapshot
 
@@ -201,7 +201,7 @@ def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpe
             tokens.add_metric([model, TOKENS[what]], amount)
         elif what == "shared_requests":
             shared.add_metric([model], amount)
-        elif what == progress.JUDGEMENT_ERRORS:
+        elif what == tally.JUDGEMENT_ERRORS:
             judged.add_metric([model], amount)
         elif what == "engine_deaths":
             if model not in models:
@@ -214,12 +214,12 @@ def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpe
 
 
 def _request_seconds(timed: Mapping[tuple[str, str], Mapping[str, int]]) -> HistogramMetricFamily:
-    """Return the histogram of tasks.execution.progress.request_seconds: by model and class, each bucket and the sum."""
+    """Return the histogram of tasks.execution.tally.request_seconds: by model and class, each bucket and the sum."""
     family = HistogramMetricFamily(
         "batchyard_request_seconds", "Time of a request in its engine.", labels=["model", "request_class"]
     )
     for labels, numbers in timed.items():
-        family.add_metric(labels, _buckets(progress.REQUEST_SECONDS, numbers), numbers.get("sum", 0) / 1000)
+        family.add_metric(labels, _buckets(tally.REQUEST_SECONDS, numbers), numbers.get("sum", 0) / 1000)
     return family
 
 

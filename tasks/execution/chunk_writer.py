@@ -23,7 +23,7 @@ from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
 from tasks import messages
 from tasks.context import AppContext
-from tasks.execution import progress
+from tasks.execution import progress, tally
 from tasks.execution.result_cache import TOKENS, Cache
 from tasks.scheduling.dispatch import Drain
 from tasks.scheduling.throughput import ThroughputMeter
@@ -96,8 +96,8 @@ class ChunkWriter:
         if self._segment.job_id is not None:
             messages.wake_job(self._context.redis, self._segment.job_id, 0.0 if ends else WAKE_SECONDS)
         amounts = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
-        amounts |= progress.request_seconds(self._segment.request_class, seconds)
-        progress.count(self._context, self._segment.model["name"], amounts)
+        amounts |= tally.request_seconds(self._segment.request_class, seconds)
+        tally.count(self._context, self._segment.model["name"], amounts)
         if self._cache is not None:
             self._cache.keep(table)
         if self._drain is not None and not self._stopped.is_set():  # a process that ends starts nothing more

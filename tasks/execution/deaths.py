@@ -10,7 +10,7 @@ from batchyard.models import is_derived
 from inference.deaths import Death
 from store import holds, segments
 from tasks.context import AppContext
-from tasks.execution import progress
+from tasks.execution import tally
 
 log = logging.getLogger(__name__)
 
@@ -62,4 +62,4 @@ class DeathLog:
                 return
             death = self._unrecorded.pop(0)
             if is_new:
-                progress.count(self._context, death.model, {"engine_deaths": 1})
+                tally.count(self._context, death.model, {"engine_deaths": 1})

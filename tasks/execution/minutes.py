@@ -14,7 +14,7 @@ from tasks.context import AppContext
 MINUTES = "batchyard:minutes:"
 HOUR = 60
 NAMES = frozenset(("completed", "failed", "output_tokens", "live_requests", "live_failed", "live_tokens", "live_ms"))
-"""Those of the totals (tasks.execution.progress) that are counted by minutes, too; live ones by tier, after a colon."""
+"""Those of the totals (tasks.execution.tally) that are counted by minutes, too; live ones by tier, after a colon."""
 
 Amounts = Mapping[tuple[str, str], int]
 """Amounts by name and model."""

@@ -5,13 +5,11 @@ Counts come from the records, rates from the last minute's result chunks, foreca
 
 from __future__ import annotations
 
-import bisect
 import json
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import redis
 
@@ -19,17 +17,11 @@ from batchyard.errors import UnavailableError
 from store import speeds
 from store.records import Batch, ResultChunk
 from tasks.context import AppContext
-from tasks.execution import minutes
 from tasks.scheduling import deadlines
 
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 7 * 86400
-TOTALS = "batchyard:totals"
-JUDGEMENT_ERRORS = "judgement_errors"
-"""The one of the totals that is not by model, but by reward or gate."""
-REQUEST_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
-"""Upper bounds of the buckets in which the seconds of requests are counted for /metrics."""
 
 
 def key(batch_id: str) -> str:
@@ -69,38 +61,6 @@ def write(context: AppContext, record_id: str, measure: Callable[[AppContext, st
         context.redis.set(key(record_id), json.dumps(measure(context, record_id)), ex=KEPT_SECONDS)
     except (redis.RedisError, UnavailableError) as error:
         log.warning("progress not published: %s", error, extra={"id": record_id})
-
-
-def count(context: AppContext, model: str, amounts: Mapping[str, int]) -> None:
-    """Add to the model's totals for /metrics, which begin again at 0 if Redis loses them, and to this minute's."""
-    try:
-        with context.redis.pipeline(transaction=False) as pipeline:
-            for name, amount in amounts.items():
-                pipeline.hincrby(TOTALS, f"{name} {model}", amount)
-            if recent := minutes.counted(amounts):
-                minutes.add(pipeline, model, recent)
-            pipeline.execute()
-    except redis.RedisError as error:
-        log.warning("totals not counted: %s", error)
-
-
-def request_seconds(request_class: str, seconds: Sequence[float]) -> dict[str, int]:
-    """Return the amounts that count requests of a class by their seconds in the engine.
-
-    They are `seconds:<class>:<n>` for bucket n of REQUEST_SECONDS, the last one without a bound, and
-    `milliseconds:<class>` for the sum.
-    """
-    if not seconds:
-        return {}
-    buckets = Counter(bisect.bisect_left(REQUEST_SECONDS, value) for value in seconds)
-    amounts = {f"seconds:{request_class}:{bucket}": number for bucket, number in buckets.items()}
-    return amounts | {f"milliseconds:{request_class}": round(1000 * sum(seconds))}
-
-
-def totals(context: AppContext) -> dict[tuple[str, str], int]:
-    """Return the totals by (name, model). Raises redis.RedisError."""
-    values = cast(dict[str, str], context.redis.hgetall(TOTALS))
-    return {(name, model): int(amount) for key, amount in values.items() for name, _, model in [key.partition(" ")]}
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, dict[str, Any]]:

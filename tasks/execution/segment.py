@@ -11,7 +11,7 @@ from batchyard.backoff import Backoff
 from batchyard.errors import EngineError, EngineStartError, GpuBusy, LeaseLost, UnavailableError
 from store import holds, segments
 from tasks.context import AppContext
-from tasks.execution import answering, progress
+from tasks.execution import answering, tally
 from tasks.execution.answering import Pause
 from tasks.execution.cluster_watch import WATCH, ray_is_away
 from tasks.execution.deaths import DeathLog
@@ -64,7 +64,7 @@ def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> bool:
 def _fail(context: AppContext, segment: segments.SegmentLease, error: str, *, counted: bool) -> None:
     with context.database.write() as session:
         segments.fail(session, segment, error, BACKOFF.seconds(segment.attempts + 1), counted=counted)
-    progress.count(context, segment.model["name"], {"retries": 1})
+    tally.count(context, segment.model["name"], {"retries": 1})
 
 
 _leaving = threading.Lock()

@@ -20,7 +20,7 @@ from store.intake.extension import AddedSegment
 from store.records import Append, Batch
 from store.work.lifecycle import refuse_stage
 from tasks.context import AppContext
-from tasks.execution import progress
+from tasks.execution import progress, tally
 from tasks.intake import submission
 from tasks.intake.validation import ValidationReport, Validator, segment_sizes
 
@@ -62,7 +62,7 @@ def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: 
             raise RequestError(message, code="duplicate_custom_id", param="custom_id") from None
         if append is not None:
             for place in new.refused:
-                progress.count(context, new.segments[place].model, {"failed": new.segments[place].requests})
+                tally.count(context, new.segments[place].model, {"failed": new.segments[place].requests})
             progress.publish(context, batch_id)
             return append
     raise UnavailableError(f"Others add requests to batch '{batch_id}' all the time; send them again.")

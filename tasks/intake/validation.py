@@ -29,7 +29,7 @@ from store.leases import Lease
 from store.records import Batch
 from tasks import derived
 from tasks.context import AppContext
-from tasks.execution import progress
+from tasks.execution import progress, tally
 from tasks.heartbeat import hold_batch
 from tasks.intake.requests import Refusal, RequestChecker
 from tasks.steps import registry as steps
@@ -119,7 +119,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
                 )
     log.info("validated", extra={"batch_id": batch_id, "errors": report.count})
     for number in plan.refused if runs else ():
-        progress.count(context, plan.segments[number].model, {"failed": plan.segments[number].requests})
+        tally.count(context, plan.segments[number].model, {"failed": plan.segments[number].requests})
     progress.publish(context, batch_id)
     return True
 

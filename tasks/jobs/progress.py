@@ -14,7 +14,7 @@ import redis
 from batchyard.recipes import Check, Score
 from store.records import Job
 from tasks.context import AppContext
-from tasks.execution import progress
+from tasks.execution import progress, tally
 from tasks.scheduling import deadlines
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def measure(context: AppContext, job_id: str) -> dict[str, Any]:
 
 def count_failed_judgement(context: AppContext, call: Score | Check) -> None:
     """Count a judgement that failed in its process, by reward or gate, for /metrics."""
-    progress.count(context, call.reward if isinstance(call, Score) else call.gate, {progress.JUDGEMENT_ERRORS: 1})
+    tally.count(context, call.reward if isinstance(call, Score) else call.gate, {tally.JUDGEMENT_ERRORS: 1})
 
 
 def count_items(context: AppContext, recipe: str, ends: Mapping[str, int], counters: Mapping[str, int]) -> None:

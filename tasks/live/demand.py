@@ -1,4 +1,4 @@
-"""Demand: models that live requests wait for, told to the workers through Redis."""
+"""Demand: which models answer live requests, and which of them are waited for: workers read these in Redis."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import cast
 
 from redis.client import PubSub
 
+from batchyard.models import ModelSpec
+from inference.engines.registry import capabilities
 from tasks.context import AppContext
 
 WANTED = "batchyard:live:wanted"
@@ -15,6 +17,11 @@ SUSPECTS = "batchyard:live:suspects"
 CHANNEL = "batchyard:live"
 SECONDS = 30.0
 """A model is wanted for this long after it was said last."""
+
+
+def answers_live(spec: ModelSpec) -> bool:
+    """True if the model answers live requests."""
+    return spec.live.mode != "off" and not capabilities(spec.engine).starts_each_run
 
 
 def want(context: AppContext, model: str) -> None:

@@ -14,11 +14,10 @@ import redis
 from batchyard.errors import BatchyardError, EngineStartError, GpuBusy, Stopped, UnavailableError
 from batchyard.models import ModelSpec
 from inference.deaths import Death
-from inference.engines.registry import capabilities
 from inference.residents.session import EngineTimeouts
 from store import holds
 from tasks.context import AppContext
-from tasks.execution import engine_status, progress, segment
+from tasks.execution import engine_status, segment, tally
 from tasks.execution.cluster_watch import WATCH
 from tasks.live import addresses, demand
 from tasks.live.addresses import EngineAddress
@@ -77,7 +76,7 @@ class Starter:
                 self._pool.submit(self._end_if_hanging, self._context.models[model], engine)
         for name in demand.wanted(self._context) | always:
             spec = self._context.models.get(name)
-            if spec is not None and answers_live(spec):
+            if spec is not None and demand.answers_live(spec):
                 with self._lock:
                     if name in self._busy:
                         continue
@@ -180,9 +179,4 @@ class Starter:
             log.warning("death of an engine not recorded: %s", error, extra={"model": death.model})
             return
         if is_new:
-            progress.count(self._context, death.model, {"engine_deaths": 1})
-
-
-def answers_live(spec: ModelSpec) -> bool:
-    """True if the model answers live requests."""
-    return spec.live.mode != "off" and not capabilities(spec.engine).starts_each_run
+            tally.count(self._context, death.model, {"engine_deaths": 1})

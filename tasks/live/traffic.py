@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from batchyard import histogram
 from batchyard.endpoints.live_wire import TIERS, Tier
 from tasks.context import AppContext
-from tasks.execution import engine_status, minutes, progress
+from tasks.execution import engine_status, minutes, tally
 from tasks.execution.engine_status import EngineStatus
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Counts:
 def count(context: AppContext, model: str, counts: Counts) -> None:
     """Add to the totals of a model, and to its counts of this minute."""
     if counts.totals:
-        progress.count(context, model, counts.totals)
+        tally.count(context, model, counts.totals)
     if counts.seconds:
         try:
             with context.redis.pipeline(transaction=False) as pipeline:

@@ -29,7 +29,7 @@ from store.keys import Principal
 from tasks.context import AppContext
 from tasks.intake.requests import RequestChecker
 from tasks.live.addresses import EngineAddress
-from tasks.live.starter import answers_live
+from tasks.live.demand import answers_live
 from webapp.gateway import errors, forms
 from webapp.gateway.accounting import Accounting, Subject
 from webapp.gateway.callers import Caller, Callers

@@ -18,7 +18,7 @@ from batchyard.errors import NotFoundError, RequestError
 from batchyard.models import ModelSpec, served_by_name
 from batchyard.wording import quoted
 from tasks.execution import engine_status
-from tasks.live.starter import answers_live
+from tasks.live.demand import answers_live
 from webapp.gateway import tickets
 from webapp.gateway.tickets import Ticket
 from webapp.pages import forms

@@ -17,7 +17,7 @@ from batchyard.errors import LeaseLost, UnavailableError
 from store.formats import chunks
 from store.records import Batch, ResultChunk
 from tasks.context import AppContext
-from tasks.execution import chunk_writer, progress
+from tasks.execution import chunk_writer, progress, tally
 from tasks.execution.chunk_writer import ChunkWriter
 from tests.support.planned import answers, lose, plan_batch, reload, started, the_segment
 
@@ -114,7 +114,7 @@ def test_a_lost_segments_answers_are_not_appended_and_not_counted(connected: App
     assert appended(connected, batch) == []
     counts = reload(connected.database, batch)
     assert (counts.completed, counts.failed, the_segment(connected.database, batch).answered) == (0, 0, 0)
-    assert progress.totals(connected) == {}
+    assert tally.read(connected) == {}
 
 
 def test_failures_are_counted_by_their_codes(connected: AppContext, project: str) -> None:
@@ -122,7 +122,7 @@ def test_failures_are_counted_by_their_codes(connected: AppContext, project: str
     writer = ChunkWriter(connected, started(connected.database, batch), threading.Event())
     writer.add(table(1, 2, 3, 4, failed={1: "too_long", 2: "too_long", 3: "Not a code"}))
     writer.flush()
-    totals = {what: number for (what, model), number in progress.totals(connected).items() if model == "echo"}
+    totals = {what: number for (what, model), number in tally.read(connected).items() if model == "echo"}
     assert {what: number for what, number in totals.items() if what.startswith("error:")} == {
         "error:too_long": 2,
         "error:status_400": 1,
@@ -137,12 +137,12 @@ def test_requests_are_counted_by_their_seconds(connected: AppContext, project: s
     seconds = answers([1, 2, 3, 4], seconds=[0.2, 0.3, 5000.0, None])
     writer.add(seconds.append_column("shared", pa.array([False] * 4, pa.bool_())))
     writer.flush()
-    totals = {what: number for (what, _), number in progress.totals(connected).items() if "seconds" in what}
-    bucket = progress.REQUEST_SECONDS.index
+    totals = {what: number for (what, _), number in tally.read(connected).items() if "seconds" in what}
+    bucket = tally.REQUEST_SECONDS.index
     assert totals == {
         f"seconds:decode:{bucket(0.2)}": 1,
         f"seconds:decode:{bucket(0.5)}": 1,
-        f"seconds:decode:{len(progress.REQUEST_SECONDS)}": 1,
+        f"seconds:decode:{len(tally.REQUEST_SECONDS)}": 1,
         "milliseconds:decode": 5_000_500,
     }
     measured = latency.summary(reload(connected.database, batch).latencies)

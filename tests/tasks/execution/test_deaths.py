@@ -16,7 +16,7 @@ from inference.deaths import Death
 from store import events, holds
 from store.records import Batch, Event, Hold, Job, Segment
 from tasks.context import AppContext
-from tasks.execution import progress, segment
+from tasks.execution import segment, tally
 from tasks.finishing import manifest
 from tasks.scheduling import deadlines
 from tests.support.planned import answers, dispatched, plan_batch, reload, the_segment
@@ -103,7 +103,7 @@ def test_a_death_that_two_batches_report_counts_once_for_the_model(
     for _ in range(2):
         die(engine, 1)
         run(connected, plan_batch(connected, project, ["one"]))
-    assert progress.totals(connected)["engine_deaths", "echo"] == 1
+    assert tally.read(connected)["engine_deaths", "echo"] == 1
     with connected.database.read() as session:
         assert holds.failures(session)["echo"].deaths == 1
 

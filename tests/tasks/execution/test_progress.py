@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
 from store import batches
 from store.records import Batch
@@ -58,21 +57,7 @@ def test_progress_is_read_as_it_was_published(connected: AppContext, batch: Batc
     assert progress.read(connected, []) == {}
 
 
-def test_totals_add_up_by_model(connected: AppContext) -> None:
-    for _ in range(2):
-        progress.count(connected, "a model", {"completed": 2, "error:too_long": 1})
-    progress.count(connected, "echo", {"completed": 5})
-    assert progress.totals(connected) == {
-        ("completed", "a model"): 4,
-        ("error:too_long", "a model"): 2,
-        ("completed", "echo"): 5,
-    }
-
-
 def test_a_redis_that_is_away_stops_no_work(context: AppContext, project: str) -> None:
     batch = plan_batch(context, project, ["one"])
     progress.publish(context, batch.id)
-    progress.count(context, "echo", {"completed": 1})
     assert progress.read(context, [batch.id]) == {}
-    with pytest.raises(redis.RedisError):
-        progress.totals(context)

@@ -9,7 +9,7 @@ import pytest
 
 from inference.residents.status import ResidentStatus
 from tasks.context import AppContext
-from tasks.execution import engine_status, minutes, progress
+from tasks.execution import engine_status, minutes, tally
 from tasks.live import traffic
 from tasks.live.traffic import Counts
 from tests.support.webapps import on_sqlite
@@ -79,7 +79,7 @@ def test_the_last_hour_shows_live_tokens_beside_the_batches(
     now = 1_800_000_030.0
     for minutes_ago, tokens in ((70, 999), (3, 60), (1, 120)):
         monkeypatch.setattr(time, "time", lambda ago=minutes_ago: now - 60 * ago)
-        progress.count(connected, "echo", {"output_tokens": tokens, "completed": 1, "seconds:decode:3": 1})
+        tally.count(connected, "echo", {"output_tokens": tokens, "completed": 1, "seconds:decode:3": 1})
         traffic.count(connected, "echo", counts(output_tokens=2 * tokens))
     monkeypatch.setattr(time, "time", lambda: now)
     history = traffic.history(connected)["echo"]

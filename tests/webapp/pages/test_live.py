@@ -14,7 +14,7 @@ from inference.residents.status import ResidentStatus
 from store import batches, keys
 from store.records import Project
 from tasks.context import AppContext
-from tasks.execution import engine_status, progress
+from tasks.execution import engine_status, tally
 from tasks.live import traffic
 from tasks.live.traffic import Counts
 from tests.support.planned import plan_batch
@@ -38,7 +38,7 @@ def context(tmp_path: Path, broker: str) -> AppContext:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: now - 60)
         traffic.count(context, "echo", counts)
-        progress.count(context, "echo", {"output_tokens": 600})
+        tally.count(context, "echo", {"output_tokens": 600})
     return context
 
 

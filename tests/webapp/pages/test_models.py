@@ -91,7 +91,7 @@ def test_only_an_administrator_sees_engines_by_name(
 ) -> None:
     state = EngineStatus(name="engine:echo:0", model="echo", state="idle", answered=7, seen_at=1.0)
     monkeypatch.setattr("tasks.metrics._messages", lambda _context: {})
-    monkeypatch.setattr("tasks.execution.progress.totals", lambda _context: {})
+    monkeypatch.setattr("tasks.execution.tally.read", lambda _context: {})
     monkeypatch.setattr(engine_status, "read", lambda _context: [state])
     with context.database.write() as session:
         plain = keys.create(session, "plain").key
@@ -129,7 +129,7 @@ def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_
     engines = [engine]
     totals = {("input_tokens", "echo"): 1000, ("cached_tokens", "echo"): 600}
     monkeypatch.setattr("tasks.metrics._messages", lambda _context: {})
-    monkeypatch.setattr("tasks.execution.progress.totals", lambda _context: totals)
+    monkeypatch.setattr("tasks.execution.tally.read", lambda _context: totals)
     monkeypatch.setattr(engine_status, "read", lambda _context: engines)
     page = client.get("/models").text
     words = " ".join(re.sub(r"<[^>]+>", " ", page).split())

@@ -26,7 +26,7 @@ from store.formats import job_chunks
 from store.jobs import chunk_records, lifecycle
 from store.records import Job
 from tasks.context import AppContext
-from tasks.execution import progress as execution_progress
+from tasks.execution import tally
 from tasks.jobs import progress, validation
 from tasks.jobs.kinds.flow import FLOW
 from tasks.jobs.running import rebuild, watchdog
@@ -292,7 +292,7 @@ def test_a_reward_that_raises_is_counted_by_its_name(
     monkeypatch.setattr(FLOW.jobs, "_judges", pool := Judges(context.settings.recipes, processes=1, seconds=30.0))
     try:
         Running(context, project, ["1", "one", "2", "two", "3"]).tick()
-        until(lambda: execution_progress.totals(context) == {("judgement_errors", "odd"): 2}, seconds=30)
+        until(lambda: tally.read(context) == {("judgement_errors", "odd"): 2}, seconds=30)
     finally:
         pool.close()
 
