@@ -1,0 +1,99 @@
+"""The Flask application: its routes, pages, limits and errors."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from celery import Celery
+from flask import Flask
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+from batchyard import logs, settings
+from tasks.context import REDIS_SECONDS, AppContext, build
+from tasks.steps import registry as step_registry
+from webapp import (
+    batches,
+    document,
+    errors,
+    events,
+    files,
+    health,
+    jobs,
+    limits,
+    metrics,
+    models,
+    pages,
+    prometheus,
+    recipes,
+    requests,
+    schedules,
+    webhooks,
+)
+from webapp.accounts import budgets, keys, projects, usage
+from webapp.anthropic import message_batches
+from webapp.intake import imports, open_batches, start, uploads
+
+SWITCH_SECONDS = 0.0005
+MODULES = (
+    files,
+    uploads,
+    imports,
+    batches,
+    message_batches,
+    open_batches,
+    recipes,
+    jobs,
+    events,
+    webhooks,
+    schedules,
+    models,
+    keys,
+    projects,
+    budgets,
+    usage,
+    start,
+    metrics,
+    health,
+    document,
+)
+
+
+def create(context: AppContext | None) -> Flask:
+    """Return the application. The environment's settings build a `context` of None. Raises ConfigurationError."""
+    if context is None:
+        configuration = settings.load()
+        logs.configure(configuration.log_level)
+        context = build(configuration)
+    step_registry.STEPS.load()  # a package's step that cannot be used is refused here, not at a request
+    # A request releases the GIL at each query and each Redis call. It then waits up to one switch interval to get it
+    # back from a busy thread: at Python's default of 5 ms, a few concurrent requests take 100 ms each.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    celery = Celery("batchyard")
+    celery.config_from_object("celeryconfig")
+    # A request must not wait for a broker that is down or hangs: housekeeping sends the message again.
+    transport_options = {"max_retries": 0, "socket_timeout": REDIS_SECONDS}
+    celery.conf.broker_transport_options = {**celery.conf.broker_transport_options, **transport_options}
+    celery.set_default()
+
+    app = Flask("webapp")
+    # What a client sends in this header is never believed: each trusted proxy appends to it.
+    proxies = context.settings.proxies
+    app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=proxies)  # type: ignore[method-assign]
+    app.request_class = requests.StreamedRequest
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.extensions["context"] = context
+    app.config["MAX_FORM_PARTS"] = errors.MAX_FORM_PARTS
+    requests.register(app)
+    limits.register(app, context)
+    prometheus.register(app, context)
+    health.register(app)
+    errors.register(app)
+    for module in MODULES:
+        app.register_blueprint(module.routes)
+    pages.register(app)
+    # The objects that exist now live as long as the process. Scanning them would stop all requests for 0.1 s at each
+    # full collection.
+    gc.collect()
+    gc.freeze()
+    return app
