@@ -1,4 +1,4 @@
-"""Ray's private and undocumented API: the only module that touches it.
+"""Ray's private and undocumented API: the only module that touches it, but for the start of a local head.
 
 Ray is pinned to one version in pyproject.toml. tests/inference/test_private_apis.py checks every private name.
 """

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from batchyard.local import ports, programs, services
+from batchyard.local import ports, programs, ray_head, services
 from batchyard.local.data_folder import DataFolder
 from batchyard.local.process import ChildProcess
 from batchyard.settings import Settings, environment_name
@@ -36,7 +36,7 @@ def of(settings: Settings, folder: DataFolder, host: str, numbers: Mapping[str, 
     if "ray_address" not in explicit:
         # Engines would take long to end, and have nothing to lose.
         children["ray"] = make("ray", programs.ray(folder.ray, numbers["ray"]), grace=1.0)
-        children["ray"].environment = {**environment, "RAY_START_HOOK": programs.RAY_START_HOOK}
+        children["ray"].environment = {**environment, "RAY_START_HOOK": ray_head.START_HOOK}
         children["ray"].ready = partial(programs.accepts, folder.ray / "session_latest/sockets/raylet")
     # Stacks that share a broker need different names of nodes.
     suffix = f"-{folder.name}" if "redis_url" in explicit else ""

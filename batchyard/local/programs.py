@@ -6,13 +6,10 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 from batchyard.errors import ConfigurationError
 
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
-RAY_START_HOOK = "batchyard.local.programs.without_client_server"
-"""RAY_START_HOOK of `ray start`, which calls it with what it is about to start."""
 
 
 def redis(socket_path: Path) -> list[str]:
@@ -62,14 +59,6 @@ def pong(socket_path: Path) -> bool:
         return False
 
 
-def without_client_server(parameters: Any, head: bool) -> None:
-    """Let `ray start` start no server for Ray's remote clients.
-
-    Nobody here is one. It has no option for that, and the server would need a port that it cannot choose itself.
-    """
-    parameters.ray_client_server_port = None
-
-
 def ray(folder: Path, port: int) -> list[str]:
     """The head of a Ray cluster of this machine alone: on loopback, without dashboard, autoscaler and log monitor.
 
@@ -92,5 +81,8 @@ def ray(folder: Path, port: int) -> list[str]:
     shm = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None
     if shm is not None and shm.f_bavail * shm.f_frsize < _OBJECT_STORE_BYTES:
         options["plasma-directory"] = str(folder.parent)
-    flags = ["--head", "--block", "--disable-usage-stats", "--no-monitor"]
-    return [str(Path(sys.executable).parent / "ray"), "start", *flags, *(f"--{k}={v}" for k, v in options.items())]
+    flags = ["--head", "--disable-usage-stats", "--no-monitor"]
+    start = [str(Path(sys.executable).parent / "ray"), "start", *flags, *(f"--{k}={v}" for k, v in options.items())]
+    if sys.platform != "linux":
+        return [*start, "--block"]
+    return [sys.executable, "-P", "-m", "batchyard.local.ray_head", *start]

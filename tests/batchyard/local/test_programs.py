@@ -37,12 +37,6 @@ def test_ray_takes_a_folder_where_shared_memory_is_short(tmp_path: Path, monkeyp
     assert options(programs.ray(tmp_path / "ray", 6380)).get("plasma-directory") == str(tmp_path)
 
 
-def test_no_server_for_rays_remote_clients_is_started() -> None:
-    parameters = SimpleNamespace(ray_client_server_port=10001)
-    programs.without_client_server(parameters, head=True)
-    assert parameters.ray_client_server_port is None
-
-
 @pytest.mark.parametrize(("answer", "is_ready"), [(b"+PONG\r\n", True), (b"-LOADING data\r\n", False)])
 def test_redis_is_ready_once_it_answers_not_once_it_accepts(tmp_path: Path, answer: bytes, is_ready: bool) -> None:
     path = tmp_path / "redis.sock"

@@ -1,0 +1,72 @@
+"""The head of a Ray cluster is one small process: it ends with the servers that `ray start` leaves, and ends them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from ray._private.node import Node
+
+from batchyard.local import ray_head
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+STARTS_TWO_SERVERS = "sleep 100 & echo $! >>pids; sleep 100 & echo $! >>pids"
+
+
+@contextmanager
+def head(folder: Path, script: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a head whose `ray start` is a shell's script."""
+    command = [sys.executable, "-m", "batchyard.local.ray_head", "sh", "-c", f"cd {folder}; {script}"]
+    with subprocess.Popen(command) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def servers(folder: Path) -> list[psutil.Process]:
+    """Wait for the two servers."""
+    deadline = time.monotonic() + 20
+    while not (folder / "pids").exists() or len((folder / "pids").read_text().split()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return [psutil.Process(int(pid)) for pid in (folder / "pids").read_text().split()]
+
+
+def test_a_server_that_dies_ends_the_head_and_the_other_servers(tmp_path: Path) -> None:
+    with head(tmp_path, STARTS_TWO_SERVERS) as process:
+        first, second = servers(tmp_path)
+        time.sleep(0.5)
+        assert process.poll() is None
+        first.kill()
+        assert process.wait(20) == 1
+        assert psutil.wait_procs([second], 20)[1] == []
+
+
+def test_sigterm_ends_the_servers_too(tmp_path: Path) -> None:
+    with head(tmp_path, STARTS_TWO_SERVERS) as process:
+        running = servers(tmp_path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert psutil.wait_procs(running, 20)[1] == []
+
+
+def test_a_start_that_fails_is_the_heads_failure(tmp_path: Path) -> None:
+    with head(tmp_path, "exit 3") as process:
+        assert process.wait(20) == 3
+
+
+def test_neither_rays_remote_clients_nor_its_dashboard_get_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "start_api_server", Node.start_api_server)
+    parameters = SimpleNamespace(ray_client_server_port=10001)
+    ray_head.start_less(parameters, head=True)
+    assert parameters.ray_client_server_port is None
+    assert Node.start_api_server(SimpleNamespace(), include_dashboard=False, raise_on_failure=False) is None
