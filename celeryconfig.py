@@ -1,7 +1,7 @@
-"""Celery's configuration: `celery -A tasks.app worker`, `celery -A tasks.app beat`.
+"""Celery's configuration: `celery -A tasks.app worker`, `celery -A tasks.celery_app beat`.
 
-It names tasks and queues and imports no task module: `tasks.app` loads it by its name, and both have their settings
-from batchyard.
+It names tasks and queues and imports no task module: `tasks.celery_app` loads it by its name, and both have their
+settings from batchyard.
 
 Redis has no acknowledgement of its own and no heartbeat, so a message is only a wake-up: it names a record, and the
 record's lease decides. Late acknowledgement, redelivery, restarts and two beats are harmless for that reason.
@@ -39,8 +39,9 @@ worker_prefetch_multiplier = 1
 # Of the tasks in processes. Threads know none: a segment ends with its completion window at the latest.
 task_soft_time_limit = 6 * 3600
 task_time_limit = task_soft_time_limit + 300
-# A worker's threads, and Ray's client, cannot live in a forked copy of its process; a spawned child starts clean.
-worker_pool_start_method = "spawn"
+# Only the housekeeper has processes. It never joins Ray, whose client cannot live in a forked copy, and has no threads:
+# so forks are safe, share what it has imported, and are there at once.
+worker_pool_start_method = "fork"
 # ray.init needs the real standard streams.
 worker_redirect_stdouts = False
 worker_hijack_root_logger = False
@@ -56,16 +57,19 @@ def _every(task: str, seconds: float, *args: float, ticks: int = 1) -> dict[str,
 
 
 beat_schedule = {
-    "housekeeping": _every("housekeeping.tick", _settings.housekeeping_seconds, ticks=10),
-    "deadlines": _every("housekeeping.deadlines", _settings.forecast_seconds),
-    "webhooks": _every("webhook.ring", _settings.housekeeping_seconds, ticks=10),
-    "schedules": _every("schedule.tick", _settings.housekeeping_seconds, ticks=10),
+    # It sends the messages of forecasts, deliveries and schedules if there are any.
+    "housekeeping": _every(
+        "housekeeping.tick", min(_settings.housekeeping_seconds, _settings.forecast_seconds), ticks=10
+    ),
     "metrics": _every("housekeeping.metrics", METRICS_SECONDS),
     "cache": _every("housekeeping.evict", EVICTION_SECONDS),
     "retention": _every("housekeeping.purge", PURGE_SECONDS),
     "budgets": _every("housekeeping.budgets", BUDGET_SECONDS),
     "garbage": _every("housekeeping.collect", COLLECTION_SECONDS, COLLECTION_SECONDS),
 }
-# Beat's tasks, two a second, send Flower no events: they would fill its list, and say nothing about a batch.
-task_annotations = {entry["task"]: {"send_events": False} for entry in beat_schedule.values()}
+# Periodic tasks send Flower no events: they would fill its list, and say nothing about a batch.
+_OF_TICKS = ("housekeeping.deadlines", "webhook.ring", "schedule.tick")
+task_annotations = {
+    task: {"send_events": False} for task in (*_OF_TICKS, *(entry["task"] for entry in beat_schedule.values()))
+}
 timezone = "UTC"

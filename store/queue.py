@@ -55,6 +55,13 @@ class QueueSnapshot:
     models: list[ModelQueue]
 
 
+def any_unfinished(session: Session) -> bool:
+    """True if a batch or a job of any project has not ended."""
+    batches = select(Batch.id).where(Batch.status.in_(RUNNING))
+    jobs = select(Job.id).where(Job.status.in_(JOB_RUNNING))
+    return any(session.scalar(unfinished.limit(1)) is not None for unfinished in (batches, jobs))
+
+
 def snapshot(session: Session, project_id: str | None = None) -> QueueSnapshot:
     """Return the queue now, of one project or of all. Its cost depends on unfinished batches alone."""
     now = time.time()

@@ -1,8 +1,9 @@
-"""The Celery application and its tasks: each task is one call."""
+"""The tasks of the Celery application: each is one call."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -12,15 +13,18 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import psutil
-from celery import Celery, Task, signals
+from celery import Task, signals
 from celery.concurrency.thread import TaskPool as Threads
 from celery.exceptions import Ignore
 from celery.worker import state
+from sqlalchemy.orm import configure_mappers
 
-from batchyard import logs, queues, settings
+from batchyard import queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
+from recipes import registry as recipes
 from tasks import advance, housekeeping, messages, metrics
-from tasks.context import context
+from tasks.celery_app import app
+from tasks.context import context, served_models
 from tasks.execution import engine_status, result_cache, segment
 from tasks.execution.running import RUNNING
 from tasks.finishing import finalize, garbage, retention
@@ -68,13 +72,18 @@ class _Task(Task):  # type: ignore[misc]  # Celery has no types
             raise Ignore from error
 
 
-app = Celery("batchyard", task_cls=_Task)
-app.config_from_object("celeryconfig")
+app.task_cls = _Task
 
 
-@signals.setup_logging.connect
-def _configure_logging(**_: Any) -> None:
-    logs.configure(settings.load().log_level)
+@signals.worker_init.connect
+def _share(**_: Any) -> None:
+    """Load what tasks load at first use, and keep it out of garbage collections: a pool's processes share its pages."""
+    configuration = settings.load()
+    recipes.catalogue(configuration)
+    served_models(configuration)
+    configure_mappers()
+    gc.collect()
+    gc.freeze()
 
 
 @signals.worker_ready.connect

@@ -1,14 +1,17 @@
-"""Housekeeping, from beat: recovers lost work from the database."""
+"""Housekeeping, from beat: recovers lost work from the database, and sends the messages of what is due by the clock."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import redis
 from sqlalchemy.orm import Session
 
-from store import leases, segments
+from store import leases, queue, schedules, segments, webhooks
 from store.batches import BATCHES, Batches
 from store.jobs.lifecycle import JOBS, Jobs
 from store.work.lifecycle import MESSAGE_SECONDS
@@ -27,6 +30,16 @@ IDLE_SECONDS = 5.0
 """A job that was woken is woken again if nobody has advanced it by then: its message may be lost."""
 
 
+QUIET = "batchyard:quiet"
+"""The Redis key that is there once all was looked through and nothing was unfinished."""
+QUIET_SECONDS = 30
+"""While nothing is unfinished all is looked through this often."""
+FORECAST = "batchyard:forecast"
+"""The Redis key that is there from one forecast until the next may be made."""
+TICKS = 10
+"""A message of something due expires after so many ticks, since each of these sends another."""
+
+
 class _Recovered(NamedTuple):
     """The ids of batches, or of jobs, and what a tick has done to them."""
 
@@ -36,6 +49,39 @@ class _Recovered(NamedTuple):
 
 
 def tick(context: AppContext) -> None:
+    """Have done what is due by the clock, and recover lost work. An idle deployment costs four small queries."""
+    with context.database.read() as session:
+        schedule_due = bool(schedules.due(session, int(time.time()), 1))
+        delivery_due = webhooks.any_due(session)
+        unfinished = queue.any_unfinished(session) or JOBS.any_ends(session)
+    expires = TICKS * context.settings.housekeeping_seconds
+    if schedule_due:
+        messages.periodic("schedule.tick", expires)
+    if delivery_due:
+        messages.periodic("webhook.ring", expires)
+    if unfinished or _wakes(context, QUIET, QUIET_SECONDS):
+        recover(context)
+        # Half a second less, so that no tick comes just too early.
+        if _wakes(context, FORECAST, context.settings.forecast_seconds - 0.5):
+            messages.periodic("housekeeping.deadlines", expires)
+    if unfinished:
+        _forget(context, QUIET)
+
+
+def _wakes(context: AppContext, key: str, seconds: float) -> bool:
+    """True unless this returned True less than so many seconds ago; True while Redis is away."""
+    try:
+        return bool(context.redis.set(key, 1, nx=True, px=int(seconds * 1000)))
+    except redis.RedisError:
+        return True
+
+
+def _forget(context: AppContext, key: str) -> None:
+    with contextlib.suppress(redis.RedisError):
+        context.redis.delete(key)
+
+
+def recover(context: AppContext) -> None:
     """Recover segments with expired leases, end work past its window or past help, and send lost messages again.
 
     A lease ends at once if its holder was a process of this machine that died.

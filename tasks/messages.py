@@ -102,6 +102,11 @@ def finish_job(job_id: str) -> None:
     _send(_message("job.finish", job_id), job_id=job_id)
 
 
+def periodic(task: str, seconds: float) -> None:
+    """Send a task that is sent again at each tick. A message that waits longer than `seconds` does no more."""
+    _send(_message(task).set(expires=seconds))
+
+
 def stop_engine(model: str) -> None:
     """Have the engines of a derived model stopped."""
     _send(_message("engine.stop", model), model=model)

@@ -33,13 +33,15 @@ RAY_ENVIRONMENT = {
 _ROOT = Path(__file__).parents[2]
 """The folder that our packages are in: the tree, or that of installed packages."""
 _CELERY = [sys.executable, "-m", "celery", "-A", "tasks.app"]
+_WITHOUT_TASKS = [sys.executable, "-m", "celery", "-A", "tasks.celery_app"]
 # glibc gives each thread a heap that keeps the most it ever held, and puts ever larger blocks there, between which
 # small ones stay: hundreds of MiB, for threads that advance jobs. Two heaps, and larger blocks apart, which go back
 # when freed.
 _HEAPS = ["MALLOC_ARENA_MAX=2", f"MALLOC_MMAP_THRESHOLD_={128 * 1024}"]
 _THREADS = ["env", *_HEAPS, *_CELERY, "worker", "--pool=threads"]
 # Leases coordinate workers: their gossip and their exchange of clocks at the start would be traffic for nothing.
-_WORKER = ["--prefetch-multiplier=1", "--without-gossip", "--without-mingle"]
+# Flower takes a worker for dead after two of its heartbeats, which are events: every 2 s by default.
+_WORKER = ["--prefetch-multiplier=1", "--without-gossip", "--without-mingle", "--heartbeat-interval=10"]
 
 
 def import_path() -> dict[str, str]:
@@ -82,12 +84,12 @@ def webhooks(settings: Settings, node: str = "webhooks-%h") -> list[str]:
 
 def beat(settings: Settings, schedule: Path | None = None) -> list[str]:
     """Celery beat, which keeps its state in the file `schedule`; `beat-schedule` in the data folder if None."""
-    return [*_CELERY, "beat", f"--schedule={schedule or settings.data / 'beat-schedule'}", _log_level(settings)]
+    return [*_WITHOUT_TASKS, "beat", f"--schedule={schedule or settings.data / 'beat-schedule'}", _log_level(settings)]
 
 
 def flower(host: str, port: int) -> list[str]:
     """Flower, behind the password of FLOWER_BASIC_AUTH."""
-    return [*_CELERY, "flower", f"--address={host}", f"--port={port}", "--max-tasks=10000"]
+    return [*_WITHOUT_TASKS, "flower", f"--address={host}", f"--port={port}", "--max-tasks=10000"]
 
 
 def gateway(host: str, port: int, web_url: str) -> list[str]:

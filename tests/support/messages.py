@@ -11,7 +11,7 @@ from tasks import messages
 
 _FUNCTIONS = (
     *("validate", "advance", "segment", "deliver", "finish"),
-    *("validate_job", "advance_job", "finish_job", "stop_engine"),
+    *("validate_job", "advance_job", "finish_job", "stop_engine", "periodic"),
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select, update
 
 from batchyard.errors import ArtifactMissing, BatchyardError, UnavailableError
-from store import batches, leases, segments
+from store import batches, leases, schedules, segments, webhooks
 from store.database import Database
 from store.leases import acquire_batch
 from store.records import Batch, Segment, now
@@ -23,6 +23,7 @@ from tasks.context import AppContext
 from tasks.finishing import finalize
 from tasks.heartbeat import hold_batch
 from tasks.intake import validation
+from tests.support.messages import SentMessages
 from tests.support.planned import answers, finish_segment, plan_batch, reload
 
 
@@ -59,7 +60,7 @@ def test_a_lease_ends_before_its_time_only_with_a_process_of_this_machine(
         assert acquire_batch(session, finishing.id, holder, 60)
     for name in ("segment", "finish"):
         monkeypatch.setattr(messages, name, lambda *_: None)
-    housekeeping.tick(context)
+    housekeeping.recover(context)
     with database.read() as session:
         assert (session.get_one(Segment, segment_id).holder is None) == free
         assert (session.get_one(Batch, finishing.id).holder is None) == free
@@ -95,10 +96,10 @@ def test_a_batch_whose_input_is_lost_ends_with_its_reason_when_its_window_does(
     batch = new_batch()
     with pytest.raises(ArtifactMissing):
         validation.run(context, batch.id, "here/1/task")
-    housekeeping.tick(context)
+    housekeeping.recover(context)
     assert reload(database, batch).status == "validating", "another attempt may succeed"
     later(database, expires_at=now())
-    housekeeping.tick(context)
+    housekeeping.recover(context)
     batch = reload(database, batch)
     assert batch.status == "failed"
     code, message = the_error(batch)
@@ -112,12 +113,12 @@ def test_finishing_that_fails_without_end_ends_the_batch_with_its_reason(
     batch = plan_batch(context, project, ["one", "two"])
     finish_segment(context, batch, answers([1, 1]))  # a line twice: nothing may be published
     for _ in range(leases.ATTEMPTS):
-        housekeeping.tick(context)
+        housekeeping.recover(context)
         assert reload(database, batch).status == "finalizing"
         later(database)
         with pytest.raises(BatchyardError):
             finalize.merge(context, batch.id, "here/1/task")
-    housekeeping.tick(context)
+    housekeeping.recover(context)
     batch = reload(database, batch)
     assert (batch.status, batch.output_file_id) == ("failed", None)
     assert the_error(batch)[0] == "finishing_failed"
@@ -133,9 +134,9 @@ def test_work_that_kills_its_worker_each_time_ends_too(
         with database.write() as session:
             assert acquire_batch(session, batch.id, "elsewhere/1/task", 60)
         later(database)
-        housekeeping.tick(context)
+        housekeeping.recover(context)
         later(database)
-    housekeeping.tick(context)
+    housekeeping.recover(context)
     batch = reload(database, batch)
     assert (batch.status, the_error(batch)[1]) == (
         "failed",
@@ -150,7 +151,7 @@ def test_a_cancelled_batch_that_cannot_be_finished_ends_as_cancelled(
     with database.write() as session:
         batches.cancel(session, batch.project_id, batch.id)
     later(database, attempts=leases.ATTEMPTS, attempt_error="the plan is missing")
-    housekeeping.tick(context)
+    housekeeping.recover(context)
     batch = reload(database, batch)
     assert (batch.status, the_error(batch)[0]) == ("cancelled", "finishing_failed")
 
@@ -164,8 +165,64 @@ def test_a_store_that_is_away_for_a_while_ends_no_batch(
     for _ in range(leases.ATTEMPTS + 5):
         with pytest.raises(UnavailableError), hold_batch(context, batch.id, "here/1/task", 0.0):
             raise UnavailableError("artifact store s3://bucket cannot be read")
-        housekeeping.tick(context)
+        housekeeping.recover(context)
     assert reload(database, batch).status == "finalizing"
     later(database, finalizing_at=now() - FINISHING_SECONDS)
-    housekeeping.tick(context)
+    housekeeping.recover(context)
     assert reload(database, batch).status == "failed", "it has an end"
+
+
+@pytest.fixture
+def recoveries(monkeypatch: pytest.MonkeyPatch) -> list[AppContext]:
+    """A list to which each look through all unfinished work adds an entry."""
+    contexts: list[AppContext] = []
+    monkeypatch.setattr(housekeeping, "recover", contexts.append)
+    return contexts
+
+
+def test_an_idle_deployment_is_looked_through_now_and_then_only(
+    connected: AppContext, monkeypatch: pytest.MonkeyPatch, recoveries: list[AppContext]
+) -> None:
+    sent = SentMessages(monkeypatch)
+    for _ in range(3):
+        housekeeping.tick(connected)
+    assert (len(recoveries), sent.ids("periodic")) == (1, ["housekeeping.deadlines"])
+
+
+def test_unfinished_work_is_looked_through_at_each_tick_and_once_more_after_its_end(
+    connected: AppContext, monkeypatch: pytest.MonkeyPatch, recoveries: list[AppContext], project: str
+) -> None:
+    sent = SentMessages(monkeypatch)
+    housekeeping.tick(connected)
+    batch = plan_batch(connected, project, ["one"])
+    for _ in range(3):
+        housekeeping.tick(connected)
+    assert len(recoveries) == 4
+    assert sent.ids("periodic") == ["housekeeping.deadlines"], "a forecast is made every BATCHYARD_FORECAST_SECONDS"
+    with connected.database.write() as session:
+        session.get_one(Batch, batch.id).status = "completed"
+    for _ in range(3):
+        housekeeping.tick(connected)
+    assert len(recoveries) == 5, "so its forecast and its place in the queue are published no more"
+
+
+def test_what_the_clock_makes_due_is_sent_in_an_idle_deployment_too(
+    connected: AppContext, monkeypatch: pytest.MonkeyPatch, recoveries: list[AppContext]
+) -> None:
+    sent = SentMessages(monkeypatch)
+    housekeeping.tick(connected)
+    sent.calls.clear()
+    monkeypatch.setattr(webhooks, "any_due", lambda _session: True)
+    monkeypatch.setattr(schedules, "due", lambda _session, at, limit: [at][:limit])
+    housekeeping.tick(connected)
+    assert sorted(sent.ids("periodic")) == ["schedule.tick", "webhook.ring"]
+    assert len(recoveries) == 1
+
+
+def test_while_redis_is_away_all_is_looked_through_at_each_tick(
+    context: AppContext, monkeypatch: pytest.MonkeyPatch, recoveries: list[AppContext]
+) -> None:
+    SentMessages(monkeypatch)
+    for _ in range(2):
+        housekeeping.tick(context)
+    assert len(recoveries) == 2

@@ -40,12 +40,12 @@ def test_each_job_goes_on_with_what_it_has_to_do_next_and_once(
         waiting = create_job(session, project, depends_on=[{"id": running.id, "when": "afterok"}])
         ending = start_job(session, project)
         lifecycle.transition(session, ending.id, "in_progress", "finalizing", outcome="completed")
-    housekeeping.tick(context)
+    housekeeping.recover(context)
     assert sent.calls == []
     for job in (new, running, waiting, ending):
         later(context, job)
     for _ in range(2):
-        housekeeping.tick(context)
+        housekeeping.recover(context)
     assert sorted(sent.calls) == [
         ("advance_job", (running.id,)),
         ("finish_job", (ending.id,)),
@@ -61,7 +61,7 @@ def test_the_job_of_a_process_that_died_is_taken_up_at_once(
         job = start_job(session, project)
         lease = acquire_job(session, job.id, holder, 60)
         assert lease is not None
-    housekeeping.tick(context)
+    housekeeping.recover(context)
     assert sent.ids("advance_job") == [job.id]
     lost = reload(context, job)
     assert (lost.holder, lost.attempts) == (None, 1)
@@ -77,7 +77,7 @@ def test_a_window_that_ends_wakes_the_job_and_ends_its_batches(
         stages.extend(session, batch.id, [planned()])
         for record in (Job, Batch):
             session.execute(update(record).values(expires_at=int(time.time()) - 1))
-    housekeeping.tick(context)
+    housekeeping.recover(context)
     assert sent.ids("advance_job") == [job.id]
     with context.database.read() as session:
         ended = session.get_one(Batch, batch.id)
@@ -95,8 +95,8 @@ def test_a_job_whose_workers_die_without_end_is_finished_as_failed(
     for _ in range(leases.ATTEMPTS):
         with context.database.write() as session:
             assert acquire_job(session, job.id, holder, 60) is not None
-        housekeeping.tick(context)
-    housekeeping.tick(context)
+        housekeeping.recover(context)
+    housekeeping.recover(context)
     ending = reload(context, job)
     assert (ending.status, ending.outcome) == ("finalizing", "failed")
     assert "the worker that did it was lost" in (ending.errors or [])[0]["message"]
@@ -113,7 +113,7 @@ def test_housekeeping_and_a_jobs_tick_never_wait_for_each_other(context: AppCont
     with ThreadPoolExecutor(1) as pool:
         with context.database.write() as session:
             lease.guard(session)
-            kept_house = pool.submit(housekeeping.tick, context)
+            kept_house = pool.submit(housekeeping.recover, context)
             time.sleep(1.0)  # it waits for the job by now
             stages.extend(session, batch.id, [planned(3)])
         kept_house.result()

@@ -86,6 +86,15 @@ def test_a_setting_that_cannot_be_used_is_named() -> None:
 
 
 @pytest.mark.long
+def test_the_services_that_run_no_task_load_little() -> None:
+    heavy = {"flask", "pandas", "pyarrow", "ray", "torch", "openai", "alembic"}
+    for module, more in (("webapp.gateway.server", {"celery"}), ("tasks.celery_app", {"sqlalchemy", "numpy"})):
+        code = f"import sys, {module}; print({heavy | more} & sys.modules.keys() or 'none')"
+        printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        assert printed.strip() == "none", module
+
+
+@pytest.mark.long
 def test_a_service_starts_without_what_only_some_of_its_work_needs() -> None:
     heavy = {"alembic", "pandas", "ray", "torch", "openai"}
     code = f"import sys, tasks.app, webapp; print({heavy} & sys.modules.keys() or 'none')"
