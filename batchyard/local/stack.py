@@ -6,18 +6,21 @@ import http.client
 import json
 import logging
 import math
+import multiprocessing
 import signal
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 from batchyard import wording
 from batchyard.errors import BatchyardError
 from batchyard.local import children, ports, process
 from batchyard.local.data_folder import DataFolder
 from batchyard.local.process import ChildProcess
+from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -25,7 +28,9 @@ log = logging.getLogger(__name__)
 START_SECONDS = 180
 # Ray ends itself if a busy machine takes 15 s to start one of its agents.
 START_ATTEMPTS = 3
-POLL_SECONDS = 0.1
+START_POLL_SECONDS = 0.05
+POLL_SECONDS = 0.25
+"""While all runs, ended processes are seen so soon. A signal is seen at once."""
 TELL_SECONDS = 2.0
 """Between two lines about what the end still waits for."""
 COUNT_SECONDS = 1.0
@@ -47,24 +52,20 @@ class Stack:
     def __init__(
         self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
     ) -> None:
-        from recipes import registry
-        from tasks.context import served_models
-        from tasks.steps.registry import STEPS
-
-        self.models = served_models(settings)
-        STEPS.load()
-        registry.catalogue(settings)
-        self.folder = DataFolder(settings.data)
-        self.folder.hold()
-        try:
-            self.settings, self.host = settings, host
-            self._ports = ports.plan(host, port, flower_port)
-            self._prepare_database()
-            numbers = {name: held.number for name, held in self._ports.items()}
-            self.children = children.of(settings, self.folder, host, numbers)
-        except BaseException:
-            self.folder.release()
-            raise
+        # This process stays as long as the stack, and would keep 70 MiB of modules that are needed once.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as copy:
+            self.models = copy.submit(_served_models, settings).result()
+            self.folder = DataFolder(settings.data)
+            self.folder.hold()
+            try:
+                self.settings, self.host = settings, host
+                self._ports = ports.plan(host, port, flower_port)
+                copy.submit(_prepare_database, settings, self.folder).result()
+                numbers = {name: held.number for name, held in self._ports.items()}
+                self.children = children.of(settings, self.folder, host, numbers)
+            except BaseException:
+                self.folder.release()
+                raise
         self._signals = 0
         self._say: Callable[[str], None] = log.info
         self._told = ""
@@ -134,7 +135,7 @@ class Stack:
                 raise BatchyardError(
                     f"{name} was not ready within {START_SECONDS} s: {self._unready_reason()}; see {self.folder.logs}"
                 )
-            time.sleep(POLL_SECONDS)
+            time.sleep(START_POLL_SECONDS)
 
     def _tell(self, text: str) -> None:
         if text != self._told:
@@ -231,15 +232,28 @@ class Stack:
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__
 
-    def _prepare_database(self) -> None:
-        """Bring the schema up to date, and create the admin key on first use."""
-        from store import keys
-        from store.database import Database
 
-        database = Database(self.settings.database)
-        try:
-            database.upgrade()
-            with database.write() as session:
-                self.folder.secret("admin.key", lambda: keys.create_admin(session).key)
-        finally:
-            database.close()
+def _served_models(settings: Settings) -> dict[str, ModelSpec]:
+    """Return the models; raise ConfigurationError for a model, step or recipe that cannot be used."""
+    from recipes import registry
+    from tasks.context import served_models
+    from tasks.steps.registry import STEPS
+
+    models = served_models(settings)
+    STEPS.load()
+    registry.catalogue(settings)
+    return models
+
+
+def _prepare_database(settings: Settings, folder: DataFolder) -> None:
+    """Bring the schema up to date, and create the admin key on first use."""
+    from store import keys
+    from store.database import Database
+
+    database = Database(settings.database)
+    try:
+        database.upgrade()
+        with database.write() as session:
+            folder.secret("admin.key", lambda: keys.create_admin(session).key)
+    finally:
+        database.close()
