@@ -19,7 +19,7 @@ from celery.exceptions import Ignore
 from celery.worker import state
 from sqlalchemy.orm import configure_mappers
 
-from batchyard import queues, settings
+from batchyard import kinship, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
 from recipes import registry as recipes
 from tasks import advance, housekeeping, messages, metrics
@@ -84,6 +84,12 @@ def _share(**_: Any) -> None:
     configure_mappers()
     gc.collect()
     gc.freeze()
+
+
+@signals.worker_process_init.connect
+def _end_with_worker(**_: Any) -> None:
+    """End this process of a pool with its worker, also if that is killed: it would wait for messages for ever."""
+    kinship.end_with_parent()
 
 
 @signals.worker_ready.connect

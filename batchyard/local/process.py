@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -15,14 +13,13 @@ from pathlib import Path
 
 import psutil
 
+from batchyard import kinship
 from batchyard.backoff import Backoff
 
 # Settings refuse unknown BATCHYARD_* names, and nobody sets this one in a shell by accident.
 TAG = "_BATCHYARD_STACK"
 LOG_BYTES = 32 * 1024 * 1024
 BACKOFF = Backoff(first=1.0, longest=30.0)
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 @dataclass
@@ -95,8 +92,7 @@ def prepare(orphan_signal: signal.Signals, nice: int = 0) -> Callable[[], None]:
     """Return a `preexec_fn`. On Linux the child then gets this signal when the thread that started it dies."""
 
     def prepare_child() -> None:
-        if _LIBC is not None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, int(orphan_signal))
+        kinship.end_with_parent(orphan_signal)
         os.nice(nice)
 
     return prepare_child

@@ -8,7 +8,6 @@ of Ray: `ray start` is a child, which ends once the servers run. On Linux this p
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -18,9 +17,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from batchyard import kinship
+
 START_HOOK = "batchyard.local.ray_head.start_less"
 """RAY_START_HOOK of `ray start`, which calls it with what it is about to start."""
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def start_less(parameters: Any, head: bool) -> None:
@@ -41,7 +41,7 @@ def main(command: list[str]) -> int:
     SIGTERM ends all of them.
     """
     signal.signal(signal.SIGTERM, _end)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    kinship.adopt_orphans()
     if code := subprocess.call(command):
         return code
     servers = _children()

@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from batchyard import wording
+from batchyard import kinship, wording
 from batchyard.errors import BatchyardError
 from batchyard.local import children, ports, process
 from batchyard.local.data_folder import DataFolder
@@ -33,8 +33,8 @@ POLL_SECONDS = 0.25
 """While all runs, ended processes are seen so soon. A signal is seen at once."""
 TELL_SECONDS = 2.0
 """Between two lines about what the end still waits for."""
-COUNT_SECONDS = 1.0
-"""The end waits this long for the number of running segments."""
+COUNT_SECONDS = 3.0
+"""The end waits this long for the number of running segments, half a second of it for modules that only that needs."""
 # The order of the end. The processes of one group end at the same time.
 _END_ORDER = (("gateway", "web", "beat", "flower", "worker", "housekeeper", "webhooks"), ("ray",), ("redis",))
 
@@ -53,7 +53,7 @@ class Stack:
         self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
     ) -> None:
         # This process stays as long as the stack, and would keep 70 MiB of modules that are needed once.
-        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as copy:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), kinship.end_with_parent) as copy:
             self.models = copy.submit(_served_models, settings).result()
             self.folder = DataFolder(settings.data)
             self.folder.hold()

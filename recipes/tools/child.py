@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import inspect
 import os
 import resource
@@ -20,18 +19,11 @@ import psutil
 from pydantic import validate_call
 from pydantic_core import to_jsonable_python
 
+from batchyard import kinship
 from batchyard.recipes import Tool
 from batchyard.recipes.tools import KEY
 
 MEBIBYTE = 1024 * 1024
-PDEATHSIG, SUBREAPER = 1, 36
-"""Linux's prctl(2): a signal at the death of the parent; orphans of descendants become children."""
-
-
-def prctl(option: int, value: int) -> None:
-    """Set a property of this process, on Linux."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def run(tool: Tool, arguments: Mapping[str, Any], key: str, folder: Path, result: int, printed: int) -> NoReturn:
@@ -43,7 +35,7 @@ def run(tool: Tool, arguments: Mapping[str, Any], key: str, folder: Path, result
     """
     status = 1
     try:
-        prctl(PDEATHSIG, signal.SIGKILL)
+        kinship.end_with_parent()
         os.setsid()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):

@@ -25,6 +25,7 @@ from typing import Any
 import orjson
 import psutil
 
+from batchyard import kinship
 from batchyard.recipes import Tool
 from recipes import mcp_servers, registry
 from recipes.tools import child
@@ -83,7 +84,7 @@ class ToolServer:
         self._root = Path(tempfile.mkdtemp(prefix="tools-"))
         self._number = 0
         self._has_children = False
-        child.prctl(child.SUBREAPER, 1)
+        kinship.adopt_orphans()
 
     def serve(self) -> None:
         """Run calls until standard input ends; then kill what is under way."""
