@@ -3,7 +3,7 @@
 Engine `echo` says what a tool has returned, and so calls what stands in it. A request's name is the first word of its
 last message: `run1-3.7` is the first of an item, `run1-3.0` its last, which calls nothing. A call between two of them
 is of tool `count`, which may be made again, or of `book`, which may not. An item whose booking was interrupted is told
-so, says it, and is done: it makes none of the requests behind.
+so, says it, and is done: it makes none of the requests behind that one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from tests.chaos.program import Program
 ITEMS = 200
 TURNS = 8
 LOG = "tools"
+INTERRUPTED = "interrupted"
+"""The name of each request behind an interrupted booking: its text is the error, which does not say whose it is."""
 MODELS = """
 [models.echo]
 engine = "echo"
@@ -95,6 +97,13 @@ def body(file_id: str) -> dict[str, Any]:
     return {"recipe": "agent", "input_file_id": file_id, "options": options}
 
 
+def name_of(log: Path, line: str) -> str:
+    """Return the name of the request that a line of a log belongs to. Each request has one such line."""
+    if log.name == LOG:
+        return ""
+    return line.partition(" ")[0] if "-" in line.partition(".")[0] else INTERRUPTED
+
+
 def interrupted(line: bytes) -> tuple[str, int] | None:
     """Return number and turns of an item whose booking was interrupted, by its line of the results; None of others."""
     item = json.loads(line)
@@ -113,9 +122,7 @@ def program(items: int = ITEMS) -> Program:
         ends=Counter(completed=items),
         body=body,
         artifacts=("results.jsonl",),
-        name_of=lambda log, line: (
-            line.partition(" ")[0] if log.name == "calls" and "-" in line.partition(".")[0] else ""
-        ),
+        name_of=name_of,
         files={"tools.py": TOOLS},
         interrupted=interrupted,
     )

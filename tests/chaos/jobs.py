@@ -18,8 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,12 @@ from batchyard.statuses import TERMINAL
 from store.artifacts import Artifacts
 from store.database import Database
 from store.records import Batch, Job, JobStage
-from tests.chaos import agents, generating, refining, relay
+from tests.chaos import agents, generating, in_flight, refining, relay
 from tests.chaos.deployment import versions
 from tests.chaos.monitor import CallLog
 from tests.chaos.program import Program
 from tests.chaos.report import table
+from tests.chaos.runs import Kill, Run, without
 from tests.chaos.verdicts import House
 from tests.support import postgresql
 from tests.support.s3 import S3Server
@@ -107,81 +107,6 @@ def processes_of(kind: str, stack: RunningStack, random_: random.Random) -> list
         return []
 
 
-@dataclass
-class Kill:
-    """A kill. `in_flight` counts the requests that engines had begun and the database did not have answered."""
-
-    kind: str
-    in_flight: int
-
-
-@dataclass
-class Run:
-    """A run of the job. Its `tag` begins the names of all its requests.
-
-    Attributes:
-        requests: how often each of its requests is made.
-        seconds: from its creation to its end.
-        probes: requests beside these, which are made as often as the reviewer is tried.
-        calls: requests by name, as often as the engine has begun them.
-        wrong: what is not as it must be.
-        interrupted: items without some requests, as a call of a tool was interrupted.
-        calls_in_flight: calls of tools under way at the kills.
-    """
-
-    tag: str
-    requests: Counter[str]
-    kills: list[Kill] = field(default_factory=list)
-    seconds: float = 0.0
-    results: bytes = b""
-    probes: int = 0
-    calls: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-    interrupted: dict[str, int] = field(default_factory=dict)
-    tool_calls: int = 0
-    calls_in_flight: int = 0
-
-    @property
-    def repeated(self) -> int:
-        """Requests that were asked again."""
-        return sum(max(0, self.calls[name] - times) for name, times in self.requests.items()) - self.probes
-
-    @property
-    def in_flight(self) -> int:
-        return sum(kill.in_flight for kill in self.kills)
-
-    def audit(self, undisturbed: bytes) -> None:
-        """Compare the results with the undisturbed run's, and the engine's calls with the requests."""
-        if self.results != (expected := _without(undisturbed, self.interrupted)):
-            self.wrong.append(_difference(self.results, expected))
-        for what, names in (
-            ("never asked", self.requests - self.calls),
-            ("made up", self.calls.keys() - self.requests.keys()),
-        ):
-            if names:
-                self.wrong.append(f"{len(names)} requests were {what}: {', '.join(sorted(names)[:5])}")
-        if self.repeated > self.in_flight:
-            self.wrong.append(f"{self.repeated} requests were asked again, {self.in_flight} in flight at the kills")
-
-
-def _without(results: bytes, items: Collection[str]) -> bytes:
-    """Return results without the lines of these items."""
-    if not items:
-        return results
-    lines = results.splitlines(keepends=True)
-    return b"".join(line for line in lines if json.loads(line)["custom_id"][1:] not in items)
-
-
-def _difference(results: bytes, undisturbed: bytes) -> str:
-    """Say how the results of a job differ from the undisturbed ones."""
-    lines, expected = results.splitlines(), undisturbed.splitlines()
-    for number, (line, right) in enumerate(zip(lines, expected, strict=False)):
-        if line != right:
-            return f"line {number + 1} of the results is {line.decode()[:500]}, undisturbed {right.decode()[:500]}"
-    wanted = f"{len(expected)} and {len(undisturbed)}"
-    return f"the results have {len(lines)} lines and {len(results)} bytes, undisturbed {wanted}"
-
-
 class Campaign:
     """Runs the job undisturbed, and then with kills until there were enough of them or the time is over."""
 
@@ -206,9 +131,11 @@ class Campaign:
         self._deck: list[str] = []
         self._database = Database(stack.database_url)
         self._calls = CallLog([folder / name for name in program.logs], program.name_of)
+        self._earlier_calls = Counter[str]()
+        self._artifacts = _artifacts(stack)
         self._house = None if program.passes is None else House(stack.url, stack.key, program.passes)
         log_of_tools = folder / agents.LOG
-        self._tools = agents.ToolAudit(log_of_tools, _artifacts(stack)) if log_of_tools.name in program.logs else None
+        self._tools = agents.ToolAudit(log_of_tools, self._artifacts) if log_of_tools.name in program.logs else None
         self._http = requests.Session()
         self._http.headers["Authorization"] = f"Bearer {stack.key}"
         self.runs: list[Run] = []
@@ -230,7 +157,10 @@ class Campaign:
         while len(self.kills) < kills and time.monotonic() < deadline and not self.wrong:
             self._job(kills - len(self.kills), deadline)
             run = self.runs[-1]
-            log.info("job %s: %d kills, %.0f s, %d asked again", run.tag, len(run.kills), run.seconds, run.repeated)
+            log.info(
+                "job %s: %d kills, %.0f s, %d computed again, %d of these without a kill",
+                *(run.tag, len(run.kills), run.seconds, run.repeated, run.surplus.total()),
+            )
         self.seconds = time.monotonic() - began
 
     def close(self) -> None:
@@ -240,6 +170,8 @@ class Campaign:
         """Run the job once, with at most so many kills, and look at what has come of it."""
         tag = f"run{len(self.runs)}"
         self.runs.append(run := Run(tag, self._program.requests(tag)))
+        self._calls.read()
+        self._earlier_calls = Counter(self._calls.counts)
         if self._tools is not None:
             self._tools.begin()
         job_id = self._create(tag)
@@ -274,10 +206,11 @@ class Campaign:
         run.results = results.replace(f"{run.tag}-".encode(), b"run-")
         if self._program.interrupted is not None:
             run.interrupted = dict(filter(None, map(self._program.interrupted, run.results.splitlines())))
-            run.results = _without(run.results, run.interrupted)
-            for number, turns in run.interrupted.items():  # the last turn's request has no name
+            run.results = without(run.results, run.interrupted)
+            for number, turns in run.interrupted.items():
                 for left in range(agents.TURNS - turns + 1):
                     del run.requests[f"{run.tag}-{number}.{left}"]
+                run.requests[agents.INTERRUPTED] += 1
         if self._tools is not None:
             run.wrong += self._tools.wrong(self._content(artifacts["journal.parquet"]))
             run.tool_calls, run.calls_in_flight = self._tools.made.total(), self._tools.in_flight
@@ -285,7 +218,7 @@ class Campaign:
         children = self._call("GET", "/jobs", params={"parent_id": job_id, "limit": 100}).json()["data"]
         stages = [stage for each in (job, *children) for stage in each["batchyard"]["stages"]]
         issued = sum(stage["issued"] for stage in stages)
-        if issued != run.requests.total() + run.probes + len(run.interrupted):
+        if issued != run.requests.total() + run.probes:
             run.wrong.append(f"{issued} requests were issued, not {run.requests.total()} and {run.probes} probes")
         for stage in stages:
             batch = self._call("GET", f"/batches/{stage['batch_id']}").json()
@@ -294,9 +227,16 @@ class Campaign:
             names = Counter(json.loads(line)["custom_id"] for line in lines)
             if not names.total() == len(names) == stage["issued"] == stage["answered"]:
                 run.wrong.append(f"stage {stage}: its files have {names.total()} lines of {len(names)} requests")
+        run.calls = self._calls_of(run)
+        with self._database.read() as session:
+            issued_requests = in_flight.Requests.of_job(session, job_id, self._artifacts, self._program.name_in)
+        run.audit(self.runs[0].results, issued_requests)
+
+    def _calls_of(self, run: Run) -> Counter[str]:
+        """Return how often an engine has begun each request of the run under way."""
         self._calls.read()
-        run.calls = Counter({name: self._calls.counts[name] for name in self._calls.by_tag[run.tag]})
-        run.audit(self.runs[0].results)
+        names = self._calls.by_tag[run.tag] | self._calls.by_tag[""]
+        return Counter({name: self._calls.counts[name] for name in names}) - self._earlier_calls
 
     # Kills.
 
@@ -312,16 +252,15 @@ class Campaign:
             if self._status(job_id) in TERMINAL or time.monotonic() > deadline:
                 return
             kind, processes = self._choose()
-            stored = self._stored(job_id)
-            if self._tools is not None:
-                with self._database.read() as session:
+            with self._database.read() as session:
+                segments = in_flight.running(session, job_id)
+                if self._tools is not None:
                     self._tools.note_kill(session, job_id)
             for process in processes:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-            self._calls.read()
-            run.kills.append(Kill(kind, max(0, len(self._calls.by_tag[run.tag]) - stored)))
-            log.info("kill -9 of %s, %d in flight", kind, run.kills[-1].in_flight)
+            run.kills.append(Kill(kind, segments, self._calls_of(run)))
+            log.info("kill -9 of %s", kind)
 
     def _choose(self) -> tuple[str, list[psutil.Process]]:
         """Return a kind and its processes: all kinds come before one comes again, as far as they are there."""
@@ -404,7 +343,7 @@ class Campaign:
             table(
                 ["kill -9 of", "times", "most in flight"],
                 (
-                    (kind, number, max(kill.in_flight for kill in self.kills if kill.kind == kind))
+                    (kind, number, max(kill.in_flight.total() for kill in self.kills if kill.kind == kind))
                     for kind, number in sorted(numbers.items())
                 ),
             ),
@@ -415,9 +354,10 @@ class Campaign:
                     "seconds",
                     "requests",
                     "probes",
-                    "asked",
+                    "computed",
                     "again",
                     "in flight at the kills",
+                    "again without a kill",
                     "calls of tools",
                     "in flight",
                     "interrupted",
@@ -426,9 +366,9 @@ class Campaign:
                 (
                     (
                         *(run.tag, len(run.kills), f"{run.seconds:.0f}", run.requests.total(), run.probes),
-                        *(run.calls.total(), run.repeated, run.in_flight),
+                        *(run.calls.total(), run.repeated, run.in_flight, run.surplus.total()),
                         *(run.tool_calls, run.calls_in_flight, len(run.interrupted)),
-                        "yes" if run.results == _without(undisturbed.results, run.interrupted) else "NO",
+                        "yes" if run.results == without(undisturbed.results, run.interrupted) else "NO",
                     )
                     for run in self.runs
                 ),

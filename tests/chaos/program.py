@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from inference.engines.echo_bodies import prompt_text
 
 
 def first_word(_: Path, line: str) -> str:
@@ -30,7 +34,7 @@ class Program:
         name_of: returns the name of the request that a line of a log belongs to; empty for any other line.
         files: more files for BATCHYARD_RECIPES, in which {calls} is the folder for logs, too.
         interrupted: returns the number and the turns of an item, by its line of the results, whose call of a tool was
-            interrupted, so that it made no request behind that turn, whose own has no name; None of other items.
+            interrupted, so that it made no request behind that turn; None of other items.
         passes: says if the nth verdict of an item is that it passes, from 0; None: no item waits for one.
     """
 
@@ -50,3 +54,14 @@ class Program:
     @property
     def items(self) -> int:
         return self.ends.total()
+
+    @cached_property
+    def _logs(self) -> dict[str, Path]:
+        """The log of calls of each model."""
+        models = tomllib.loads(self.models)["models"]
+        return {name: Path(model["engine_args"]["call_log"]) for name, model in models.items()}
+
+    def name_in(self, model: str, body: Mapping[str, Any]) -> str:
+        """Return the name that a request to a model has in the log of calls, by its body; empty if it has none."""
+        names = (self.name_of(self._logs[model], line) for line in prompt_text(body).splitlines())
+        return next(filter(None, names), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -19,49 +20,133 @@ from recipes.refine.flow import refine
 from recipes.refine.options import Refine
 from recipes.tools.pool import INTERRUPTED
 from store.artifacts import Artifacts
-from tests.chaos import agents, generating, refining, relay
-from tests.chaos.jobs import Kill, Run
+from store.formats import chunks
+from tests.chaos import agents, generating, in_flight, refining, relay
+from tests.chaos.monitor import CallLog
+from tests.chaos.runs import Kill, Run
 from tests.recipes.agent.made import echoed
 from tests.recipes.generate.made import run as run_rounds
 
-
-def a_run(**calls: int) -> Run:
-    """A run of one item, each of whose requests was asked once, but for these."""
-    result = Run("run1", relay.program(1).requests("run1"), results=b"a\nb\n")
-    result.calls = Counter(dict.fromkeys(result.requests, 1) | {f"run1-0.{name}": n for name, n in calls.items()})
-    result.calls = +result.calls
-    return result
+TOOL_ERROR = f"Error: interrupted: {INTERRUPTED['message']}"
 
 
-def test_the_audit_finds_nothing_wrong_in_what_was_asked_again_after_a_kill() -> None:
-    result = a_run(**{"draft.0": 3})
-    result.kills = [Kill("worker", 1), Kill("engine", 1)]
-    result.audit(b"a\nb\n")
-    assert (result.wrong, result.repeated) == ([], 2)
+class Log:
+    """A run of two items of recipe agent whose last turns are under way, by a log of the engine's calls."""
+
+    def __init__(self, folder: Path, artifacts: Artifacts) -> None:
+        self.artifacts = artifacts
+        self.file = folder / "calls"
+        self.calls = CallLog([self.file], agents.name_of)
+        self.requests = in_flight.Requests({1: {1: "run1-0.1", 2: "run1-0.0"}, 2: {1: "run1-1.1"}}, artifacts)
+        self.run = Run("run1", self.requests.times, results=b"a\nb\n")
+        self.stored: dict[int, set[str]] = {1: set(), 2: set()}
+
+    def computes(self, *names: str) -> None:
+        """Let the engine begin these requests."""
+        with self.file.open("a") as file:
+            file.writelines(f"{name} a prompt\n" for name in names)
+        self.calls.read()
+
+    def stores(self, segment: int, *lines: int) -> None:
+        """Store a chunk with the answers to these lines of a segment."""
+        row = {"ok": True, "answer": "", "seconds": 0.5}
+        table = pa.Table.from_pylist([{"line": line, **row} for line in lines], schema=chunks.SCHEMA)
+        self.stored[segment].add(chunks.write(self.artifacts, table))
+
+    def kill(self, *running: int) -> None:
+        """Kill a process while these segments run."""
+        segments = [in_flight.Running(segment, frozenset(self.stored[segment])) for segment in running]
+        self.run.kills.append(Kill("worker", segments, Counter(self.calls.counts)))
+
+    def audited(self, undisturbed: bytes = b"a\nb\n") -> Run:
+        self.run.calls = Counter(self.calls.counts)
+        self.run.audit(undisturbed, self.requests)
+        return self.run
 
 
-def test_a_probe_of_a_reviewer_is_no_request_that_was_asked_again() -> None:
-    result = a_run(**{"judge.0": 3})
-    result.probes = 2
-    result.audit(b"a\nb\n")
-    assert (result.wrong, result.repeated) == ([], 0)
+@pytest.fixture
+def log(tmp_path: Path, artifacts: Artifacts) -> Log:
+    return Log(tmp_path, artifacts)
+
+
+def test_a_request_may_be_computed_again_once_for_each_kill_that_cut_it_off(log: Log) -> None:
+    log.computes("run1-0.1", "run1-1.1")
+    log.kill(1, 2)
+    log.computes("run1-0.1", "run1-1.1")
+    log.stores(2, 1)
+    log.kill(1, 2)
+    log.computes("run1-0.1", "run1-0.0")
+    run = log.audited()
+    assert (run.wrong, run.repeated, run.in_flight) == ([], 3, 3)
+
+
+@pytest.mark.parametrize("case", ["stored", "not running", "not begun", "not killed"])
+def test_a_request_that_no_kill_cut_off_is_not_computed_again(log: Log, case: str) -> None:
+    log.computes("run1-0.1", "run1-0.0")
+    if case != "not begun":
+        log.computes("run1-1.1")
+    if case == "stored":
+        log.stores(2, 1)
+    if case != "not killed":
+        log.kill(1, *(() if case == "not running" else (2,)))
+    log.computes("run1-1.1", *(["run1-1.1"] if case == "not begun" else []))
+    run = log.audited()
+    assert run.wrong == ["1 requests were computed again without a kill that cut them off: run1-1.1"]
+    assert (run.repeated, run.surplus) == (1, Counter({"run1-1.1": 1}))
+
+
+def test_what_cut_off_one_request_explains_no_call_of_another(log: Log) -> None:
+    log.computes("run1-0.1", "run1-1.1")
+    log.kill(1)
+    log.computes("run1-0.0", "run1-1.1")
+    assert log.audited().surplus == Counter({"run1-1.1": 1})
+
+
+def test_requests_of_one_name_count_together(log: Log) -> None:
+    log.requests.names[2] = {1: agents.INTERRUPTED, 2: agents.INTERRUPTED}
+    log.run.requests = log.requests.times
+    log.computes("run1-0.1", "run1-0.0")
+    log.file.write_text(log.file.read_text() + 2 * f"{TOOL_ERROR}\n")
+    log.calls.read()
+    log.stores(2, 2)
+    log.kill(1, 2)
+    log.file.write_text(log.file.read_text() + f"{TOOL_ERROR}\n")
+    log.calls.read()
+    assert (log.audited().wrong, log.run.repeated) == ([], 1)
+    log.file.write_text(log.file.read_text() + f"{TOOL_ERROR}\n")
+    log.calls.read()
+    assert log.audited().surplus == Counter({agents.INTERRUPTED: 1})
+
+
+def test_a_request_has_the_name_in_its_plan_that_it_has_in_the_log(artifacts: Artifacts) -> None:
+    for program, model, prompt in (
+        (refining.program(1), "other", "PASS\nrun1-0.r.v"),
+        (agents.program(1), "echo", next(agents.rows(1, "run1"))["prompt"]),
+        (agents.program(1), "echo", TOOL_ERROR),
+        (relay.program(1), "echo", "run1-0.draft.0 a thought"),
+    ):
+        named = CallLog([], program.name_of)
+        path = Path(tomllib.loads(program.models)["models"][model]["engine_args"]["call_log"])
+        names = {name for line in prompt.splitlines() if (name := named.name_of(path, line))}
+        assert names == {program.name_in(model, {"messages": [{"role": "user", "content": prompt}]})} != {""}
 
 
 @pytest.mark.parametrize(
     ("calls", "undisturbed", "message"),
     [
-        ({"judge.0": 0}, b"a\nb\n", "1 requests were never asked: run1-0.judge.0"),
-        ({"judge.1": 1}, b"a\nb\n", "1 requests were made up: run1-0.judge.1"),
-        ({"judge.0": 3}, b"a\nb\n", "2 requests were asked again, 1 in flight at the kills"),
-        ({}, b"a\nc\n", "line 2 of the results is b, undisturbed c"),
-        ({}, b"a\nb\nc\n", "the results have 2 lines and 4 bytes, undisturbed 3 and 6"),
+        (["run1-0.1", "run1-1.1"], b"a\nb\n", "1 requests were never asked: run1-0.0"),
+        (["run1-0.1", "run1-0.0", "run1-1.1", "run1-1.2"], b"a\nb\n", "1 requests were made up: run1-1.2"),
+        (["run1-0.1", "run1-0.0", "run1-1.1"], b"a\nc\n", "line 2 of the results is b, undisturbed c"),
+        (
+            ["run1-0.1", "run1-0.0", "run1-1.1"],
+            b"a\nb\nc\n",
+            "the results have 2 lines and 4 bytes, undisturbed 3 and 6",
+        ),
     ],
 )
-def test_the_audit_notices(calls: dict[str, int], undisturbed: bytes, message: str) -> None:
-    result = a_run(**calls)
-    result.kills = [Kill("worker", 1)]
-    result.audit(undisturbed)
-    assert result.wrong == [message]
+def test_the_audit_notices(log: Log, calls: list[str], undisturbed: bytes, message: str) -> None:
+    log.computes(*calls)
+    assert message in log.audited(undisturbed).wrong
 
 
 def test_a_job_of_refine_asks_what_its_campaign_expects_and_all_its_items_end_so() -> None:
@@ -124,7 +209,7 @@ def test_a_job_of_agent_asks_what_its_campaign_expects_and_one_with_an_interrupt
             interrupted[excused[0]] = excused[1]
     assert interrupted == {"2": 6}
     missing = {f"run1-2.{left}" for left in range(agents.TURNS - 6 + 1)}
-    assert asked.pop("") == 1
+    assert asked.pop(agents.INTERRUPTED) == 1
     assert asked == {name: times for name, times in program.requests("run1").items() if name not in missing}
 
 
