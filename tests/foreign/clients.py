@@ -25,10 +25,10 @@ def bin_folder(client: str) -> Path:
 
     The test is skipped if there is neither.
     """
-    own = ROOT / ".venv-foreign" / client / "bin"
-    if (own.parent / "packages.txt").exists():
-        return own
-    if all(_is_installed(package) for package in CLIENTS[client]["packages"]):
+    own, packages = ROOT / ".venv-foreign" / client, CLIENTS[client].get("packages")
+    if (own / "packages.txt").exists():
+        return own / ("node_modules/.bin" if packages is None else "bin")
+    if packages is not None and all(map(_is_installed, packages)):
         return Path(sys.executable).parent
     pytest.skip("`make foreign` makes its environment")
 
@@ -51,16 +51,24 @@ def environment(stack: RunningStack, home: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "TELEMETRY_ENABLED": "0",
+        "PROMPTFOO_DISABLE_TELEMETRY": "1",
+        "PROMPTFOO_DISABLE_UPDATE": "1",
     }
 
 
 def answers(client: str, stack: RunningStack, prompts: list[str], home: Path, **variables: str) -> dict[str, list[str]]:
     """Run a client's program; return its answers to the prompts, by the way that it got them."""
-    program = FOLDER / "programs" / f"{client}.py"
-    ended = subprocess.run(
+    folder = bin_folder(client)
+    variables |= environment(stack, home)
+    if "npm" in CLIENTS[client]:
+        variables |= {"PATH": f"{folder}:{variables['PATH']}", "NODE_PATH": str(folder.parent)}
+        command = [folder / "node", FOLDER / "programs" / f"{client}.cjs"]
+    else:
         # Without -P the program would find itself in place of the package after which it is named.
-        [bin_folder(client) / "python", "-P", program, json.dumps(prompts)],
-        env=environment(stack, home) | variables,
+        command = [folder / "python", "-P", FOLDER / "programs" / f"{client}.py"]
+    ended = subprocess.run(
+        [*command, json.dumps(prompts)],
+        env=variables,
         cwd=home,
         capture_output=True,
         text=True,
