@@ -252,10 +252,11 @@ class Campaign:
             if self._status(job_id) in TERMINAL or time.monotonic() > deadline:
                 return
             kind, processes = self._choose()
+            if self._tools is not None:
+                with self._database.read() as session:
+                    self._tools.note_kill(session, job_id)
             with self._database.read() as session:
                 segments = in_flight.running(session, job_id)
-                if self._tools is not None:
-                    self._tools.note_kill(session, job_id)
             for process in processes:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
