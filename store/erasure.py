@@ -73,7 +73,7 @@ def family(session: Session, life: Lifecycle[Record], project_id: str, work_id: 
     """
     work = life.get(session, project_id, work_id)
     refuse_stage(work, "delete")
-    jobs = _with_children(session, work) if isinstance(work, Job) else []
+    jobs: list[Job] = _with_children(session, work) if isinstance(work, Job) else []
     job_ids = [job.id for job in jobs]
     of_work = Batch.job_id.in_(job_ids) if isinstance(work, Job) else Batch.id == work_id
     batches = session.scalars(select(Batch).where(of_work).order_by(Batch.id).with_for_update()).all()
@@ -95,7 +95,7 @@ def _with_children(session: Session, job: Job) -> list[Job]:
         message = f"Job '{job.id}' is part of job '{job.parent_id}'; delete that job."
         raise ConflictError(message, code="job_has_parent", param="job_id")
     jobs: list[Job] = []
-    of_generation = Job.id == job.id
+    of_generation: ColumnElement[bool] = Job.id == job.id
     while generation := session.scalars(select(Job).where(of_generation).order_by(Job.id).with_for_update()).all():
         jobs += generation
         of_generation = Job.parent_id.in_([child.id for child in generation])
