@@ -120,7 +120,7 @@ class Artifacts:
         """Delete a name in a shard unless it is younger than `seconds`.
 
         Returns:
-            Freed bytes; None if nothing was deleted.
+            Freed bytes, 0 if it is gone already; None if it is younger.
 
         Raises:
             UnavailableError: the store cannot be reached.
@@ -137,7 +137,7 @@ class Artifacts:
                 # since its age was read is lost.
                 self._fs.rm_file(path)
             except FileNotFoundError:
-                return None
+                return 0
         return size
 
     def _age(self, path: str) -> float:

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import orjson
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from store.records import CachedAnswer, Project
+from store.records import Batch, CachedAnswer, Project
 
 CHUNK = 500
 """Most answers to find, add or evict in one transaction."""
@@ -76,13 +76,23 @@ def touch(session: Session, project_id: str, keys: Collection[str]) -> None:
     )
 
 
-def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer]) -> None:
-    """Add answers to a project's cache, by key. Existing ones stay as they are."""
+def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer], batch_id: str | None = None) -> None:
+    """Add answers to a project's cache, by key. Existing ones stay as they are.
+
+    Args:
+        batch_id: the batch that has computed them. Nothing is added once that was deleted.
+    """
     now = time.time()
+    if batch_id is not None:
+        # Locked: whoever deletes the batch waits for this transaction, and finds its answers.
+        batch = select(Batch.id).where(Batch.id == batch_id).with_for_update(read=True, key_share=True)
+        if session.scalar(batch) is None:
+            return
     rows = [
         {
             "project_id": project_id,
             "key": key,
+            "batch_id": batch_id,
             "body": answer.compressed,
             "input_tokens": answer.input_tokens,
             "cached_tokens": answer.cached_tokens,
@@ -135,3 +145,12 @@ def evict(session: Session, project_id: str, size: int) -> int:
         freed += answer_bytes
     session.execute(delete(CachedAnswer).where(in_project, CachedAnswer.key.in_(keys)))
     return freed
+
+
+def forget(session: Session, batch_ids: Collection[str]) -> int:
+    """Delete at most CHUNK answers that these batches have computed. Return their number."""
+    of_batches = select(CachedAnswer.project_id, CachedAnswer.key).where(CachedAnswer.batch_id.in_(batch_ids))
+    rows = session.execute(of_batches.order_by(CachedAnswer.key).limit(CHUNK)).all()
+    chosen = tuple_(CachedAnswer.project_id, CachedAnswer.key).in_([tuple(row) for row in rows])
+    session.execute(delete(CachedAnswer).where(chosen).execution_options(synchronize_session=False))
+    return len(rows)

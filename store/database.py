@@ -24,6 +24,8 @@ from batchyard.errors import ConfigurationError, UnavailableError
 WAIT_SECONDS = 10.0
 """Longest wait for a connection, a lock or a statement: well under a lease, which a heartbeat has to renew."""
 _POLL_SECONDS = 0.002
+_CHECKPOINTS = 50
+"""Attempts to empty SQLite's log, which other processes' readers may need for a moment."""
 # A web process has 32 threads; each may hold one connection.
 _POOL = {"pool_size": 8, "max_overflow": 32, "pool_timeout": WAIT_SECONDS}
 # A host that is cut off closes no connection: the kernels of both sides have to give it up.
@@ -116,6 +118,27 @@ class Database:
         """Raises UnavailableError if the database does not answer."""
         with self.read() as session:
             session.execute(text("SELECT 1"))
+
+    def truncate_log(self) -> bool:
+        """Empty SQLite's write-ahead log, which has earlier versions of pages. False if a reader still needs it.
+
+        Another database is left alone.
+        """
+        if not self.sqlite:
+            return True
+        with self._turn():
+            connection = self._writer.raw_connection()  # outside of any transaction
+            try:
+                busy, tries = 1, 0
+                while busy and tries < _CHECKPOINTS:
+                    time.sleep(_POLL_SECONDS * bool(tries))
+                    busy, _, _ = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                    tries += 1
+            except sqlite3.OperationalError as error:
+                raise UnavailableError(f"{self._name}: {error}") from error
+            finally:
+                connection.close()
+        return not busy
 
     def close(self) -> None:
         """Close all connections."""
@@ -242,7 +265,9 @@ def _sqlite(
     def _connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
         busy = f"busy_timeout={int(1000 * busy_seconds)}"  # last: the switch to WAL needs the longer timeout
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", f"foreign_keys={foreign_keys}", busy):
+        # Deleted content is overwritten with zeros.
+        pragmas = ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", f"foreign_keys={foreign_keys}", busy)
+        for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}")
 
     event.listen(engine, "begin", begin)

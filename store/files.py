@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from batchyard.errors import NotFoundError
 from store import listing
-from store.records import Batch, File, Job, new_id, now
+from store.records import Batch, ErasedContent, File, Job, new_id, now
 
 # Default lifetime of a batch's input, in seconds.
 INPUT_EXPIRES_AFTER = 30 * 86400
@@ -104,3 +106,14 @@ def delete(session: Session, project_id: str, file_id: str) -> None:
     """Delete a file. Content that a batch needs stays. Raises NotFoundError."""
     file = get(session, project_id, file_id)
     file.expires_at = now()  # batches still refer to the row
+
+
+def erase_content(session: Session, hashes: Iterable[str | None]) -> None:
+    """Have content (SHA-256) removed soon, unless a record refers to it then. What is null or empty names none."""
+    rows = [{"sha256": sha256, "erased_at": time.time()} for sha256 in sorted(set(filter(None, hashes)))]
+    if not rows:
+        return
+    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    statement = insert(ErasedContent)
+    again = {"erased_at": statement.excluded.erased_at}
+    session.execute(statement.on_conflict_do_update(index_elements=["sha256"], set_=again), rows)

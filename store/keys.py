@@ -192,6 +192,16 @@ def terminal(session: Session, project: str) -> Principal:
     return Principal(projects.named(session, project), True, "terminal", "a terminal of the server")
 
 
+def terminal_beside(session: Session, project_id: str) -> Principal:
+    """Return who erases a project with a command: for the audit, of another project that has an admin key.
+
+    That of the project itself, if no other has one.
+    """
+    others = select(ApiKey.project_id).where(ApiKey.admin, ApiKey.project_id != project_id, in_use(now()))
+    other_id = session.scalar(others.order_by(ApiKey.id).limit(1))
+    return Principal(other_id or project_id, True, "terminal", "a terminal of the server")
+
+
 def note_use(session: Session, key_id: str) -> None:
     """Note that a key is used now."""
     session.execute(update(ApiKey).where(ApiKey.id == key_id).values(last_used_at=now()))

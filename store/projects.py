@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from batchyard import wording
 from batchyard.endpoints.live_wire import TIERS, Tier
-from batchyard.errors import NotFoundError, RequestError
+from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store import listing
 from store.records import Project, new_id, now
 
@@ -23,6 +23,7 @@ def get_or_create(session: Session, name: str) -> Project:
 
     Raises:
         RequestError: the name is empty, longer than 128 characters, or has control characters.
+        ConflictError: it is being erased.
     """
     if not 1 <= len(name) <= MAX_NAME or any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
         raise RequestError(
@@ -38,6 +39,11 @@ def get_or_create(session: Session, name: str) -> Project:
                 session.add(record := Project(id=new_id("proj_"), name=name, created_at=now()))
         except IntegrityError:  # another transaction has created it meanwhile
             record = session.scalars(statement).one()
+    if record.erasing_at is not None:
+        message = (
+            f"Project '{wording.cut(name, wording.MAX_NAME)}' is being erased; wait for its end, or use another name."
+        )
+        raise ConflictError(message, code="project_erased", param="project")
     return record
 
 
@@ -98,14 +104,25 @@ def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
 
 
 def update(session: Session, project_id: str, **values: str | int | None) -> Project:
-    """Set some of `tier`, `max_segments`, `cache_bytes` and `live_tier` of a project; None removes one.
+    """Set some of a project's `tier`, `max_segments`, `cache_bytes`, `live_tier`, `zero_retention_minutes`.
+
+    None removes one. A project with zero retention has no result cache: what it had is emptied.
 
     Raises:
         NotFoundError.
+        RequestError: it would have both.
     """
     project = get(session, project_id, lock=True)
+    if values.get("zero_retention_minutes") is not None:
+        values.setdefault("cache_bytes", None)
     for name, value in values.items():
         setattr(project, name, value)
+    if project.zero_retention_minutes is not None and project.cache_bytes is not None:
+        raise RequestError(
+            "A project with 'zero_retention_minutes' has no result cache; set one of the two to null.",
+            code="invalid_value",
+            param="cache_bytes",
+        )
     return project
 
 

@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, CursorResult, Row, and_, delete, inspect, or_, select, true, tuple_, update
+from sqlalchemy import ColumnElement, CursorResult, Row, and_, delete, inspect, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
-from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
-from store.batches import BATCHES as BATCH_LIFE
-from store.events import act
 from store.intake import uploads
-from store.keys import Principal
 from store.records import (
     ApiKey,
     Append,
@@ -41,14 +37,21 @@ from store.records import (
     UploadPart,
     WebSession,
     first_id,
-    now,
 )
-from store.work.lifecycle import ended_at, refuse_stage
+from store.work.lifecycle import ended_at
 
 ROWS = 500
 """Most rows that one transaction deletes."""
 BATCHES = 100
 """Batches, or jobs, that are deleted together."""
+UNUSED = and_(
+    ~select(Artifact.file_id).where(Artifact.file_id == File.id).exists(),
+    ~select(Batch.id).where(Batch.input_file_id == File.id).exists(),
+    ~select(JobArtifact.file_id).where(JobArtifact.file_id == File.id).exists(),
+    ~select(Job.id).where(Job.input_file_id == File.id).exists(),
+    ~select(Schedule.id).where(Schedule.input_sha256 == File.sha256).exists(),
+)
+"""The condition for files that no batch, job or schedule needs."""
 
 
 class Old(NamedTuple):
@@ -88,33 +91,7 @@ def batches(session: Session, before: float) -> list[Old]:
     ids = session.scalars(select(Batch.id).where(ended, ~of_batch.exists()).limit(BATCHES)).all()
     if not ids:
         return []
-    return _with_references(ids)
-
-
-def _with_references(batch_ids: Sequence[str]) -> list[Old]:
-    """Return batches, after all that refers to them."""
-    records = (AppendedId, Append, ResultChunk, Segment, Artifact, ScheduleRun, Event)
-    return [*(Old(record, record.batch_id.in_(batch_ids)) for record in records), Old(Batch, Batch.id.in_(batch_ids))]
-
-
-def delete_batch(session: Session, by: Principal, batch_id: str) -> None:
-    """Delete a batch that has ended, and the files that it has made. What it has cost stays.
-
-    Raises:
-        NotFoundError: the project has no such batch.
-        ConflictError: it has not ended, or is a job's.
-    """
-    batch = BATCH_LIFE.get(session, by.project_id, batch_id)
-    refuse_stage(batch, "delete")
-    if batch.status not in TERMINAL:
-        raise ConflictError(f"Cannot delete a batch with status '{batch.status}'; cancel it first.", param="batch_id")
-    file_ids = select(Artifact.file_id).where(Artifact.batch_id == batch_id)
-    session.execute(update(File).where(File.id.in_(file_ids)).values(expires_at=now()))
-    event_ids = select(Event.id).where(Event.batch_id == batch_id)
-    session.execute(delete(Delivery).where(Delivery.event_id.in_(event_ids)))
-    for old in _with_references([batch_id]):
-        session.execute(delete(old.record).where(old.ended).execution_options(synchronize_session=False))
-    act(session, by, "batch.deleted", batch_id)
+    return with_references(ids, [])
 
 
 def jobs(session: Session, before: float) -> list[Old]:
@@ -124,13 +101,19 @@ def jobs(session: Session, before: float) -> list[Old]:
     ids = session.scalars(select(Job.id).where(ended, ~of_job.exists()).limit(BATCHES)).all()
     if not ids:
         return []
-    batch_ids = session.scalars(select(Batch.id).where(Batch.job_id.in_(ids))).all()
-    of_batches = [Old(record, record.batch_id.in_(batch_ids)) for record in (ResultChunk, Segment, Artifact)]
-    of_jobs = [
-        Old(record, record.job_id.in_(ids))
-        for record in (JobStage, Batch, JobChunk, JobReply, JobArtifact, ScheduleRun, Event)
+    return with_references(session.scalars(select(Batch.id).where(Batch.job_id.in_(ids))).all(), ids)
+
+
+def with_references(batch_ids: Sequence[str], job_ids: Sequence[str]) -> list[Old]:
+    """Return batches and jobs, after all that refers to them."""
+    of_batches = (AppendedId, Append, ResultChunk, Segment, Artifact, ScheduleRun, Event)
+    of_jobs = (JobStage, JobChunk, JobReply, JobArtifact, ScheduleRun, Event)
+    return [
+        *(Old(record, record.job_id.in_(job_ids)) for record in of_jobs),
+        *(Old(record, record.batch_id.in_(batch_ids)) for record in of_batches),
+        Old(Batch, Batch.id.in_(batch_ids)),
+        Old(Job, Job.id.in_(job_ids)),
     ]
-    return [*of_batches, *of_jobs, Old(Job, Job.id.in_(ids))]
 
 
 def others(now: float, before: float) -> list[Old]:
@@ -139,21 +122,14 @@ def others(now: float, before: float) -> list[Old]:
     And sessions, and parts of uploads, that are over at `now`; custom_ids of batches that are open no more; and what
     happened, or clients did, to anything but batches and jobs before `before`.
     """
-    unused = and_(
-        ~select(Artifact.file_id).where(Artifact.file_id == File.id).exists(),
-        ~select(Batch.id).where(Batch.input_file_id == File.id).exists(),
-        ~select(JobArtifact.file_id).where(JobArtifact.file_id == File.id).exists(),
-        ~select(Job.id).where(Job.input_file_id == File.id).exists(),
-        ~select(Schedule.id).where(Schedule.input_sha256 == File.sha256).exists(),
-    )
     output = and_(File.id < first_id("file-", before), File.purpose == "batch_output")  # of what was deleted
     without = and_(ScheduleRun.batch_id.is_(None), ScheduleRun.job_id.is_(None))
     signed_in = select(WebSession.key_id).where(WebSession.key_id == ApiKey.id)
     closed = select(Batch.id).where(Batch.id == AppendedId.batch_id, ~Batch.open)
     parts = select(UploadPart.id).where(UploadPart.upload_id == FileUpload.id)
     return [
-        Old(File, File.expires_at < before, unused),
-        Old(File, output, unused),
+        Old(File, File.expires_at < before, UNUSED),
+        Old(File, output, UNUSED),
         Old(ScheduleRun, and_(ScheduleRun.id < first_id("run_", before), without)),
         Old(
             Event,

@@ -1,4 +1,4 @@
-"""/v1/batches: create, list, retrieve, cancel, retry, and read answers while the batch runs."""
+"""/v1/batches: create, list, retrieve, cancel, delete, retry, and read answers while the batch runs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from store.batches import BATCHES
 from store.records import Batch, File, Hold
 from tasks import messages
 from tasks.execution import progress
+from tasks.finishing import erasure
 from tasks.intake import changes, imports, retry_input, submission
 from tasks.intake.envelopes import Envelopes
 from tasks.intake.submission import Draft, NewInput
@@ -33,6 +34,7 @@ from webapp.document import operation
 from webapp.idempotency import Idempotency
 from webapp.requests import caller, current_context, parse_body, query, read_inline, validated
 from webapp.wire.batches import (
+    BatchDeleted,
     BatchObject,
     BatchOfFile,
     BatchOfRequests,
@@ -265,6 +267,17 @@ def retrieve(batch_id: str) -> BatchObject:
 def cancel(batch_id: str) -> BatchObject:
     """Cancel a batch: what was answered is kept, the rest is not run."""
     return to_wire([work.control(BATCHES, batch_id, "cancel")])[0]
+
+
+@routes.delete("/v1/batches/<batch_id>")
+@operation(BatchDeleted, refusals=(404, 409))
+def delete(batch_id: str) -> BatchDeleted:
+    """Delete a batch that has ended, with its files, its answers in the result cache, its events and their deliveries.
+
+    Its input file goes too, unless another batch, job or schedule needs it. What it has cost stays.
+    """
+    erasure.delete(current_context(), caller(), BATCHES, batch_id)
+    return BatchDeleted(id=batch_id)
 
 
 @routes.post("/v1/batches/<batch_id>/pause")

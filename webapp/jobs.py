@@ -1,8 +1,7 @@
-"""/v1/jobs: create, list, retrieve, cancel; and read the results, the items and the events of a job."""
+"""/v1/jobs: create, list, retrieve, cancel, delete; and read the results, the items and the events of a job."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -17,30 +16,29 @@ from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
 from store.jobs.reading import NO_TOKENS, Tokens
 from store.records import Batch, Job, JobStage
+from tasks.finishing import erasure
 from tasks.jobs import item_replies
 from tasks.jobs.intake.drafts import JobDraft
 from tasks.jobs.kinds import registry as kinds
 from tasks.jobs.submission import again, creation, dry_run
 from tasks.jobs.submission.creation import ArtifactName, JobRequest, JobSource
-from tasks.jobs.submission.dry_run import JobOutlook
 from tasks.scheduling import deadlines
 from webapp import idempotency, work
 from webapp.document import operation
 from webapp.events import to_wire as events_to_wire
 from webapp.idempotency import Idempotency, Once
+from webapp.intake.dry_runs import outlook_to_wire, warnings_to_wire
 from webapp.requests import caller, current_context, parse_body, query
 from webapp.wire.events import EventPage, ListEvents
 from webapp.wire.fields import Idempotent
 from webapp.wire.items import ItemDetail, ItemObject, ItemPage, ItemReply, ListItems
 from webapp.wire.jobs import (
-    CellObject,
     CreatedJob,
     CreateJob,
     CreateQuery,
     DryRun,
-    DryRunStage,
-    FirstRequestObject,
     ItemCounts,
+    JobDeleted,
     JobExtension,
     JobObject,
     JobOptions,
@@ -49,9 +47,8 @@ from webapp.wire.jobs import (
     Rescore,
     RetryJob,
     StageObject,
-    WarningObject,
 )
-from webapp.wire.work import BatchErrors, ListResults
+from webapp.wire.work import ListResults
 from webapp.work import Related
 
 routes = Blueprint("jobs", __name__)
@@ -122,7 +119,7 @@ def _object(
             held=held,
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
             children=list(children),
-            warnings=_warnings(creation.job_warnings(current_context(), job)),
+            warnings=warnings_to_wire(creation.job_warnings(current_context(), job)),
         ),
     )
 
@@ -139,10 +136,6 @@ def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> StageO
         failed=0 if batch is None else batch.failed,
         expected=expected,
     )
-
-
-def _warnings(warnings: Sequence[tuple[str, str]]) -> list[WarningObject]:
-    return [WarningObject(code=code, message=message) for code, message in warnings]
 
 
 @routes.post("/v1/jobs")
@@ -210,32 +203,6 @@ def _source(body: CreateJob) -> JobSource:
     return source.items or [{"prompt": prompt} for prompt in source.prompts or ()]
 
 
-def outlook_to_wire(outlook: JobOutlook) -> DryRun:
-    """Return what a job would be as it crosses the wire."""
-    estimate, left = outlook.estimate, outlook.due_at - time.time()
-    earliest, latest = (
-        end if estimate.seconds is None else estimate.seconds for end in (estimate.earliest, estimate.latest)
-    )
-    is_late, is_in_time = earliest is not None and earliest > left, latest is not None and latest <= left
-    return DryRun(
-        items=estimate.items,
-        stages=[DryRunStage(**stage._asdict()) for stage in estimate.stages],
-        eta_seconds=estimate.seconds,
-        eta_earliest_seconds=estimate.earliest,
-        eta_latest_seconds=estimate.latest,
-        due_at=outlook.due_at,
-        on_time=False if is_late else True if is_in_time else None,
-        cost=None if estimate.parts is None else work.cost_of(estimate.parts),
-        requests=[FirstRequestObject(**request._asdict()) for request in estimate.requests],
-        errors=BatchErrors.model_validate({"data": estimate.errors}) if estimate.errors else None,
-        config_sha256=outlook.config_sha256,
-        work_sha256=outlook.work_sha256,
-        same_as=outlook.same,
-        warnings=_warnings(outlook.warnings),
-        cells=[CellObject(**cell.model_dump(include=set(CellObject.model_fields))) for cell in estimate.cells],
-    )
-
-
 @routes.get("/v1/jobs")
 @operation(JobPage, query=ListJobs)
 def list_() -> JobPage:
@@ -272,6 +239,17 @@ def retrieve(job_id: str) -> JobObject:
 def cancel(job_id: str) -> JobObject:
     """Cancel a job: items that have ended are kept, the others do not go on."""
     return to_wire([work.control(JOBS, job_id, "cancel")])[0]
+
+
+@routes.delete("/v1/jobs/<job_id>")
+@operation(JobDeleted, refusals=(404, 409))
+def delete(job_id: str) -> JobDeleted:
+    """Delete a job that has ended, with its batches, the jobs that it has started, its files and its cached answers.
+
+    Its input file goes too, unless another batch, job or schedule needs it. What it has cost stays.
+    """
+    erasure.delete(current_context(), caller(), JOBS, job_id)
+    return JobDeleted(id=job_id)
 
 
 @routes.post("/v1/jobs/<job_id>/pause")

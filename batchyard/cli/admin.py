@@ -1,4 +1,4 @@
-"""Commands on this machine's data: `up`, `key create|list|revoke`, `project list|set|budget`, `migrate`."""
+"""Commands on this machine's data: `up`, `key create|list|revoke`, `project list|set|erase|budget`, `migrate`."""
 
 from __future__ import annotations
 
@@ -166,14 +166,17 @@ def list_projects(data: Path | None, as_json: bool) -> None:
         say(documents, "", True)
     else:
         table(
-            ("id", "name", "tier", "max segments", "cache bytes", "live tier", "created"),
-            [(*list(document.values())[:-1], when(document["created_at"])) for document in documents],
+            ("id", "name", "tier", "max segments", "cache bytes", "live tier", "kept minutes", "erasing", "created"),
+            [
+                (*list(document.values())[:-2], when(document["erasing_at"]), when(document["created_at"]))
+                for document in documents
+            ],
         )
 
 
 def _document(record: Project) -> dict[str, Any]:
-    names = ("id", "name", "tier", "max_segments", "cache_bytes", "live_tier", "created_at")
-    return {name: getattr(record, name) for name in names}
+    limits = ("tier", "max_segments", "cache_bytes", "live_tier", "zero_retention_minutes")
+    return {name: getattr(record, name) for name in ("id", "name", *limits, "erasing_at", "created_at")}
 
 
 @project.command("set")
@@ -188,6 +191,10 @@ def _document(record: Project) -> dict[str, Any]:
     type=click.Choice(("all", "default", "flex", "none")),
     help="The one service tier of its live requests; none: it may send batches only.",
 )
+@click.option(
+    "--zero-retention", type=click.IntRange(1, 525_600), metavar="MINUTES", help="Delete all so long after its end."
+)
+@click.option("--no-zero-retention", is_flag=True, help="Keep it as long as BATCHYARD_RETENTION says.")
 @data_option
 @json_option
 def set_project(
@@ -198,10 +205,12 @@ def set_project(
     cache_bytes: int | None,
     no_cache: bool,
     live_tier: str | None,
+    zero_retention: int | None,
+    no_zero_retention: bool,
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Change the tier, the limit, the result cache and the live requests of the project NAME."""
+    """Change the tier, the limit, the result cache, the live requests and the retention of the project NAME."""
     from store import projects
 
     in_force = load_settings(data=data)
@@ -214,6 +223,8 @@ def set_project(
         changes["cache_bytes"] = cache_bytes
     if live_tier is not None:
         changes["live_tier"] = None if live_tier == "all" else live_tier
+    if zero_retention is not None or no_zero_retention:
+        changes["zero_retention_minutes"] = zero_retention
     with _database(data) as database, database.write() as session:
         record = projects.update(session, projects.named(session, name), **changes)
         document = _document(record)
@@ -221,7 +232,31 @@ def set_project(
     cache = "no cache" if record.cache_bytes is None else f"cache of {record.cache_bytes} bytes"
     live = f"live requests of tier {record.live_tier}" if record.live_tier else "live requests of every tier"
     live = "no live requests" if record.live_tier == "none" else live
-    say(document, f"{name}: tier {record.tier or 'none'}, max segments {limit}, {cache}, {live}", as_json)
+    minutes = record.zero_retention_minutes
+    kept = "" if minutes is None else f", all deleted {minutes} minutes after its end"
+    say(document, f"{name}: tier {record.tier or 'none'}, max segments {limit}, {cache}, {live}{kept}", as_json)
+
+
+@project.command("erase")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_option
+@json_option
+def erase_project(name: str, yes: bool, data: Path | None, as_json: bool) -> None:
+    """Erase the project NAME with all that it has, for good: keys, files, batches, jobs, schedules, usage.
+
+    Its keys end at once, and what runs is cancelled. The running deployment does the rest; `project list` shows the
+    project until that is done. Another project needs an admin key.
+    """
+    from store import erasure, keys, projects
+
+    if not yes:
+        click.confirm(f"Erase project {name} and all that it has?", abort=True, err=True)
+    with _database(data) as database, database.write() as session:
+        project_id = projects.named(session, name)
+        by = keys.terminal_beside(session, project_id)
+        document = _document(erasure.begin(session, by, project_id))
+    say(document, f"{name} is being erased", as_json)
 
 
 @project.command("budget")

@@ -1,4 +1,4 @@
-"""Commands on a server's batches: submit, status, results, cancel, pause, resume, set, retry, list, models."""
+"""Commands on a server's batches: submit, status, results, cancel, pause, resume, delete, set, retry, list, models."""
 
 from __future__ import annotations
 
@@ -223,6 +223,16 @@ def resume(name: str, data: Path | None, as_json: bool) -> None:
     """Let a paused batch or job go on."""
     resumed = connect(data).control(name, "resume")
     say(resumed, f"{name} goes on", as_json)
+
+
+@click.command()
+@click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
+@data_option
+@json_option
+def delete(name: str, data: Path | None, as_json: bool) -> None:
+    """Delete a batch or a job that has ended, with its input, its answers and all else that it had. For good."""
+    connect(data).delete(name)
+    say({"id": name, "deleted": True}, f"{name} is deleted", as_json)
 
 
 CHANGES = {"deadline": "completion_window", "priority": "priority", "name": "name", "description": "description"}

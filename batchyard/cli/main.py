@@ -61,7 +61,7 @@ for command in (
         evaluate.run,
     ),
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
-    *(batches.pause, batches.resume, batches.set_),
+    *(batches.pause, batches.resume, batches.delete, batches.set_),
     *(top.top, records.open_, records.files, logs.logs, records.audit, usage.usage),
     *(jobs.job, groups.config, tools.tool, schedules.schedule, webhooks.webhook),
 ):

@@ -112,6 +112,10 @@ class ApiClient:
         kind = "jobs" if name.startswith("job_") else "batches"
         return self._call("POST", f"/{kind}/{name}/{verb}")
 
+    def delete(self, name: str) -> None:
+        """Delete a batch or a job that has ended, with all that it had."""
+        self._call("DELETE", f"/{'jobs' if name.startswith('job_') else 'batches'}/{name}")
+
     def change(self, batch_id: str, values: Mapping[str, str | None]) -> dict[str, Any]:
         """Change a batch's deadline, priority, name or description, and return it."""
         return self._call("POST", f"/batches/{batch_id}", values)

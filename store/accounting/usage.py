@@ -20,7 +20,7 @@ from batchyard import tariffs
 from batchyard.models import Tariff
 from batchyard.tariffs import Amounts, Prices, TotalCost
 from store.accounting.months import Month, day_of
-from store.records import Batch, DailyUsage, Job
+from store.records import Batch, DailyUsage, Job, Project
 from store.segments import SegmentLease
 
 Dimension = Literal["day", "model", "project", "key"]
@@ -72,7 +72,13 @@ def add(session: Session, segment: SegmentLease, amounts: Amounts) -> None:
 def add_live(
     session: Session, project_id: str, key_id: str, model: str, tariff: Tariff | None, amounts: Amounts
 ) -> None:
-    """Add what live requests with a key have used. They are of no batch: LIVE and the key stand for it."""
+    """Add what live requests with a key have used. They are of no batch: LIVE and the key stand for it.
+
+    Nothing is added for a project that was erased meanwhile.
+    """
+    project = select(Project.id).where(Project.id == project_id).with_for_update(read=True, key_share=True)
+    if session.scalar(project) is None:
+        return
     _add(session, project_id, model, tariff, amounts, {"batch_id": LIVE + key_id, "job_id": None, "key_id": key_id})
 
 

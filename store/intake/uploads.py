@@ -178,6 +178,7 @@ def cancel(session: Session, project_id: str, upload_id: str) -> FileUpload:
 def _end(session: Session, upload: FileUpload, ended: str) -> None:
     """End a pending upload. Its parts are needed no more."""
     upload.status = ended
+    files.erase_content(session, session.scalars(select(UploadPart.sha256).where(UploadPart.upload_id == upload.id)))
     session.execute(delete(UploadPart).where(UploadPart.upload_id == upload.id))
 
 

@@ -8,7 +8,7 @@ from store.records.base import AMOUNTS, AnswerAmounts, Base, Leased, Pausable, S
 from store.records.batches import Append, AppendedId, Batch, ResultChunk, Segment
 from store.records.engines import Duration, EngineFailure, Hold, Speed
 from store.records.events import Delivery, Event, Webhook
-from store.records.files import Artifact, File, FileUpload, JobArtifact, UploadPart
+from store.records.files import Artifact, ErasedContent, File, FileUpload, JobArtifact, UploadPart
 from store.records.jobs import ChunkKind, Job, JobChunk, JobReply, JobStage, ReplyKind
 from store.records.projects import ApiKey, Budget, CachedAnswer, DailyUsage, Project, WebSession
 from store.records.schedules import Schedule, ScheduleRun
@@ -29,6 +29,7 @@ __all__ = [
     "Delivery",
     "Duration",
     "EngineFailure",
+    "ErasedContent",
     "Event",
     "File",
     "FileUpload",

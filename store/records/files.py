@@ -46,6 +46,14 @@ class JobArtifact(Base):
     lines: Mapped[int | None]
 
 
+class ErasedContent(Base):
+    """Content of what was erased at `erased_at` (Unix seconds), until it is gone from the artifact store."""
+
+    __tablename__ = "erased_content"
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    erased_at: Mapped[float]
+
+
 class FileUpload(Base):
     """A file that arrives in parts, as OpenAI's Upload. It has `bytes` bytes, as its client says, when it is whole.
 

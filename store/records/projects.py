@@ -13,7 +13,9 @@ class Project(Base):
 
     `live_tier` is the one tier that its live requests may have, `none` for no live requests, null for all tiers.
     `max_segments` limits what its segments fill at once, null for no limit; `cache_bytes` its cached answers, null for
-    no cache. `recent_usage` is the seconds that its segments ran, which decay (store.speeds) from `recent_usage_at` on.
+    no cache. A batch or a job is erased `zero_retention_minutes` after its end, null for no such limit. The project is
+    being erased since `erasing_at`. `recent_usage` is the seconds that its segments ran, which decay (store.speeds)
+    from `recent_usage_at` on.
     """
 
     __tablename__ = "projects"
@@ -24,6 +26,8 @@ class Project(Base):
     max_segments: Mapped[int | None]
     cache_bytes: Mapped[int | None]
     live_tier: Mapped[str | None] = mapped_column(String(16))
+    zero_retention_minutes: Mapped[int | None]
+    erasing_at: Mapped[int | None]
     recent_usage: Mapped[float] = mapped_column("service", default=0.0)
     recent_usage_at: Mapped[float] = mapped_column("service_at", default=0.0)
 
@@ -104,12 +108,14 @@ class DailyUsage(Base):
 class CachedAnswer(Base):
     """An answer that equal requests of the same project get without running (store.cache).
 
-    `bytes` counts towards the project's `cache_bytes`.
+    `bytes` counts towards the project's `cache_bytes`. `batch_id` is the batch that has computed it, null for those
+    that were cached before it was noted.
     """
 
     __tablename__ = "cached_answers"
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
     key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    batch_id: Mapped[str | None] = mapped_column(String(64), index=True)
     body: Mapped[bytes]
     input_tokens: Mapped[int]
     cached_tokens: Mapped[int]

@@ -72,7 +72,7 @@ class Cache:
             entries = {self._missing[row["line"]]: _entry(row) for row in rows[start : start + cache.CHUNK]}
             try:
                 with self._context.database.write() as session:
-                    cache.add(session, self._segment.project_id, entries)
+                    cache.add(session, self._segment.project_id, entries, self._segment.batch_id)
             except UnavailableError as error:
                 log.warning("answers not cached: %s", error, extra={"batch_id": self._segment.batch_id})
 

@@ -12,6 +12,7 @@ import time
 from store import garbage
 from store.artifacts import SHARDS
 from tasks.context import AppContext
+from tasks.finishing import erasure
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,8 @@ NAMES_AT_ONCE = 500
 
 
 def tick(context: AppContext, interval_seconds: float) -> None:
-    """Collect the next shard, chosen by the clock. Call this every `interval_seconds`."""
+    """Erase what was erased, and collect the next shard, chosen by the clock. Call this every `interval_seconds`."""
+    erasure.tick(context)
     shard(context, SHARDS[int(time.time() / interval_seconds) % len(SHARDS)])
 
 

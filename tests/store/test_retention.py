@@ -10,12 +10,9 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from batchyard.errors import ConflictError
-from store import events, files, retention, webhooks
-from store.batches import BATCHES
+from store import events, files, retention
 from store.database import Database
-from store.keys import Principal
-from store.records import Artifact, Base, Batch, Delivery, Event, File, Segment
+from store.records import Base, Batch, File, Segment
 from tests.support.webapps import on_sqlite
 
 DAY = 86_400
@@ -90,29 +87,3 @@ def test_one_transaction_deletes_no_more_than_its_limit_and_nothing_that_is_new_
         session.execute(update(File).where(File.id == keys[0][0]).values(expires_at=None))
         assert retention.purge(session, expired, keys) == 1
         assert count(session, File) == 2
-
-
-def test_a_client_deletes_a_batch_that_has_ended_with_all_that_refers_to_it_at_once(
-    database: Database, new_batch: Callable[..., Batch]
-) -> None:
-    batch, other = new_batch(1, 1), new_batch(1)
-    by = Principal(project_id=batch.project_id, admin=False, key_id="key_1", name="ada")
-    with database.write() as session:
-        with pytest.raises(ConflictError, match="cancel it first"):
-            retention.delete_batch(session, by, batch.id)
-        webhook = {"name": "a", "url": "https://a.example/", "event_types": ["batch.completed"]}
-        webhooks.create(session, batch.project_id, **webhook)
-    end(database, batch, time.time())
-    with database.write() as session:
-        ended = session.get_one(Batch, batch.id)
-        events.record(session, ended, "batch.completed")
-        made = BATCHES.add_artifact(session, ended, "output.jsonl", "4" * 64, 1, 1)
-        assert count(session, Delivery) == 1
-        retention.delete_batch(session, by, batch.id)
-        session.expire_all()
-        assert files.find(session, batch.project_id, made.id) is None
-    with database.read() as session:
-        assert session.scalars(select(Batch.id)).all() == [other.id]
-        assert (count(session, Delivery), count(session, Artifact), count(session, Segment)) == (0, 0, 1)
-        assert session.execute(select(Event.type, Event.key_name)).all() == [("batch.deleted", "ada")]
-        assert session.get(File, batch.input_file_id) is not None

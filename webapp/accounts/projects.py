@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint
 
-from store import projects
+from store import erasure, projects
 from webapp.document import operation
 from webapp.requests import administrator, current_context, parse_body, query
 from webapp.wire.projects import ChangeProject, ListProjects, ProjectObject, ProjectPage
@@ -26,10 +26,23 @@ def list_() -> ProjectPage:
 @routes.post("/v1/projects/<project_id>")
 @operation(ProjectObject, json=ChangeProject, refusals=(403, 404, 413))
 def change(project_id: str) -> ProjectObject:
-    """Change a project's tier, for its batches from now on, its limit, its result cache, its live requests' tier."""
+    """Change a project's tier, for its batches from now on, its limit, its result cache, live tier and retention."""
     administrator()
     body = parse_body(ChangeProject)
     projects.check_tier(body.tier, current_context().settings.tier_seconds)
     with current_context().database.write() as session:
         project = projects.update(session, project_id, **body.model_dump(include=body.model_fields_set))
+    return ProjectObject.model_validate(project)
+
+
+@routes.delete("/v1/projects/<project_id>")
+@operation(ProjectObject, refusals=(403, 404, 409))
+def erase(project_id: str) -> ProjectObject:
+    """Erase a project whole: its keys end at once, what runs is cancelled, and then all that it had is deleted.
+
+    The project is in the list, with `erasing_at`, until that is done.
+    """
+    owner = administrator()
+    with current_context().database.write() as session:
+        project = erasure.begin(session, owner, project_id)
     return ProjectObject.model_validate(project)

@@ -15,9 +15,10 @@ from batchyard.errors import NotFoundError, RequestError
 from batchyard.request_lines.inline import KEY
 from batchyard.statuses import PRIORITIES, TERMINAL
 from batchyard.wording import MAX_NAME, cut
-from store import batches, retention
+from store import batches
 from store.batches import BATCHES
 from store.records import Batch
+from tasks.finishing import erasure
 from tasks.intake import submission
 from tasks.intake.submission import Draft, NewInput
 from webapp import idempotency, work
@@ -208,11 +209,9 @@ def cancel(message_batch_id: str) -> MessageBatch:
 @routes.delete("/v1/messages/batches/<message_batch_id>")
 @operation(MessageBatchDeleted, refusals=(404, 409), error=MessageError)
 def delete(message_batch_id: str) -> MessageBatchDeleted:
-    """Delete a message batch that has ended, and the files that it has made. Its input file stays."""
+    """Delete a message batch that has ended, with all that it had. What it has cost stays."""
     owner = caller()
-    batch_id = _get(message_batch_id).id
-    with current_context().database.write() as session:
-        retention.delete_batch(session, owner, batch_id)
+    erasure.delete(current_context(), owner, BATCHES, _get(message_batch_id).id)
     return MessageBatchDeleted(id=message_batch_id)
 
 

@@ -237,6 +237,12 @@ class BatchObject(WorkObject):
     batchyard: Extension
 
 
+class BatchDeleted(BaseModel):
+    id: str
+    object: Literal["batch"] = "batch"
+    deleted: Literal[True] = True
+
+
 class BatchPage(ListPage[BatchObject]):
     pass
 

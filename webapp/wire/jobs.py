@@ -198,6 +198,12 @@ class JobObject(WorkObject):
     batchyard: JobExtension
 
 
+class JobDeleted(BaseModel):
+    id: str
+    object: Literal["job"] = "job"
+    deleted: Literal[True] = True
+
+
 class JobPage(ListPage[JobObject]):
     pass
 

@@ -12,7 +12,10 @@ LiveTier = Literal["default", "flex", "none"]
 
 
 class ProjectObject(BaseModel):
-    """A tenant. Null: no tier, no limit of its own, no result cache, live requests of every service tier."""
+    """A tenant. Null: no tier, no limit of its own, no result cache, live requests of every service tier.
+
+    And for its retention: as long as the deployment's. `erasing_at`: since when it is being erased.
+    """
 
     model_config = ConfigDict(from_attributes=True)
     id: str
@@ -23,6 +26,8 @@ class ProjectObject(BaseModel):
     max_segments: int | None
     cache_bytes: int | None
     live_tier: LiveTier | None
+    zero_retention_minutes: int | None
+    erasing_at: int | None
 
 
 class ProjectPage(ListPage[ProjectObject]):
@@ -38,6 +43,13 @@ class ChangeProject(BaseModel):
     cache_bytes: int | None = Field(None, strict=True, ge=1, lt=2**63, description="what its result cache may take")
     live_tier: LiveTier | None = Field(
         None, description="the one service tier that its live requests may have; none: it may send batches only"
+    )
+    zero_retention_minutes: int | None = Field(
+        None,
+        strict=True,
+        ge=1,
+        le=525_600,
+        description="so long after its end all of a batch or a job is deleted; it has no result cache then",
     )
 
 

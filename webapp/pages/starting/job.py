@@ -26,7 +26,8 @@ from tasks.jobs.submission import creation, dry_run
 from tasks.jobs.submission.creation import PURPOSES, JobRequest
 from tasks.jobs.submission.dry_run import JobOutlook
 from webapp.files import uploaded
-from webapp.jobs import create_once, get_job, outlook_to_wire, request_of
+from webapp.intake.dry_runs import outlook_to_wire
+from webapp.jobs import create_once, get_job, request_of
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.pages.starting import asks, examples, option_fields
