@@ -20,8 +20,8 @@ from batchyard.telemetry.spans import EndedSpan
 from batchyard.telemetry.traceparents import TraceParent
 
 SCHEDULE = "OTEL_BSP_SCHEDULE_DELAY"
-SCHEDULE_MILLISECONDS = "1000"
-"""What a killed process loses, unless the environment says another time: the SDK's is 5 s."""
+SCHEDULE_MILLISECONDS = 1000.0
+"""A killed process loses the spans of so long, unless the environment says another time: the SDK's is 5 s."""
 
 
 class SpanExport:
@@ -32,12 +32,11 @@ class SpanExport:
     """
 
     def __init__(self, processor: SpanProcessor | None = None) -> None:
-        os.environ.setdefault(SCHEDULE, SCHEDULE_MILLISECONDS)
         named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
         resource = Resource.create({"service.version": __version__} | ({} if named else {"service.name": "batchyard"}))
         self._places = _Places()
         self._provider = TracerProvider(resource=resource, id_generator=self._places, shutdown_on_exit=False)
-        self._provider.add_span_processor(processor or BatchSpanProcessor(OTLPSpanExporter()))
+        self._provider.add_span_processor(processor or _to_collector())
         self._tracer = self._provider.get_tracer("batchyard", __version__)
 
     def send(self, span: EndedSpan) -> None:
@@ -69,6 +68,11 @@ class SpanExport:
     def flush(self) -> None:
         """Send the queue now. It may take as long as the collector does."""
         self._provider.force_flush()
+
+
+def _to_collector() -> SpanProcessor:
+    delay = float(os.environ.get(SCHEDULE) or SCHEDULE_MILLISECONDS)
+    return BatchSpanProcessor(OTLPSpanExporter(), schedule_delay_millis=delay)
 
 
 class _Places(RandomIdGenerator, threading.local):
