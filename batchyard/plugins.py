@@ -25,6 +25,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "math": ("math_verify", "Math-Verify"),
     "mcp": ("mcp", "the package mcp"),
     "optuna": ("optuna", "Optuna"),
+    "otel": ("opentelemetry.exporter.otlp.proto.http", "the OpenTelemetry SDK"),
     "postgres": ("psycopg", "Psycopg"),
     "s3": ("s3fs", "s3fs"),
 }
@@ -53,7 +54,11 @@ def require(extra: str, what: str) -> None:
         what: what needs it, as the message begins.
     """
     module, name = EXTRAS[extra]
-    if find_spec(module) is None:
+    try:
+        missing = find_spec(module) is None
+    except ModuleNotFoundError:  # of a module that it is in
+        missing = True
+    if missing:
         raise ConfigurationError(f"{what} needs {name}, which is not installed here: {_installing(extra)}")
 
 

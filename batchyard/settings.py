@@ -196,6 +196,9 @@ class Settings(BaseSettings):
         description="proxies before the web app, whose `X-Forwarded-For` and `X-Forwarded-Proto` say the client's "
         "address and whether it uses TLS",
     )
+    trace_requests: float = Field(
+        0.01, ge=0, le=1, description="share of requests that get a span of their own where OTEL_* asks for traces"
+    )
     log_level: str = Field("INFO", description="level of the structured logs")
 
     @cached_property

@@ -38,6 +38,7 @@ class SegmentLease:
     lease: Lease
     batch_id: str
     job_id: str | None
+    traceparent: str | None
     project_id: str
     endpoint: str
     plan_sha256: str
@@ -201,6 +202,7 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
         job_id=batch.job_id,
+        traceparent=batch.traceparent,
         project_id=batch.project_id,
         endpoint=batch.endpoint,
         plan_sha256=segment.plan_sha256 or batch.plan_sha256 or "",

@@ -21,6 +21,7 @@ from sqlalchemy.orm import configure_mappers
 
 from batchyard import kinship, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
+from batchyard.telemetry import spans
 from recipes import registry as recipes
 from tasks import advance, housekeeping, messages, metrics
 from tasks.celery_app import app
@@ -82,6 +83,7 @@ def _share(**_: Any) -> None:
     recipes.catalogue(configuration)
     served_models(configuration)
     configure_mappers()
+    spans.prepare()
     gc.collect()
     gc.freeze()
 
@@ -90,6 +92,13 @@ def _share(**_: Any) -> None:
 def _end_with_worker(**_: Any) -> None:
     """End this process of a pool with its worker, also if that is killed: it would wait for messages for ever."""
     kinship.end_with_parent()
+
+
+@signals.worker_process_shutdown.connect
+@signals.worker_shutdown.connect
+def _flush_spans(**_: Any) -> None:
+    """Send the last spans of a process that ends."""
+    spans.flush()
 
 
 @signals.worker_ready.connect

@@ -10,6 +10,7 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from batchyard import logs, settings
+from batchyard.telemetry import spans
 from tasks.context import REDIS_SECONDS, AppContext, build
 from tasks.steps import registry as step_registry
 from webapp import (
@@ -65,6 +66,7 @@ def create(context: AppContext | None) -> Flask:
         configuration = settings.load()
         logs.configure(configuration.log_level)
         context = build(configuration)
+    spans.prepare()
     step_registry.STEPS.load()  # a package's step that cannot be used is refused here, not at a request
     # A request releases the GIL at each query and each Redis call. It then waits up to one switch interval to get it
     # back from a busy thread: at Python's default of 5 ms, a few concurrent requests take 100 ms each.

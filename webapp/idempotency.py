@@ -12,6 +12,7 @@ import flask
 from sqlalchemy.orm import Session
 
 from batchyard.errors import RequestError
+from batchyard.telemetry import traceparents
 from store import events
 from store.records import Batch
 from store.work.lifecycle import Lifecycle, Record
@@ -87,6 +88,8 @@ def once(
             return Once(earlier, None)
         record = submit(context, session, new, idempotency)
         record.created_by = owner.key_id
+        above = traceparents.of_header(flask.request.headers.get("traceparent"))
+        record.traceparent = None if above is None else str(above)
         retried = {"retry_of": record.retry_of} if record.retry_of else {}
         events.act(session, owner, "batch.created" if isinstance(record, Batch) else "job.created", record, **retried)
     after_response(lambda: announce(record))

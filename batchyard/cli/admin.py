@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from batchyard import durations, tariffs
 from batchyard.cli import doctor
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, say, table, when
+from batchyard.telemetry import environment
 
 if TYPE_CHECKING:
     from store import keys
@@ -45,6 +47,8 @@ def up(host: str, port: int, flower_port: int, check: bool, data: Path | None, m
     stack = Stack(in_force, host=host, port=port, flower_port=flower_port)
     for finding in checks.of_loaded(stack.models):
         click.echo(f"Model {finding.model}, {finding.check}: {finding.detail}; {finding.remedy}.", err=True)
+    if problem := environment.problem(os.environ):
+        click.echo(f"Telemetry: {problem}", err=True)
 
     def ready() -> None:
         click.echo(f"Batchyard is ready: {stack.url}  models: {', '.join(stack.models)}")

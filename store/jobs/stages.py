@@ -16,6 +16,7 @@ from store import batches
 from store.intake import extension
 from store.intake.extension import AddedSegment
 from store.records import Batch, Job, JobStage, new_id, now
+from store.work import traces
 
 
 def of_job(session: Session, job_id: str) -> list[JobStage]:
@@ -36,6 +37,7 @@ def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str
         project_id=job.project_id,
         job_id=job.id,
         stage=name,
+        traceparent=str(traces.place(job)),
         endpoint=endpoint,
         completion_window=job.completion_window,
         input_file_id="",

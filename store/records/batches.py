@@ -26,6 +26,7 @@ class Batch(Leased, AnswerAmounts, Pausable, Base):
     the first request, and once the batch is planned of all. `name` is what people call it: its metadata's
     `name`, or its input file's. `created_by` is the id of the key that created it; a schedule's batch has none.
     `priority` orders it among the batches of its project (batchyard.statuses.PRIORITIES).
+    `traceparent` is the span above its own (batchyard.telemetry.traceparents).
 
     A batch is `planned` once its segments can run. An `open` one, a client's or a `stage` of the job `job_id`, may
     still get more segments. Such a batch has no input file before it is merged, and no plan: its segments name theirs.
@@ -80,6 +81,7 @@ class Batch(Leased, AnswerAmounts, Pausable, Base):
     seconds_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     rows_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
+    traceparent: Mapped[str | None] = mapped_column(String(55))
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     idempotency_sha256: Mapped[str | None] = mapped_column(String(64))
     attempts: Mapped[int] = mapped_column(default=0)

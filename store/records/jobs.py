@@ -26,6 +26,7 @@ class Job(Leased, Pausable, Base):
     their recipe's file had changed, `reused` requests that another job had answered. `ahead` has the `requests`, by
     model, that no batch has yet (null if nobody can know), and the counts of `turns` that say so (see
     tasks.jobs.running.turns).
+    `traceparent` is as in a batch.
     `amendments` counts items that were resolved after the job's end, `unwritten` those that no artifact has yet.
     """
 
@@ -88,6 +89,7 @@ class Job(Leased, Pausable, Base):
     parent_id: Mapped[str | None] = mapped_column(String(64))
     child_key: Mapped[str | None] = mapped_column(String(256))
     variant: Mapped[str | None] = mapped_column(String(128))
+    traceparent: Mapped[str | None] = mapped_column(String(55))
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     idempotency_sha256: Mapped[str | None] = mapped_column(String(64))
     attempts: Mapped[int] = mapped_column(default=0)

@@ -19,7 +19,7 @@ from store.database import changed
 from store.keys import Principal
 from store.leases import ATTEMPTS
 from store.records import Batch, File, Job, Sla, new_id, now
-from store.work import artifacts
+from store.work import artifacts, traces
 from store.work.artifacts import AnyArtifact
 
 Record = TypeVar("Record", Batch, Job)
@@ -160,6 +160,7 @@ class Lifecycle(ABC, Generic[Record]):
             return False
         if after in TERMINAL:
             work = session.get_one(record, work_id)
+            traces.write_end(session, work, after)
             if not _is_stage(work):
                 events.record(session, work, f"{self.noun}.{after}")
         return True

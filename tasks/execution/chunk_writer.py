@@ -23,7 +23,7 @@ from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
 from tasks import messages
 from tasks.context import AppContext
-from tasks.execution import progress, tally
+from tasks.execution import progress, request_spans, tally
 from tasks.execution.result_cache import TOKENS, Cache
 from tasks.scheduling.dispatch import Drain
 from tasks.scheduling.throughput import ThroughputMeter
@@ -65,6 +65,7 @@ class ChunkWriter:
         self._flushed_at = time.monotonic()
 
     def add(self, table: pa.Table) -> None:
+        request_spans.write(self._segment, table, self._context.settings.trace_requests)
         self._tables.append(table)
         due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
         full = sum(table.num_rows for table in self._tables) >= FLUSH_ROWS

@@ -9,6 +9,8 @@ from contextlib import suppress
 
 from batchyard.backoff import Backoff
 from batchyard.errors import EngineError, EngineStartError, GpuBusy, LeaseLost, UnavailableError
+from batchyard.telemetry import spans, traceparents
+from batchyard.telemetry.spans import Span
 from store import holds, segments
 from tasks.context import AppContext
 from tasks.execution import answering, tally
@@ -32,23 +34,45 @@ def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> bool:
     if segment is None:
         log.info("old message", extra={"segment_id": segment_id, "epoch": epoch})
         return False
-    ids = {"batch_id": segment.batch_id, "segment_id": segment_id, "epoch": epoch}
+    ids: dict[str, object] = {"batch_id": segment.batch_id, "segment_id": segment_id, "epoch": epoch}
     log.info("segment started", extra=ids)
     deaths = DeathLog(context, segment)
+    with spans.span("segment", traceparents.of_work(segment.batch_id, segment.traceparent)) as span:
+        span.set(
+            {
+                "batchyard.segment.number": segment.number,
+                "batchyard.segment.epoch": epoch,
+                "batchyard.segment.requests": segment.requests,
+                "gen_ai.request.model": segment.model["name"],
+            }
+        )
+        _attempt(context, segment, deaths, span, ids)
+    deaths.close()
+    return True
+
+
+def _attempt(
+    context: AppContext, segment: segments.SegmentLease, deaths: DeathLog, span: Span, ids: dict[str, object]
+) -> None:
+    """Answer a segment's requests, and release it whatever happens. Raises what nobody expects."""
     try:
         _hold(context, segment, deaths)
     except LeaseLost as error:
+        span.fail(error)
         log.warning("segment lost: %s", error, extra=ids)
     except GpuBusy as error:
+        span.fail(error)
         log.info("segment waits: %s", error, extra=ids)
         _fail(context, segment, error.message, counted=False)
         gpu_sharing.record_demand(context, segment.model["name"], segment.due_at, error.holders)
     except EngineStartError as error:
+        span.fail(error)
         log.error("model on hold: %s", error, extra={**ids, "model": segment.model["name"]})
         with context.database.write() as session:
             segments.fail(session, segment, error.message, 0.0, counted=False)
             holds.hold(session, segment.model["name"], error.message)
     except (EngineError, UnavailableError) as error:
+        span.fail(error)
         log.error("segment failed: %s", error, extra=ids)
         _fail(context, segment, error.message, counted=isinstance(error, EngineError) and not ray_is_away())
     except Exception as error:
@@ -57,8 +81,6 @@ def run(context: AppContext, segment_id: int, epoch: int, holder: str) -> bool:
         raise
     else:
         log.info("segment ended", extra=ids)
-    deaths.close()
-    return True
 
 
 def _fail(context: AppContext, segment: segments.SegmentLease, error: str, *, counted: bool) -> None:

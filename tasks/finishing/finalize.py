@@ -10,11 +10,13 @@ from typing import IO, Any
 
 from batchyard.endpoints import output_lines
 from batchyard.errors import ArtifactMissing, LeaseLost, UnavailableError
+from batchyard.telemetry import spans
 from store import batches, segments
 from store.formats import results
 from store.formats.results import ERRORS, OUTPUT
 from store.leases import Lease
 from store.records import Batch
+from store.work import traces
 from store.work.lifecycle import FINISHING_SECONDS
 from tasks import messages
 from tasks.context import AppContext
@@ -64,7 +66,8 @@ def merge(context: AppContext, batch_id: str, holder: str) -> bool:
         batch = _ending(context, batch_id) if lease else None
         if lease is None or batch is None:
             return False
-        _merge(context, batch, lease)
+        with spans.span("merge", traces.place(batch)):
+            _merge(context, batch, lease)
     return True
 
 
@@ -137,16 +140,18 @@ def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> 
             return True  # the client wants no more work on it
         entry = batch.post_process[position]
         request = registry.request(entry)
-        try:
-            with ExitStack() as opened:
-                outcome = registry.run(request, _Results(context, batch, lease, opened))
-        except LeaseLost:
-            raise
-        except Exception as error:
-            if isinstance(error, UnavailableError) and time.time() < (batch.finalizing_at or 0) + STEP_SECONDS:
+        with spans.span(f"step {entry['step']}", traces.place(batch)) as span:
+            try:
+                with ExitStack() as opened:
+                    outcome = registry.run(request, _Results(context, batch, lease, opened))
+            except LeaseLost:
                 raise
-            log.exception("step failed", extra={"batch_id": batch_id, "step": entry["step"]})
-            outcome = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+            except Exception as error:
+                if isinstance(error, UnavailableError) and time.time() < (batch.finalizing_at or 0) + STEP_SECONDS:
+                    raise
+                log.exception("step failed", extra={"batch_id": batch_id, "step": entry["step"]})
+                span.fail(error)
+                outcome = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         with context.database.write() as session:
             lease.guard(session)
             batch = session.get_one(Batch, batch_id)

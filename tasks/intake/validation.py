@@ -20,6 +20,7 @@ from batchyard.json_lines import MAX_LINE_BYTES
 from batchyard.models import ModelSpec
 from batchyard.request_lines.lines import LineError, custom_id, parse, parse_with_body
 from batchyard.request_lines.warnings import ParameterWarnings
+from batchyard.telemetry import spans
 from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut, quoted
 from inference.engines import registry
 from store import batches, speeds
@@ -27,6 +28,7 @@ from store.formats.lines import numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
 from store.leases import Lease
 from store.records import Batch
+from store.work import traces
 from tasks import derived
 from tasks.context import AppContext
 from tasks.execution import progress, tally
@@ -99,8 +101,12 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
         validator = Validator.of(context, batch.endpoint, batch.post_process, skip_invalid=batch.on_invalid == "skip")
         with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
             plan = PlanWriter(target, segment_sizes(context), context.artifacts)
-            runs = validator.run(source, plan, report)
-            plan.close() if runs else plan.discard()
+            with spans.span("validate", traces.place(batch)) as span:
+                runs = validator.run(source, plan, report)
+                span.set({"batchyard.errors": report.count})
+            with spans.span("plan", traces.place(batch)) as span:
+                plan.close() if runs else plan.discard()
+                span.set({"batchyard.segments": len(plan.segments) if runs else 0})
         with context.database.write() as session:
             lease.release(session)
             if not runs:

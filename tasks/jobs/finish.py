@@ -8,10 +8,12 @@ from pathlib import Path
 
 from batchyard.recipes import Report
 from batchyard.statuses import NEVER_ENDED, TERMINAL
+from batchyard.telemetry import spans
 from store.accounting import usage as accounts
 from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import reading as job_records
 from store.records import Job
+from store.work import traces
 from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
@@ -47,6 +49,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
         outcome = job.status if job.status in TERMINAL else outcome
         log.info("finishing", extra={"job_id": job_id, "outcome": outcome})
         with (
+            spans.span("merge", traces.place(job)),
             tempfile.TemporaryFile(prefix="batchyard-job-") as file,
             tempfile.TemporaryDirectory(prefix="batchyard-job-") as folder,
         ):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from batchyard.telemetry import spans
 from store.jobs import lifecycle
 from store.records import Job
+from store.work import traces
 from tasks import messages
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
@@ -27,7 +29,9 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             return False
         report = ValidationReport()
         recipe = context.recipes.recipe(job.recipe)
-        items_sha256, total = kind_of(recipe).write_items(context, recipe, job, report)
+        with spans.span("validate", traces.place(job)) as span:
+            items_sha256, total = kind_of(recipe).write_items(context, recipe, job, report)
+            span.set({"batchyard.errors": report.count})
         with context.database.write() as session:
             lease.release(session)
             if report.count:

@@ -15,8 +15,11 @@ from batchyard import __version__, retry_after
 from batchyard.backoff import Backoff
 from batchyard.errors import RequestError
 from batchyard.queues import WEBHOOK_THREADS
+from batchyard.telemetry import spans
+from batchyard.telemetry.spans import Span
 from store import webhooks
-from store.records import Event
+from store.records import Batch, Event, Job
+from store.work import traces
 from tasks import messages
 from tasks.context import AppContext
 from tasks.webhooks import outbound
@@ -50,7 +53,11 @@ def deliver(context: AppContext, delivery_id: str, attempts: int) -> None:
         attempt = webhooks.begin(session, delivery_id, attempts)
     if attempt is None:
         return
-    status, minimum_wait, error = send(context, attempt.url, attempt.secrets, attempt.event)
+    with _span(context, attempt.event) as span:
+        status, minimum_wait, error = send(context, attempt.url, attempt.secrets, attempt.event)
+        span.set({"batchyard.attempt": attempt.number, "http.response.status_code": status})
+        if error is not None:
+            span.fail("undelivered")
     gone = status == GONE
     final = error is None or gone or attempt.number >= ATTEMPTS
     wait = None if final else pause(attempt.number, minimum_wait)
@@ -64,6 +71,15 @@ def deliver(context: AppContext, delivery_id: str, attempts: int) -> None:
     else:
         log.warning("event not delivered: %s", error, extra={**ids, "attempt": attempt.number, "again_in": wait})
     enqueue_due(context)
+
+
+def _span(context: AppContext, event: Event) -> Span:
+    """Return the span of an attempt, in the trace of what the event is about; a budget has none."""
+    if not spans.enabled() or (event.batch_id is None and event.job_id is None):
+        return spans.OFF
+    with context.database.read() as session:
+        work = session.get(Batch, event.batch_id) if event.batch_id else session.get(Job, event.job_id)
+    return spans.OFF if work is None else spans.span(f"webhook {event.type}", traces.place(work), "client")
 
 
 def send(context: AppContext, url: str, secrets: list[str], event: Event) -> tuple[int | None, float, str | None]:

@@ -24,13 +24,15 @@ from batchyard.errors import AuthenticationError, BatchyardError, RequestError, 
 from batchyard.json_lines import other_encoding
 from batchyard.models import ModelSpec, served_by_name
 from batchyard.request_lines.lines import LineError, parse
+from batchyard.telemetry import requests
+from batchyard.telemetry.spans import Span
 from batchyard.wording import quoted
 from store.keys import Principal
 from tasks.context import AppContext
 from tasks.intake.requests import RequestChecker
 from tasks.live.addresses import EngineAddress
 from tasks.live.demand import answers_live
-from webapp.gateway import errors, forms
+from webapp.gateway import errors, forms, traces
 from webapp.gateway.accounting import Accounting, Subject
 from webapp.gateway.callers import Caller, Callers
 from webapp.gateway.engines import LiveEngines, LiveReplica, NoEngine
@@ -65,6 +67,7 @@ class LiveRequest:
         raw: its body as it came.
         affinity: see SESSION.
         arrived: time.monotonic().
+        span: its span, which most do not write.
         plain: the answer is a text, and no JSON.
     """
 
@@ -76,6 +79,7 @@ class LiveRequest:
     caller: Caller
     affinity: str | None
     arrived: float
+    span: Span
     plain: bool = False
 
     @property
@@ -165,7 +169,12 @@ class LiveRequests:
             with self._limits.at_once(key_id):
                 raw = await _body(request, endpoint) if raw is None else raw
                 live = self._checked(request, endpoint, raw, caller, request_id, arrived)
-                return await self._forward(request, live, headers)
+                with live.span as span:
+                    response = await self._forward(request, live, headers)
+                    span.set({"http.response.status_code": response.status})
+                    if response.status >= 400:
+                        span.fail(str(response.status))
+                return response
         except LineError as error:
             return errors.response(
                 request.path,
@@ -223,6 +232,7 @@ class LiveRequests:
             caller,
             request.headers.get(SESSION) or _text(body.get("prompt_cache_key")),
             arrived,
+            traces.of_request(request.headers, endpoint, spec, arrived, self._context.settings.trace_requests),
             plain=endpoint in AUDIO and body.get("response_format") in PLAIN_FORMATS,
         )
 
@@ -365,6 +375,7 @@ class LiveRequests:
         self, live: LiveRequest, report: Mapping[str, Any], first_seconds: float | None, gaps: list[float] | None = None
     ) -> None:
         self._accounting.add(live.subject, live.spec.price, report, first_seconds, gaps or [])
+        live.span.set(requests.usage(report))
         tokens = (report.get("input_tokens") or 0) + (report.get("output_tokens") or 0)
         self._limits.count_tokens(live.caller.principal.key_id, tokens)
 

@@ -6,6 +6,7 @@ python -m webapp.gateway.server --host=0.0.0.0 --port=8000 --web=http://web:8001
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 
 from aiohttp import web
@@ -14,6 +15,7 @@ from batchyard import logs, settings
 from batchyard.endpoints import live_wire
 from batchyard.endpoints.catalog import PATHS
 from batchyard.errors import ConfigurationError
+from batchyard.telemetry import spans
 from tasks.context import AppContext, build
 from webapp.gateway.live import LiveRequests
 from webapp.gateway.proxy import WebApp
@@ -39,6 +41,7 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
     async def stop(app: web.Application) -> None:
         await live.stop()
         await app[_WEB].close()
+        await asyncio.to_thread(spans.flush)
 
     app = web.Application(client_max_size=context.settings.max_line_bytes)
     app.router.add_route("*", r"/{path:[\s\S]*}", answer)  # a path may have line feeds, too
@@ -60,6 +63,7 @@ def main() -> None:
     try:
         configuration = settings.load()
         logs.configure(configuration.log_level)
+        spans.prepare()
         app = create_app(build(configuration), options.web)
     except ConfigurationError as error:
         parser.exit(2, f"batchyard: {error.message}\n")

@@ -13,9 +13,11 @@ from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report, blocks
 from batchyard.statuses import NEVER_ENDED
 from batchyard.tariffs import TotalCost
+from batchyard.telemetry import spans
 from store.artifacts import Artifacts
 from store.jobs.reading import Tokens
 from store.records import Job
+from store.work import traces
 from tasks.context import AppContext
 from tasks.jobs.finishing.results import JobResults, StepResults
 from tasks.jobs.intake import identity
@@ -64,7 +66,8 @@ def write_common(results: JobResults, job: Job, report: Report) -> None:
 def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
     """Run a post-processing step. Return its entry with its outcome; a step that fails fails alone."""
     try:
-        return entry | registry.run(entry, StepResults(artifacts, results))
+        with spans.span(f"step {entry['step']}", traces.place(job)):
+            return entry | registry.run(entry, StepResults(artifacts, results))
     except (LeaseLost, UnavailableError):
         raise
     except Exception as error:

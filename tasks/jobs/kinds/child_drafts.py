@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from batchyard.errors import RequestError
 from batchyard.recipes import Child, FlowRecipe, Recipe
 from store.records import Job
+from store.work import traces
 from tasks.context import AppContext
 from tasks.jobs.intake import drafts
 from tasks.jobs.intake.drafts import Configuration, JobDraft
@@ -53,6 +54,7 @@ def draft(context: AppContext, parent: Job, child: Child, source: ChildInput) ->
         output_expires_after=parent.output_expires_after,
         post_process=[],
         parent_id=parent.id,
+        traceparent=str(traces.place(parent)),
         child_key=child.key,
         variant=child.variant,
         expires_at=parent.expires_at,

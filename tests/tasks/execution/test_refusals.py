@@ -16,7 +16,13 @@ from tasks.execution import refusals
 
 
 def a_segment(**fields: Any) -> SegmentLease:
-    ids = {"lease": cast(Lease, None), "batch_id": "batch_1", "job_id": None, "project_id": "default"}
+    ids = {
+        "lease": cast(Lease, None),
+        "batch_id": "batch_1",
+        "job_id": None,
+        "traceparent": None,
+        "project_id": "default",
+    }
     work = {"endpoint": "/v1/completions", "plan_sha256": "", "row_group": 0, "number": 0, "requests": 1, "bytes": 1}
     state = {"request_class": "chat", "due_at": 0, "model": {"name": "echo"}, "attempts": 0, "error": None}
     hold = {"cache_bytes": None, "chunks": (), "held": None, "last_chance": False}

@@ -16,6 +16,7 @@ from batchyard.errors import EngineDied, EngineError, EngineStartError, GpuBusy,
 from batchyard.models import ModelSpec
 from store import batches, holds, segments
 from store.records import Batch, Event, Hold, Project, Segment
+from store.work import traces
 from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import chunk_writer, segment
@@ -31,6 +32,7 @@ from tests.support.planned import (
     started,
     the_segment,
 )
+from tests.support.traces import hex_ids, record_spans
 from tests.tasks.execution.conftest import DirectedEngine
 
 
@@ -496,3 +498,30 @@ def test_a_held_batch_answers_with_the_reason_only_when_its_window_is_nearly_ove
             "The model could not run before the completion window ended: no weights in this folder",
         )
     }
+
+
+def test_each_attempt_at_a_segment_has_a_span_and_its_answers_are_below_it(
+    context: AppContext, batch: Batch, engine: DirectedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = record_spans(monkeypatch)
+    context = replace(context, settings=context.settings.model_copy(update={"trace_requests": 1.0}))
+    lost = started(context.database, batch)
+    append(context, lost, answers([1, 2]))
+    lose(context.database, int(lost.lease.id))
+
+    def die(_: list[int]) -> Iterator[pa.Table]:
+        raise EngineDied("it has died")
+
+    answering, engine.run = engine.run, die
+    assert run(context, batch)
+    engine.run = answering
+    assert run(context, batch)
+    failed, answered = recorder.of("segment")
+    assert (failed.parent, failed.trace) == (answered.parent, answered.trace)
+    assert (failed.parent, failed.trace) == hex_ids(traces.place(batch))[::-1]
+    assert failed.error and failed.attributes["error.type"] == "EngineDied" and not answered.error
+    epochs = [span.attributes["batchyard.segment.epoch"] for span in (failed, answered)]
+    assert epochs == sorted(epochs) and epochs[0] > lost.lease.epoch, "the killed attempt was another one"
+    requests = recorder.of("chat echo")
+    assert [request.attributes["batchyard.line"] for request in requests] == [3, 4, 5]
+    assert {request.parent for request in requests} == {answered.id}

@@ -24,12 +24,14 @@ from batchyard.errors import RateLimitError, RequestError
 from store import events, webhooks
 from store.database import Database
 from store.records import Batch, Delivery, Event, Webhook
+from store.work import traces
 from tasks import messages
 from tasks.context import AppContext
 from tasks.webhooks import delivery as sender
 from tasks.webhooks import samples
 from tests.support.receivers import Receiver, listening
 from tests.support.stacks import RunningStack
+from tests.support.traces import hex_ids, record_spans
 
 NewBatch = Callable[..., Batch]
 NewContext = Callable[..., AppContext]
@@ -374,3 +376,19 @@ def test_a_worker_that_is_killed_while_it_delivers_loses_nothing(tenant: Any, st
         first, second = receiver.wait(2)
     assert first.id == second.id
     assert second.unwrap(webhook.signing_secret).data.id == batch.id
+
+
+def test_each_attempt_has_a_span_in_the_trace_of_its_batch(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = record_spans(monkeypatch)
+    with listening(Receiver(status=503)) as receiver:
+        yard.hook(receiver.url())
+        yard.happen("batch.late")
+        yard.work()
+        receiver.status = 200
+        yard.let_time_pass()
+        yard.work()
+    refused, delivered = recorder.of("webhook batch.late")
+    assert (refused.trace, refused.parent) == (delivered.trace, delivered.parent) == hex_ids(traces.place(yard.batch))
+    assert (refused.error, delivered.error) == (True, False)
+    assert refused.attributes["http.response.status_code"] == 503
+    assert delivered.attributes == {"batchyard.attempt": 2, "http.response.status_code": 200}
