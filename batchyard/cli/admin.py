@@ -288,6 +288,16 @@ def migrate(admin_key: bool, data: Path | None) -> None:
             click.echo(f"The first admin key is in {file}")
 
 
+@contextmanager
+def _private() -> Iterator[None]:
+    """Let files and folders made meanwhile be this user's alone: they hold prompts and answers."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 _folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 
 
@@ -301,17 +311,17 @@ def backup(folder: Path, data: Path | None, as_json: bool) -> None:
     from store.backup import creation
     from store.database import Database
 
-    os.umask(0o077)  # it holds prompts and answers
     in_force = load_settings(data=data)
     database = Database(in_force.database)
     try:
-        manifest = creation.create(
-            folder,
-            database,
-            Artifacts(in_force.artifacts),
-            garbage_grace_seconds=in_force.garbage_grace_seconds,
-            results_seconds=in_force.results_seconds,
-        )
+        with _private():
+            manifest = creation.create(
+                folder,
+                database,
+                Artifacts(in_force.artifacts),
+                garbage_grace_seconds=in_force.garbage_grace_seconds,
+                results_seconds=in_force.results_seconds,
+            )
     finally:
         database.close()
     for sha256 in manifest.missing:
@@ -332,11 +342,11 @@ def restore(folder: Path, data: Path | None, as_json: bool) -> None:
     from store.backup import restoring
     from store.database import Database
 
-    os.umask(0o077)
     in_force = load_settings(data=data)
     database = Database(in_force.database)
     try:
-        manifest = restoring.restore(folder, database, Artifacts(in_force.artifacts))
+        with _private():
+            manifest = restoring.restore(folder, database, Artifacts(in_force.artifacts))
     finally:
         database.close()
     _report(manifest, f"Restored {folder}", as_json)
