@@ -26,6 +26,7 @@ WAIT_SECONDS = 10.0
 _POLL_SECONDS = 0.002
 _CHECKPOINTS = 50
 """Attempts to empty SQLite's log, which other processes' readers may need for a moment."""
+_MIGRATIONS = Path(__file__).parent / "migrations"
 # A web process has 32 threads; each may hold one connection.
 _POOL = {"pool_size": 8, "max_overflow": 32, "pool_timeout": WAIT_SECONDS}
 # A host that is cut off closes no connection: the kernels of both sides have to give it up.
@@ -81,6 +82,17 @@ class Database:
             if serial and not self.sqlite:  # SQLite has one writer anyway
                 session.execute(_SERIAL)
             yield session
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """Open a connection that sees all rows as they are at its first statement. Its statements may take long."""
+        if self.sqlite:
+            with self._session(self._reader) as session:
+                yield session.connection()
+            return
+        engine = _postgresql(self.url, None, poolclass=NullPool, isolation_level="REPEATABLE READ")
+        with self._session(engine) as session:
+            yield session.connection()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -154,12 +166,11 @@ class Database:
         # Only what migrates imports it: the eleven processes of a stack do without.
         from alembic import command
         from alembic.config import Config
-        from alembic.script import ScriptDirectory
         from alembic.util import CommandError
 
         config = Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        scripts = ScriptDirectory.from_config(config)
+        config.set_main_option("script_location", str(_MIGRATIONS))
+        known = revisions()
         try:
             if self.sqlite and self.url.database:
                 Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +180,7 @@ class Database:
         except CommandError as error:
             raise ConfigurationError(
                 f"{self._name} was written by a newer version of Batchyard, or by one that is too old (this one knows "
-                f"schemas from {', '.join(scripts.get_bases())} to {', '.join(scripts.get_heads())}): {error}; upgrade "
+                f"schemas from {known[0]} to {known[-1]}): {error}; upgrade "
                 f"Batchyard, or name another data folder"
             ) from error
         except (UnavailableError, DBAPIError, OSError) as error:
@@ -190,6 +201,13 @@ class Database:
         with engine.begin() as connection:
             connection.execute(_SERIAL)
             yield connection
+
+
+def revisions() -> list[str]:
+    """Return the revisions of the schema that this version knows, the oldest first."""
+    from alembic.script import ScriptDirectory
+
+    return [script.revision for script in ScriptDirectory(str(_MIGRATIONS)).walk_revisions()][::-1]
 
 
 def changed(session: Session, statement: Update) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, Delete, delete, or_, select
+from sqlalchemy import ColumnElement, CursorResult, Delete, Select, delete, or_, select
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL
@@ -23,27 +23,38 @@ def referenced(session: Session, hashes: Sequence[str], live_at: float, results_
         results_at: Unix seconds; a job that ended later keeps its input, items and plans, since its results may still
             be read and amended.
     """
+    references: set[str] = set()
+    for statement in _references(live_at, results_at):
+        references.update(session.scalars(statement.where(statement.selected_columns[0].in_(hashes))))
+    return references
+
+
+def references_with(session: Session, prefix: str, live_at: float, results_at: float) -> set[str]:
+    """Return all hashes with a prefix that a record references, see `referenced`."""
+    references: set[str] = set()
+    for statement in _references(live_at, results_at):
+        references.update(session.scalars(statement.where(statement.selected_columns[0].between(prefix, f"{prefix}g"))))
+    return references
+
+
+def _references(live_at: float, results_at: float) -> Iterator[Select[Any]]:
+    """Yield the statements that select the hashes of each column that references content, see `referenced`."""
     kept = _kept(results_at)
     of_running = select(Segment.plan_sha256).join(Batch, Batch.id == Segment.batch_id)
     of_kept_jobs = of_running.join(Job, Job.id == Batch.job_id)
-    references: set[str] = set()
-    for statement in (
-        select(File.sha256).where(File.sha256.in_(hashes), files.live(live_at)),
-        select(UploadPart.sha256).where(UploadPart.sha256.in_(hashes)),
-        select(Batch.input_sha256).where(Batch.status.in_(RUNNING), Batch.input_sha256.in_(hashes)),
-        select(Batch.plan_sha256).where(Batch.status.in_(RUNNING), Batch.plan_sha256.in_(hashes)),
-        select(Batch.seconds_sha256).where(Batch.seconds_sha256.in_(hashes)),
-        select(Batch.rows_sha256).where(Batch.rows_sha256.in_(hashes)),
-        select(ResultChunk.sha256).where(ResultChunk.sha256.in_(hashes)),
-        select(Schedule.input_sha256).where(Schedule.input_sha256.in_(hashes)),
-        select(Job.input_sha256).where(Job.input_sha256.in_(hashes), kept),
-        select(Job.items_sha256).where(Job.items_sha256.in_(hashes), kept),
-        select(JobChunk.sha256).where(JobChunk.sha256.in_(hashes)),
-        of_running.where(Segment.plan_sha256.in_(hashes), Batch.status.in_(RUNNING)),
-        of_kept_jobs.where(Segment.plan_sha256.in_(hashes), kept),
-    ):
-        references.update(sha256 for sha256 in session.scalars(statement) if sha256 is not None)
-    return references
+    yield select(File.sha256).where(files.live(live_at))
+    yield select(UploadPart.sha256)
+    yield select(Batch.input_sha256).where(Batch.status.in_(RUNNING))
+    yield select(Batch.plan_sha256).where(Batch.status.in_(RUNNING))
+    yield select(Batch.seconds_sha256)
+    yield select(Batch.rows_sha256)
+    yield select(ResultChunk.sha256)
+    yield select(Schedule.input_sha256)
+    yield select(Job.input_sha256).where(kept)
+    yield select(Job.items_sha256).where(kept)
+    yield select(JobChunk.sha256)
+    yield of_running.where(Batch.status.in_(RUNNING))
+    yield of_kept_jobs.where(kept)
 
 
 def forget_chunks(session: Session, hashes: Sequence[str], before: float) -> int:

@@ -67,7 +67,7 @@ def register(app: Flask) -> None:
 @routes.get("/healthz")
 @operation(Health, public=True)
 def healthz() -> Health:
-    """Whether this process is up."""
+    """Whether this process is up, and its version."""
     return Health()
 
 

@@ -1,4 +1,5 @@
-"""Commands on this machine's data: `up`, `key create|list|revoke`, `project list|set|erase|budget`, `migrate`."""
+"""Commands on this machine's data: `up`, `key create|list|revoke`, `project list|set|erase|budget`, `migrate`, `backup`,
+`restore`."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from batchyard.telemetry import environment
 if TYPE_CHECKING:
     from store import keys
     from store.accounting.budgets import WhenExceeded
+    from store.backup.folder import BackupManifest
     from store.database import Database
     from store.records import Project
 
@@ -322,3 +324,73 @@ def migrate(admin_key: bool, data: Path | None) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_secret(file, lambda: keys.create_admin(session).key)
             click.echo(f"The first admin key is in {file}")
+
+
+@contextmanager
+def _private() -> Iterator[None]:
+    """Let files and folders made meanwhile be this user's alone: they hold prompts and answers."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+_folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+
+
+@click.command()
+@_folder
+@data_option
+@json_option
+def backup(folder: Path, data: Path | None, as_json: bool) -> None:
+    """Copy all records and their artifacts to the new folder DIR, also while the stack runs."""
+    from store.artifacts import Artifacts
+    from store.backup import creation
+    from store.database import Database
+
+    in_force = load_settings(data=data)
+    database = Database(in_force.database)
+    try:
+        with _private():
+            manifest = creation.create(
+                folder,
+                database,
+                Artifacts(in_force.artifacts),
+                garbage_grace_seconds=in_force.garbage_grace_seconds,
+                results_seconds=in_force.results_seconds,
+            )
+    finally:
+        database.close()
+    for sha256 in manifest.missing:
+        click.echo(f"Missing in the artifact store, and so in the backup: {sha256}", err=True)
+    _report(manifest, f"Backup in {folder}", as_json)
+
+
+@click.command()
+@_folder
+@data_option
+@json_option
+def restore(folder: Path, data: Path | None, as_json: bool) -> None:
+    """Restore the backup in DIR to a new data folder (--data), or to an empty database and artifact store.
+
+    These may be of another kind than those that the backup was made of. `batchyard up` goes on there.
+    """
+    from store.artifacts import Artifacts
+    from store.backup import restoring
+    from store.database import Database
+
+    in_force = load_settings(data=data)
+    database = Database(in_force.database)
+    try:
+        with _private():
+            manifest = restoring.restore(folder, database, Artifacts(in_force.artifacts))
+    finally:
+        database.close()
+    _report(manifest, f"Restored {folder}", as_json)
+
+
+def _report(manifest: BackupManifest, done: str, as_json: bool) -> None:
+    rows, size = sum(manifest.rows.values()), manifest.bytes / 1e6
+    text = f"{done}: {rows} rows, {manifest.artifacts} artifacts, {size:.1f} MB, of version {manifest.version}"
+    say(asdict(manifest), text, as_json)

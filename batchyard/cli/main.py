@@ -50,7 +50,18 @@ def cli() -> None:
 
 
 for command in (
-    *(admin.up, doctor.doctor, admin.key, admin.project, admin.migrate, oneshot.run, oneshot.demo, map.map_),
+    *(
+        admin.up,
+        doctor.doctor,
+        admin.key,
+        admin.project,
+        admin.migrate,
+        admin.backup,
+        admin.restore,
+        oneshot.run,
+        oneshot.demo,
+        map.map_,
+    ),
     *(
         encoders.embed,
         encoders.classify,

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from batchyard import __version__
 from tests.contract.conftest import refusal
 from tests.support.stacks import RunningStack
 
@@ -64,7 +65,7 @@ def test_a_connection_goes_on_after_a_body_that_was_refused(http: httpx.Client) 
         refused = connection.getresponse()
         assert (refused.status, json.loads(refused.read())["error"]["code"]) == (401, "invalid_api_key")
         connection.request("GET", "/healthz")
-        assert json.loads(connection.getresponse().read()) == {"status": "ok"}
+        assert json.loads(connection.getresponse().read()) == {"status": "ok", "version": __version__}
     connection.close()
 
 
@@ -74,7 +75,7 @@ def test_every_answer_has_a_request_id_of_its_own(http: httpx.Client) -> None:
 
 
 def test_health_and_readiness_need_no_key(http: httpx.Client) -> None:
-    assert httpx.get(f"{http.base_url}/healthz").json() == {"status": "ok"}
+    assert httpx.get(f"{http.base_url}/healthz").json() == {"status": "ok", "version": __version__}
     answer = httpx.get(f"{http.base_url}/readyz")
     assert (answer.status_code, set(answer.json()["parts"].values())) == (200, {"ok"})
     assert {"database", "artifacts", "broker", "worker", "ray"} <= set(answer.json()["parts"])

@@ -13,9 +13,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import select, text, update
 
 from batchyard.errors import ConfigurationError, UnavailableError
-from store import keys
+from store import files, keys, leases
+from store.batches import BATCHES
 from store.database import WAIT_SECONDS, Database
-from store.records import Base, Project
+from store.records import Base, Project, Segment
+from tests.support import released
 
 
 def test_the_migrations_make_the_records(empty_database_url: str) -> None:
@@ -31,6 +33,27 @@ def test_upgrading_twice_changes_nothing(database: Database, project: str) -> No
     database.upgrade()
     with database.read() as session:
         assert session.get(Project, project) is not None
+
+
+def test_a_database_of_the_first_schema_is_upgraded_with_all_that_is_in_it(
+    empty_database_url: str, tmp_path: Path
+) -> None:
+    released.write(empty_database_url, tmp_path)
+    database = Database(empty_database_url)
+    database.upgrade()
+    with database.write() as session:
+        assert compare_metadata(MigrationContext.configure(session.connection()), Base.metadata) == []
+        admin = keys.authenticate(session, released.KEY)
+        assert admin is not None and admin.admin
+        ended, running = (BATCHES.get(session, admin.project_id, id_) for id_ in (released.ENDED, released.RUNNING))
+        assert (ended.status, ended.completed, running.status, running.completed) == ("completed", 4, "in_progress", 6)
+        output = files.get(session, admin.project_id, ended.output_file_id or "")
+        assert (output.bytes, output.sha256[:8]) == (1848, "a017b0a5")
+        assert ended.timeline is not None and ended.timeline[-1][1] == 4
+        (segment,) = session.scalars(select(Segment).where(Segment.batch_id == running.id))
+        assert (segment.state, segment.answered, segment.requests) == ("running", 6, 60)
+        assert leases.holders(session) == {segment.holder}
+    database.close()
 
 
 @pytest.mark.parametrize("version", ["9999", "0011"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
+from batchyard import __version__
 from tasks.context import AppContext
 from tests.support.webapps import context_in
 from webapp import health
@@ -20,6 +21,11 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
     """A context whose broker and Ray are down."""
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     return context_in(tmp_path, ray_address="127.0.0.1:1")
+
+
+def test_health_and_each_page_say_the_version(client: FlaskClient) -> None:
+    assert client.get("/healthz").get_json() == {"status": "ok", "version": __version__}
+    assert f"Batchyard {__version__}" in client.get("/sign-in").text
 
 
 def test_readiness_names_what_is_away(client: FlaskClient) -> None:

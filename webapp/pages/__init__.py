@@ -14,6 +14,7 @@ from typing import Any
 import flask
 from flask import Blueprint, Flask, Response, current_app
 
+from batchyard import __version__
 from batchyard.local_state import local_state
 from store.accounting import budgets
 from store.accounting.budgets import State
@@ -81,6 +82,7 @@ def _add_variables() -> dict[str, Any]:
     return {
         "navigation": navigation,
         "visitor": visitor,
+        "version": __version__,
         "csrf_token": sessions.csrf_token,
         "flower": _flower,
         "budget_state": lambda: _budget_state(visitor.caller.project_id) if visitor else "ok",

@@ -6,9 +6,12 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from batchyard import __version__
+
 
 class Health(BaseModel):
     status: Literal["ok"] = "ok"
+    version: str = Field(__version__, description="of Batchyard")
 
 
 class Readiness(BaseModel):

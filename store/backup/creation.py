@@ -1,0 +1,81 @@
+"""A new backup, of a deployment that may run meanwhile.
+
+The rows come first. Content is written before the record that names it and never changes, so what the rows name is
+there, but for what the garbage collection of the running deployment deletes in between: a new snapshot names that no
+more.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from batchyard import __version__
+from store import garbage
+from store.artifacts import SHARDS, Artifacts
+from store.backup import contents, rows
+from store.backup.folder import BackupFolder, BackupManifest
+from store.database import Database
+
+SNAPSHOTS = 3
+"""Snapshots at most. What no record names any more is missing in one, and what is lost in the next as well."""
+
+
+def create(
+    path: Path,
+    database: Database,
+    artifacts: Artifacts,
+    *,
+    garbage_grace_seconds: float,
+    results_seconds: float,
+) -> BackupManifest:
+    """Back up a database and its artifacts to a new folder. It is whole once its manifest is there.
+
+    Args:
+        garbage_grace_seconds: content of files that have expired is kept so long.
+        results_seconds: what a job is made of is kept so long after its end.
+
+    Raises:
+        ConfigurationError: the folder is not empty, or the database has another version's schema.
+        UnavailableError: the database or a store does not answer, or is full.
+    """
+    folder = BackupFolder(path)
+    folder.create()
+    missing: set[str] | None = None
+    for _ in range(SNAPSHOTS):
+        now = time.time()
+        folder.rows.unlink(missing_ok=True)
+        revision = rows.snapshot(database, folder.rows)
+        snapshot = Database(f"sqlite:///{folder.rows.resolve()}")
+        try:
+            before = missing
+            missing = _copy_artifacts(
+                snapshot, artifacts, folder.artifacts, now - garbage_grace_seconds, now - results_seconds
+            )
+            with snapshot.snapshot() as connection:
+                counts = rows.counts(connection)
+        finally:
+            snapshot.close()
+        if not missing or missing == before:
+            break
+    rows.single_file(folder.rows)
+    return folder.seal(
+        version=__version__,
+        revision=revision,
+        created_at=int(now),
+        rows=counts,
+        missing=sorted(missing or ()),
+    )
+
+
+def _copy_artifacts(
+    snapshot: Database, source: Artifacts, target: Artifacts, live_at: float, results_at: float
+) -> set[str]:
+    """Copy the content that the rows of a snapshot name, unless it is there. Return the hashes of what is missing."""
+    missing: set[str] = set()
+    for digit in "0123456789abcdef":  # a sixteenth of the hashes is in memory at once
+        with snapshot.read() as session:
+            hashes = garbage.references_with(session, digit, live_at, results_at)
+        hashes -= {name for shard in SHARDS if shard[0] == digit for name in target.names(shard)}
+        missing |= contents.copy(source, target, hashes)
+    return missing

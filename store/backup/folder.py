@@ -1,0 +1,133 @@
+"""The folder of a backup: the rows, the artifacts, their SHA-256 sums, and the manifest.
+
+batchyard.db        the rows
+artifacts/ab/abcd…  content, as in an artifact store in a folder
+SHA256SUMS          a line for each file above, which `sha256sum --check SHA256SUMS` reads too
+manifest.json       what the backup is; without it the backup was never finished
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batchyard.errors import ConfigurationError
+from store.artifacts import SHARDS, Artifacts
+
+ROWS, SUMS, MANIFEST = "batchyard.db", "SHA256SUMS", "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class BackupManifest:
+    """What a backup is. `rows` counts by table, `bytes` are those of all files, `created_at` is Unix seconds.
+
+    `revision` is that of the schema. `missing` are artifacts that records name and that their store had lost.
+    """
+
+    version: str
+    revision: str
+    created_at: int
+    rows: dict[str, int]
+    artifacts: int
+    bytes: int
+    sums_sha256: str
+    missing: list[str] = field(default_factory=list)
+    format: int = FORMAT
+
+
+class BackupFolder:
+    """The files of one backup."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = path / ROWS
+        self.artifacts = Artifacts(f"file://{path.resolve() / 'artifacts'}")
+
+    def create(self) -> None:
+        """Make the folder, for this user alone. Raises ConfigurationError if something is in it."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.chmod(0o700)
+            filled = any(self.path.iterdir())
+        except OSError as error:
+            raise ConfigurationError(f"backup {self.path}: {error.strerror}; name another folder") from error
+        if filled:
+            raise ConfigurationError(f"backup {self.path}: the folder is not empty; name a new one")
+
+    def names(self) -> Iterator[str]:
+        """Yield the SHA-256 of each artifact."""
+        for shard in SHARDS[1:]:
+            yield from self.artifacts.names(shard)
+
+    def seal(self, **values: Any) -> BackupManifest:
+        """Write the sums and the manifest, with these fields. The backup is whole then."""
+        lines = [f"{_sha256(self.rows)}  {ROWS}"]
+        lines += [f"{name}  artifacts/{name[:2]}/{name}" for name in self.names()]
+        sums = "".join(f"{line}\n" for line in lines).encode()
+        size = sum((self.path / line.split("  ", 1)[1]).stat().st_size for line in lines)
+        digest = hashlib.sha256(sums).hexdigest()
+        manifest = BackupManifest(**values, artifacts=len(lines) - 1, bytes=size, sums_sha256=digest)
+        _write(self.path / SUMS, sums)
+        _write(self.path / MANIFEST, json.dumps(asdict(manifest), indent=2).encode() + b"\n")
+        return manifest
+
+    def manifest(self) -> BackupManifest:
+        """Return the manifest.
+
+        Raises:
+            ConfigurationError: there is none, or it is not one of this version's.
+        """
+        try:
+            fields = json.loads((self.path / MANIFEST).read_bytes())
+        except FileNotFoundError as error:
+            raise ConfigurationError(
+                f"backup {self.path} has no {MANIFEST}: it was never finished, or is none; name another folder"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise self._damaged(f"{MANIFEST} cannot be read: {error}") from error
+        if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+            raise ConfigurationError(
+                f"backup {self.path} has a format that this version does not know; restore it with the version of "
+                f"Batchyard that made it"
+            )
+        try:
+            return BackupManifest(**fields)
+        except TypeError as error:
+            raise self._damaged(f"{MANIFEST}: {error}") from error
+
+    def verify(self, manifest: BackupManifest) -> None:
+        """Read all files. Raises ConfigurationError at the first that is not as it was written."""
+        try:
+            sums = (self.path / SUMS).read_bytes()
+            if hashlib.sha256(sums).hexdigest() != manifest.sums_sha256:
+                raise self._damaged(f"{SUMS} is not as it was written")
+            for line in sums.decode().splitlines():
+                sha256, name = line.split("  ", 1)
+                if _sha256(self.path / name) != sha256:
+                    raise self._damaged(f"{name} is not as it was written")
+        except OSError as error:
+            raise self._damaged(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    def _damaged(self, what: str) -> ConfigurationError:
+        return ConfigurationError(f"backup {self.path} is damaged: {what}; restore another backup")
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
+    draft = file.with_name(f"{file.name}.new")
+    with draft.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(file)

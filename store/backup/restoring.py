@@ -1,0 +1,59 @@
+"""A backup becomes a deployment's database and artifacts again, of either kind.
+
+Everything is checked before anything is written. The artifacts come first, as content always does, then all rows in
+one transaction. What ran when the backup was made goes on as after a crash of its workers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from batchyard.errors import ConfigurationError
+from store import leases
+from store.artifacts import Artifacts
+from store.backup import contents, rows
+from store.backup.folder import BackupFolder, BackupManifest
+from store.database import Database, revisions
+
+
+def restore(path: Path, database: Database, artifacts: Artifacts) -> BackupManifest:
+    """Restore a backup to an empty database and an empty artifact store, and migrate an older schema.
+
+    Raises:
+        ConfigurationError: the backup is unfinished, damaged or of a newer version; or a target is not empty.
+        UnavailableError: a target does not answer, or is full.
+    """
+    folder = BackupFolder(path)
+    manifest = folder.manifest()
+    if manifest.revision not in revisions():
+        raise ConfigurationError(
+            f"backup {path} was made by version {manifest.version} of Batchyard, whose schema {manifest.revision} this "
+            f"version does not know; restore it with that version or a newer one"
+        )
+    names = set(folder.names())
+    rows.refuse_filled(database)
+    contents.refuse_others(artifacts, names)
+    folder.verify(manifest)
+    database.upgrade()
+    if missing := contents.copy(folder.artifacts, artifacts, names):
+        raise ConfigurationError(f"backup {path} has changed meanwhile: {min(missing)} cannot be read; run this again")
+    _restore_rows(folder, database)
+    return manifest
+
+
+def _restore_rows(folder: BackupFolder, database: Database) -> None:
+    # The backup stays as it is: SQLite would write beside it, and a migration in it.
+    with tempfile.TemporaryDirectory(prefix="batchyard-") as temporary:
+        file = Path(temporary) / folder.rows.name
+        shutil.copyfile(folder.rows, file)
+        source = Database(f"sqlite:///{file}")
+        try:
+            source.upgrade()
+            with source.snapshot() as connection, database.write() as session:
+                rows.refuse_rows(database, session.connection())  # a stack may have been started there meanwhile
+                rows.copy(connection, session.connection())
+                leases.end_leases(session, leases.holders(session))
+        finally:
+            source.close()

@@ -1,0 +1,169 @@
+"""All rows of a database, from one moment: to a SQLite file, and from one to another database."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Connection,
+    Insert,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    insert,
+    inspect,
+    literal,
+    select,
+)
+from sqlalchemy import (
+    table as named_table,
+)
+
+from batchyard.errors import ConfigurationError, UnavailableError
+from store.database import Database, revisions
+from store.records import Base
+
+ROWS_AT_ONCE = 1000
+_JSON = JSON(none_as_null=True)
+
+
+def snapshot(source: Database, file: Path) -> str:
+    """Copy all rows, as they are at one moment, to a new SQLite file. Return the revision of its schema.
+
+    Raises:
+        ConfigurationError: the database has another schema than this version's.
+        UnavailableError: it does not answer, or the file cannot be written.
+    """
+    _refuse_missing(source)
+    with source.snapshot() as connection:
+        revision = _current_revision(source, connection)
+        if source.sqlite:
+            _copy_file(connection, file)
+        else:
+            target = Database(f"sqlite:///{file}")
+            target.upgrade()
+            with target.write() as session:
+                copy(connection, session.connection())
+            target.close()
+    return revision
+
+
+def copy(source: Connection, target: Connection) -> None:
+    """Copy the rows of all tables to a database whose tables are empty. Both have this version's schema."""
+    source = source.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE)
+    for table in Base.metadata.sorted_tables:
+        documents = [column.name for column in table.columns if isinstance(column.type, JSON)]
+        statement = _insertion(table)
+        for rows in source.execute(_selection(table)).mappings().partitions():
+            values = [dict(row) for row in rows]
+            for row in values:
+                row.update((name, _document(row[name])) for name in documents)
+            target.execute(statement, values)
+        _advance_sequence(table, target)
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    """Return the number of rows of each table."""
+    tables = Base.metadata.sorted_tables
+    return {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in tables}
+
+
+def refuse_filled(target: Database) -> None:
+    """Raise ConfigurationError if a table of a database, whichever version's, has a row."""
+    if target.sqlite and not _file(target).exists():
+        return
+    with target.snapshot() as connection:
+        refuse_rows(target, connection)
+
+
+def refuse_rows(target: Database, connection: Connection) -> None:
+    """Raise ConfigurationError if a table has a row."""
+    for name in inspect(connection).get_table_names():
+        if name != "alembic_version":
+            row = connection.execute(select(literal(1)).select_from(named_table(name)).limit(1)).first()
+            if row is not None:
+                raise ConfigurationError(
+                    f"database {target.url.render_as_string()} is not empty: table {name} has rows; name a new data "
+                    f"folder with --data, or a new database with DATABASE_URL"
+                )
+
+
+def single_file(file: Path) -> None:
+    """Let a SQLite database that nobody has open be one file, without a log beside it."""
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+
+
+def _file(database: Database) -> Path:
+    return Path(database.url.database or "")
+
+
+def _refuse_missing(source: Database) -> None:
+    if source.sqlite and not _file(source).exists():  # opening it would make it
+        raise ConfigurationError(f"database {_file(source)} is not there; name the data folder with --data")
+
+
+def _current_revision(source: Database, connection: Connection) -> str:
+    """Return the revision of the schema. Raises ConfigurationError if it is not this version's."""
+    from alembic.migration import MigrationContext
+
+    revision, newest = MigrationContext.configure(connection).get_current_revision(), revisions()[-1]
+    if revision != newest:
+        raise ConfigurationError(
+            f"database {source.url.render_as_string()} has the schema {revision or 'of no version'}, this version's is "
+            f"{newest}; make the backup with the version of Batchyard that runs there, or run `batchyard migrate` first"
+        )
+    return newest
+
+
+def _copy_file(source: Connection, file: Path) -> None:
+    """Copy a SQLite database in one step, during which others may write to it."""
+    driver = source.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    try:
+        with closing(sqlite3.connect(file)) as target:
+            driver.backup(target)
+    except sqlite3.Error as error:
+        raise UnavailableError(f"{file} cannot be written: {error}; make room, or name another folder") from error
+
+
+def _selection(table: Table) -> Select[Any]:
+    """Return the statement that reads a table, its JSON as text: SQL's NULL and JSON's are both None otherwise."""
+    return select(
+        *(
+            cast(column, Text).label(column.name) if isinstance(column.type, JSON) else column
+            for column in table.columns
+        )
+    )
+
+
+def _insertion(table: Table) -> Insert:
+    values: dict[Any, ColumnElement[Any]] = {
+        column: bindparam(column.name, type_=_JSON if isinstance(column.type, JSON) else column.type)
+        for column in table.columns
+    }
+    return insert(table).values(values)
+
+
+def _document(text: str | None) -> Any:
+    """Return the value that `_insertion` writes as this JSON, or as NULL."""
+    return JSON.NULL if text == "null" else None if text is None else orjson.loads(text)
+
+
+def _advance_sequence(table: Table, target: Connection) -> None:
+    """Let PostgreSQL count on from the greatest id of a table. SQLite does so by itself."""
+    column = table.autoincrement_column
+    if column is None or target.dialect.name != "postgresql":
+        return
+    sequence = func.pg_get_serial_sequence(table.name, column.name)
+    greatest = select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
+    target.execute(select(func.setval(sequence, greatest, False)))
