@@ -24,6 +24,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "lm-eval": ("lm_eval", "lm-evaluation-harness"),
     "math": ("math_verify", "Math-Verify"),
     "mcp": ("mcp", "the package mcp"),
+    "oidc": ("authlib", "Authlib"),
     "optuna": ("optuna", "Optuna"),
     "postgres": ("psycopg", "Psycopg"),
     "s3": ("s3fs", "s3fs"),
