@@ -262,7 +262,7 @@ class Settings(BaseSettings):
     )
     oidc_client_id: str = Field("", description="id of Batchyard as a client of the provider")
     oidc_client_secret: SecretStr = Field(SecretStr(""), description="its secret")
-    oidc_client_secret_file: Path | None = Field(None, description="file with its secret, in place of the secret")
+    oidc_client_secret_file: str = Field("", description="file with its secret, in place of the secret")
     oidc_scopes: str = Field("openid profile email", description="scopes that the provider is asked for")
     oidc_groups_claim: str = Field("groups", description="claim of the ID token that lists the user's groups")
     sign_out_path: Annotated[str, AfterValidator(_local_path)] = Field(
@@ -311,10 +311,10 @@ class Settings(BaseSettings):
     @cached_property
     def oidc_secret(self) -> str:
         """The client's secret, of the setting or of its file. Raises ConfigurationError."""
-        if self.oidc_client_secret_file is None:
+        if not self.oidc_client_secret_file:
             return self.oidc_client_secret.get_secret_value()
         try:
-            return self.oidc_client_secret_file.read_text().strip()
+            return Path(self.oidc_client_secret_file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             name = environment_name("oidc_client_secret_file")
             raise ConfigurationError(f"{name}: {self.oidc_client_secret_file} cannot be read: {error}") from error

@@ -18,6 +18,7 @@ READS = frozenset(
         "batches.results",
         "files.content",
         "jobs.item",
+        "jobs.item_events",
         "jobs.items",
         "jobs.results",
         "message_batches.results",
@@ -35,6 +36,8 @@ READS = frozenset(
         "pages.rows.one",
         "pages.rows.raw",
         "pages.rows.show",
+        "pages.schedules.edit",
+        "pages.schedules.show_one",
         "schedules.template",
     }
 )
@@ -63,9 +66,9 @@ def register(app: Flask, destination: str) -> None:
     def _audit(response: Response) -> Response:
         request = flask.request
         noted: list[tuple[str, Principal | None]] = g.get("audited", [])
-        lines = [(action, None, by) for action, by in noted]
+        lines: list[tuple[str, str | None, Principal | None]] = [(action, None, by) for action, by in noted]
         if _is_audited(response) and not (noted and request.blueprint == "pages.sessions"):
-            lines.append((request.endpoint, _subject(response), g.get("caller")))
+            lines.append((str(request.endpoint), _subject(response), g.get("caller")))
         for action, subject, by in lines:
             audit_log.write(
                 action,
@@ -92,8 +95,8 @@ def _subject(response: Response) -> str | None:
     request = flask.request
     if request.view_args:
         return "/".join(map(str, request.view_args.values()))
-    parameters = request.args if request.method in _SAFE else request.form if _has_read_form() else {}
-    chosen = [value for name in _SUBJECTS for value in (parameters.getlist(name) if parameters else ())]
+    parameters = request.form if _has_read_form() else request.args
+    chosen = [value for name in _SUBJECTS for value in parameters.getlist(name)]
     if chosen:
         return ",".join(chosen)
     if response.is_json and not response.is_streamed and (response.content_length or 0) <= _MAX_CREATED_BYTES:
