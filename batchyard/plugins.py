@@ -24,6 +24,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "lm-eval": ("lm_eval", "lm-evaluation-harness"),
     "math": ("math_verify", "Math-Verify"),
     "mcp": ("mcp", "the package mcp"),
+    "oidc": ("authlib", "Authlib"),
     "optuna": ("optuna", "Optuna"),
     "otel": ("opentelemetry.exporter.otlp.proto.http", "the OpenTelemetry SDK"),
     "postgres": ("psycopg", "Psycopg"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +17,7 @@ from pydantic import (
     Field,
     NonNegativeInt,
     PositiveInt,
+    SecretStr,
     StringConstraints,
     ValidationError,
 )
@@ -64,6 +67,47 @@ def _prefixes(value: str) -> str:
 def input_prefixes(text: str) -> list[str]:
     """Return the prefixes of a text with commas between them."""
     return [prefix for part in text.split(",") if (prefix := part.strip())]
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _networks(value: str) -> str:
+    networks(value)
+    return value
+
+
+def networks(text: str) -> list[Network]:
+    """Return the networks of a text with commas between them; an address is a network of one. Raises ValueError."""
+    return [ipaddress.ip_network(entry) for part in text.split(",") if (entry := part.strip())]
+
+
+def _group_projects(value: str) -> str:
+    group_projects(value)
+    return value
+
+
+def group_projects(text: str) -> list[tuple[str, str]]:
+    """Return the groups and projects of `group=project,…`, in this order. Raises ValueError."""
+    pairs = []
+    for entry in filter(None, map(str.strip, text.split(","))):
+        group, _, project = entry.rpartition("=")  # a group may be a name of LDAP: cn=ml
+        if not group or not project:
+            raise ValueError(f"{entry!r} opens no project; write group=project, separated by commas")
+        pairs.append((group.strip(), project.strip()))
+    return pairs
+
+
+def _issuer(value: str) -> str:
+    if value and not re.match(r"https://[^/]|http://(localhost|127\.0\.0\.1|\[::1\])([:/]|$)", value):
+        raise ValueError(f"{value!r} must begin with https://; only a server on this machine may have http://")
+    return value
+
+
+def _local_path(value: str) -> str:
+    if value and not re.fullmatch(r"/(?![/\\])[!-~]*", value):
+        raise ValueError(f"{value!r} is no path of this server, such as /oauth2/sign_out")
+    return value
 
 
 class Settings(BaseSettings):
@@ -199,6 +243,37 @@ class Settings(BaseSettings):
     trace_requests: float = Field(
         0.01, ge=0, le=1, description="share of requests that get a span of their own where OTEL_* asks for traces"
     )
+    behind_gateway: bool = Field(
+        False, description="the last of these proxies is the gateway (`up` and the compose file say so to the web app)"
+    )
+    identity_proxies: Annotated[str, AfterValidator(_networks)] = Field(
+        "",
+        description="addresses and networks (CIDR) of the proxies that sign people in, with commas between them: "
+        "only their headers name a user; by default none",
+    )
+    user_header: str = Field("X-Forwarded-User", description="header with the user's unchanging name")
+    email_header: str = Field("X-Forwarded-Email", description="header with what to call the user")
+    groups_header: str = Field("X-Forwarded-Groups", description="header with the user's groups, commas between them")
+    group_projects: Annotated[str, AfterValidator(_group_projects)] = Field(
+        "",
+        description="projects that groups open to people without a key, `group=project,…`; `*` is everybody who is "
+        "signed in; by default none",
+    )
+    admin_groups: str = Field("", description="groups whose members are administrators, with commas between them")
+    oidc_issuer: Annotated[str, AfterValidator(_issuer)] = Field(
+        "", description="URL of the OpenID provider by which people sign in (extra `oidc`); empty for none"
+    )
+    oidc_client_id: str = Field("", description="id of Batchyard as a client of the provider")
+    oidc_client_secret: SecretStr = Field(SecretStr(""), description="its secret")
+    oidc_client_secret_file: str = Field("", description="file with its secret, in place of the secret")
+    oidc_scopes: str = Field("openid profile email", description="scopes that the provider is asked for")
+    oidc_groups_claim: str = Field("groups", description="claim of the ID token that lists the user's groups")
+    sign_out_path: Annotated[str, AfterValidator(_local_path)] = Field(
+        "", description="where signing out leads, such as `/oauth2/sign_out` of oauth2-proxy; empty: to signing in"
+    )
+    audit: str = Field(
+        "", description="file to which what clients do is appended as JSON lines, or `stdout`; empty for none"
+    )
     log_level: str = Field("INFO", description="level of the structured logs")
 
     @cached_property
@@ -220,6 +295,32 @@ class Settings(BaseSettings):
     def tier_seconds(self) -> dict[str, int]:
         """Seconds after which a batch is due, by tier."""
         return tiers(self.tiers)
+
+    @cached_property
+    def identity_networks(self) -> list[Network]:
+        """The networks of the proxies whose headers name a user."""
+        return networks(self.identity_proxies)
+
+    @cached_property
+    def group_project_pairs(self) -> list[tuple[str, str]]:
+        """Groups and the projects that they open, the preferred ones first."""
+        return group_projects(self.group_projects)
+
+    @cached_property
+    def admin_group_names(self) -> frozenset[str]:
+        """The groups of administrators."""
+        return frozenset(filter(None, map(str.strip, self.admin_groups.split(","))))
+
+    @cached_property
+    def oidc_secret(self) -> str:
+        """The client's secret, of the setting or of its file. Raises ConfigurationError."""
+        if not self.oidc_client_secret_file:
+            return self.oidc_client_secret.get_secret_value()
+        try:
+            return Path(self.oidc_client_secret_file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            name = environment_name("oidc_client_secret_file")
+            raise ConfigurationError(f"{name}: {self.oidc_client_secret_file} cannot be read: {error}") from error
 
     @cached_property
     def queue_seconds(self) -> float:

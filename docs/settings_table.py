@@ -9,7 +9,7 @@ def table() -> str:
     """Every setting with its default and meaning, as Markdown."""
     rows = ["| setting | default | |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
-        default = "" if field.default == "" else f"`{field.default}`"
+        default = "" if str(field.default) == "" else f"`{field.default}`"
         rows.append(f"| `{environment_name(name)}` | {default} | {field.description} |")
     rows += [f"| `{name}` | | {meaning} |" for name, meaning in CLIENT_VARIABLES.items()]
     return "\n".join(rows)

@@ -18,6 +18,8 @@ from batchyard.errors import NotFoundError
 from store import listing, projects
 from store.records import ApiKey, Project, new_id, now
 
+NO_SECRET = ""
+"""The `secret_sha256` of a key that no secret opens: that of a user without a key (store.sessions)."""
 USE_SECONDS = 300
 """The last use of a key is written at most once in so many seconds: each request would cost a write otherwise."""
 

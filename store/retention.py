@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.statuses import TERMINAL
 from store.intake import uploads
+from store.keys import NO_SECRET
 from store.records import (
     ApiKey,
     Append,
@@ -137,7 +138,8 @@ def others(now: float, before: float) -> list[Old]:
             ~select(Delivery.id).where(Delivery.event_id == Event.id).exists(),
         ),
         Old(WebSession, WebSession.expires_at <= now),
-        Old(ApiKey, ApiKey.revoked_at < before, ~signed_in.exists()),
+        # A revoked user has no access for as long as their groups name them: only keys with a secret go.
+        Old(ApiKey, and_(ApiKey.revoked_at < before, ApiKey.secret_sha256 != NO_SECRET), ~signed_in.exists()),
         Old(AppendedId, closed.exists()),
         Old(UploadPart, uploads.abandoned(now)),
         Old(FileUpload, FileUpload.expires_at < before, ~parts.exists()),

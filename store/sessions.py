@@ -1,4 +1,9 @@
-"""Sessions of the web pages. The browser holds a random token; the database has only its SHA-256."""
+"""Sessions of the web pages, and people who sign in to these without an API key.
+
+The browser of a session holds a random token; the database has only its SHA-256. A user whom somebody else has
+authenticated has a record beside the API keys in each project that they enter, which no secret opens. So what they do
+has a name, usage is theirs, and an administrator can revoke their access.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,20 @@ import secrets
 from dataclasses import dataclass
 
 from sqlalchemy import delete, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from store.keys import Principal, caller_of, in_use
+from batchyard.errors import PermissionDeniedError
+from batchyard.wording import quoted
+from store import projects
+from store.keys import NO_SECRET, Principal, caller_of, in_use
 from store.records import ApiKey, Project, WebSession, now
 
 SECONDS = 12 * 3600
 """Lifetime of a session."""
+USER = "user_"
+"""Begins the ids of users' records."""
+MAX_NAME = 128
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,18 @@ class Visitor:
 
     caller: Principal
     project: str
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody whom a trusted proxy or an OpenID provider has authenticated.
+
+    `issuer` and `subject` identify the user for good; `name` is what people call them.
+    """
+
+    issuer: str
+    subject: str
+    name: str
 
 
 def _digest(token: str) -> str:
@@ -57,3 +81,53 @@ def find(session: Session, token: str) -> Visitor | None:
 def end(session: Session, token: str) -> None:
     """End a session, if it exists."""
     session.execute(delete(WebSession).where(WebSession.token_sha256 == _digest(token)))
+
+
+def find_user(session: Session, user: User, project: str, *, admin: bool) -> Visitor | None:
+    """Return a user as a visitor of a project, by its name; None if `enter` must write their record first.
+
+    Raises:
+        PermissionDeniedError: an administrator has revoked their access.
+    """
+    project_id = session.scalar(select(Project.id).where(Project.name == project))
+    record = None if project_id is None else session.get(ApiKey, _key_id(user, project_id))
+    if record is None:
+        return None
+    _check(record, project)
+    current = (record.label, record.admin) == (user.name[:MAX_NAME], admin)
+    return Visitor(caller_of(record), project) if current else None
+
+
+def enter(session: Session, user: User, project: str, *, admin: bool) -> Visitor:
+    """Return a user as a visitor of a project, by its name. Create the project and their record, or update that.
+
+    Raises:
+        PermissionDeniedError: an administrator has revoked their access.
+        RequestError: no project can have that name.
+    """
+    project_id = projects.get_or_create(session, project).id
+    key_id = _key_id(user, project_id)
+    record = session.get(ApiKey, key_id)
+    if record is None:
+        created = {"project_id": project_id, "secret_sha256": NO_SECRET, "admin": admin, "created_at": now()}
+        try:
+            with session.begin_nested():
+                session.add(record := ApiKey(id=key_id, label=user.name[:MAX_NAME], **created))
+        except IntegrityError:  # another request of theirs has created it meanwhile
+            record = session.get_one(ApiKey, key_id)
+    _check(record, project)
+    record.label, record.admin = user.name[:MAX_NAME], admin
+    session.flush()
+    return Visitor(caller_of(record), project)
+
+
+def _key_id(user: User, project_id: str) -> str:
+    return USER + _digest("\0".join((user.issuer, user.subject, project_id)))[:40]
+
+
+def _check(record: ApiKey, project: str) -> None:
+    """Raise PermissionDeniedError if the access of a user was revoked."""
+    if record.revoked_at is not None:
+        raise PermissionDeniedError(
+            f"An administrator has revoked your access to project {quoted(project)} (record {record.id})."
+        )

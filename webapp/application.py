@@ -9,7 +9,7 @@ from celery import Celery
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from batchyard import logs, settings
+from batchyard import logs, plugins, settings
 from batchyard.telemetry import spans
 from tasks.context import REDIS_SECONDS, AppContext, build
 from tasks.steps import registry as step_registry
@@ -31,6 +31,7 @@ from webapp import (
     schedules,
     webhooks,
 )
+from webapp.access import audit
 from webapp.accounts import budgets, keys, projects, usage
 from webapp.anthropic import message_batches
 from webapp.intake import imports, open_batches, start, uploads
@@ -89,11 +90,17 @@ def create(context: AppContext | None) -> Flask:
     requests.register(app)
     limits.register(app, context)
     prometheus.register(app, context)
+    audit.register(app, context.settings.audit)
     health.register(app)
     errors.register(app)
     for module in MODULES:
         app.register_blueprint(module.routes)
     pages.register(app)
+    if context.settings.oidc_issuer:
+        plugins.require("oidc", "BATCHYARD_OIDC_ISSUER")
+        from webapp.access import oidc  # needs the extra
+
+        app.extensions["oidc"] = oidc.Provider(app, context.settings)
     # The objects that exist now live as long as the process. Scanning them would stop all requests for 0.1 s at each
     # full collection.
     gc.collect()

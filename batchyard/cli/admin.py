@@ -1,5 +1,7 @@
-"""Commands on this machine's data: `up`, `key create|list|revoke`, `project list|set|erase|budget`, `migrate`, `backup`,
-`restore`."""
+"""Commands on this machine's data.
+
+`up`, `key create|list|revoke`, `project list|set|erase|budget`, `migrate`, `backup`, `restore`.
+"""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def web(host: str, port: int) -> list[str]:
 
 def behind_gateway(settings: Settings) -> dict[str, str]:
     """The environment of a web app that the gateway passes requests on to: it adds the client's address to them."""
-    return {environment_name("proxies"): str(settings.proxies + 1)}
+    return {environment_name("proxies"): str(settings.proxies + 1), environment_name("behind_gateway"): "true"}
 
 
 def web_at(bind: str) -> list[str]:

@@ -35,6 +35,7 @@ class Project(Base):
 class ApiKey(Base):
     """An API key, with only the SHA-256 of its secret.
 
+    Who signs in without one has a record here, too, which no secret opens (store.sessions.User).
     From `expires_at` on it opens nothing. `last_used_at` is written once in store.keys.USE_SECONDS at most.
     """
 

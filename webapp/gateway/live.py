@@ -32,6 +32,7 @@ from tasks.context import AppContext
 from tasks.intake.requests import RequestChecker
 from tasks.live.addresses import EngineAddress
 from tasks.live.demand import answers_live
+from webapp.access.audit_log import AuditLog
 from webapp.gateway import errors, forms, traces
 from webapp.gateway.accounting import Accounting, Subject
 from webapp.gateway.callers import Caller, Callers
@@ -56,6 +57,7 @@ OF_TIERS: Mapping[str | None, Tier] = {
 STATUS_OF_CODES = {"model_not_found": 404, "line_too_long": 413}
 
 log = logging.getLogger(__name__)
+_PRINCIPAL = "principal"
 
 
 @dataclass
@@ -100,6 +102,7 @@ class LiveRequests:
         self._limits = LiveLimits(context.settings)
         self._engines = LiveEngines(context)
         self._accounting = Accounting(context)
+        self._audit = AuditLog(context.settings.audit) if context.settings.audit else None
         self._session: aiohttp.ClientSession | None = None
         self._aborting: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -146,6 +149,9 @@ class LiveRequests:
         finally:
             details = {"request_id": request_id, "status": status, "seconds": round(time.monotonic() - arrived, 4)}
             log.info("POST %s", request.path, extra=details)
+            if self._audit is not None:
+                by, address = request.get(_PRINCIPAL), _address(request, self._context.settings.proxies)
+                self._audit.write("live", endpoint, by, address=address, status=status, request_id=request_id)
         return response
 
     async def _response(
@@ -164,6 +170,7 @@ class LiveRequests:
                 caller = await self._callers.caller(_key(request))
             else:
                 caller = await self._callers.of(principal)
+            request[_PRINCIPAL] = caller.principal
             key_id = caller.principal.key_id
             headers |= self._limits.count_request(key_id)
             with self._limits.at_once(key_id):
@@ -415,6 +422,13 @@ def _key(request: web.Request) -> str:
             "You didn't provide an API key. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
         )
     return key.strip()
+
+
+def _address(request: web.Request, proxies: int) -> str:
+    """Return the client's address: of those that the proxies have appended to X-Forwarded-For, the first."""
+    texts = request.headers.getall("X-Forwarded-For", [])
+    addresses = [*(part.strip() for text in texts for part in text.split(",")), request.remote or ""]
+    return addresses[-min(proxies + 1, len(addresses))]
 
 
 async def _body(request: web.Request, endpoint: str) -> bytes:

@@ -84,6 +84,7 @@ def _add_variables() -> dict[str, Any]:
         "visitor": visitor,
         "version": __version__,
         "csrf_token": sessions.csrf_token,
+        "switch_url": sessions.switch_url,
         "flower": _flower,
         "budget_state": lambda: _budget_state(visitor.caller.project_id) if visitor else "ok",
     }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import anthropic
 import httpx
 import openai
+import orjson
 import pytest
 
 from store import keys, projects
@@ -95,6 +98,26 @@ def test_a_wrong_key_and_a_revoked_one_open_nothing(
         assert time.monotonic() < deadline, "a revoked key is forgotten within seconds"
         time.sleep(0.2)
     assert send().status_code == 401
+
+
+def test_live_requests_are_in_the_audit_with_who_sent_them_and_without_what(
+    live_context: AppContext, thread: LoopThread, engines: dict[str, LiveEngine], key: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    settings = live_context.settings.model_copy(update={"audit": str(path), "proxies": 1})
+    audited = RunningGateway(thread, dataclasses.replace(live_context, settings=settings))
+    body = {"model": "echo", "messages": [{"role": "user", "content": "three wagons"}]}
+    forwarded = {"X-Forwarded-For": "9.9.9.9, 192.0.2.7"}
+    with httpx.Client(base_url=audited.url, headers=forwarded, timeout=20) as client:
+        for value in (key, "by-x-y"):
+            client.post("/v1/chat/completions", json=body, headers={"Authorization": f"Bearer {value}"})
+    audited.stop()
+    assert "wagons" not in path.read_text() and key.split("-")[2] not in path.read_text()
+    lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    assert [(line["action"], line["object"], line["name"], line["result"], line["address"]) for line in lines] == [
+        ("live", "/v1/chat/completions", "alice", "ok", "192.0.2.7"),
+        ("live", "/v1/chat/completions", None, "refused", "192.0.2.7"),
+    ]
 
 
 def test_what_was_used_is_written_within_seconds_with_its_price(send: Send, database: Database) -> None:

@@ -1,0 +1,102 @@
+"""The audit file: one JSON object a line, appended with one write. It never holds prompts, answers or keys.
+
+It is opened for each line, so that it can be moved away at any time. What cannot be written is logged and counted, and
+fails no request.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from batchyard.errors import ConfigurationError
+from store.keys import Principal
+
+STDOUT = "stdout"
+MAX_TEXT = 256
+REFUSALS = (401, 403, 429)
+# A client may send its key where an id belongs.
+_SECRET = re.compile(r"(by-\w+-)\w+")
+_MODE = 0o600
+
+log = logging.getLogger(__name__)
+
+
+class AuditLog:
+    """Appends lines to a file, or to standard output (`stdout`).
+
+    Args:
+        count_lost: called for each line that could not be written.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+
+    def __init__(self, destination: str, count_lost: Callable[[], object] = lambda: None) -> None:
+        self._path = None if destination == STDOUT else destination
+        self._count_lost = count_lost
+        self._lock = threading.Lock()
+        try:
+            self._append(b"")
+        except OSError as error:
+            raise ConfigurationError(
+                f"BATCHYARD_AUDIT: {destination} cannot be written: {error.strerror}; name a file that this user may "
+                "append to, or stdout."
+            ) from error
+
+    def write(
+        self,
+        action: str,
+        subject: str | None,
+        by: Principal | None,
+        *,
+        address: str | None,
+        status: int,
+        request_id: str,
+    ) -> None:
+        """Append a line.
+
+        Args:
+            action: what was done, named after the route.
+            subject: the id of what it was done to, None if it has none.
+            by: who did it; None if nobody is known.
+            address: where the client is.
+            status: the HTTP status of the response.
+        """
+        entry: dict[str, Any] = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "request_id": request_id,
+            "key": by.key_id if by else None,
+            "name": by.name if by else None,
+            "project": by.project_id if by else None,
+            "action": action,
+            "object": None if subject is None else _SECRET.sub(r"\1…", subject)[:MAX_TEXT],
+            "address": address,
+            "status": status,
+            "result": "ok" if status < 400 else "refused" if status in REFUSALS else "failed",
+        }
+        try:
+            self._append(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+        except OSError as error:
+            log.error("audit line lost: %s", error, extra={"request_id": request_id, "action": action})
+            self._count_lost()
+
+    def _append(self, line: bytes) -> None:
+        if self._path is None:
+            with self._lock:
+                if os.write(1, line) != len(line):
+                    raise OSError("standard output took a part of the line only")
+            return
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        try:
+            if os.write(descriptor, line) != len(line):
+                raise OSError("the file took a part of the line only")
+        finally:
+            os.close(descriptor)
