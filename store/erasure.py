@@ -76,7 +76,7 @@ def family(session: Session, life: Lifecycle[Record], project_id: str, work_id: 
     jobs: list[Job] = _with_children(session, work) if isinstance(work, Job) else []
     job_ids = [job.id for job in jobs]
     of_work = Batch.job_id.in_(job_ids) if isinstance(work, Job) else Batch.id == work_id
-    batches = session.scalars(select(Batch).where(of_work).order_by(Batch.id).with_for_update()).all()
+    batches: Sequence[Batch] = session.scalars(select(Batch).where(of_work).order_by(Batch.id).with_for_update()).all()
     members: list[Batch | Job] = [*jobs, *batches]
     running = next((member for member in members if member.status not in TERMINAL), None)
     if running is not None:

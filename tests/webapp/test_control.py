@@ -55,6 +55,24 @@ def test_an_unknown_field_and_another_projects_batch_are_refused(
         assert stranger.post(f"/v1/batches/{batch_id}{path}", json={}).status_code == 404
 
 
+def test_only_what_has_ended_is_deleted_and_the_audit_says_who_did_it(
+    client: FlaskClient, context: AppContext, batch_id: str
+) -> None:
+    refused = client.delete(f"/v1/batches/{batch_id}")
+    error = refused.get_json()["error"]
+    assert (refused.status_code, error["code"], error["param"]) == (409, "batch_not_ended", "batch_id")
+    assert f"cancel it with POST /v1/batches/{batch_id}/cancel" in error["message"]
+    with context.database.write() as session:
+        session.execute(update(Batch).values(status="cancelled", cancelled_at=1))
+    assert client_of(context, project="other").delete(f"/v1/batches/{batch_id}").status_code == 404
+    file_id = client.get(f"/v1/batches/{batch_id}").get_json()["input_file_id"]
+    answer = client.delete(f"/v1/batches/{batch_id}").get_json()
+    assert answer == {"id": batch_id, "object": "batch", "deleted": True}
+    assert client.get(f"/v1/batches/{batch_id}").status_code == client.get(f"/v1/files/{file_id}").status_code == 404
+    (event,) = client.get("/v1/audit").get_json()["data"]
+    assert (event["type"], event["data"]) == ("batch.deleted", {"id": batch_id})
+
+
 def test_a_tiers_deadline_stays_whatever_the_window_becomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     context = context_in(tmp_path, tiers="fast=1h")

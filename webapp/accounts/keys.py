@@ -13,7 +13,7 @@ routes = Blueprint("keys", __name__)
 
 
 @routes.post("/v1/keys")
-@operation(NewKeyObject, json=CreateKey, refusals=(403, 413))
+@operation(NewKeyObject, json=CreateKey, refusals=(403, 409, 413))
 def create() -> NewKeyObject:
     """Make an API key. This answer is the only time it is seen."""
     administrator()

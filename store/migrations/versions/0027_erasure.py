@@ -11,7 +11,7 @@ def upgrade() -> None:
     op.create_table(
         "erased_content",
         sa.Column("sha256", sa.String(64), primary_key=True),
-        sa.Column("erased_at", sa.Float(), nullable=False),
+        sa.Column("erased_at", sa.Double(), nullable=False),
     )
     op.add_column("projects", sa.Column("zero_retention_minutes", sa.BigInteger(), nullable=True))
     op.add_column("projects", sa.Column("erasing_at", sa.BigInteger(), nullable=True))

@@ -79,6 +79,26 @@ def test_a_projects_result_cache_is_turned_on_and_off(tmp_path: Path) -> None:
     assert json.loads(project("set", "search", "--no-cache", "--json").stdout)["cache_bytes"] is None
 
 
+def test_a_project_keeps_nothing_for_long_and_is_erased(tmp_path: Path) -> None:
+    def project(*arguments: str) -> Result:
+        return batchyard("project", *arguments, "--data", tmp_path, folder=tmp_path)
+
+    batchyard("key", "create", "--project", "search", "--admin", "--data", tmp_path, folder=tmp_path)
+    result = project("set", "search", "--zero-retention", "30")
+    assert result.stdout.endswith(", all deleted 30 minutes after its end\n")
+    assert (
+        json.loads(project("set", "search", "--no-zero-retention", "--json").stdout)["zero_retention_minutes"] is None
+    )
+    assert "no other project has an admin key" in project("erase", "search", "--yes").stderr
+    batchyard("key", "create", "--project", "operators", "--admin", "--data", tmp_path, folder=tmp_path)
+    assert project("erase", "search", "--yes").stdout == "search is being erased\n"
+    assert json.loads(project("list", "--json").stdout)[0]["erasing_at"] is not None
+    assert (
+        "is being erased"
+        in batchyard("key", "create", "--project", "search", "--data", tmp_path, folder=tmp_path).stderr
+    )
+
+
 def test_a_projects_live_requests_are_limited_to_a_tier(tmp_path: Path) -> None:
     def project(*arguments: str) -> Result:
         return batchyard("project", *arguments, "--data", tmp_path, folder=tmp_path)

@@ -15,6 +15,7 @@ from inference.answers import ANSWERS
 from store import cache, projects
 from tasks.context import AppContext
 from tasks.execution.result_cache import Cache
+from tests.support.batches import open_batch
 from tests.support.webapps import on_sqlite
 from tests.tasks.execution.test_refusals import a_segment
 
@@ -50,7 +51,8 @@ def answers(*lines: int, ok: bool = True) -> pa.Table:
 def opened(context: AppContext, project: str, size: int | None = 10**6) -> Cache:
     with context.database.write() as session:
         projects.update(session, project, cache_bytes=size)
-    return Cache(context, a_segment(project_id=project, cache_bytes=size), "config")
+        batch = open_batch(session, project)
+    return Cache(context, a_segment(batch_id=batch.id, project_id=project, cache_bytes=size), "config")
 
 
 def hits(of: Cache, table: pa.Table, engine: dict[str, str] = WEIGHTS) -> list[dict[str, Any]]:
