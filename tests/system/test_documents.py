@@ -81,6 +81,7 @@ NOT_RUN = {
     ("docs/operations.md", "export POSTGRES_PASSWORD"): "needs Docker",
     ("docs/operations.md", "docker compose exec web batchyard backup"): "needs Docker",
     ("docs/operations.md", "needed=$(curl"): "needs SLURM",
+    ("docs/operations.md", "pip install 'batchyard[otel]'"): "installs; tests/system/test_faults.py has a collector",
     ("docs/operations.md", "prometheus --config.file"): "tests/system/test_monitoring.py runs it where it is installed",
 }
 # Blocks of these kinds are checked; blocks of another kind, or of none, are only for people.

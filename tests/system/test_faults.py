@@ -27,6 +27,7 @@ from store.database import Database
 from store.records import Segment
 from tests.support.stacks import RunningStack, a_chat
 from tests.support.terminal import batchyard
+from tests.support.traces import Collector, SeenSpan, collecting
 
 SEGMENT = 256
 SETTINGS = {
@@ -47,7 +48,14 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def faulty(start_stack: Callable[..., RunningStack], calls: Path) -> Iterator[RunningStack]:
+def collector() -> Iterator[Collector]:
+    """It takes the spans of the stack."""
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def faulty(start_stack: Callable[..., RunningStack], calls: Path, collector: Collector) -> Iterator[RunningStack]:
     """A stack whose processes are killed. Its leases are short."""
     models = f"""
 currency = "EUR"
@@ -71,7 +79,7 @@ engine = "echo"
 [models.broken.engine_args]
 start_error = "no weights in this folder"
 """
-    stack = start_stack(models, **SETTINGS)
+    stack = start_stack(models, **SETTINGS, **collector.environment)
     yield stack
     stack.kill()
 
@@ -128,6 +136,61 @@ def test_a_killed_worker_loses_no_answer_and_answered_rows_are_not_run_again(fau
     assert twice <= 2 * SEGMENT
     assert answered_before > SEGMENT
     assert max(counts.values()) <= 2
+
+
+def below(spans: list[SeenSpan], root: SeenSpan) -> list[str]:
+    return sorted(span.name for span in spans if span.parent == root.id)
+
+
+def the_trace(collector: Collector, trace: str, name: str, expected: set[str]) -> tuple[list[SeenSpan], SeenSpan]:
+    """Wait for the span `name` of a trace and those `expected` below it. Return all of the trace, and that one."""
+    deadline = time.monotonic() + 30
+    while True:
+        spans = collector.of(trace)
+        for root in spans:
+            if root.name == name and expected <= set(below(spans, root)):
+                return spans, root
+        assert time.monotonic() < deadline, [span.name for span in spans]
+        time.sleep(0.2)
+
+
+@pytest.mark.local
+def test_one_trace_holds_a_batch_together_over_its_processes_and_a_kill(
+    faulty: RunningStack, collector: Collector
+) -> None:
+    trace, client = f"{time.time_ns():032x}", "b7ad6b7169203331"
+    header = {"traceparent": f"00-{trace}-{client}-01"}
+    options = {"extra_body": {"post_process": [{"step": "parquet"}]}, "extra_headers": header}
+    batch = faulty.wait(faulty.submit(requests(1000), **options), until=half_way)
+    for process in faulty.processes("worker"):
+        kill(process)
+    faulty.wait(batch)
+    spans, root = the_trace(collector, trace, "batch", {"validate", "plan", "segment", "merge", "step parquet"})
+    assert (root.parent, root.error, root.service) == (client, False, "batchyard")
+    expected = {"batchyard.batch.id": batch.id, "batchyard.status": "completed", "batchyard.completed": 1000}
+    assert expected.items() <= root.attributes.items()
+    others = [name for name in below(spans, root) if name != "segment"]
+    assert others == ["merge", "plan", "step parquet", "validate"]
+    numbers = {span.attributes["batchyard.segment.number"] for span in spans if span.name == "segment"}
+    assert numbers == {0, 1, 2, 3}
+    assert any(span.attributes.get("batchyard.segment.epoch", 0) > 1 for span in spans), "who went on is another span"
+    assert all(root.start <= span.start <= span.end for span in spans)
+
+
+@pytest.mark.local
+def test_the_batches_of_a_job_are_in_its_trace(faulty: RunningStack, collector: Collector) -> None:
+    trace = f"{time.time_ns():032x}"
+    body = {"recipe": "generate", "input": {"prompts": ["one", "two"]}, "options": {"model": "logged", "count": 2}}
+    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    job = cast(
+        dict[str, Any],
+        faulty.client.post("/jobs", body=body, cast_to=object, options={"headers": headers}),
+    )
+    assert faulty.wait_for_job(job)["status"] == "completed"
+    spans, root = the_trace(collector, trace, "job", {"validate", "batch", "merge"})
+    (batch,) = (span for span in spans if span.name == "batch")
+    assert below(spans, root) == ["batch", "merge", "validate"]
+    assert below(spans, batch) == ["merge", "segment"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGQUIT, marks=pytest.mark.local)])
