@@ -13,7 +13,7 @@ COPY results results
 COPY recipes recipes
 COPY inference inference
 COPY webapp webapp
-RUN pip install --no-cache-dir ".[server,vllm,audio,postgres,s3]" ./deploy/server
+RUN pip install --no-cache-dir ".[server,vllm,audio,postgres,s3,oidc]" ./deploy/server
 COPY models.toml ./
 COPY examples examples
 RUN useradd --create-home --uid 1000 batchyard && install --directory --owner batchyard /data

@@ -84,6 +84,7 @@ def test_no_secret_opens_a_users_record_and_a_revoked_one_stays_revoked(database
         key_id = sessions.enter(session, ADA, "search", admin=True).caller.key_id
         for secret in ("", "0" * 64, keys.NO_SECRET):
             assert keys.authenticate(session, f"by-{key_id}-{secret}") is None
+        assert not keys.has_admin(session), "a deployment begins with a key for its administrator all the same"
         keys.revoke(session, key_id)
         session.execute(update(ApiKey).values(revoked_at=1))
     for old in retention.others(now=2**31, before=2**31):
