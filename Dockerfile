@@ -13,7 +13,7 @@ COPY results results
 COPY recipes recipes
 COPY inference inference
 COPY webapp webapp
-RUN pip install --no-cache-dir ".[server,vllm,audio,postgres,s3,otel]" ./deploy/server
+RUN pip install --no-cache-dir ".[server,vllm,audio,postgres,s3,oidc,otel]" ./deploy/server
 COPY models.toml ./
 COPY examples examples
 RUN useradd --create-home --uid 1000 batchyard && install --directory --owner batchyard /data

@@ -119,8 +119,9 @@ def in_use(at: int) -> ColumnElement[bool]:
 
 
 def has_admin(session: Session) -> bool:
-    """True if an admin key is in use."""
-    return session.scalar(select(ApiKey.id).where(ApiKey.admin, in_use(now())).limit(1)) is not None
+    """True if an admin key is in use. Administrators without a key do not count: their provider may be gone."""
+    with_key = ApiKey.secret_sha256 != NO_SECRET
+    return session.scalar(select(ApiKey.id).where(ApiKey.admin, with_key, in_use(now())).limit(1)) is not None
 
 
 def page(

@@ -67,8 +67,8 @@ def test_a_user_has_one_record_in_each_project_however_many_requests_are_the_fir
         visitors = set(pool.map(enter, ["search", "ads"] * 3))
     assert {visitor.project for visitor in visitors} == {"search", "ads"} and len(visitors) == 2
     with database.read() as session:
-        found = sessions.find_user(session, ADA, "search", admin=False)
-        assert found in visitors and found is not None and found.caller.name == ADA.name
+        current = sessions.find_user(session, ADA, "search", admin=False)
+        assert current in visitors and current is not None and current.caller.name == ADA.name
         assert sessions.find_user(session, User("https://other.example", "7", ADA.name), "search", admin=False) is None
         assert sessions.find_user(session, ADA, "search", admin=True) is None, "their groups have changed"
     with database.write() as session:
@@ -76,7 +76,7 @@ def test_a_user_has_one_record_in_each_project_however_many_requests_are_the_fir
         token = sessions.create(session, administrator.key_id)
     with database.read() as session:
         visitor = sessions.find(session, token)
-        assert visitor is not None and visitor.caller.admin and visitor.caller.key_id == found.caller.key_id
+        assert visitor is not None and visitor.caller.admin and visitor.caller.key_id == current.caller.key_id
 
 
 def test_no_secret_opens_a_users_record_and_a_revoked_one_stays_revoked(database: Database) -> None:
@@ -84,6 +84,7 @@ def test_no_secret_opens_a_users_record_and_a_revoked_one_stays_revoked(database
         key_id = sessions.enter(session, ADA, "search", admin=True).caller.key_id
         for secret in ("", "0" * 64, keys.NO_SECRET):
             assert keys.authenticate(session, f"by-{key_id}-{secret}") is None
+        assert not keys.has_admin(session), "a deployment begins with a key for its administrator all the same"
         keys.revoke(session, key_id)
         session.execute(update(ApiKey).values(revoked_at=1))
     for old in retention.others(now=2**31, before=2**31):

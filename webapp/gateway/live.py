@@ -57,7 +57,7 @@ OF_TIERS: Mapping[str | None, Tier] = {
 STATUS_OF_CODES = {"model_not_found": 404, "line_too_long": 413}
 
 log = logging.getLogger(__name__)
-_PRINCIPAL = "principal"
+_PRINCIPAL = web.RequestKey("principal", Principal)
 
 
 @dataclass

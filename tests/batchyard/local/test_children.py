@@ -68,6 +68,7 @@ def test_the_gateway_is_served_where_the_user_says_and_goes_first(folder: DataFo
     assert f"--web=unix:{folder.short}/web.sock" in stack["gateway"].argv
     assert [name for name, child in stack.items() if child.nice == 0] == ["redis", "beat", "flower", "web", "gateway"]
     assert stack["web"].environment["BATCHYARD_PROXIES"] == "1", "it believes the gateway's word of the client"
+    assert stack["web"].environment["BATCHYARD_BEHIND_GATEWAY"] == "true"
 
 
 def test_workers_do_not_outlive_the_stack(folder: DataFolder) -> None:

@@ -133,6 +133,16 @@ def test_behind_the_gateway_its_own_peer_counts_and_not_what_a_client_says(
         assert client.get("/", headers={"X-Forwarded-For": known}).status_code == status, known
 
 
+def test_behind_other_proxies_the_last_one_counts_and_not_the_client_that_it_names(
+    tmp_path: Any, settings: dict[str, Any]
+) -> None:
+    values = {"proxies": 1, "group_projects": "ml=search", **settings}
+    app = create_app(context_in(tmp_path, redis_url="redis://127.0.0.1:1/0", **values))
+    for address, client, status in ((STRANGER, PROXY, 403), (PROXY, STRANGER, 200)):
+        browser = through(app.test_client(), address)
+        assert browser.get("/", headers={"X-Forwarded-For": client}).status_code == status
+
+
 def test_groups_choose_the_projects_and_a_lost_group_closes_them(stranger: FlaskClient, context: AppContext) -> None:
     client = through(stranger, groups="cn=ads team, ml ,unknown")
     assert "<bdi>search</bdi></span>" in files_of(client), "the first of the setting"

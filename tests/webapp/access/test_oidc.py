@@ -43,6 +43,7 @@ with warnings.catch_warnings():
     import oidc_provider_mock
     from authlib import jose
 
+pytestmark = pytest.mark.filterwarnings("ignore:get_jwt_config")  # of the provider, too
 SECRET = "not-to-be-logged-9c1f"
 ADA = {"email": "ada@example.com", "groups": ["ml"]}
 

@@ -21,6 +21,7 @@ from store.database import Database
 from tasks.context import AppContext
 from tasks.live import addresses
 from tests.support.gateways import LiveEngine, LoopThread, RunningGateway, publish
+from tests.support.webapps import on_sqlite
 from tests.webapp.gateway.conftest import MODELS, Send
 
 
@@ -100,6 +101,7 @@ def test_a_wrong_key_and_a_revoked_one_open_nothing(
     assert send().status_code == 401
 
 
+@on_sqlite
 def test_live_requests_are_in_the_audit_with_who_sent_them_and_without_what(
     live_context: AppContext, thread: LoopThread, engines: dict[str, LiveEngine], key: str, tmp_path: Path
 ) -> None:
