@@ -1,13 +1,16 @@
-"""Back-off: the wait after the n-th failure in a row."""
+"""Waits before a next attempt: after the n-th failure in a row, and as a server's Retry-After says."""
 
 from __future__ import annotations
 
 import math
 import random
+import re
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 
 _LAST_GROWTH = 64
 """Waits stop growing after this many attempts, so that the power does not overflow."""
+_SECONDS = re.compile(r"\d{1,18}(\.\d+)?", re.ASCII)  # the RFC has whole seconds; some servers send fractions
 
 
 @dataclass(frozen=True)
@@ -30,3 +33,18 @@ class Backoff:
         """Return the seconds to wait after failed attempt number `attempt`, counted from 1."""
         wait = self.first * self.growth ** min(attempt - 1, _LAST_GROWTH)
         return min(wait, self.longest) * random.uniform(*self.jitter)
+
+
+def retry_after(header: str | None, now: float) -> float | None:
+    """Return the seconds that Retry-After has one wait from `now` (Unix time); None if it is missing or invalid.
+
+    The header is a number of seconds, or an HTTP date (RFC 9110, section 10.2.3).
+    """
+    if header is None:
+        return None
+    if _SECONDS.fullmatch(header.strip()):
+        return float(header)
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - now)
+    except (ValueError, OverflowError):
+        return None

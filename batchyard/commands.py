@@ -2,8 +2,9 @@
 
 # fmt: off
 COMMANDS = frozenset({
-    "audit", "cancel", "chat", "classify", "config", "demo", "doctor", "embed", "eval", "files", "job", "key", "list",
-    "lm-eval", "logs", "map", "migrate", "models", "open", "pause", "project", "rerank", "results", "resume", "retry",
-    "run", "schedule", "set", "status", "submit", "tool", "top", "transcribe", "up", "usage", "webhook",
+    "audit", "backup", "cancel", "chat", "classify", "config", "delete", "demo", "doctor", "embed", "eval", "files",
+    "job", "key", "list", "lm-eval", "logs", "map", "migrate", "models", "open", "pause", "project", "rerank",
+    "restore", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "tool", "top", "transcribe",
+    "up", "usage", "webhook",
 })
 # fmt: on

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import httpx
 
-from batchyard import retry_after
-from batchyard.backoff import Backoff
+from batchyard.backoff import Backoff, retry_after
 from batchyard.client.address import address
 from batchyard.errors import AuthenticationError, BatchyardError, NotFoundError, RequestError, UnavailableError
 from batchyard.wording import without_code
@@ -359,7 +358,7 @@ class ApiClient:
                 cause = failure
             else:
                 error = self._refusal(response)
-                wait = retry_after.seconds(response.headers.get("Retry-After"), time.time()) or wait
+                wait = retry_after(response.headers.get("Retry-After"), time.time()) or wait
                 if response.status_code < 500 and response.status_code not in _RETRIED:
                     raise error
             if attempt > self._max_retries or wait > _LONGEST_WAIT:

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 from standardwebhooks import Webhook as Signer
 
-from batchyard import __version__, retry_after
-from batchyard.backoff import Backoff
+from batchyard import __version__
+from batchyard.backoff import Backoff, retry_after
 from batchyard.errors import RequestError
 from batchyard.queues import WEBHOOK_THREADS
 from batchyard.telemetry import spans
@@ -95,7 +95,7 @@ def send(context: AppContext, url: str, secrets: list[str], event: Event) -> tup
         return None, 0.0, "the receiver's answer is not HTTP"
     if 200 <= response.status < 300:
         return response.status, 0.0, None
-    minimum_wait = retry_after.seconds(response.retry_after, time.time()) or 0.0
+    minimum_wait = retry_after(response.retry_after, time.time()) or 0.0
     return response.status, minimum_wait, f"the receiver answered {response.status}"
 
 

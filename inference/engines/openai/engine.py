@@ -21,8 +21,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from batchyard import retry_after
-from batchyard.backoff import Backoff
+from batchyard.backoff import Backoff, retry_after
 from batchyard.endpoints import responses
 from batchyard.endpoints.catalog import AUDIO, CHAT, COMPLETIONS, ENDPOINTS, RESPONSES
 from batchyard.errors import EngineError, EngineStartError
@@ -435,7 +434,7 @@ class OpenAI(Engine):
             endpoint.overloaded(now, began, reason)
         if status != 429:
             endpoint.failed(now, reason)
-        pause = min(retry_after.seconds(reply.retry_after, time.time()) or 0.0, self.request_timeout)
+        pause = min(retry_after(reply.retry_after, time.time()) or 0.0, self.request_timeout)
         if pause:
             endpoint.pause(now, pause)
             asyncio.get_running_loop().call_later(pause, self._slots.hand_out)

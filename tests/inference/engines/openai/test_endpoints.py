@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard import retry_after
 from inference.engines.openai import endpoints
 from inference.engines.openai.endpoints import EndpointHealth, RemoteEndpoint, choose
 
@@ -133,13 +130,6 @@ def test_an_endpoint_that_was_slow_once_is_tried_again_when_it_has_nothing_to_do
     fast.in_flight = 3
     assert choose([slow, fast], 60.0) is fast
     assert choose([slow, fast], 60.0 + 6 * endpoints.HALF_LIFE) is slow
-
-
-def test_retry_after_is_a_number_of_seconds_or_a_date() -> None:
-    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
-    date = format_datetime(now + timedelta(seconds=90), usegmt=True)
-    headers = ["7", date, format_datetime(now - timedelta(hours=1), usegmt=True), "soon", "nan", None]
-    assert [retry_after.seconds(header, now.timestamp()) for header in headers] == [7, 90, 0, None, None, None]
 
 
 # Prefixes
