@@ -54,8 +54,9 @@ class BackupFolder:
         """Make the folder, for this user alone. Raises ConfigurationError if something is in it."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.chmod(0o700)
             filled = any(self.path.iterdir())
+            if not filled:
+                self.path.chmod(0o700)
         except OSError as error:
             raise ConfigurationError(f"backup {self.path}: {error.strerror}; name another folder") from error
         if filled:
