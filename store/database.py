@@ -170,7 +170,6 @@ class Database:
 
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS))
-        known = revisions()
         try:
             if self.sqlite and self.url.database:
                 Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
@@ -178,6 +177,7 @@ class Database:
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         except CommandError as error:
+            known = revisions()
             raise ConfigurationError(
                 f"{self._name} was written by a newer version of Batchyard, or by one that is too old (this one knows "
                 f"schemas from {known[0]} to {known[-1]}): {error}; upgrade "

@@ -37,15 +37,19 @@ def _copy(source: Artifacts, target: Artifacts, sha256: str) -> bool:
     return True
 
 
-def refuse_others(store: Artifacts, hashes: set[str]) -> None:
-    """Raise ConfigurationError if a store has other content: two deployments would delete each other's.
+def refuse_others(source: Artifacts, target: Artifacts) -> None:
+    """Raise ConfigurationError if a store has content that `source` has not: two deployments would delete each other's.
 
     What an interrupted restore has copied may be there.
     """
+
+    def is_filled(shard: str) -> bool:
+        return not set(source.names(shard)).issuperset(target.names(shard))
+
     with ThreadPoolExecutor(THREADS) as pool:
-        others = any(not hashes.issuperset(names) for names in pool.map(store.names, SHARDS[1:]))
-    if others:
+        filled = any(pool.map(is_filled, SHARDS[1:]))
+    if filled:
         raise ConfigurationError(
-            f"artifact store {store.url} is not empty; name a new data folder with --data, or a new folder or prefix "
+            f"artifact store {target.url} is not empty; name a new data folder with --data, or a new folder or prefix "
             f"with ARTIFACTS_URL"
         )

@@ -12,9 +12,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from batchyard.errors import ConfigurationError
 from store.artifacts import SHARDS, Artifacts
@@ -53,29 +54,33 @@ class BackupFolder:
         """Make the folder, for this user alone. Raises ConfigurationError if something is in it."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.chmod(0o700)
             filled = any(self.path.iterdir())
+            if not filled:
+                self.path.chmod(0o700)
         except OSError as error:
             raise ConfigurationError(f"backup {self.path}: {error.strerror}; name another folder") from error
         if filled:
             raise ConfigurationError(f"backup {self.path}: the folder is not empty; name a new one")
 
-    def names(self) -> Iterator[str]:
-        """Yield the SHA-256 of each artifact."""
-        for shard in SHARDS[1:]:
-            yield from self.artifacts.names(shard)
-
     def seal(self, **values: Any) -> BackupManifest:
         """Write the sums and the manifest, with these fields. The backup is whole then."""
-        lines = [f"{_sha256(self.rows)}  {ROWS}"]
-        lines += [f"{name}  artifacts/{name[:2]}/{name}" for name in self.names()]
-        sums = "".join(f"{line}\n" for line in lines).encode()
-        size = sum((self.path / line.split("  ", 1)[1]).stat().st_size for line in lines)
-        digest = hashlib.sha256(sums).hexdigest()
-        manifest = BackupManifest(**values, artifacts=len(lines) - 1, bytes=size, sums_sha256=digest)
-        _write(self.path / SUMS, sums)
-        _write(self.path / MANIFEST, json.dumps(asdict(manifest), indent=2).encode() + b"\n")
+        artifacts, size = -1, 0
+        with _written(self.path / SUMS) as sums:
+            for sha256, name in self._files():
+                artifacts, size = artifacts + 1, size + (self.path / name).stat().st_size
+                sums.write(f"{sha256}  {name}\n")
+        digest = _sha256(self.path / SUMS)
+        manifest = BackupManifest(**values, artifacts=artifacts, bytes=size, sums_sha256=digest)
+        with _written(self.path / MANIFEST) as file:
+            json.dump(asdict(manifest), file, indent=2)
         return manifest
+
+    def _files(self) -> Iterator[tuple[str, str]]:
+        """Yield the SHA-256 and the name of the file of the rows, then those of the artifacts."""
+        yield _sha256(self.rows), ROWS
+        for shard in SHARDS[1:]:
+            for sha256 in self.artifacts.names(shard):
+                yield sha256, f"artifacts/{shard}/{sha256}"
 
     def manifest(self) -> BackupManifest:
         """Return the manifest.
@@ -104,15 +109,17 @@ class BackupFolder:
     def verify(self, manifest: BackupManifest) -> None:
         """Read all files. Raises ConfigurationError at the first that is not as it was written."""
         try:
-            sums = (self.path / SUMS).read_bytes()
-            if hashlib.sha256(sums).hexdigest() != manifest.sums_sha256:
-                raise self._damaged(f"{SUMS} is not as it was written")
-            for line in sums.decode().splitlines():
-                sha256, name = line.split("  ", 1)
-                if _sha256(self.path / name) != sha256:
-                    raise self._damaged(f"{name} is not as it was written")
+            self._check(SUMS, manifest.sums_sha256)
+            with (self.path / SUMS).open() as sums:
+                for line in sums:
+                    sha256, name = line.rstrip("\n").split("  ", 1)
+                    self._check(name, sha256)
         except OSError as error:
             raise self._damaged(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    def _check(self, name: str, sha256: str) -> None:
+        if _sha256(self.path / name) != sha256:
+            raise self._damaged(f"{name} is not as it was written")
 
     def _damaged(self, what: str) -> ConfigurationError:
         return ConfigurationError(f"backup {self.path} is damaged: {what}; restore another backup")
@@ -123,11 +130,12 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _write(file: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
+@contextmanager
+def _written(file: Path) -> Iterator[TextIO]:
+    """Open a file that is written whole or not at all."""
     draft = file.with_name(f"{file.name}.new")
-    with draft.open("wb") as stream:
-        stream.write(content)
+    with draft.open("w") as stream:
+        yield stream
         stream.flush()
         os.fsync(stream.fileno())
     draft.replace(file)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from batchyard.errors import ConfigurationError
 from store import leases
-from store.artifacts import Artifacts
+from store.artifacts import SHARDS, Artifacts
 from store.backup import contents, rows
 from store.backup.folder import BackupFolder, BackupManifest
 from store.database import Database, revisions
@@ -32,13 +32,15 @@ def restore(path: Path, database: Database, artifacts: Artifacts) -> BackupManif
             f"backup {path} was made by version {manifest.version} of Batchyard, whose schema {manifest.revision} this "
             f"version does not know; restore it with that version or a newer one"
         )
-    names = set(folder.names())
     rows.refuse_filled(database)
-    contents.refuse_others(artifacts, names)
+    contents.refuse_others(folder.artifacts, artifacts)
     folder.verify(manifest)
     database.upgrade()
-    if missing := contents.copy(folder.artifacts, artifacts, names):
-        raise ConfigurationError(f"backup {path} has changed meanwhile: {min(missing)} cannot be read; run this again")
+    for shard in SHARDS[1:]:
+        if missing := contents.copy(folder.artifacts, artifacts, folder.artifacts.names(shard)):
+            raise ConfigurationError(
+                f"backup {path} has changed meanwhile: {min(missing)} is lost; restore another one"
+            )
     _restore_rows(folder, database)
     return manifest
 

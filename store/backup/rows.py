@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import orjson
 from sqlalchemy import (
     JSON,
     ColumnElement,
@@ -156,7 +156,7 @@ def _insertion(table: Table) -> Insert:
 
 def _document(text: str | None) -> Any:
     """Return the value that `_insertion` writes as this JSON, or as NULL."""
-    return JSON.NULL if text == "null" else None if text is None else orjson.loads(text)
+    return JSON.NULL if text == "null" else None if text is None else json.loads(text)
 
 
 def _advance_sequence(table: Table, target: Connection) -> None:

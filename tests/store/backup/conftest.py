@@ -33,7 +33,7 @@ def _value(column: Column[Any], number: int) -> Any:
     kind = column.type
     if isinstance(kind, JSON):
         absent = JSON.NULL if number == 2 or not column.nullable else null()
-        return absent if number < 3 else {"text": "\u00e9 \u2603", "list": [1, None, 0.1, 2**40]}
+        return absent if number < 3 else {"text": "\u00e9 \u2603", "list": [1, None, 0.1, 2**70]}
     if isinstance(kind, Boolean):
         return number % 2 == 1
     if isinstance(kind, LargeBinary):

@@ -105,8 +105,9 @@ def test_content_that_its_store_has_lost_is_named_in_the_manifest(
 
 
 def test_a_folder_with_something_in_it_is_left_as_it_is(back_up: BackUp, folder: Path) -> None:
-    folder.mkdir()
+    folder.mkdir(mode=0o755)
     (folder / "file").write_text("mine")
     with pytest.raises(ConfigurationError, match="not empty; name a new one"):
         back_up()
     assert [path.name for path in folder.iterdir()] == ["file"]
+    assert folder.stat().st_mode & 0o777 == 0o755
