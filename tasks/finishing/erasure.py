@@ -29,7 +29,7 @@ GRACE_SECONDS = 60
 No transaction waits for as long between storing content and recording it.
 """
 TICK_SECONDS = 10.0
-"""Longest that one tick deletes; the next one goes on."""
+"""Longest that one tick deletes rows, or content; the next one goes on."""
 POLICY = "zero retention"
 """Who deletes what a project keeps no longer, for the audit."""
 
@@ -53,17 +53,17 @@ def delete(context: AppContext, by: Principal, life: Lifecycle[Record], work_id:
 
 
 def tick(context: AppContext) -> None:
-    """Delete what projects keep no longer, projects, and erased content, for TICK_SECONDS at most."""
-    ends_at = time.monotonic() + TICK_SECONDS
+    """Remove erased content, and delete what projects keep no longer, and projects: for TICK_SECONDS each."""
+    _remove_content(context, time.monotonic() + TICK_SECONDS)
     with context.database.read() as session:
         limited = erasure.limited(session)
     for project in limited:
+        ends_at = time.monotonic() + TICK_SECONDS / len(limited)  # no project waits for a large one
         _delete_ended(context, project, ends_at)
         if project.erasing_at is not None:
             _cancel_all(context, JOBS, project.id)
             _cancel_all(context, BATCHES, project.id)
             _delete_project(context, project, ends_at)
-    _remove_content(context, ends_at)
 
 
 def _delete_ended(context: AppContext, project: Project, ends_at: float) -> None:
@@ -88,7 +88,7 @@ def _delete_all(context: AppContext, by: Principal, life: Lifecycle[Record], bef
             try:
                 delete(context, by, life, work_id)
             except (ConflictError, NotFoundError) as error:  # the next tick tries again
-                log.info("not erased yet: %s", error, extra={f"{life.noun}_id": work_id})
+                log.debug("not erased yet: %s", error, extra={f"{life.noun}_id": work_id})
             if time.monotonic() >= ends_at:
                 return
         if len(ids) < retention.BATCHES:
@@ -104,7 +104,7 @@ def _cancel_all(context: AppContext, life: Lifecycle[Record], project_id: str) -
             with context.database.write() as session:
                 life.cancel(session, project_id, work_id)
         except (ConflictError, NotFoundError) as error:  # it has ended meanwhile
-            log.info("not cancelled: %s", error, extra={f"{life.noun}_id": work_id})
+            log.debug("not cancelled: %s", error, extra={f"{life.noun}_id": work_id})
 
 
 def _delete_project(context: AppContext, project: Project, ends_at: float) -> None:

@@ -127,7 +127,12 @@ def uploaded_in_parts(client: openai.OpenAI, content: bytes) -> str:
     return file.id
 
 
-def test_nothing_of_prompts_and_answers_is_left_once_they_were_deleted(own: RunningStack, temporary: Path) -> None:
+def test_nothing_of_prompts_and_answers_is_left_once_they_were_deleted(
+    own: RunningStack, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in own.environment.items():
+        if name.startswith("AWS_"):  # by which this process reaches the stack's bucket
+            monkeypatch.setenv(name, value)
     admin = httpx.Client(base_url=own.url, headers={"Authorization": f"Bearer {own.key}"}, timeout=60)
     kept = own.wait(own.submit([a_chat("a", "kept by another project")]))
     key = admin.post("/v1/keys", json={"project": "tenant"}).json()["key"]

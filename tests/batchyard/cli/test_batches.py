@@ -173,6 +173,16 @@ def test_a_batch_is_cancelled(terminal: Any, stack: RunningStack) -> None:
     assert terminal("status", batch.id, "--watch").returncode == 1
 
 
+def test_a_batch_is_deleted_once_it_has_ended(terminal: Any, stack: RunningStack) -> None:
+    batch = stack.submit_endless()
+    refused = terminal("delete", batch.id)
+    assert (refused.returncode, "delete it once it has ended" in refused.stderr) == (4, True)
+    terminal("cancel", batch.id)
+    stack.wait(batch)
+    assert terminal("delete", batch.id).stdout == f"{batch.id} is deleted\n"
+    assert "No batch found" in terminal("status", batch.id).stderr
+
+
 def test_the_models_are_listed(terminal: Any) -> None:
     assert "echo" in [model["id"] for model in json.loads(terminal("models", "--json").stdout)]
     assert "nano" in terminal("models").stdout

@@ -111,6 +111,22 @@ def test_a_job_whose_answers_another_one_takes_is_not_deleted_under_it(
     assert refusal.value.code == "job_needed"
 
 
+def test_a_job_goes_with_those_that_it_has_started_and_not_before_they_have_ended(
+    context: AppContext, me: Principal, job: Job
+) -> None:
+    old_jobs.end(context, job)
+    with context.database.write() as session:
+        child = old_jobs.start_job(session, me.project_id, parent_id=job.id, child_key="a")
+    for part, code in ((child, "job_has_parent"), (job, "job_not_ended")):
+        with pytest.raises(ConflictError) as refusal:
+            erasing.delete(context, me, JOBS, part.id)
+        assert refusal.value.code == code
+    with context.database.write() as session:
+        session.execute(update(Job).where(Job.id == child.id).values(status="cancelled", cancelled_at=1))
+    erasing.delete(context, me, JOBS, job.id)
+    assert count(context, Job) == 0
+
+
 def test_an_input_goes_with_the_last_batch_that_needs_it_and_content_with_its_last_file(
     context: AppContext, me: Principal, upload: Upload
 ) -> None:
@@ -202,6 +218,7 @@ def test_zero_retention_deletes_what_ended_so_many_minutes_ago_and_files_that_no
         with pytest.raises(RequestError, match="no result cache"):
             projects.update(session, me.project_id, cache_bytes=10**6)
         session.get_one(Project, me.project_id).cache_bytes = None
+    erasing.tick(context)
     erasing.tick(context)
     with context.database.read() as session:
         assert sorted(session.scalars(select(Batch.id))) == sorted([young.id, running.id])
