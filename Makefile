@@ -114,6 +114,7 @@ bench: dev
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/tune.py --real
 	$(BIN)/python benchmarks/first_steps.py
+	$(BIN)/python benchmarks/footprint.py
 	$(BIN)/python benchmarks/installation.py
 	$(BIN)/python benchmarks/embeddings.py
 	$(BIN)/python benchmarks/labels.py
