@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from webapp import MODULES
+from webapp.application import MODULES
 from webapp.document import document
 
 

@@ -139,6 +139,9 @@ def test_nothing_of_prompts_and_answers_is_left_once_they_were_deleted(
     client = openai.OpenAI(base_url=f"{own.url}/v1", api_key=key, max_retries=0)
     http = httpx.Client(base_url=own.url, headers={"Authorization": f"Bearer {key}"}, timeout=60)
     search = Search(own, temporary)
+    files = [str(path) for folder in search.folders for path in folder.rglob("*")]
+    for known in ("appendonlydir/", "logs/worker", "/ray/", "up.log"):
+        assert any(known in path for path in files), f"{known} is where it is looked for"
     before = search.names()
 
     lines = "".join(json.dumps(a_chat(f"id-{number}", f"{CANARY} {number}")) + "\n" for number in range(20)).encode()
