@@ -3,19 +3,22 @@ PYTHON ?= python3
 VLLM ?= auto
 BIN := .venv/bin
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
-# The tests of running stacks that are run again on PostgreSQL and S3.
-ON_SERVERS := tests/contract tests/system/test_faults.py tests/system/test_batch_lifecycle.py tests/system/test_jobs.py
+# `make test` runs these on PostgreSQL and S3 alone, `make test-all` on SQLite and a folder, too.
+ON_SERVERS := tests/contract tests/system/test_batch_lifecycle.py
+# These run on SQLite and a folder, and `make test-all` runs them on PostgreSQL and S3, too.
+ALSO_ON_SERVERS := tests/system/test_faults.py tests/system/test_jobs.py
 
 # Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo check test foreign lm-eval chaos chaos-jobs chaos-starts lint bench screenshots dist clean
+.PHONY: help install dev demo check test test-all foreign lm-eval chaos chaos-jobs chaos-starts lint bench screenshots dist clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
 	@echo "make demo         run the example batch once, from nothing to scored answers"
 	@echo "make check        lint, type check and the tests that need no service: about three minutes on two cores"
-	@echo "make test         lint, type check and the whole test suite"
+	@echo "make test         lint, type check and the test suite, each test once"
+	@echo "make test-all     the same with more cases, and more of it on PostgreSQL and S3: before a release"
 	@echo "make foreign      clients of others in .venv-foreign, and their tests against a stack (CLIENTS=\"litellm langchain\")"
 	@echo "make lm-eval      lm-evaluation-harness in .venv-lm-eval, and its tests against a stack"
 	@echo "make bench        the benchmarks, into benchmarks/results/"
@@ -45,12 +48,17 @@ check: dev lint
 # A test that failed (pytest's status 1) runs once more, alone: many processes share the cores, and one can be late. Its first
 # failure stays in the output; a test that fails twice fails the target. The others are listed at the end, in a file, too.
 SECOND_TRIES := .pytest_cache/second-tries.txt
+ONCE := -m "not exhaustive"
+LOCAL = --ignore tests/chaos $(ONCE) $(addprefix --elsewhere ,$(ON_SERVERS))
+SERVERS = --backends servers $(ONCE) $(ON_SERVERS)
+test-all: LOCAL = --ignore tests/chaos
+test-all: SERVERS = --backends servers $(ON_SERVERS) $(ALSO_ON_SERVERS)
 AGAIN := [ $$? -eq 1 ] && $(BIN)/pytest --last-failed --last-failed-no-failures none --second-tries $(SECOND_TRIES)
 
-test: dev lint
+test test-all: dev lint
 	@rm -f $(SECOND_TRIES)
-	$(BIN)/pytest $(PARALLEL) --ignore tests/chaos || { $(AGAIN) --ignore tests/chaos; }
-	$(BIN)/pytest $(PARALLEL) --backends servers $(ON_SERVERS) || { $(AGAIN) --backends servers $(ON_SERVERS); }
+	$(BIN)/pytest $(PARALLEL) $(LOCAL) || { $(AGAIN) $(LOCAL); }
+	$(BIN)/pytest $(PARALLEL) $(SERVERS) || { $(AGAIN) $(SERVERS); }
 	$(BIN)/pytest tests/chaos || { $(AGAIN) tests/chaos; }
 	@[ ! -s $(SECOND_TRIES) ] || { echo "Passed only at the second try:"; cat $(SECOND_TRIES); }
 

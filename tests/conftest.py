@@ -37,7 +37,7 @@ from tests.support.s3 import S3Server
 from tests.support.sqlite import migrated
 from tests.support.stacks import ROOT, RunningStack, on_servers
 
-pytest_plugins = ["tests.support.second_tries", "tests.support.stack_marker"]
+pytest_plugins = ["tests.support.parts", "tests.support.second_tries", "tests.support.stack_marker"]
 
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,26 +71,13 @@ LONGEST = (
 """The files that take a minute or more, the longest first."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--backends",
-        choices=["local", "servers"],
-        default="local",
-        help="what running stacks keep their state in: SQLite and a folder, or PostgreSQL and S3",
-    )
-
-
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first, so that two test processes end at about the same time.
 
     Those that share a stack come after all others, again the longest first: a stack that is there, and does nothing,
     takes time from them. `--dist loadfile --no-loadscope-reorder` hands out the files in this order.
     """
-    if config.getoption("backends") == "servers":
-        local = [item for item in items if item.get_closest_marker("local")]
-        config.hook.pytest_deselected(items=local)
-        items[:] = [item for item in items if item not in local]
     ranks = {ROOT / name: rank for rank, name in enumerate(LONGEST)}
     assert all(file.is_file() for file in ranks), "LONGEST names files that exist"
     sharing = {item.path for item in items if "stack" in getattr(item, "fixturenames", ())}

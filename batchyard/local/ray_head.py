@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
@@ -21,6 +22,9 @@ from batchyard import kinship
 
 START_HOOK = "batchyard.local.ray_head.start_less"
 """RAY_START_HOOK of `ray start`, which calls it with what it is about to start."""
+
+_GRACE_SECONDS = 0.5
+"""Ray's servers get so long to end by themselves. A node manager whose control store has ended before never does."""
 
 
 def start_less(parameters: Any, head: bool) -> None:
@@ -61,6 +65,8 @@ def _children() -> dict[int, str]:
 
 def _end(_number: int, _frame: FrameType | None) -> None:
     _kill(_children(), signal.SIGTERM)
+    time.sleep(_GRACE_SECONDS)
+    _kill(_children(), signal.SIGKILL)
     os._exit(0)
 
 

@@ -194,6 +194,7 @@ def test_its_pages_show_what_it_did(jobs: Jobs) -> None:
     assert "Turn 1: argue" in item and "Turn 2: score" in item and "Turn 3: judge" in item
 
 
+@pytest.mark.exhaustive
 def test_processes_killed_at_random_change_no_byte_and_ask_only_what_was_in_flight_again(jobs: Jobs) -> None:
     kinds = ("worker", "jobs' worker", "process of rewards", "housekeeper's child", "engine")
     killed = Campaign(jobs.stack, jobs.call_log.parent, relay.program(300), seed=1, kinds=kinds)

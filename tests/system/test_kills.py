@@ -163,12 +163,13 @@ def submitted(stack: RunningStack, model: str, entry: Endpoint) -> Batch:
 
 
 def groups() -> Iterator[Any]:
-    """Yield a model and two endpoints of it whose batches run side by side."""
+    """Yield a model and two endpoints of it whose batches run side by side. `make test` has the first two."""
     for model, bodies in BODIES.items():
         entries = list(bodies)
         for start in range(0, len(entries), 2):
             pair = entries[start : start + 2]
-            yield pytest.param(model, pair, id=" ".join(entry.path for entry in pair))
+            marks = () if entries[start] is catalog.CHAT else pytest.mark.exhaustive
+            yield pytest.param(model, pair, id=" ".join(entry.path for entry in pair), marks=marks)
 
 
 @pytest.mark.parametrize(("model", "entries"), groups())

@@ -1,8 +1,9 @@
-"""`make check` runs what needs no service; `make test` tries failures again, and ends with those that passed then."""
+"""`make check` needs no service; `make test` runs each test once, tries failures again, and says which passed then."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,11 +15,7 @@ CONFTEST = """
 import os
 from pathlib import Path
 
-pytest_plugins = ["tests.support.second_tries", "tests.support.stack_marker"]
-
-
-def pytest_addoption(parser):
-    parser.addoption("--backends", default="local")
+pytest_plugins = ["tests.support.parts", "tests.support.second_tries", "tests.support.stack_marker"]
 
 
 def pytest_runtest_setup(item):
@@ -77,16 +74,35 @@ def test_that_starts_a_service_unsaid():
 def test_without_a_service():
     subprocess.run([sys.executable, "-c", ""], check=True)
 """
+MARKERS = ("exhaustive", "local", "long", "stack", "vllm")
 GOOD = "def test_good(): pass\ndef test_late(): pass\n"
+PARTS = """
+import pytest
+
+
+@pytest.mark.local
+def test_local():
+    pass
+
+
+@pytest.mark.exhaustive
+def test_exhaustive():
+    pass
+
+
+def test_any():
+    pass
+"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A project with the Makefile and three tests, one of which is of the chaos suite."""
+    """A project with the Makefile and five tests: two run on servers, one is of the chaos suite."""
     files = {
-        "pytest.ini": f"[pytest]\npythonpath = {ROOT}\naddopts = -ra\nmarkers =\n    stack\n    long\n    vllm\n",
+        "pytest.ini": f"[pytest]\npythonpath = {ROOT}\naddopts = -ra\nmarkers =\n    " + "\n    ".join(MARKERS),
         "conftest.py": CONFTEST,
         "tests/test_first.py": GOOD,
+        "tests/system/test_second.py": GOOD,
         "tests/chaos/test_chaos.py": "def test_chaos_late(): pass\n",
     }
     for name, text in files.items():
@@ -98,7 +114,12 @@ def folder(tmp_path: Path) -> Path:
 def made(target: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a target on the tests of `folder`, without lint and what comes before it."""
     command = ["make", "--silent", "-f", str(ROOT / "Makefile"), "-o", "dev", "-o", "lint", target]
-    variables = [f"BIN={ROOT / '.venv/bin'}", "PARALLEL=", "ON_SERVERS=tests/test_first.py"]
+    variables = [
+        f"BIN={ROOT / '.venv/bin'}",
+        "PARALLEL=",
+        "ON_SERVERS=tests/test_first.py",
+        "ALSO_ON_SERVERS=tests/system/test_second.py",
+    ]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         [*command, *variables], cwd=folder, capture_output=True, text=True, env=environment, check=False
@@ -107,6 +128,7 @@ def made(target: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_check_leaves_out_what_needs_a_service_or_takes_long_and_fails_what_starts_one_unsaid(folder: Path) -> None:
     (folder / "tests/test_first.py").write_text(SERVICES)
+    (folder / "tests/system/test_second.py").unlink()
     ended = made("check", folder)
     assert ended.returncode != 0
     assert "1 failed, 2 passed, 5 deselected" in ended.stdout
@@ -120,7 +142,7 @@ def test_the_tests_that_pass_at_their_second_try_are_listed_at_the_end_over_all_
     assert ended.returncode == 0, ended.stdout
     assert ended.stdout.splitlines()[-4:] == [
         "Passed only at the second try:",
-        "tests/test_first.py::test_late",
+        "tests/system/test_second.py::test_late",
         "tests/test_first.py::test_late --backends servers",
         "tests/chaos/test_chaos.py::test_chaos_late",
     ]
@@ -131,3 +153,27 @@ def test_a_test_that_fails_twice_fails_the_target(folder: Path) -> None:
     ended = made("test", folder)
     assert ended.returncode != 0
     assert ended.stdout.count("ERROR tests/test_first.py::test_never") == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "local", "servers"),
+    [
+        ("test", ["second any", "second local", "first local"], ["first any"]),
+        (
+            "test-all",
+            ["first any", "first exhaustive", "first local", "second any", "second exhaustive", "second local"],
+            ["first any", "first exhaustive", "second any", "second exhaustive"],
+        ),
+    ],
+)
+def test_each_test_runs_in_one_part_and_all_of_them_in_test_all(
+    folder: Path, target: str, local: list[str], servers: list[str]
+) -> None:
+    for name in ("tests/test_first.py", "tests/system/test_second.py"):
+        (folder / name).write_text(PARTS)
+    (folder / "pytest.ini").write_text((folder / "pytest.ini").read_text().replace("-ra", "-rA"))
+    ended = made(target, folder)
+    assert ended.returncode == 0, ended.stdout
+    parts = ended.stdout.split("test session starts")[1:3]
+    passed = [sorted(re.findall(r"^PASSED tests/.*test_(\w+)\.py::test_(\w+)$", part, re.M)) for part in parts]
+    assert [[" ".join(names) for names in part] for part in passed] == [sorted(local), sorted(servers)]

@@ -59,6 +59,14 @@ def test_sigterm_ends_the_servers_too(tmp_path: Path) -> None:
         assert psutil.wait_procs(running, 20)[1] == []
 
 
+def test_sigterm_ends_servers_that_do_not_heed_it(tmp_path: Path) -> None:
+    with head(tmp_path, f"trap '' TERM; {STARTS_TWO_SERVERS}") as process:
+        running = servers(tmp_path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert psutil.wait_procs(running, 20)[1] == []
+
+
 def test_a_start_that_fails_is_the_heads_failure(tmp_path: Path) -> None:
     with head(tmp_path, "exit 3") as process:
         assert process.wait(20) == 3

@@ -137,6 +137,7 @@ def test_a_bad_row_is_its_own_error(lines: list[dict[str, Any]]) -> None:
     assert codes[:3] == ["context_length_exceeded", "context_length_exceeded", "invalid_value"]
 
 
+@pytest.mark.exhaustive
 @real
 def test_closing_a_run_of_completions_frees_its_engines(tiny: Path) -> None:
     bodies = [{"model": "tiny", "prompt": f"{index}", "temperature": 0, "max_tokens": 5} for index in range(3000)]
@@ -149,6 +150,7 @@ def test_closing_a_run_of_completions_frees_its_engines(tiny: Path) -> None:
     until(lambda: not engines())
 
 
+@pytest.mark.exhaustive
 @real
 def test_an_engine_that_dies_is_started_again_but_not_for_ever(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from inference.engines.vllm import job_runner
