@@ -59,8 +59,8 @@ def test_a_repeated_flag_makes_a_list_and_a_taken_name_is_set_as_an_override(ter
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ("debates rows.jsonl", "No such command 'debates'. Did you mean 'debate'?"),
-        ("job create debates rows.jsonl", "No such command 'debates'. Did you mean 'debate'?"),
+        ("debaters rows.jsonl", "No such command 'debaters'. Did you mean 'debate'?"),
+        ("job create debaters rows.jsonl", "No such command 'debaters'. Did you mean 'debate'?"),
         ("debate rows.jsonl", "model is missing: set it in a file, by a flag, or with model=VALUE"),
         ("debate nowhere.jsonl --model m", "File 'nowhere.jsonl' does not exist"),
         ("debate rows.jsonl --model m -n 1", "--n: 1 is not a whole number, at least 2, at most 9"),
