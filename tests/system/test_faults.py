@@ -193,7 +193,9 @@ def test_the_batches_of_a_job_are_in_its_trace(faulty: RunningStack, collector: 
     assert below(spans, batch) == ["merge", "segment"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGQUIT, marks=[pytest.mark.exhaustive, pytest.mark.local])])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGQUIT, marks=[pytest.mark.exhaustive, pytest.mark.local])]
+)
 def test_a_worker_that_is_stopped_gives_its_segments_back_at_once_and_the_next_goes_on(
     faulty: RunningStack, number: signal.Signals
 ) -> None:
