@@ -24,8 +24,8 @@ pytestmark = pytest.mark.stack
 
 SERVER_MODULES = {"celeryconfig.py", "inference", "recipes", "results", "store", "tasks", "webapp"}
 MODELS = '[models.mini]\nengine = "echo"\n'
-NOT_OF_A_CLIENT = ("batchyard.client.harness", "batchyard.cron")
-"""Modules that need an extra: `lm-eval`, `server`."""
+NOT_OF_A_CLIENT = ("batchyard.client.harness", "batchyard.cron", "batchyard.telemetry.exporting")
+"""Modules that need an extra: `lm-eval`, `server`, `otel`."""
 REVIEWS = ["I would buy it again", "It broke after a day"]
 ANSWERS = [f"Classify the sentiment of this review: {review}" for review in REVIEWS]
 """Those of engine echo."""
@@ -198,6 +198,8 @@ LACKING: Mapping[str, str] = {
     "up": "`batchyard up`",
     "key create --project p": "`batchyard key create`",
     "migrate": "`batchyard migrate`",
+    "backup copy": "`batchyard backup`",
+    "restore copy": "`batchyard restore`",
     "doctor": "`batchyard doctor`",
     "tool list": "`batchyard tool list`",
     "run -i rows.jsonl -o out.jsonl --model mini": NO_LOCAL,
