@@ -60,7 +60,8 @@ class Search:
         for name in self.names():
             yield "artifacts", self.artifacts.read(name)
         for key in self.redis.scan_iter():
-            yield "redis", key + self.redis.dump(key) + _readable(self.redis, key)
+            dumped = self.redis.dump(key) or b""  # it may have ended since it was listed
+            yield "redis", key + dumped + _readable(self.redis, key)
         with self.database.read() as session:
             for table in Base.metadata.sorted_tables:
                 for row in session.execute(select(table)):
