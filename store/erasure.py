@@ -82,8 +82,8 @@ def family(session: Session, life: Lifecycle[Record], project_id: str, work_id: 
     if running is not None:
         whole = "" if running.id == work_id else f" of {life.noun} '{work_id}'"
         message = (
-            f"Cannot delete a {life.noun} that runs: '{running.id}'{whole} is {running.status}; cancel it with "
-            f"POST /v1/{'jobs' if life.noun == 'job' else 'batches'}/{work_id}/cancel, and delete it once it has ended."
+            f"Cannot delete a {life.noun} that runs: '{running.id}'{whole} is {running.status}; cancel it first, and "
+            "delete it once it has ended."
         )
         raise ConflictError(message, code=f"{life.noun}_not_ended", param=f"{life.noun}_id")
     return Family([batch.id for batch in batches], job_ids)

@@ -54,7 +54,7 @@ def draft(context: AppContext, parent: Job, child: Child, source: ChildInput) ->
         output_expires_after=parent.output_expires_after,
         post_process=[],
         parent_id=parent.id,
-        traceparent=str(traces.place(parent)),
+        traceparent=str(traces.place(parent)) if parent.id else None,  # a dry run has no job
         child_key=child.key,
         variant=child.variant,
         expires_at=parent.expires_at,

@@ -26,7 +26,7 @@ def server(stack: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def batches(stack: RunningStack) -> list[Any]:
-    return stack.client.batches.list(limit=100).data
+    return list(stack.client.batches.list(limit=100))
 
 
 def test_a_data_frame_gets_a_column_of_answers_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

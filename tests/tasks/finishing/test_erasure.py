@@ -78,7 +78,7 @@ def test_a_job_is_deleted_with_all_that_it_had_once_it_has_ended(
 ) -> None:
     with context.database.write() as session:
         session.execute(update(Job).values(options={"prompt": CANARY}))
-    with pytest.raises(ConflictError, match="cancel it with POST /v1/jobs/") as refusal:
+    with pytest.raises(ConflictError, match="cancel it first") as refusal:
         erasing.delete(context, me, JOBS, job.id)
     assert refusal.value.code == "job_not_ended"
     old_jobs.end(context, job)

@@ -94,14 +94,14 @@ def test_each_request_of_a_cancelled_batch_has_the_result_that_it_came_to(
     assert "already" in errored["good"]["error"]["message"], "its custom_id is used twice"
 
 
-def test_deleted_results_are_not_found_and_their_input_stays(client: FlaskClient, context: AppContext) -> None:
+def test_a_deleted_batch_leaves_no_file(client: FlaskClient, context: AppContext) -> None:
     id_ = create(client, a_request("a")).get_json()["id"]
     batch = validated(context, id_)
     client.post(f"{URL}/{id_}/cancel")
     finish(context, batch)
-    file_ids = {file["id"] for file in client.get("/v1/files").get_json()["data"]}
+    assert client.get("/v1/files").get_json()["data"]
     assert client.delete(f"{URL}/{id_}").status_code == 200
-    assert {file["id"] for file in client.get("/v1/files").get_json()["data"]} == {batch.input_file_id} < file_ids
+    assert client.get("/v1/files").get_json()["data"] == []
 
 
 def test_results_whose_file_was_deleted_are_not_found(client: FlaskClient, context: AppContext) -> None:

@@ -62,8 +62,8 @@ def test_every_page_fits_a_phone_and_is_accessible_in_the_dark(
     window.problems.clear()  # the browser logs the 404
 
 
-NO_PAGES = (".download", ".raw", ".content", "selection.show")
-"""Ends of endpoints that send files, or a page of what was ticked on another one."""
+NO_PAGES = (".download", ".raw", ".content", "selection.show", "_oidc")
+"""Parts of endpoints that send files, a page of what was ticked on another one, or the browser elsewhere."""
 OUTSIDE = """
 () => [...document.querySelectorAll("main *, header *, footer *")].filter(element => {
   const box = element.getBoundingClientRect();
