@@ -201,10 +201,11 @@ def test_the_end_says_what_it_waits_for_and_a_second_signal_ends_all_at_once() -
         return text in (stack.data.parent / "up.log").read_text()
 
     try:
-        stack.processes("housekeeper")[0].suspend()  # so that it does not end itself
+        for name in ("worker", "housekeeper"):
+            stack.processes(name)[0].suspend()  # so that it does not end itself
         stack.process.send_signal(signal.SIGINT)
-        eventually(lambda: says("Stopping: waits for housekeeper. Ctrl-C again ends all at once."), "the reason", 8)
-        assert says("worker (no segments running)")
+        reason = "Stopping: waits for worker (no segments running), housekeeper. Ctrl-C again ends all at once."
+        eventually(lambda: says(reason), "the reason", 12)
         assert not says("at once: kills")
         stack.process.send_signal(signal.SIGINT)
         assert stack.process.wait(60) == 0
