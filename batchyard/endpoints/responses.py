@@ -20,6 +20,8 @@ RESULTS = (
     *("embeddings", "tokens", "prompt", "text", "input_tokens"),
 )
 """Keys of the results of all endpoints: each response has one of them."""
+BROKEN_OFF = ("error", "abort")
+"""Finish reasons of an output that its server broke off. vLLM says `abort` of what it computes as it ends."""
 NOT_FLAGGED = "not flagged"
 """Label of an input in which a moderation flags nothing."""
 _ELEMENTS = {"float32": (4, "f"), "float16": (2, "e"), "bfloat16": (2, "")}
@@ -109,6 +111,8 @@ def fault(body: Any) -> Fault | None:
         return Fault("the body is no JSON object")
     if body.get("error"):
         return _reported(body["error"])
+    if body.get("status") == "cancelled":  # a response of Responses that its server broke off
+        return Fault("the response was cancelled")
     key = next((key for key in RESULTS if key in body), None)
     if key is None:
         return Fault(f"the body has none of {', '.join(RESULTS[:3])}, …")
@@ -240,8 +244,8 @@ def _of_result(key: str, place: str, result: Any) -> Fault | None:
         return None if isinstance(vector, list | str | tuple) else Fault(f"{place} has no vector")
     if key != "choices":
         return None
-    if result.get("finish_reason") == "error":
-        return Fault(f"{place} ended with finish_reason error")
+    if (reason := result.get("finish_reason")) in BROKEN_OFF:
+        return Fault(f"{place} ended with finish_reason {reason}")
     message = result.get("message")
     if isinstance(message, Mapping):
         content = message.get("content")

@@ -69,6 +69,8 @@ def _chat(finish_reason: str = "stop", **message: Any) -> dict[str, Any]:
         ({"choices": [{"token_ids": None}]}, "choices[0] has neither a message nor a text"),
         (_chat(content=3), "choices[0].message.content is a number"),
         (_chat("error", content=""), "choices[0] ended with finish_reason error"),
+        (_chat("abort", content="Paris is"), "choices[0] ended with finish_reason abort"),
+        ({"status": "cancelled", "output": []}, "the response was cancelled"),
         ({"choices": [{"error": {"code": 502, "message": "Upstream error"}}]}, "Upstream error"),
         ({"error": {"message": "no more", "code": "insufficient_quota"}}, "no more"),
         ({"error": "no more"}, "no more"),

@@ -208,6 +208,7 @@ FAILED_CHOICE = {
         (_completion(choices=None), "choices is null"),
         (_completion(choices=[None]), "choices[0] is null"),
         (_completion(choices=[FAILED_CHOICE]), "Upstream error"),
+        (_completion(choices=[{"finish_reason": "abort", "message": {"content": "Par"}}]), "finish_reason abort"),
         (_completion(error={"message": "worker lost", "type": "server_error"}), "worker lost"),
         (Reply(body=b""), "an empty body"),
         (Reply(body=b"<html>Sign in</html>"), "<html>Sign in</html>"),
