@@ -139,6 +139,9 @@ class Settings(BaseSettings):
     ray_address: str = Field(
         "auto", alias="RAY_ADDRESS", description="`host:port` of the Ray cluster (`up` starts its own)"
     )
+    ray_ship_code: bool = Field(
+        False, description="send Batchyard's own code to the Ray cluster's nodes, which need not have it installed"
+    )
     max_file_bytes: PositiveInt = Field(200 * 1024 * 1024, description="largest upload, bytes")
     max_line_bytes: PositiveInt = Field(16 * 1024 * 1024, description="longest line of a file, bytes")
     max_requests: PositiveInt = Field(50_000, description="most requests in one file")

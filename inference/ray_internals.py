@@ -12,7 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import ray
+from ray._common.usage.usage_lib import get_cluster_metadata
 from ray._private.state import actors
+from ray._private.utils import check_version_info
 from ray._private.worker import global_worker
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.actor import ActorHandle, _ActorClassMethodMetadata
@@ -42,6 +44,24 @@ class OwnPath(JobConfig):  # type: ignore[misc]  # Ray has no types
 
     def _runtime_env_has_working_dir(self) -> bool:
         return True
+
+
+def version_mismatch(address: str) -> str | None:
+    """Say which versions of Python and Ray the cluster at `address` (`host:port`) has, unless a driver may join it.
+
+    Ray decides, as it would in `ray.init`: Python's patch level counts unless RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL
+    is `minor`. This needs no node on this machine.
+
+    Raises:
+        RayError: no cluster answers there.
+    """
+    metadata = get_cluster_metadata(GcsClient(address=address))
+    try:
+        if metadata:
+            check_version_info(metadata, "this machine")
+    except RuntimeError:
+        return f"Python {metadata['python_version']} and Ray {metadata['ray_version']}"
+    return None
 
 
 def is_same_cluster(address: str) -> bool:

@@ -36,10 +36,14 @@ def run(settings: Settings, names: tuple[str, ...] = (), *, start: bool, as_json
     """Print what each check says, with its remedy.
 
     Raises:
-        ConfigurationError: a check has failed.
+        ConfigurationError: a check has failed, or RAY_ADDRESS names a cluster with another Python or Ray.
     """
     from inference.doctor import checks
 
+    if settings.ray_address != "auto":
+        from inference.ray import cluster
+
+        cluster.check_versions(settings.ray_address)
     findings = list(
         checks.check(
             settings.models,

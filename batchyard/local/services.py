@@ -166,10 +166,22 @@ def main() -> None:
         argv = _LISTENING[options.name](options.host, options.port)
     else:
         argv = _CONFIGURED[options.name](_settings(parser))
+    if options.name == "worker":
+        _check_cluster(parser)
     if options.name == "web" and options.behind_gateway:
         os.environ |= behind_gateway(_settings(parser))
     os.environ |= import_path()
     os.execvp(argv[0], argv)
+
+
+def _check_cluster(parser: argparse.ArgumentParser) -> None:
+    """End at once in a cluster that this worker could never join."""
+    from inference.ray import cluster
+
+    try:
+        cluster.check_versions(_settings(parser).ray_address)
+    except ConfigurationError as error:
+        parser.exit(2, f"batchyard: {error.message}\n")
 
 
 def _settings(parser: argparse.ArgumentParser) -> Settings:

@@ -46,7 +46,8 @@ class Stack:
     starts its own.
 
     Raises:
-        ConfigurationError: settings, models, the data folder or a port cannot be used. Nothing has started then.
+        ConfigurationError: settings, models, the data folder, a port or the Ray cluster cannot be used. Nothing has
+            started then.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class Stack:
         # This process stays as long as the stack, and would keep 70 MiB of modules that are needed once.
         with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), kinship.end_with_parent) as copy:
             self.models = copy.submit(_served_models, settings).result()
+            if "ray_address" in settings.model_fields_set:
+                copy.submit(_check_cluster, settings.ray_address).result()
             self.folder = DataFolder(settings.data)
             self.folder.hold()
             try:
@@ -243,6 +246,12 @@ def _served_models(settings: Settings) -> dict[str, ModelSpec]:
     STEPS.load()
     registry.catalogue(settings)
     return models
+
+
+def _check_cluster(address: str) -> None:
+    from inference.ray import cluster
+
+    cluster.check_versions(address)
 
 
 def _prepare_database(settings: Settings, folder: DataFolder) -> None:

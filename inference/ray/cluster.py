@@ -4,55 +4,96 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import socket
 import threading
+from pathlib import Path
 
 import ray
 from ray.exceptions import RayError
 
-from batchyard.errors import Stopped, UnavailableError
-from inference.ray_internals import OwnPath, is_same_cluster
+import batchyard
+import inference
+from batchyard.errors import ConfigurationError, EngineStartError, Stopped, UnavailableError
+from inference.ray_internals import OwnPath, is_same_cluster, version_mismatch
 from inference.residents.directory import NAMESPACE
 
 LOOK_SECONDS = 1.0
 """Between two looks whether a lost cluster answers again."""
 
+SHIPPED = (batchyard, inference)
+"""The packages that engines and their callers import on a node. Whatever these import has to be installed there."""
+
 log = logging.getLogger(__name__)
 _connecting = threading.Lock()
 
 
-def connect(address: str, stopped: threading.Event) -> None:
+def check_versions(address: str) -> None:
+    """Compare this process's Python and Ray with those of the cluster at `address` (`host:port`, or `auto`).
+
+    It says nothing of `auto`, nor of a cluster that is away. It needs no node on this machine, and starts nothing.
+
+    Raises:
+        ConfigurationError: the cluster has others; names both, and the remedy.
+    """
+    if address == "auto":
+        return
+    try:
+        _knock(address)
+        theirs = version_mismatch(address)
+    except (OSError, ValueError, RayError) as error:
+        log.warning("versions of the Ray cluster not compared: %s", error, extra={"address": address})
+        return
+    if theirs is not None:
+        raise ConfigurationError(
+            f"RAY_ADDRESS={address}: the cluster has {theirs}; here are Python {platform.python_version()} and Ray "
+            f"{ray.__version__}, and only equal versions understand each other. Install the cluster's versions here, "
+            "or start the cluster with these"
+        )
+
+
+def connect(address: str, stopped: threading.Event, *, ship_code: bool = False) -> None:
     """Connect this process to the cluster at `address` (`host:port`, or `auto`) as a driver, once in its life.
 
     Call it in the process that uses it, never before a fork. A cluster that was joined and does not answer is waited
     for, without end: calls of other threads into it never return, so only a new process can join another one.
 
+    Args:
+        ship_code: send SHIPPED to the nodes, which may have none or other ones. Ray does it once for each content.
+
     Raises:
         Stopped: `stopped` is set.
         UnavailableError: no cluster answers there.
+        EngineStartError: the cluster has another Python or Ray.
     """
     with _connecting:
         if not ray.is_initialized():
-            _join(address)
+            _join(address, ship_code)
             return
     while not alive():
         if stopped.wait(LOOK_SECONDS):
             raise Stopped
 
 
-def _join(address: str) -> None:
+def _join(address: str, ship_code: bool = False) -> None:
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    folders = [str(Path(package.__path__[0])) for package in SHIPPED]
     try:
         if address != "auto":
             _knock(address)
+            check_versions(address)
         ray.init(
             address=address,
             namespace=NAMESPACE,
             job_config=OwnPath(),
+            runtime_env={"py_modules": folders} if ship_code else None,
             log_to_driver=False,
             configure_logging=False,
             logging_level=logging.ERROR,
         )
+    except ConfigurationError as error:
+        # A new worker ends with it. Here a model goes on hold, and says why.
+        raise EngineStartError(error.message) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise UnavailableError(f"no Ray cluster at {address}: {error}") from error
 

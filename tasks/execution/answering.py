@@ -166,7 +166,9 @@ class _Answering:
         from inference.ray import cluster
 
         with self._meter.excluded(), engine_status.starting(self._context, self._spec.name):
-            cluster.connect(self._context.settings.ray_address, self._stopped)
+            cluster.connect(
+                self._context.settings.ray_address, self._stopped, ship_code=self._context.settings.ray_ship_code
+            )
             started = pipeline.start(self._spec, self._timeouts, stopped=self._stopped, on_death=self._record_death)
         self._engine = started.versions
         if self._meter.started:

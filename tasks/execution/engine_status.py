@@ -112,7 +112,7 @@ def stop(context: AppContext, model: str) -> None:
     stopped = threading.Event()
     stopped.set()  # a cluster that is away is not waited for: who has sent the message sends it again
     try:
-        cluster.connect(context.settings.ray_address, stopped)
+        cluster.connect(context.settings.ray_address, stopped, ship_code=context.settings.ray_ship_code)
     except Stopped:
         return
     names = directory.stop_all(model)

@@ -98,7 +98,7 @@ class Starter:
         from inference.ray import cluster
 
         settings = self._context.settings
-        cluster.connect(settings.ray_address, self._stopped)
+        cluster.connect(settings.ray_address, self._stopped, ship_code=settings.ray_ship_code)
         with self._lock:
             if self._replicas is None:
                 self._replicas = LiveReplicas(

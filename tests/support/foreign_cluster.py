@@ -1,0 +1,112 @@
+"""A Ray cluster that somebody else started on this machine, from a venv without Batchyard."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from ray._common.usage.usage_lib import get_cluster_metadata
+from ray._raylet import GcsClient
+
+from batchyard.local import ports
+from batchyard.local.services import RAY_ENVIRONMENT
+from tests.support.rows import until
+
+NODE = ["--block", "--disable-usage-stats", "--include-log-monitor=false", "--object-store-memory=80000000"]
+NODE += ["--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"]
+HEAD = ["--head", "--num-cpus=2", "--num-gpus=0", "--include-dashboard=false"]
+
+
+class ForeignCluster:
+    """Its head; `join` adds nodes. What a test has not killed ends with `close`."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="by-"))  # short: the path of a socket is limited
+        self.python = bare_python(self.folder / "venv")
+        self.nodes: list[psutil.Popen] = []
+        self.port = ports.free()
+        self.address = f"127.0.0.1:{self.port}"
+        unused = f"--ray-client-server-port={ports.free()}"
+        self._start(*HEAD, unused, f"--port={self.port}", f"--temp-dir={self.folder / 'ray'}")
+        until(self._answers)
+
+    def join(self, *options: str) -> psutil.Popen:
+        """Start a node with one CPU and, or so Ray believes, one GPU: engine echo asks for one and uses none."""
+        return self._start(f"--address={self.address}", "--num-cpus=1", "--num-gpus=1", *options)
+
+    def recorded_python(self, version: str) -> None:
+        """Let the cluster's record say that it runs on this version of Python."""
+        gcs = GcsClient(address=self.address)
+        metadata = {**get_cluster_metadata(gcs), "python_version": version}
+        gcs.internal_kv_put(b"CLUSTER_METADATA", json.dumps(metadata).encode(), True, b"cluster")
+
+    def _start(self, *options: str) -> psutil.Popen:
+        program = [str(self.python), "-c", "from ray.scripts.scripts import main; main()", "start"]
+        with (self.folder / f"node{len(self.nodes)}.log").open("w") as log:
+            node = psutil.Popen(
+                [*program, *options, *NODE, "--node-ip-address=127.0.0.1"],
+                cwd=self.folder,
+                env={"PATH": os.environ["PATH"], **RAY_ENVIRONMENT, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},
+                stdout=log,
+                stderr=log,
+            )
+        self.nodes.append(node)
+        return node
+
+    def _answers(self) -> bool:
+        assert self.nodes[0].poll() is None, (self.folder / "node0.log").read_text()
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return (self.folder / "ray/session_latest/sockets/raylet").exists()
+
+    def close(self) -> None:
+        for node in self.nodes:
+            kill(node)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def kill(node: psutil.Popen) -> None:
+    """Kill a node with all that runs there, at once."""
+    if node.poll() is None:
+        for process in [node, *node.children(recursive=True)]:
+            process.kill()
+        node.wait(30)
+
+
+def bare_python(folder: Path) -> Path:
+    """Return the interpreter of a new venv that has all packages of this one but Batchyard.
+
+    They are links, which takes a moment where copies would take a minute.
+    """
+    venv.create(folder, symlinks=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if "batchyard" not in entry.name.lower():
+            (folder / "lib" / version / "site-packages" / entry.name).symlink_to(entry)
+    python = folder / "bin" / "python"
+    found = subprocess.run([str(python), "-c", "import inference"], cwd=folder, capture_output=True)
+    assert found.returncode == 1, "the venv of the cluster has Batchyard"
+    return python
+
+
+@contextmanager
+def foreign_cluster() -> Iterator[ForeignCluster]:
+    """Run a cluster, and kill its nodes at the end."""
+    cluster = ForeignCluster()
+    try:
+        yield cluster
+    finally:
+        cluster.close()
