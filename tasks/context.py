@@ -36,6 +36,12 @@ class AppContext:
         """The recipes, rewards and gates that jobs may name."""
         return registry.catalogue(self.settings)
 
+    def join_ray(self, stopped: threading.Event) -> None:
+        """Join the Ray cluster of the settings, as `inference.ray.cluster.connect`, which only some processes load."""
+        from inference.ray import cluster
+
+        cluster.connect(self.settings.ray_address, stopped, ship_code=self.settings.ray_ship_code)
+
 
 def served_models(configuration: Settings) -> dict[str, ModelSpec]:
     """Return the models of the deployment's models.toml. Raises ConfigurationError for what cannot be used."""

@@ -11,6 +11,7 @@ import click
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, lines_of, painted, say
 from batchyard.errors import ConfigurationError
+from batchyard.local.services import check_cluster
 
 if TYPE_CHECKING:
     from batchyard.settings import Settings
@@ -40,10 +41,7 @@ def run(settings: Settings, names: tuple[str, ...] = (), *, start: bool, as_json
     """
     from inference.doctor import checks
 
-    if settings.ray_address != "auto":
-        from inference.ray import cluster
-
-        cluster.check_versions(settings.ray_address)
+    check_cluster(settings.ray_address)
     findings = list(
         checks.check(
             settings.models,

@@ -167,21 +167,23 @@ def main() -> None:
     else:
         argv = _CONFIGURED[options.name](_settings(parser))
     if options.name == "worker":
-        _check_cluster(parser)
+        try:
+            check_cluster(_settings(parser).ray_address)
+        except ConfigurationError as error:
+            parser.exit(2, f"batchyard: {error.message}\n")
     if options.name == "web" and options.behind_gateway:
         os.environ |= behind_gateway(_settings(parser))
     os.environ |= import_path()
     os.execvp(argv[0], argv)
 
 
-def _check_cluster(parser: argparse.ArgumentParser) -> None:
-    """End at once in a cluster that this worker could never join."""
+def check_cluster(address: str) -> None:
+    """Raise ConfigurationError if no worker could join the Ray cluster at `address`. `auto` names none."""
+    if address == "auto":
+        return
     from inference.ray import cluster
 
-    try:
-        cluster.check_versions(_settings(parser).ray_address)
-    except ConfigurationError as error:
-        parser.exit(2, f"batchyard: {error.message}\n")
+    cluster.check_versions(address)
 
 
 def _settings(parser: argparse.ArgumentParser) -> Settings:

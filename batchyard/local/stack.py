@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from batchyard import kinship, wording
 from batchyard.errors import BatchyardError
-from batchyard.local import children, ports, process
+from batchyard.local import children, ports, process, services
 from batchyard.local.data_folder import DataFolder
 from batchyard.local.process import ChildProcess
 from batchyard.models import ModelSpec
@@ -56,8 +56,7 @@ class Stack:
         # This process stays as long as the stack, and would keep 70 MiB of modules that are needed once.
         with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), kinship.end_with_parent) as copy:
             self.models = copy.submit(_served_models, settings).result()
-            if "ray_address" in settings.model_fields_set:
-                copy.submit(_check_cluster, settings.ray_address).result()
+            copy.submit(services.check_cluster, settings.ray_address).result()
             self.folder = DataFolder(settings.data)
             self.folder.hold()
             try:
@@ -246,12 +245,6 @@ def _served_models(settings: Settings) -> dict[str, ModelSpec]:
     STEPS.load()
     registry.catalogue(settings)
     return models
-
-
-def _check_cluster(address: str) -> None:
-    from inference.ray import cluster
-
-    cluster.check_versions(address)
 
 
 def _prepare_database(settings: Settings, folder: DataFolder) -> None:

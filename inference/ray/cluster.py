@@ -29,21 +29,23 @@ _connecting = threading.Lock()
 
 
 def check_versions(address: str) -> None:
-    """Compare this process's Python and Ray with those of the cluster at `address` (`host:port`, or `auto`).
+    """Compare this process's Python and Ray with those of the cluster at `address` (`host:port`).
 
-    It says nothing of `auto`, nor of a cluster that is away. It needs no node on this machine, and starts nothing.
+    It says nothing of a cluster that is away. It needs no node on this machine, and starts nothing.
 
     Raises:
         ConfigurationError: the cluster has others; names both, and the remedy.
     """
-    if address == "auto":
-        return
     try:
         _knock(address)
-        theirs = version_mismatch(address)
+        _refuse_others(address)
     except (OSError, ValueError, RayError) as error:
         log.warning("versions of the Ray cluster not compared: %s", error, extra={"address": address})
-        return
+
+
+def _refuse_others(address: str) -> None:
+    """Raise ConfigurationError if the cluster has another Python or Ray, RayError if it does not answer."""
+    theirs = version_mismatch(address)
     if theirs is not None:
         raise ConfigurationError(
             f"RAY_ADDRESS={address}: the cluster has {theirs}; here are Python {platform.python_version()} and Ray "
@@ -77,16 +79,16 @@ def connect(address: str, stopped: threading.Event, *, ship_code: bool = False) 
 
 def _join(address: str, ship_code: bool = False) -> None:
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
-    folders = [str(Path(package.__path__[0])) for package in SHIPPED]
+    modules = {"py_modules": [str(Path(package.__path__[0])) for package in SHIPPED]}
     try:
         if address != "auto":
             _knock(address)
-            check_versions(address)
+            _refuse_others(address)  # before Ray does, which would leave half a connection in this process
         ray.init(
             address=address,
             namespace=NAMESPACE,
             job_config=OwnPath(),
-            runtime_env={"py_modules": folders} if ship_code else None,
+            runtime_env=modules if ship_code else None,
             log_to_driver=False,
             configure_logging=False,
             logging_level=logging.ERROR,
@@ -94,7 +96,7 @@ def _join(address: str, ship_code: bool = False) -> None:
     except ConfigurationError as error:
         # A new worker ends with it. Here a model goes on hold, and says why.
         raise EngineStartError(error.message) from error
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, RayError) as error:
         raise UnavailableError(f"no Ray cluster at {address}: {error}") from error
 
 

@@ -163,12 +163,9 @@ class _Answering:
     def _start(self) -> int:
         """Start the model's engine unless it runs, and return its limit of requests in flight."""
         from inference import pipeline
-        from inference.ray import cluster
 
         with self._meter.excluded(), engine_status.starting(self._context, self._spec.name):
-            cluster.connect(
-                self._context.settings.ray_address, self._stopped, ship_code=self._context.settings.ray_ship_code
-            )
+            self._context.join_ray(self._stopped)
             started = pipeline.start(self._spec, self._timeouts, stopped=self._stopped, on_death=self._record_death)
         self._engine = started.versions
         if self._meter.started:

@@ -103,7 +103,6 @@ def read(context: AppContext) -> list[EngineStatus]:
 
 def stop(context: AppContext, model: str) -> None:
     """Stop the engines of a derived model unless a job uses it. Call it where segments run."""
-    from inference.ray import cluster
     from inference.residents import directory
 
     with context.database.read() as session:
@@ -112,7 +111,7 @@ def stop(context: AppContext, model: str) -> None:
     stopped = threading.Event()
     stopped.set()  # a cluster that is away is not waited for: who has sent the message sends it again
     try:
-        cluster.connect(context.settings.ray_address, stopped, ship_code=context.settings.ray_ship_code)
+        context.join_ray(stopped)
     except Stopped:
         return
     names = directory.stop_all(model)

@@ -93,12 +93,11 @@ class Starter:
             self._record(death)
 
     def _connected(self) -> LiveReplicas:
-        """Return the replicas of the cluster. Raises Stopped or UnavailableError."""
+        """Return the replicas of the cluster. Raises Stopped, UnavailableError or EngineStartError."""
         from inference.live import LiveReplicas
-        from inference.ray import cluster
 
         settings = self._context.settings
-        cluster.connect(settings.ray_address, self._stopped, ship_code=settings.ray_ship_code)
+        self._context.join_ray(self._stopped)
         with self._lock:
             if self._replicas is None:
                 self._replicas = LiveReplicas(

@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 from ray._common.usage.usage_lib import get_cluster_metadata
 from ray._raylet import GcsClient
 
-from batchyard.local import ports
+from batchyard.local import ports, programs
 from batchyard.local.services import RAY_ENVIRONMENT
+from tests.support.ray_nodes import kill
 from tests.support.rows import until
 
 NODE = ["--block", "--disable-usage-stats", "--include-log-monitor=false", "--object-store-memory=80000000"]
@@ -29,19 +26,22 @@ HEAD = ["--head", "--num-cpus=2", "--num-gpus=0", "--include-dashboard=false"]
 
 
 class ForeignCluster:
-    """Its head; `join` adds nodes. What a test has not killed ends with `close`."""
+    """Its head, from `start` on; `join` adds nodes. What a test has not killed ends with `close`."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="by-"))  # short: the path of a socket is limited
         self.python = bare_python(self.folder / "venv")
-        self.nodes: list[psutil.Popen] = []
+        self.nodes: list[subprocess.Popen[bytes]] = []
         self.port = ports.free()
         self.address = f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start the head, and wait until it answers."""
         unused = f"--ray-client-server-port={ports.free()}"
         self._start(*HEAD, unused, f"--port={self.port}", f"--temp-dir={self.folder / 'ray'}")
         until(self._answers)
 
-    def join(self, *options: str) -> psutil.Popen:
+    def join(self, *options: str) -> subprocess.Popen[bytes]:
         """Start a node with one CPU and, or so Ray believes, one GPU: engine echo asks for one and uses none."""
         return self._start(f"--address={self.address}", "--num-cpus=1", "--num-gpus=1", *options)
 
@@ -51,10 +51,10 @@ class ForeignCluster:
         metadata = {**get_cluster_metadata(gcs), "python_version": version}
         gcs.internal_kv_put(b"CLUSTER_METADATA", json.dumps(metadata).encode(), True, b"cluster")
 
-    def _start(self, *options: str) -> psutil.Popen:
+    def _start(self, *options: str) -> subprocess.Popen[bytes]:
         program = [str(self.python), "-c", "from ray.scripts.scripts import main; main()", "start"]
         with (self.folder / f"node{len(self.nodes)}.log").open("w") as log:
-            node = psutil.Popen(
+            node = subprocess.Popen(
                 [*program, *options, *NODE, "--node-ip-address=127.0.0.1"],
                 cwd=self.folder,
                 env={"PATH": os.environ["PATH"], **RAY_ENVIRONMENT, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},
@@ -66,24 +66,14 @@ class ForeignCluster:
 
     def _answers(self) -> bool:
         assert self.nodes[0].poll() is None, (self.folder / "node0.log").read_text()
-        try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-        except OSError:
-            return False
-        return (self.folder / "ray/session_latest/sockets/raylet").exists()
+        return programs.accepts(self.folder / "ray/session_latest/sockets/raylet")
 
     def close(self) -> None:
         for node in self.nodes:
-            kill(node)
+            if node.poll() is None:
+                kill(node)
+            node.wait(30)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def kill(node: psutil.Popen) -> None:
-    """Kill a node with all that runs there, at once."""
-    if node.poll() is None:
-        for process in [node, *node.children(recursive=True)]:
-            process.kill()
-        node.wait(30)
 
 
 def bare_python(folder: Path) -> Path:
@@ -97,16 +87,6 @@ def bare_python(folder: Path) -> Path:
         if "batchyard" not in entry.name.lower():
             (folder / "lib" / version / "site-packages" / entry.name).symlink_to(entry)
     python = folder / "bin" / "python"
-    found = subprocess.run([str(python), "-c", "import inference"], cwd=folder, capture_output=True)
-    assert found.returncode == 1, "the venv of the cluster has Batchyard"
+    imported = subprocess.run([str(python), "-c", "import inference"], cwd=folder, capture_output=True)
+    assert imported.returncode == 1, "the venv of the cluster has Batchyard"
     return python
-
-
-@contextmanager
-def foreign_cluster() -> Iterator[ForeignCluster]:
-    """Run a cluster, and kill its nodes at the end."""
-    cluster = ForeignCluster()
-    try:
-        yield cluster
-    finally:
-        cluster.close()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,13 @@ def gpus() -> float:
     return float(ray.cluster_resources().get("GPU", 0))
 
 
+def kill(node: subprocess.Popen[bytes]) -> None:
+    """Kill a node with all that runs there, at once."""
+    root = psutil.Process(node.pid)
+    for process in [root, *root.children(recursive=True)]:
+        process.kill()
+
+
 @contextmanager
 def gpu_node(cluster: str) -> Iterator[Callable[[], None]]:
     """Run a node with one GPU, or so Ray believes: engine echo asks for one and uses none. Yields what kills it."""
@@ -27,14 +35,9 @@ def gpu_node(cluster: str) -> Iterator[Callable[[], None]]:
     options = ["--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
     node = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def kill() -> None:
-        root = psutil.Process(node.pid)
-        for process in [root, *root.children(recursive=True)]:
-            process.kill()
-
     try:
         until(lambda: gpus() == before + 1, seconds=120)
-        yield kill
+        yield partial(kill, node)
     finally:
         if node.poll() is None:
             directory.stop_all()  # a node with engines takes half a minute to stop

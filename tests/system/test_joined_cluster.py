@@ -10,12 +10,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import ray
 
-from tests.support.foreign_cluster import ForeignCluster, foreign_cluster, kill
+from tests.support.foreign_cluster import ForeignCluster
+from tests.support.ray_nodes import kill
 from tests.support.stacks import ROOT, RunningStack, a_chat
 
 BIN = Path(sys.executable).parent
@@ -31,7 +33,8 @@ latency_ms = 200
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ForeignCluster]:
-    with foreign_cluster() as cluster:
+    with closing(ForeignCluster()) as cluster:
+        cluster.start()
         yield cluster
 
 
@@ -55,7 +58,12 @@ def test_a_batch_completes_while_nodes_without_our_code_come_and_go(
 
 
 @pytest.mark.parametrize(
-    "command", [[BIN / "batchyard", "up", "--port", "0"], [sys.executable, "-m", "batchyard.local.services", "worker"]]
+    "command",
+    [
+        [BIN / "batchyard", "up", "--port", "0"],
+        [BIN / "batchyard", "doctor"],
+        [sys.executable, "-m", "batchyard.local.services", "worker"],
+    ],
 )
 def test_who_would_join_a_cluster_of_another_python_ends_at_once_and_names_both(
     cluster: ForeignCluster, tmp_path: Path, command: list[str | Path]

@@ -141,17 +141,20 @@ def test_every_metric_that_rules_and_board_name_is_exported(stack: RunningStack)
 def test_the_data_folder_holds_the_same_as_json(stack: RunningStack) -> None:
     deadline = time.monotonic() + 30
     file = stack.data / "metrics.json"
-    while not _is_current(file):  # it is written every few seconds
-        assert time.monotonic() < deadline, file.read_text() if file.is_file() else "there is none"
+    while not _is_current(written := _read(file)):  # it is written every few seconds
+        assert time.monotonic() < deadline, written
         time.sleep(0.5)
-    written = json.loads(Path(file).read_text())
+    assert written["queue"]["models"]
     assert {"at", "queue", "batches", "engines", "totals", "messages", "deliveries", "processes"} <= set(written)
     assert {"web", "worker", "beat", "redis", "ray"} <= set(written["processes"])
 
 
-def _is_current(file: Path) -> bool:
-    """True if the totals in the file count an error of the status 400, and its queue has a model."""
-    if not file.is_file():
-        return False
-    written = json.loads(file.read_text())
-    return any(entry["what"] == "error:status_400" for entry in written["totals"]) and bool(written["queue"]["models"])
+def _read(file: Path) -> dict[str, Any]:
+    """Return the file's content; nothing if it is not there yet."""
+    return dict(json.loads(file.read_text())) if file.is_file() else {}
+
+
+def _is_current(written: dict[str, Any]) -> bool:
+    """True if the totals count an error of the status 400, and the queue has a model."""
+    errors = [entry for entry in written.get("totals", []) if entry["what"] == "error:status_400"]
+    return bool(errors and written["queue"]["models"])

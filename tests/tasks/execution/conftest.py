@@ -82,7 +82,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> DirectedEngine:
     from inference.residents import directory
 
     engine = DirectedEngine()
-    monkeypatch.setattr(cluster, "connect", lambda *_: None)
+    monkeypatch.setattr(cluster, "connect", lambda *_, **_options: None)
     monkeypatch.setattr(directory, "states", lambda **_: {})
     monkeypatch.setattr(pipeline, "start", engine.start)
     monkeypatch.setattr(pipeline, "run", engine.answer)
