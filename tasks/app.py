@@ -34,7 +34,6 @@ from tasks.intake import budgets
 from tasks.jobs import advance as job_advance
 from tasks.jobs import finish as job_finish
 from tasks.jobs import validation as job_validation
-from tasks.jobs.finishing import ready
 from tasks.live.starter import Starter
 from tasks.recurring import schedules
 from tasks.scheduling import deadlines
@@ -189,9 +188,8 @@ def merge(task: Task, batch_id: str) -> None:
 
 
 @app.task(name="batch.finish", bind=True)
-def finish(task: Task, batch_id: str) -> None:
-    finalize.end(context(), batch_id, holder(task.request.id))
-    ready.start_ready(context())
+def finish(task: Task, batch_id: str, merge: bool = False) -> None:
+    advance.finish(context(), batch_id, holder(task.request.id), merge=merge)
 
 
 def _register_step(name: str) -> None:

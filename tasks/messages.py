@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import redis
 from celery import Signature, chain, current_app
@@ -54,8 +54,14 @@ def deliver(delivery_id: str, attempts: int) -> None:
     _send(_message("webhook.deliver", delivery_id, attempts), delivery_id=delivery_id)
 
 
-def finish(batch_id: str, steps: Iterable[str], name: str | None = None) -> None:
-    """Send the finishing of a batch as one chain: the merge, each post-processing step, the end."""
+def finish(batch_id: str, steps: Sequence[str], name: str | None = None) -> None:
+    """Send the finishing of a batch as one chain: the merge, each post-processing step, the end.
+
+    Without a step it is one message.
+    """
+    if not steps:
+        _send(_message("batch.finish", batch_id, True, name=name), batch_id=batch_id)
+        return
     links = [_message(f"post.{step}", batch_id, position, name=name) for position, step in enumerate(steps)]
     first, last = (_message(f"batch.{task}", batch_id, name=name) for task in ("merge", "finish"))
     _send(chain(first, *links, last), batch_id=batch_id)

@@ -1,4 +1,7 @@
-"""Finishing a batch: a chain of merge, post-processing steps and end. Each link may run twice."""
+"""Finishing a batch: a chain of merge, post-processing steps and end. Each link may run twice.
+
+Without steps the end merges, too, so that there is one message instead of two, or none (`start_ready`).
+"""
 
 from __future__ import annotations
 
@@ -29,30 +32,44 @@ from tasks.steps import registry
 
 log = logging.getLogger(__name__)
 
+SMALL_REQUESTS = 1000
+"""A batch of so many requests is merged in hundredths of a second, less than a message costs two processes."""
 STEP_SECONDS = FINISHING_SECONDS / 2
 """A step that waits longer than this for a part of the deployment has failed, and the batch completes without it."""
 UNINSTALLED = "_uninstalled"
 """Task of steps whose package was uninstalled: Celery drops a chain with an unknown task, which would never end."""
 
 
-def start_ready(context: AppContext) -> None:
-    """Start to finish every batch whose segments are all done or no longer wanted."""
+def start_ready(context: AppContext, *, keep_one: bool = False) -> str | None:
+    """Start to finish every batch whose segments are all done or no longer wanted.
+
+    Args:
+        keep_one: send no message for one small batch without steps. The caller has to `end` it.
+
+    Returns:
+        The id of that batch, if there is one.
+    """
     with context.database.read() as session:
         if not batches.any_ends(session):  # the usual case, without waiting for the write lock
-            return
+            return None
     with context.database.write() as session:
         segments.withdraw(session)
         batches.end_running(session)
         ready = batches.claim_finishable(session, context.settings.queue_seconds)
         ending = [session.get_one(Batch, batch_id) for batch_id in ready]
         names = batches.titles(session, ready)
+    kept = None
     for batch in ending:
         # The client wants no more work on a cancelled batch.
         entries = [] if batch.outcome == "cancelled" else batch.post_process
         known = registry.STEPS.names()
         steps = [entry["step"] if entry["step"] in known else UNINSTALLED for entry in entries]
-        messages.finish(batch.id, steps, names[batch.id])
+        if keep_one and kept is None and not steps and batch.total <= SMALL_REQUESTS:
+            kept = batch.id
+        else:
+            messages.finish(batch.id, steps, names[batch.id])
         log.info("finishing", extra={"batch_id": batch.id, "outcome": batch.outcome})
+    return kept
 
 
 def merge(context: AppContext, batch_id: str, holder: str) -> bool:
@@ -66,12 +83,16 @@ def merge(context: AppContext, batch_id: str, holder: str) -> bool:
         batch = _ending(context, batch_id) if lease else None
         if lease is None or batch is None:
             return False
-        with spans.span("merge", traces.place(batch)):
-            _merge(context, batch, lease)
+        _merge(context, batch, lease)
     return True
 
 
 def _merge(context: AppContext, batch: Batch, lease: Lease) -> None:
+    with spans.span("merge", traces.place(batch)):
+        _write_files(context, batch, lease)
+
+
+def _write_files(context: AppContext, batch: Batch, lease: Lease) -> None:
     with context.database.read() as session:
         chunks = [sha256 for sha256, _ in segments.chunks(session, batch.id)]
         plans = segments.plans(session, batch.id)
@@ -192,12 +213,17 @@ class _Results:
             batches.add_artifact(session, self._batch, name, sha256, size, lines)
 
 
-def end(context: AppContext, batch_id: str, holder: str) -> None:
-    """Write the manifest and end the batch. Do nothing if another holder finishes it or it has ended."""
+def end(context: AppContext, batch_id: str, holder: str, *, merge: bool = False) -> None:
+    """Write the manifest and end the batch. Do nothing if another holder finishes it or it has ended.
+
+    Args:
+        merge: `merge` has not run yet. The same is raised.
+    """
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         while lease is not None and (batch := _ending(context, batch_id)) is not None:
-            if batch.expired and batch.outcome == "cancelled":  # the lines say what the status will say
+            if merge or (batch.expired and batch.outcome == "cancelled"):  # the lines say what the status will say
                 _merge(context, batch, lease)
+                merge = False
                 continue
             status = "cancelled" if batch.status == "cancelling" else batch.outcome or "completed"
             content = manifest.build(context, batch, status)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from sqlalchemy.orm import Session
 
@@ -39,10 +40,6 @@ def run(context: AppContext) -> None:
         if not segments.any_waits(session):
             return
     demands = gpu_sharing.demands(context)
-    with context.database.read() as session:
-        # Every process that frees a slot or plans a batch calls this afterwards, so this check needs no lock.
-        if not _select(context, session, demands):
-            return
     with context.database.write(serial=True) as session:
         seconds = context.settings.queue_seconds
         admitted = [
@@ -62,18 +59,22 @@ class Drain:
 
     def __init__(self, context: AppContext, model: str, unanswered: int) -> None:
         self._context = context
+        self._model = model
         self._unanswered = unanswered
-        with context.database.read() as session:
-            self._fill = limits(context, session).fills.get(model, 0.0)
+
+    @cached_property
+    def _fill(self) -> float:
+        with self._context.database.read() as session:
+            return limits(self._context, session).fills.get(self._model, 0.0)
 
     def appended(self, requests: int) -> None:
         """Count appended answers, and dispatch if the segment drains."""
         self._unanswered -= requests
-        if 0 < self._unanswered < self._fill:
-            try:
+        try:
+            if 0 < self._unanswered < self._fill:
                 run(self._context)
-            except UnavailableError as error:  # housekeeping dispatches when the database is back
-                log.warning("nothing dispatched: %s", error)
+        except UnavailableError as error:  # housekeeping dispatches when the database is back
+            log.warning("nothing dispatched: %s", error)
 
 
 def _select(context: AppContext, session: Session, demands: Iterable[EngineDemand]) -> list[PendingSegment]:

@@ -8,14 +8,17 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
+from batchyard.errors import UnavailableError
 from store import segments
 from store.leases import acquire_batch
 from store.records import Batch, File, Segment
 from tasks import advance
 from tasks.context import AppContext
 from tasks.execution import segment
+from tasks.finishing import finalize
 from tests.support.batches import create_batch
 from tests.support.messages import SentMessages
+from tests.support.planned import answers, finish_segment, plan_batch, reload
 from tests.support.stacks import a_chat
 
 
@@ -60,3 +63,33 @@ def test_an_unexpected_error_of_a_segment_counts_as_an_attempt_and_no_other_star
     with context.database.read() as session:
         failed = session.get_one(Segment, segment_id)
     assert (failed.state, failed.attempts, failed.error) == ("pending", 1, "RuntimeError: broken")
+
+
+def test_who_ends_a_small_batch_finishes_it_too_after_it_has_filled_the_slot(
+    context: AppContext, project: str, new_batch: Callable[..., Batch], sent: SentMessages
+) -> None:
+    ends, waits = plan_batch(context, project, ["one"]), new_batch(1)
+    finish_segment(context, ends, answers([1]))
+    advance.advance(context, "here/1/task")
+    assert sent.ids("finish") == []
+    assert waits.id in sent.dispatched()
+    assert reload(context.database, ends).status == "completed"
+
+
+def test_a_small_batch_that_cannot_be_finished_at_once_is_sent_by_housekeeping(
+    context: AppContext, project: str, sent: SentMessages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = plan_batch(context, project, ["one"])
+    finish_segment(context, batch, answers([1]))
+
+    def away(*_: object, **_options: object) -> None:
+        raise UnavailableError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finalize, "_write_files", away)
+        advance.advance(context, "here/1/task")
+    assert (reload(context.database, batch).status, sent.ids("finish")) == ("finalizing", [])
+    with context.database.write() as session:
+        session.get_one(Batch, batch.id).lease_expires_at = 0.0
+    advance.advance(context)
+    assert sent.ids("finish") == [batch.id]

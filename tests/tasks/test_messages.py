@@ -90,3 +90,8 @@ def test_nobody_fails_when_redis_or_the_broker_is_away(
         "job not noted as woken",
         "broker is away",
     ]
+
+
+def test_a_batch_without_steps_is_finished_by_one_message(sent: list[Any]) -> None:
+    messages.finish("batch_1", [])
+    assert sent == [("batch.finish", ("batch_1", True), None)]

@@ -87,6 +87,38 @@ def test_finishing_starts_once_all_segments_are_done(context: AppContext, projec
     assert sent.of("finish") == [(batch.id, ["score", "parquet"], "in.jsonl")], "one of two callers sends it"
 
 
+def test_one_small_batch_is_left_to_who_ends_it_and_the_others_are_sent(
+    context: AppContext, project: str, sent: SentMessages
+) -> None:
+    with_step, first, second = (
+        plan_batch(context, project, ["one", "two"], post_process=steps) for steps in (["parquet"], [], [])
+    )
+    for batch in (with_step, first, second):
+        finish_segment(context, batch, answers([1, 2]))
+    kept = finalize.start_ready(context, keep_one=True)
+    assert {*sent.ids("finish"), kept} == {with_step.id, first.id, second.id}
+    assert kept in (first.id, second.id)
+    finalize.end(context, str(kept), HERE, merge=True)
+    batch = reload(context.database, first if kept == first.id else second)
+    assert (batch.status, batch.completed, set(artifacts(context, batch))) == (
+        "completed",
+        2,
+        {"output.jsonl", "manifest.json"},
+    )
+    finalize.end(context, batch.id, THERE, merge=True)  # a message that came late
+    assert events(context, batch) == ["batch.completed"]
+
+
+def test_a_large_batch_is_always_sent(
+    context: AppContext, project: str, sent: SentMessages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finalize, "SMALL_REQUESTS", 1)
+    batch = plan_batch(context, project, ["one", "two"])
+    finish_segment(context, batch, answers([1, 2]))
+    assert finalize.start_ready(context, keep_one=True) is None
+    assert sent.ids("finish") == [batch.id]
+
+
 def test_a_cancelled_batch_is_finished_without_its_steps(context: AppContext, project: str, sent: SentMessages) -> None:
     batch = plan_batch(context, project, ["one"], post_process=["score"])
     with context.database.write() as session:
