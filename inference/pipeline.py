@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import threading
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from itertools import chain
 from threading import Event
@@ -17,12 +19,12 @@ import ray.data
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from batchyard.errors import EngineError
+from batchyard.errors import EngineError, Stopped
 from batchyard.models import ModelSpec
 from inference.deaths import Death
 from inference.engine import JobEngine
 from inference.engines.registry import capabilities
-from inference.ray.caller import answer, answer_here
+from inference.ray.caller import answer, answer_here, nothing
 from inference.ray.starts import start_replicas
 from inference.ray.tables import death, raise_failure, unpacked
 from inference.ray_internals import UNPLACED, actor_state, iter_blocks
@@ -165,24 +167,47 @@ def _answered(
         # They fit into an engine at once, and to run a dataset would take 0.17 s of CPU and half a second.
         yield from answer_here(rows, spec, endpoint, session, timeouts, stopped)
         return
+    limit = 2 * (timeouts.request_timeout + timeouts.start_timeout)
+    answered = _mapped(rows, answer, (spec, endpoint, session, timeouts), limit)
+    with closing(iter_blocks(answered, stopped)) as packed:
+        yield from chain.from_iterable(map(unpacked, packed))
+
+
+def _mapped(
+    rows: pa.Table, function: Callable[..., Iterator[pa.Table]], arguments: tuple[Any, ...], limit: float
+) -> ray.data.Dataset:
+    """Return a dataset of what a caller makes of the rows. Without any for `limit` seconds or a day it is given up."""
     # `from_arrow` would have a task of a whole CPU count the rows, and wait without end for one to be free.
     dataset = ray.data.from_blocks([rows.combine_chunks()])
-    limit = 2 * (timeouts.request_timeout + timeouts.start_timeout)
     dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, limit)
     dataset.context.target_max_block_size = 1  # byte: a block of answers is complete with its first row
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
-    answered = dataset.map_batches(
-        answer,
-        fn_args=(spec, endpoint, session, timeouts),
+    return dataset.map_batches(
+        function,
+        fn_args=arguments,
         batch_size=None,
         batch_format="pyarrow",
         num_cpus=0,  # it only waits for engines: no other work of the cluster keeps it from its place
         concurrency=1,
         ray_remote_args_fn=_caller_options,
     )
-    with closing(iter_blocks(answered, stopped)) as packed:
-        yield from chain.from_iterable(map(unpacked, packed))
+
+
+@functools.cache  # once in a process
+def _prepare() -> None:
+    """Have Ray start what a process's first large run needs, while its first engine starts: 2.3 s later, or never."""
+    threading.Thread(target=_run_nothing, name="prepare", daemon=True).start()
+
+
+def _run_nothing() -> None:
+    """Run a caller that has nothing to ask: Ray keeps its process, which has imported all, and Ray Data's actors."""
+    _quieten()
+    try:
+        for _ in iter_blocks(_mapped(pa.table({"row": [0]}), nothing, (), 0.0), Event()):
+            pass
+    except (RayError, Stopped) as error:
+        log.warning("the first large run will start slower: %s", error)
 
 
 def _caller_options() -> dict[str, Any]:
@@ -215,6 +240,7 @@ def start(
     if issubclass(engine, JobEngine):
         versions = engine.versions(spec, start_timeout=timeouts.start_timeout, stopped=stopped)
         return StartedEngine(versions, spec.in_flight())
+    _prepare()
     return start_replicas(spec, timeouts, stopped, on_death or _ignore)
 
 

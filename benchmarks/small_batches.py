@@ -1,0 +1,151 @@
+"""What a small batch costs beside its answers: seconds that a client sees, and CPU seconds of the stack.
+
+    python benchmarks/small_batches.py [--batches 30] [--engine echo|vllm]
+
+1. Batches of 8 requests, one after the other: from POST /v1/batches until the output file is read.
+2. The same 1,000 requests as 20 batches of 50 that are created at once, and as one batch.
+3. The first batch of 1,000 requests after one of 8, and the second. Only for engine vllm, whose kernels come on use.
+
+The requests differ between batches, so none is answered from the cache. All engines are warm but in 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import psutil
+from footprint import cpu_seconds, part, stack_processes
+from harness import CHAT, Body, machine, stack, table, write, write_requests
+
+from batchyard.client.api import ApiClient
+from batchyard.local_state import local_state
+from batchyard.statuses import TERMINAL
+
+MODELS = {
+    "echo": '[models.mini]\nengine = "echo"\nmax_in_flight = 256\n',
+    "vllm": f"""[models.mini]
+engine = "vllm"
+source = "{Path(__file__).parent.parent / "examples/models/mini"}"
+engine_args = {{ dtype = "float32", max_model_len = 512 }}
+""",
+}
+POLL_SECONDS = 0.02
+_numbers = count()
+
+
+def requests(number: int) -> Iterator[Body]:
+    """Yield short chat requests which no other batch of this run has."""
+    for index in islice(_numbers, number):
+        messages = [{"role": "user", "content": f"Is wagon {index} in the yard tonight?"}]
+        yield {"model": "mini", "messages": messages, "max_tokens": 8}
+
+
+def uploaded(server: ApiClient, folder: Path, bodies: Iterable[Body]) -> str:
+    path = folder / "small.jsonl"
+    write_requests(path, bodies)
+    return server.upload(path)
+
+
+def seconds_to_files(server: ApiClient, files: list[str]) -> float:
+    """Return the seconds from the first POST of a batch for each of these files until all outputs are read."""
+    began = time.monotonic()
+    waiting = {server.create(file, endpoint=CHAT, window="24h")["id"] for file in files}
+    while waiting:
+        for batch in polled(server, waiting):
+            if batch["id"] in waiting and batch["status"] in TERMINAL:
+                assert batch["status"] == "completed", batch
+                assert server.content(batch["output_file_id"]).count(b"\n") == batch["request_counts"]["total"]
+                waiting.remove(batch["id"])
+        time.sleep(POLL_SECONDS)
+    return time.monotonic() - began
+
+
+def polled(server: ApiClient, waiting: set[str]) -> list[dict[str, Any]]:
+    """Return batches by one request: that one, or the newest."""
+    if len(waiting) == 1:
+        return [server.batch(next(iter(waiting)))]
+    return list(islice(server.batches(limit="20"), 20))
+
+
+class CpuMeter:
+    """CPU seconds of each part of the stack since it was made."""
+
+    def __init__(self, data: Path) -> None:
+        self._data, self._up = data, psutil.Process(local_state(data)["pid"])
+        self._before = self._now()
+
+    def _now(self) -> dict[psutil.Process, float]:
+        return {entry: cpu_seconds(entry) for entry in stack_processes(self._up, self._data)}
+
+    def by_part(self) -> dict[str, float]:
+        parts: dict[str, float] = defaultdict(float)
+        for entry, seconds in self._now().items():
+            parts[part(entry, self._up, self._data)] += seconds - self._before.get(entry, 0.0)
+        return dict(parts)
+
+
+def in_turn(server: ApiClient, folder: Path, number: int) -> dict[str, Any]:
+    """Run batches of 8, one after the other."""
+    files = [uploaded(server, folder, requests(8)) for _ in range(number)]
+    meter = CpuMeter(folder)
+    seconds = [seconds_to_files(server, [file]) for file in files]
+    cpu = {name: value / number for name, value in meter.by_part().items()}
+    return {"median": statistics.median(seconds), "p90": sorted(seconds)[int(number * 0.9)], "cpu": cpu}
+
+
+def split(server: ApiClient, folder: Path, rounds: int) -> dict[str, Any]:
+    """Run 1,000 requests as one batch and as twenty, alternately."""
+    ways: dict[str, Callable[[], list[str]]] = {
+        "one": lambda: [uploaded(server, folder, requests(1000))],
+        "twenty": lambda: [uploaded(server, folder, requests(50)) for _ in range(20)],
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, files in ways.items():
+            seconds[name].append(seconds_to_files(server, files()))
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=30, help="batches of 8")
+    parser.add_argument("--rounds", type=int, default=3, help="of 1,000 requests in one batch and in twenty")
+    parser.add_argument("--engine", choices=MODELS, default="echo")
+    options = parser.parse_args()
+    report: dict[str, Any] = {"machine": machine("ray", "celery"), "engine": options.engine}
+    rows = []
+    with stack(MODELS[options.engine], {"BATCHYARD_ALLOW_SIMULATED": "1"}) as (server, data):
+        seconds_to_files(server, [uploaded(server, data, requests(8))])  # starts the engine
+        if options.engine == "vllm":
+            report["thousand"] = [seconds_to_files(server, [uploaded(server, data, requests(1000))]) for _ in range(3)]
+            rows += [
+                (f"1,000 requests, batch {number}", f"{seconds:.2f} s")
+                for number, seconds in enumerate(report["thousand"], 1)
+            ]
+        report["eight"] = eight = in_turn(server, data, options.batches)
+        report["split"] = halves = split(server, data, options.rounds)
+    rows += [
+        ("8 requests, from POST to the file read, median", f"{eight['median'] * 1000:.0f} ms"),
+        ("8 requests, p90", f"{eight['p90'] * 1000:.0f} ms"),
+        *(
+            (f"8 requests, CPU of {name}", f"{seconds * 1000:.1f} ms")
+            for name, seconds in sorted(eight["cpu"].items(), key=lambda entry: -entry[1])
+            if seconds >= 0.0005
+        ),
+        ("8 requests, CPU of all", f"{sum(eight['cpu'].values()) * 1000:.0f} ms"),
+        ("1,000 requests in one batch", f"{halves['one']:.2f} s"),
+        ("1,000 requests in twenty batches", f"{halves['twenty']:.2f} s"),
+        ("twenty to one", f"{halves['twenty'] / halves['one']:.2f}"),
+    ]
+    write(f"small_batches-{options.engine}", report, table(("", options.engine), rows))
+
+
+if __name__ == "__main__":
+    main()
