@@ -11,7 +11,7 @@ ALSO_ON_SERVERS := tests/system/test_faults.py tests/system/test_jobs.py
 # Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo check test test-all foreign lm-eval chaos chaos-jobs chaos-starts lint bench screenshots dist clean
+.PHONY: help install dev demo check test test-all foreign lm-eval chaos chaos-jobs chaos-starts lint bench bench-quick screenshots dist clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
@@ -21,7 +21,8 @@ help:
 	@echo "make test-all     the same with more cases, and more of it on PostgreSQL and S3: before a release"
 	@echo "make foreign      clients of others in .venv-foreign, and their tests against a stack (CLIENTS=\"litellm langchain\")"
 	@echo "make lm-eval      lm-evaluation-harness in .venv-lm-eval, and its tests against a stack"
-	@echo "make bench        the benchmarks, into benchmarks/results/"
+	@echo "make bench        the benchmarks, into benchmarks/results/: hours"
+	@echo "make bench-quick  the most important of them, once each: ten minutes"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
 	@echo "make chaos        faults at random on three hosts of this machine (MINUTES=10 SEED=1); needs root"
 	@echo "make chaos-jobs   kill -9 at random over a job (KILLS=100 SEED=1 BACKENDS=local|servers RECIPE=stages|refine|generate|agent)"
@@ -100,37 +101,43 @@ lint: dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+# The most important ones first.
 bench: dev
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/validation.py
-	$(BIN)/python benchmarks/api.py
-	$(BIN)/python benchmarks/deadlines.py
-	$(BIN)/python benchmarks/simulation.py
-	$(BIN)/python benchmarks/affinity.py
-	$(BIN)/python benchmarks/columns.py
-	$(BIN)/python benchmarks/eta.py
-	$(BIN)/python benchmarks/many_models.py
-	$(BIN)/python benchmarks/schedules.py
-	$(BIN)/python benchmarks/webhooks.py
-	$(BIN)/python benchmarks/jobs.py
-	$(BIN)/python benchmarks/jobs.py --items 1000 --cv 0.5
-	$(BIN)/python benchmarks/jobs.py --turns 8 --rounds 1
-	$(BIN)/python benchmarks/eta_bound.py
-	$(BIN)/python benchmarks/jobs.py --beside 50000
-	$(BIN)/python benchmarks/rollout.py
-	$(BIN)/python benchmarks/panel.py
-	$(BIN)/python benchmarks/tune.py
-	$(BIN)/python benchmarks/tune.py --real
-	$(BIN)/python benchmarks/first_steps.py
-	$(BIN)/python benchmarks/footprint.py
-	$(BIN)/python benchmarks/installation.py
-	$(BIN)/python benchmarks/embeddings.py
-	$(BIN)/python benchmarks/labels.py
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/small_batches.py
 	$(BIN)/python benchmarks/live.py
 	$(BIN)/python benchmarks/live.py --replicas 2
 	$(BIN)/python benchmarks/live.py --model 300m
 	$(BIN)/python benchmarks/live_direct.py
-	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/footprint.py
+	$(BIN)/python benchmarks/eta.py
+	$(BIN)/python benchmarks/eta_bound.py
+	$(BIN)/python benchmarks/deadlines.py
+	$(BIN)/python benchmarks/validation.py
+	$(BIN)/python benchmarks/api.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/capacity.py
+	$(BIN)/python benchmarks/jobs.py
+	$(BIN)/python benchmarks/jobs.py --items 1000 --cv 0.5
+	$(BIN)/python benchmarks/jobs.py --turns 8 --rounds 1
+	$(BIN)/python benchmarks/jobs.py --beside 50000
+	$(BIN)/python benchmarks/rollout.py
+	$(BIN)/python benchmarks/embeddings.py
+	$(BIN)/python benchmarks/labels.py
+	$(BIN)/python benchmarks/panel.py
+	$(BIN)/python benchmarks/tune.py
+	$(BIN)/python benchmarks/tune.py --real
+	$(BIN)/python benchmarks/many_models.py
+	$(BIN)/python benchmarks/columns.py
+	$(BIN)/python benchmarks/simulation.py
+	$(BIN)/python benchmarks/affinity.py
+	$(BIN)/python benchmarks/schedules.py
+	$(BIN)/python benchmarks/webhooks.py
+	$(BIN)/python benchmarks/first_steps.py
+	$(BIN)/python benchmarks/installation.py
+
+bench-quick: dev
+	$(BIN)/python benchmarks/quick.py
 
 screenshots: dev
 	$(BIN)/python docs/screenshots.py

@@ -113,25 +113,31 @@ def split(server: ApiClient, folder: Path, rounds: int) -> dict[str, Any]:
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
+def measure(engine: str, batches: int, rounds: int) -> dict[str, Any]:
+    """Measure on a stack of its own: `eight`, `split`, and for engine vllm `thousand`: seconds of three in turn."""
+    report: dict[str, Any] = {"engine": engine}
+    with stack(MODELS[engine], {"BATCHYARD_ALLOW_SIMULATED": "1"}) as (server, data):
+        seconds_to_files(server, [uploaded(server, data, requests(8))])  # starts the engine
+        if engine == "vllm":
+            report["thousand"] = [seconds_to_files(server, [uploaded(server, data, requests(1000))]) for _ in range(3)]
+        report["eight"] = in_turn(server, data, batches)
+        report["split"] = split(server, data, rounds)
+    return report
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=30, help="batches of 8")
     parser.add_argument("--rounds", type=int, default=3, help="of 1,000 requests in one batch and in twenty")
-    parser.add_argument("--engine", choices=MODELS, default="echo")
+    parser.add_argument("--engine", choices=MODELS, default="vllm")
     options = parser.parse_args()
-    report: dict[str, Any] = {"machine": machine("ray", "celery"), "engine": options.engine}
-    rows = []
-    with stack(MODELS[options.engine], {"BATCHYARD_ALLOW_SIMULATED": "1"}) as (server, data):
-        seconds_to_files(server, [uploaded(server, data, requests(8))])  # starts the engine
-        if options.engine == "vllm":
-            report["thousand"] = [seconds_to_files(server, [uploaded(server, data, requests(1000))]) for _ in range(3)]
-            rows += [
-                (f"1,000 requests, batch {number}", f"{seconds:.2f} s")
-                for number, seconds in enumerate(report["thousand"], 1)
-            ]
-        report["eight"] = eight = in_turn(server, data, options.batches)
-        report["split"] = halves = split(server, data, options.rounds)
-    rows += [
+    report = {"machine": machine("ray", "celery"), **measure(options.engine, options.batches, options.rounds)}
+    eight, halves = report["eight"], report["split"]
+    rows = [
+        *(
+            (f"1,000 requests, batch {number} after one of 8", f"{seconds:.2f} s")
+            for number, seconds in enumerate(report.get("thousand", ()), 1)
+        ),
         ("8 requests, from POST to the file read, median", f"{eight['median'] * 1000:.0f} ms"),
         ("8 requests, p90", f"{eight['p90'] * 1000:.0f} ms"),
         *(
@@ -144,7 +150,7 @@ def main() -> None:
         ("1,000 requests in twenty batches", f"{halves['twenty']:.2f} s"),
         ("twenty to one", f"{halves['twenty'] / halves['one']:.2f}"),
     ]
-    write(f"small_batches-{options.engine}", report, table(("", options.engine), rows))
+    write(f"small-batches-{options.engine}", report, table(("", options.engine), rows))
 
 
 if __name__ == "__main__":

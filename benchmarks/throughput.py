@@ -48,9 +48,11 @@ from workloads import EMBEDDINGS, OURS, WORKLOADS, Workload
 from batchyard.client.api import ApiClient
 
 NAME = "bench"
-SLOTS = 128
-MS_PER_TOKEN = 30
+SLOTS = (64, 256, 1024)
+MS_PER_TOKEN = 20
 """Of the decode simulator: a step of a model with some billions of parameters."""
+WAVES = 40
+"""The simulator gets so many times the rows that it decodes at once: 40 s of work."""
 
 
 @dataclass
@@ -208,39 +210,24 @@ def same(left: dict[str, str], right: dict[str, str]) -> float:
 
 
 def simulated_tail(rounds: int, rows: int | None) -> dict[str, Any]:
-    """4,000 rows of very different lengths through the whole stack, on engine `echo` as a decode simulator."""
-    config = (
-        f'[models.{NAME}]\nengine = "echo"\n'
-        f"[models.{NAME}.engine_args]\nslots = {SLOTS}\nms_per_token = {MS_PER_TOKEN}\n"
-    )
+    """Rows of very different lengths through the whole stack, on engine `echo` as a decode simulator of many slots."""
     runs = []
-    with harness.stack(config, {"BATCHYARD_ALLOW_SIMULATED": "1"}) as (server, data):
-        warm(server, data, harness.CHAT, [chat(f"warm {index}", 4) for index in range(600)])
-        for cv, number in itertools.product((1.2, 1.5), range(rounds)):
-            bodies = public.tail(rows or 4000, cv, seed=number)
-            lengths = [body["max_tokens"] for body in bodies]
-            seconds = batch(server, data, harness.CHAT, bodies).seconds
-            listed = decoding.listed(lengths, SLOTS) * MS_PER_TOKEN / 1000
-            bound = decoding.bound(lengths, SLOTS) * MS_PER_TOKEN / 1000
-            runs.append({"cv": cv, "rows": len(bodies), "seconds": seconds, "listed": listed, "bound": bound})
-            print(f"simulated-tail: cv {cv}: {seconds:.1f} s, in the file's order {listed:.1f} s", flush=True)
-    return {"slots": SLOTS, "ms_per_token": MS_PER_TOKEN, "runs": runs}
-
-
-def small_batches(model: Path, rounds: int) -> dict[str, Any]:
-    """20 batches sent together, against one of the same rows."""
-    workload, whole, together = WORKLOADS["thousand"], [], []
-    with stack(workload, model) as (server, data):
-        for number in range(rounds):
-            # Other texts each time: the engine's prefix cache holds the last ones.
-            rows = [chat(f"{number} {index}: {words(12, index)}", 32) for index in range(2 * 1000)]
-            whole.append(batch(server, data, workload.endpoint, rows[:1000]).seconds)
-            started = time.monotonic()
-            ids = [submit(server, data, workload.endpoint, rows[1000 + 50 * at :][:50]) for at in range(20)]
-            for batch_id in ids:
-                server.content(harness.ended(server, batch_id)["output_file_id"])
-            together.append(time.monotonic() - started)
-    return {"one_seconds": whole, "twenty_seconds": together, "requests": 1000}
+    for slots in SLOTS:
+        config = (
+            f'[models.{NAME}]\nengine = "echo"\nmax_in_flight = {2 * slots}\n'
+            f"[models.{NAME}.engine_args]\nslots = {slots}\nms_per_token = {MS_PER_TOKEN}\n"
+        )
+        with harness.stack(config, {"BATCHYARD_ALLOW_SIMULATED": "1"}) as (server, data):
+            warm(server, data, harness.CHAT, [chat(f"warm {index}", 4) for index in range(3 * slots)])
+            for number in range(rounds):
+                bodies = public.tail(rows or WAVES * slots, 1.5, seed=number)
+                lengths = [body["max_tokens"] for body in bodies]
+                seconds = batch(server, data, harness.CHAT, bodies).seconds
+                listed = decoding.listed(lengths, slots) * MS_PER_TOKEN / 1000
+                bound = decoding.bound(lengths, slots) * MS_PER_TOKEN / 1000
+                runs.append({"slots": slots, "rows": len(bodies), "seconds": seconds, "listed": listed, "bound": bound})
+                print(f"simulated-tail: {slots} slots: {seconds:.1f} s, bound {bound:.1f} s", flush=True)
+    return {"ms_per_token": MS_PER_TOKEN, "runs": runs}
 
 
 def resume(model: Path, rounds: int) -> dict[str, Any]:
@@ -312,7 +299,7 @@ def tables(report: dict[str, Any]) -> list[str]:
     if simulated := report.get("simulated_tail"):
         lines = [
             [
-                run["cv"],
+                f"{run['slots']:,}",
                 f"{run['rows']:,}",
                 f"{run['seconds']:.1f}",
                 f"{run['listed']:.1f} ({run['listed'] / run['seconds']:.2f})",
@@ -322,14 +309,9 @@ def tables(report: dict[str, Any]) -> list[str]:
         ]
         ideal = "s of list scheduling in the file's order (part of ours)"
         texts.append(
-            f"Simulated: the whole stack on engine `echo`, which decodes {simulated['slots']} requests at once and "
-            f"takes {simulated['ms_per_token']} ms a token; lengths lognormal:\n\n"
-            + harness.table(["cv", "rows", "s", ideal, "s of the bound of any order (part of ours)"], lines)
-        )
-    if small := report.get("small_batches"):
-        one, twenty = median(small["one_seconds"]), median(small["twenty_seconds"])
-        texts.append(
-            f"20 batches of 50 requests sent together took {twenty} s, one of 1,000 {one} s: {twenty / one:.2f}x."
+            f"Simulated: the whole stack on engine `echo`, which takes {simulated['ms_per_token']} ms a token; lengths "
+            "lognormal:\n\n"
+            + harness.table(["slots", "rows", "s", ideal, "s of the bound of any order (part of ours)"], lines)
         )
     if resumed := report.get("resume"):
         whole, killed = median(resumed["whole_seconds"]), median(resumed["killed_seconds"])
@@ -400,8 +382,7 @@ def plot(report: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    others = {"small-batches": small_batches, "resume": resume}
-    names = [*WORKLOADS, *others, "simulated-tail"]
+    names = [*WORKLOADS, "resume", "simulated-tail"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--rounds", type=int, default=3, help="how often each way is run")
@@ -429,8 +410,7 @@ def main() -> None:
             elif name == "simulated-tail":
                 report["simulated_tail"] = simulated_tail(options.rounds, options.rows)
             else:
-                size = "1M" if name == "small-batches" else "300M"
-                report[name.replace("-", "_")] = others[name](model(size), options.rounds)
+                report["resume"] = resume(model("300M"), options.rounds)
             if options.rows is None:
                 harness.write("throughput", report, *tables(report))
     if options.rows is not None:
