@@ -11,10 +11,10 @@ ALSO_ON_SERVERS := tests/system/test_faults.py tests/system/test_jobs.py
 # Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo check test test-all foreign lm-eval chaos chaos-jobs chaos-starts lint bench bench-quick screenshots dist clean
+.PHONY: help install dev demo check test test-all foreign lm-eval chaos chaos-jobs chaos-starts compose-test lint bench bench-quick screenshots dist clean
 
 help:
-	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no, PYTHON=python3)"
+	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no|cuda, PYTHON=python3)"
 	@echo "make demo         run the example batch once, from nothing to scored answers"
 	@echo "make check        lint, type check and the tests that need no service: about three minutes on two cores"
 	@echo "make test         lint, type check and the test suite, each test once"
@@ -27,6 +27,7 @@ help:
 	@echo "make chaos        faults at random on three hosts of this machine (MINUTES=10 SEED=1); needs root"
 	@echo "make chaos-jobs   kill -9 at random over a job (KILLS=100 SEED=1 BACKENDS=local|servers RECIPE=stages|refine|generate|agent)"
 	@echo "make chaos-starts starts and stops of whole stacks (TIMES=50 AT_ONCE=2)"
+	@echo "make compose-test docker-compose.yml in a container engine: build, up, kill, down, up; needs root, Docker and debootstrap"
 	@echo "make lint         ruff, mypy and import-linter"
 	@echo "make dist         source distributions and wheels of client and server, into dist/"
 	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
@@ -44,15 +45,15 @@ demo: install
 # that it makes needs a stack.
 check: dev lint
 	$(BIN)/pytest $(PARALLEL) -m "not stack and not long" -p no:schemathesis \
-		--ignore tests/chaos --ignore tests/contract/test_fuzzing.py
+		--ignore tests/chaos --ignore tests/compose --ignore tests/contract/test_fuzzing.py
 
 # A test that failed (pytest's status 1) runs once more, alone: many processes share the cores, and one can be late. Its first
 # failure stays in the output; a test that fails twice fails the target. The others are listed at the end, in a file, too.
 SECOND_TRIES := .pytest_cache/second-tries.txt
 ONCE := -m "not exhaustive"
-LOCAL = --ignore tests/chaos $(ONCE) $(addprefix --elsewhere ,$(ON_SERVERS))
+LOCAL = --ignore tests/chaos --ignore tests/compose $(ONCE) $(addprefix --elsewhere ,$(ON_SERVERS))
 SERVERS = --backends servers $(ONCE) $(ON_SERVERS)
-test-all: LOCAL = --ignore tests/chaos
+test-all: LOCAL = --ignore tests/chaos --ignore tests/compose
 test-all: SERVERS = --backends servers $(ON_SERVERS) $(ALSO_ON_SERVERS)
 AGAIN := [ $$? -eq 1 ] && $(BIN)/pytest --last-failed --last-failed-no-failures none --second-tries $(SECOND_TRIES)
 
@@ -94,6 +95,10 @@ AT_ONCE ?= 2
 
 chaos-starts: dev
 	$(BIN)/python -m tests.chaos.starts --times $(TIMES) --at-once $(AT_ONCE)
+
+# An engine of its own where none runs. Its images stay in BATCHYARD_TEST_IMAGES, so that a second run builds what is new.
+compose-test: dev
+	$(BIN)/pytest tests/compose -s --exitfirst --timeout 1800 -p no:schemathesis
 
 lint: dev
 	$(BIN)/ruff check .

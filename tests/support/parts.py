@@ -18,6 +18,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what running stacks keep their state in: SQLite and a folder, or PostgreSQL and S3",
     )
     parser.addoption(
+        "--deployment",
+        metavar="URL",
+        help="in place of the shared stack, a deployment that runs, with its models and settings "
+        "(tests/support/shared.py); BATCHYARD_TEST_KEY is its admin key",
+    )
+    parser.addoption(
         "--elsewhere",
         action="append",
         default=[],

@@ -115,6 +115,11 @@ class RunningStack:
         assert ready is not None, (data.parent / "up.log").read_text()
         return cls(process, data, ready[1], (data / "admin.key").read_text().strip(), environment)
 
+    @classmethod
+    def elsewhere(cls, url: str, key: str) -> RunningStack:
+        """A deployment that somebody else has started: a client's view of it."""
+        return cls(cast(Any, None), cast(Any, None), url, key)
+
     @property
     def database_url(self) -> str:
         """The URL of its database."""

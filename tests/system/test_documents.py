@@ -79,6 +79,7 @@ NOT_RUN = {
     ("docs/agents.md", "batchyard tool add"): "tests/recipes/test_mcp_servers.py asks a server of its own",
     ("docs/operations.md", ".venv/bin/batchyard up"): "starts the stack that is running",
     ("docs/operations.md", "export POSTGRES_PASSWORD"): "needs Docker",
+    ("docs/operations.md", "export IMAGE="): "needs Docker; tests/compose does it",
     ("docs/operations.md", "docker compose exec web batchyard backup"): "needs Docker",
     ("docs/operations.md", "needed=$(curl"): "needs SLURM",
     ("docs/operations.md", "pip install 'batchyard[otel]'"): "installs; tests/system/test_faults.py has a collector",

@@ -84,6 +84,7 @@ TEXTS = [
     ("abort", "vLLM's engine process was ended by SIGSEGV"),
     ("abort", "vLLM's engine process was ended by SIGBUS"),
     ("abort", "vLLM's engine process was ended by SIGABRT: free(): invalid pointer"),
+    ("module", "AttributeError: '_OpNamespace' '_C' object has no attribute 'init_cpu_memory_env'"),
     ("module", "ModuleNotFoundError: No module named 'flash_attn'"),
     ("module", "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"),
     ("module", "ImportError: cannot import name 'Mapping' from 'collections'"),
