@@ -187,7 +187,7 @@ def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
 
 def environment(container: Object) -> dict[str, str]:
     """Return the variables of a container that have a value in the chart."""
-    return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    return {entry["name"]: entry["value"] for entry in container.get("env", []) if "value" in entry}
 
 
 def validate(document: Object, version: str) -> None:

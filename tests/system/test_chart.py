@@ -244,7 +244,7 @@ def test_what_an_object_names_is_there(objects: list[Object]) -> None:
             assert volume.get("persistentVolumeClaim", {}).get("claimName") in {None, *there["PersistentVolumeClaim"]}
         for container in pod.containers:
             secrets = [entry["secretRef"]["name"] for entry in container.get("envFrom", [])]
-            keys = [entry["valueFrom"]["secretKeyRef"] for entry in container["env"] if "valueFrom" in entry]
+            keys = [entry["valueFrom"]["secretKeyRef"] for entry in container.get("env", []) if "valueFrom" in entry]
             assert {*secrets, *(key["name"] for key in keys)} <= there["Secret"]
             words = [*container.get("command", []), *charts.environment(container).values()]
             hosts = re.findall(rf"{NAME}-[\w-]+(?=:\d)", " ".join(words))
