@@ -453,6 +453,17 @@ def test_the_notes_say_how_the_first_key_is_made() -> None:
     command.make_context("create", words)
 
 
+def test_the_values_of_the_operations_page_are_taken() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    (line,) = re.findall(r"^helm install (\w+) deploy/helm (.*)$", page, re.MULTILINE)
+    (words,) = re.findall(r"--set (\S+) --set-file models=models.toml", line[1])
+    objects = charts.render({**helm_python.parse_set_string(words), "models": (ROOT / "models.toml").read_text()})
+    assert the_pod(objects, "web").main["image"] == f"registry.example.com/batchyard:{batchyard.__version__}"
+    (block,) = (text for text in re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.M) if "existingSecret" in text)
+    documented = charts.render({**yaml.safe_load(block), "models": MINIMAL["models"]})
+    assert [found["kind"] for found in charts.of_kind(documented, "StatefulSet", "ScaledObject")] == ["ScaledObject"]
+
+
 def test_the_operations_page_has_the_table_of_values() -> None:
     printed = subprocess.run(
         [sys.executable, ROOT / "docs/values_table.py"], capture_output=True, text=True, check=True
