@@ -185,6 +185,18 @@ def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
     return [document for document in objects if document["kind"] in kinds]
 
 
+def the_pod(objects: list[Object], component: str) -> Pod:
+    """Return the one template of a pod of this component."""
+    (pod,) = (pod for pod in pods(objects) if pod.component == component)
+    return pod
+
+
+def the(objects: list[Object], kind: str, name: str) -> Object:
+    """Return the one object of this kind and name, without the release's before it."""
+    (found,) = (found for found in of_kind(objects, kind) if found["metadata"]["name"] == f"{NAME}-{name}")
+    return found
+
+
 def environment(container: Object) -> dict[str, str]:
     """Return the variables of a container that have a value in the chart."""
     return {entry["name"]: entry["value"] for entry in container.get("env", []) if "value" in entry}

@@ -80,7 +80,7 @@ NOT_RUN = {
     ("docs/operations.md", ".venv/bin/batchyard up"): "starts the stack that is running",
     ("docs/operations.md", "export POSTGRES_PASSWORD"): "needs Docker",
     ("docs/operations.md", "docker compose exec web batchyard backup"): "needs Docker",
-    ("docs/operations.md", "kubectl create secret"): "needs Kubernetes; tests/system/test_chart.py renders the values",
+    ("docs/operations.md", "kubectl create secret"): "needs Kubernetes; see test_chart_values.py",
     ("docs/operations.md", "needed=$(curl"): "needs SLURM",
     ("docs/operations.md", "pip install 'batchyard[otel]'"): "installs; tests/system/test_faults.py has a collector",
     ("docs/operations.md", "prometheus --config.file"): "tests/system/test_monitoring.py runs it where it is installed",
