@@ -1,0 +1,143 @@
+"""Jobs of a real SLURM serve a stack outside: they come, end in each way that jobs end, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference.engines.openai.discovery import EndpointFile
+from tests.support import slurm
+from tests.support.rows import until
+from tests.support.slurm import NODES, SlurmCluster
+from tests.support.stacks import ROOT, RunningStack, a_chat
+
+pytestmark = pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())
+
+SCRIPT = str(ROOT / "deploy/slurm/serve.sbatch")
+MODELS = """
+[models.served]
+engine = "openai"
+max_in_flight = 4
+[models.served.engine_args]
+endpoint_folder = "{folder}"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with closing(SlurmCluster()) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@pytest.fixture
+def folder(cluster: SlurmCluster) -> Iterator[Path]:
+    """The folder with the endpoint files; no job runs before and after a test."""
+    yield cluster.folder / "endpoints"
+    cluster.cancel_all()
+
+
+@pytest.fixture(scope="module")
+def stack(cluster: SlurmCluster, start_stack: Callable[..., RunningStack]) -> RunningStack:
+    return start_stack(MODELS.format(folder=cluster.folder / "endpoints"))
+
+
+def serve(cluster: SlurmCluster, folder: Path, *options: str, seconds: float = 0.3) -> str:
+    """Submit a job whose server takes so many seconds for an answer; returns its id."""
+    server = (sys.executable, "-m", "tests.support.slurm_server", "{port}", "served", str(seconds))
+    return cluster.submit([*options, SCRIPT], str(folder), "served", *server)
+
+
+def entry(folder: Path, job: str) -> EndpointFile:
+    """Wait for the endpoint file of a job; returns its content as the engine reads it."""
+    file = folder / f"slurm-{job}.json"
+    until(file.exists, 60)
+    return EndpointFile.model_validate_json(file.read_text())
+
+
+def has_left(folder: Path, job: str) -> Callable[[], bool]:
+    return lambda: not (folder / f"slurm-{job}.json").exists()
+
+
+def begin(stack: RunningStack, number: int) -> Any:
+    """Submit a batch of so many requests, and wait until some are answered."""
+    batch = stack.submit([a_chat(f"r{one}", f"text {one}", model="served") for one in range(number)])
+    return stack.wait(batch, until=lambda batch: batch.request_counts.completed >= 10)
+
+
+def check_complete(stack: RunningStack, batch: Any, number: int) -> None:
+    """Wait for the end of a batch: each request is answered, and once."""
+    batch = stack.wait(batch)
+    assert batch.status == "completed" and batch.error_file_id is None, json.dumps(batch.to_dict())
+    ids = Counter(line["custom_id"] for line in stack.lines(batch.output_file_id))
+    assert ids == Counter(f"r{one}" for one in range(number))
+
+
+def test_a_job_that_is_cancelled_leaves_its_batch_to_the_next_one(
+    cluster: SlurmCluster, folder: Path, stack: RunningStack
+) -> None:
+    first = serve(cluster, folder)
+    assert entry(folder, first).host in NODES
+    batch = begin(stack, 150)
+    second = serve(cluster, folder)
+    assert entry(folder, second).host != entry(folder, first).host
+    cluster.run("scancel", first)
+    until(has_left(folder, first), 10)
+    check_complete(stack, batch, 150)
+    assert list(folder.iterdir()) == [folder / f"slurm-{second}.json"], "the other file and no temporary one"
+
+
+def test_the_only_job_is_requeued_and_serves_the_rest_of_its_batch(
+    cluster: SlurmCluster, folder: Path, stack: RunningStack
+) -> None:
+    job = serve(cluster, folder)
+    before = entry(folder, job)
+    batch = begin(stack, 150)
+    cluster.run("scontrol", "requeue", job)
+    until(has_left(folder, job), 10)
+    assert stack.client.batches.retrieve(batch.id).status == "in_progress"
+    assert entry(folder, job).started_at > before.started_at
+    check_complete(stack, batch, 150)
+
+
+def test_a_job_near_its_time_limit_ends_by_itself_and_no_request_is_asked_twice(
+    cluster: SlurmCluster, folder: Path, stack: RunningStack
+) -> None:
+    first = serve(cluster, folder, "--time=1", "--signal=B:USR1@20", seconds=1)
+    entry(folder, first)
+    batch = begin(stack, 240)
+    until(has_left(folder, first), 60)
+    assert cluster.job_state(first) == "RUNNING"
+    second = serve(cluster, folder, seconds=0.02)
+    until(lambda: cluster.job_state(first) == "COMPLETED", 20)
+    check_complete(stack, batch, 240)
+    outputs = cluster.output(first) + cluster.output(second)
+    asked = Counter(line for line in outputs.splitlines() if line.startswith("asked"))
+    assert asked == Counter(f"asked text {one}" for one in range(240))
+
+
+def test_a_job_whose_node_is_lost_leaves_a_file_that_its_next_run_replaces(
+    cluster: SlurmCluster, folder: Path, stack: RunningStack
+) -> None:
+    job = serve(cluster, folder)
+    lost = entry(folder, job).host
+    batch = begin(stack, 150)
+    cluster.kill_node(lost)
+    assert entry(folder, job).host == lost, "nobody could remove it"
+    until(lambda: not has_left(folder, job)() and entry(folder, job).host != lost, 60)
+    check_complete(stack, batch, 150)
+    cluster.start_node(lost)
+
+
+def test_a_server_that_ends_takes_its_file_along_and_its_job_has_failed(cluster: SlurmCluster, folder: Path) -> None:
+    job = cluster.submit([SCRIPT], str(folder), "served", "bash", "-c", "exit 3")
+    until(lambda: cluster.job_state(job) == "FAILED", 20)
+    assert "the server has ended before it was ready" in cluster.output(job)
+    assert has_left(folder, job)()
