@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from inference.engines.openai.discovery import EndpointFile
-from tests.support import slurm
+from tests.support import slurm, vllm_commands
 from tests.support.rows import until
 from tests.support.slurm import NODES, SlurmCluster
 from tests.support.stacks import ROOT, RunningStack, a_chat
@@ -58,7 +58,7 @@ def serve(cluster: SlurmCluster, folder: Path, *options: str, seconds: float = 0
 def entry(folder: Path, job: str) -> EndpointFile:
     """Wait for the endpoint file of a job; returns its content as the engine reads it."""
     file = folder / f"slurm-{job}.json"
-    until(file.exists, 60)
+    until(file.exists)
     return EndpointFile.model_validate_json(file.read_text())
 
 
@@ -66,18 +66,19 @@ def has_left(folder: Path, job: str) -> Callable[[], bool]:
     return lambda: not (folder / f"slurm-{job}.json").exists()
 
 
-def begin(stack: RunningStack, number: int) -> Any:
+def begin(stack: RunningStack, number: int, **body: Any) -> Any:
     """Submit a batch of so many requests, and wait until some are answered."""
-    batch = stack.submit([a_chat(f"r{one}", f"text {one}", model="served") for one in range(number)])
+    batch = stack.submit([a_chat(f"r{one}", f"text {one}", model="served", **body) for one in range(number)])
     return stack.wait(batch, until=lambda batch: batch.request_counts.completed >= 10)
 
 
 def check_complete(stack: RunningStack, batch: Any, number: int) -> None:
-    """Wait for the end of a batch: each request is answered, and once."""
+    """Wait for the end of a batch: each request is answered, and once, and no answer was broken off."""
     batch = stack.wait(batch)
     assert batch.status == "completed" and batch.error_file_id is None, json.dumps(batch.to_dict())
-    ids = Counter(line["custom_id"] for line in stack.lines(batch.output_file_id))
-    assert ids == Counter(f"r{one}" for one in range(number))
+    lines = stack.lines(batch.output_file_id)
+    assert Counter(line["custom_id"] for line in lines) == Counter(f"r{one}" for one in range(number))
+    assert {line["response"]["body"]["choices"][0]["finish_reason"] for line in lines} <= {"stop", "length"}
 
 
 def test_a_job_that_is_cancelled_leaves_its_batch_to_the_next_one(
@@ -141,3 +142,21 @@ def test_a_server_that_ends_takes_its_file_along_and_its_job_has_failed(cluster:
     until(lambda: cluster.job_state(job) == "FAILED", 20)
     assert "the server has ended before it was ready" in cluster.output(job)
     assert has_left(folder, job)()
+
+
+@pytest.mark.vllm
+@pytest.mark.exhaustive
+def test_a_job_with_vllm_is_requeued_amid_a_batch(
+    cluster: SlurmCluster, folder: Path, stack: RunningStack, tmp_path: Path
+) -> None:
+    flags = vllm_commands.flags(ROOT / "examples/models/mini", "served", shutdown_timeout=25, port="{port}")
+    export = ",".join(f"{name}={value}" for name, value in vllm_commands.ENVIRONMENT.items())
+    command = vllm_commands.serve_command(tmp_path / "serve.py", *flags)
+    job = cluster.submit([f"--export=ALL,{export}", SCRIPT], str(folder), "served", *command)
+    before = entry(folder, job)
+    batch = begin(stack, 600, max_tokens=64, ignore_eos=True)
+    cluster.run("scontrol", "requeue", job)
+    until(has_left(folder, job), 10)
+    assert stack.client.batches.retrieve(batch.id).status == "in_progress"
+    assert entry(folder, job).started_at > before.started_at
+    check_complete(stack, batch, 600)
