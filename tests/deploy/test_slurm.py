@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from batchyard.models import vllm_installed
 from inference.engines.openai.discovery import EndpointFile
 from tests.support import slurm, vllm_commands
 from tests.support.rows import until
@@ -145,6 +146,7 @@ def test_a_server_that_ends_takes_its_file_along_and_its_job_has_failed(cluster:
 
 
 @pytest.mark.vllm
+@pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed")
 @pytest.mark.exhaustive
 def test_a_job_with_vllm_is_requeued_amid_a_batch(
     cluster: SlurmCluster, folder: Path, stack: RunningStack, tmp_path: Path

@@ -42,6 +42,7 @@ AccountingStorageType=accounting_storage/none
 ReturnToService=2
 JobRequeue=1
 SlurmdTimeout=5
+SchedulerParameters=sched_interval=2,bf_interval=2
 KillWait=30
 NodeName={nodes[0]} Port={ports[1]} CPUs=1
 NodeName={nodes[1]} Port={ports[2]} CPUs=1
