@@ -46,7 +46,8 @@ def folder(cluster: SlurmCluster) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def stack(cluster: SlurmCluster, start_stack: Callable[..., RunningStack]) -> RunningStack:
+def outside(cluster: SlurmCluster, start_stack: Callable[..., RunningStack]) -> RunningStack:
+    """A stack whose one model is what jobs serve."""
     return start_stack(MODELS.format(folder=cluster.folder / "endpoints"))
 
 
@@ -83,58 +84,58 @@ def check_complete(stack: RunningStack, batch: Any, number: int) -> None:
 
 
 def test_a_job_that_is_cancelled_leaves_its_batch_to_the_next_one(
-    cluster: SlurmCluster, folder: Path, stack: RunningStack
+    cluster: SlurmCluster, folder: Path, outside: RunningStack
 ) -> None:
     first = serve(cluster, folder)
     assert entry(folder, first).host in NODES
-    batch = begin(stack, 150)
+    batch = begin(outside, 150)
     second = serve(cluster, folder)
     assert entry(folder, second).host != entry(folder, first).host
     cluster.run("scancel", first)
     until(has_left(folder, first), 10)
-    check_complete(stack, batch, 150)
+    check_complete(outside, batch, 150)
     assert list(folder.iterdir()) == [folder / f"slurm-{second}.json"], "the other file and no temporary one"
 
 
 def test_the_only_job_is_requeued_and_serves_the_rest_of_its_batch(
-    cluster: SlurmCluster, folder: Path, stack: RunningStack
+    cluster: SlurmCluster, folder: Path, outside: RunningStack
 ) -> None:
     job = serve(cluster, folder)
     before = entry(folder, job)
-    batch = begin(stack, 150)
+    batch = begin(outside, 150)
     cluster.run("scontrol", "requeue", job)
     until(has_left(folder, job), 10)
-    assert stack.client.batches.retrieve(batch.id).status == "in_progress"
+    assert outside.client.batches.retrieve(batch.id).status == "in_progress"
     assert entry(folder, job).started_at > before.started_at
-    check_complete(stack, batch, 150)
+    check_complete(outside, batch, 150)
 
 
 def test_a_job_near_its_time_limit_ends_by_itself_and_no_request_is_asked_twice(
-    cluster: SlurmCluster, folder: Path, stack: RunningStack
+    cluster: SlurmCluster, folder: Path, outside: RunningStack
 ) -> None:
     first = serve(cluster, folder, "--time=1", "--signal=B:USR1@20", seconds=1)
     entry(folder, first)
-    batch = begin(stack, 240)
+    batch = begin(outside, 240)
     until(has_left(folder, first), 60)
     assert cluster.job_state(first) == "RUNNING"
     second = serve(cluster, folder, seconds=0.02)
     until(lambda: cluster.job_state(first) == "COMPLETED", 20)
-    check_complete(stack, batch, 240)
+    check_complete(outside, batch, 240)
     outputs = cluster.output(first) + cluster.output(second)
     asked = Counter(line for line in outputs.splitlines() if line.startswith("asked"))
     assert asked == Counter(f"asked text {one}" for one in range(240))
 
 
 def test_a_job_whose_node_is_lost_leaves_a_file_that_its_next_run_replaces(
-    cluster: SlurmCluster, folder: Path, stack: RunningStack
+    cluster: SlurmCluster, folder: Path, outside: RunningStack
 ) -> None:
     job = serve(cluster, folder)
     lost = entry(folder, job).host
-    batch = begin(stack, 150)
+    batch = begin(outside, 150)
     cluster.kill_node(lost)
     assert entry(folder, job).host == lost, "nobody could remove it"
     until(lambda: not has_left(folder, job)() and entry(folder, job).host != lost, 60)
-    check_complete(stack, batch, 150)
+    check_complete(outside, batch, 150)
     cluster.start_node(lost)
 
 
@@ -149,16 +150,16 @@ def test_a_server_that_ends_takes_its_file_along_and_its_job_has_failed(cluster:
 @pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed")
 @pytest.mark.exhaustive
 def test_a_job_with_vllm_is_requeued_amid_a_batch(
-    cluster: SlurmCluster, folder: Path, stack: RunningStack, tmp_path: Path
+    cluster: SlurmCluster, folder: Path, outside: RunningStack, tmp_path: Path
 ) -> None:
     flags = vllm_commands.flags(ROOT / "examples/models/mini", "served", shutdown_timeout=25, port="{port}")
     export = ",".join(f"{name}={value}" for name, value in vllm_commands.ENVIRONMENT.items())
     command = vllm_commands.serve_command(tmp_path / "serve.py", *flags)
     job = cluster.submit([f"--export=ALL,{export}", SCRIPT], str(folder), "served", *command)
     before = entry(folder, job)
-    batch = begin(stack, 600, max_tokens=64, ignore_eos=True)
+    batch = begin(outside, 600, max_tokens=64, ignore_eos=True)
     cluster.run("scontrol", "requeue", job)
     until(has_left(folder, job), 10)
-    assert stack.client.batches.retrieve(batch.id).status == "in_progress"
+    assert outside.client.batches.retrieve(batch.id).status == "in_progress"
     assert entry(folder, job).started_at > before.started_at
-    check_complete(stack, batch, 600)
+    check_complete(outside, batch, 600)
