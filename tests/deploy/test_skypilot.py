@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def test_a_preempted_node_costs_its_requests_in_flight_and_nothing_else(
     calls = tmp_path / "calls"
     settings = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_LEASE_SECONDS": "10", **on_servers(postgresql, s3_server)}
     first = start_stack(MODELS.format(calls=calls), **settings)
-    batch = first.submit([a_chat(f"r{number}", f"text {number}") for number in range(300)])
+    batch = first.submit([a_chat(f"r{number}", f"text {number}") for number in range(200)])
     first.wait(batch, until=lambda batch: batch.request_counts.completed >= 60)
     first.kill()
     data = Path(tempfile.mkdtemp(prefix="by-")) / "data"
@@ -63,9 +64,11 @@ def test_a_preempted_node_costs_its_requests_in_flight_and_nothing_else(
         batch = second.wait(second.client.batches.retrieve(batch.id))
         assert batch.status == "completed" and batch.error_file_id is None, json.dumps(batch.to_dict())
         ids = Counter(line["custom_id"] for line in second.lines(batch.output_file_id))
-        assert ids == Counter(f"r{number}" for number in range(300))
-        again = len(calls.read_text().splitlines()) - 300
+        assert ids == Counter(f"r{number}" for number in range(200))
+        again = len(calls.read_text().splitlines()) - 200
         # Two chunks may not be stored yet: 8 requests each 0.2 s are 40 in a second.
+        print("asked twice:", again)
         assert 0 <= again <= IN_FLIGHT + 2 * 40
     finally:
         second.kill()
+        shutil.rmtree(data.parent, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,9 +41,10 @@ def cluster() -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def folder(cluster: SlurmCluster) -> Iterator[Path]:
-    """The folder with the endpoint files; no job runs before and after a test."""
+    """The folder with the endpoint files; before and after a test it has none, and no job runs."""
     yield cluster.folder / "endpoints"
     cluster.cancel_all()
+    shutil.rmtree(cluster.folder / "endpoints", ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +146,16 @@ def test_a_server_that_ends_takes_its_file_along_and_its_job_has_failed(cluster:
     until(lambda: cluster.job_state(job) == "FAILED", 20)
     assert "the server has ended before it was ready" in cluster.output(job)
     assert has_left(folder, job)()
+
+
+def test_a_job_leaves_the_file_that_its_twin_on_another_node_has_written(cluster: SlurmCluster, folder: Path) -> None:
+    job = serve(cluster, folder)
+    twin = entry(folder, job).model_copy(update={"host": "another"}).model_dump_json()
+    (folder / f"slurm-{job}.json").write_text(twin)
+    cluster.run("scancel", job)
+    until(lambda: cluster.job_state(job) == "CANCELLED" and "the file goes" in cluster.output(job), 20)
+    cluster.cancel_all()
+    assert (folder / f"slurm-{job}.json").read_text() == twin
 
 
 @pytest.mark.vllm
