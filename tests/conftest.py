@@ -65,7 +65,6 @@ LONGEST = (
     "tests/batchyard/cli/test_batches.py",
     "tests/batchyard/cli/test_oneshot.py",
     "tests/system/test_demo.py",
-    "tests/deploy/test_skypilot.py",
     "tests/system/test_eta.py",
     "tests/system/test_batch_lifecycle.py",
     "tests/system/test_documents.py",
