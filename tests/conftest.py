@@ -53,6 +53,7 @@ LONGEST = (
     "tests/system/test_kills.py",
     "tests/inference/engines/vllm/test_job.py",
     "tests/system/test_jobs.py",
+    "tests/deploy/test_slurm.py",
     "tests/system/test_joined_cluster.py",
     "tests/system/test_backends.py",
     "tests/inference/engines/vllm/test_engine.py",

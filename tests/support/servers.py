@@ -47,6 +47,7 @@ class Server:
     probe: int = 200
     files: dict[str, Reply] = field(default_factory=dict)
     stuck: threading.Event | None = None
+    host: str = "127.0.0.1"
     port: int = 0
     asked: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -155,7 +156,7 @@ def listening(server: Server) -> Iterator[Server]:
         def handle_error(self, *_: Any) -> None:
             pass  # the client is gone
 
-    with HTTP(("127.0.0.1", server.port), Handler) as http:
+    with HTTP((server.host, server.port), Handler) as http:
         http.open = []
         server.port = http.server_address[1]
         threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()

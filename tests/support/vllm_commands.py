@@ -27,6 +27,7 @@ if __name__ == "__main__":
 """
 CPU = {"dtype": "float32", "max-model-len": 256, "kv-cache-memory-bytes": 64 * 2**20, "gpu-memory-utilization": 0.1}
 """Flags of a small model on the CPU, as the engine's arguments of the tests."""
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 START_SECONDS, BATCH_SECONDS = 120.0, 200.0
 
 
@@ -40,14 +41,19 @@ def flags(model: Path, name: str, **more: Any) -> list[str]:
     return words
 
 
+def serve_command(script: Path, *arguments: str) -> list[str]:
+    """Return the command line of `vllm serve` with these arguments, by a script that is written for it."""
+    return [*_command(_SERVE, script), *arguments]
+
+
 @contextmanager
 def serving(log: Path, *arguments: str) -> Iterator[httpx.Client]:
     """Run `vllm serve` with these arguments until the block ends. Yield a client of it, which is ready."""
     port = str(ports.free())
-    command = [*_command(_SERVE, log.with_suffix(".py")), *arguments, "--host", "127.0.0.1", "--port", port]
+    command = serve_command(log.with_suffix(".py"), *arguments, "--host", "127.0.0.1", "--port", port)
     with (
         log.open("w") as output,
-        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=_environment()) as server,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **ENVIRONMENT}) as server,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         try:
@@ -69,7 +75,9 @@ def run_batch(folder: Path, requests: str, *arguments: str) -> list[dict[str, An
     source, output = folder / "run_batch_in.jsonl", folder / "run_batch_out.jsonl"
     source.write_text(requests)
     command = [*_command(_RUN_BATCH, folder / "run_batch.py"), "-i", str(source), "-o", str(output), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=BATCH_SECONDS, env=_environment())
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=BATCH_SECONDS, env={**os.environ, **ENVIRONMENT}
+    )
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line) for line in output.read_text().splitlines()]
 
@@ -77,10 +85,6 @@ def run_batch(folder: Path, requests: str, *arguments: str) -> list[dict[str, An
 def _command(module: str, script: Path) -> list[str]:
     script.write_text(_SCRIPT.format(module=module))
     return [sys.executable, str(script)]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 def _healthy(client: httpx.Client) -> bool:

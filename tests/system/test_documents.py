@@ -83,6 +83,8 @@ NOT_RUN = {
     ("docs/operations.md", "docker compose exec web batchyard backup"): "needs Docker",
     ("docs/operations.md", "kubectl create secret"): "needs Kubernetes; see test_chart_values.py",
     ("docs/operations.md", "needed=$(curl"): "needs SLURM",
+    ("docs/operations.md", "sbatch --gpus"): "needs SLURM: tests/deploy/test_slurm.py runs the script",
+    ("docs/operations.md", "export DATABASE_URL"): "needs a cloud: tests/deploy/test_skypilot.py takes a stack's disk",
     ("docs/operations.md", "pip install 'batchyard[otel]'"): "installs; tests/system/test_faults.py has a collector",
     ("docs/operations.md", "prometheus --config.file"): "tests/system/test_monitoring.py runs it where it is installed",
 }
