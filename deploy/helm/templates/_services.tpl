@@ -45,6 +45,10 @@ webhooks:
   shareProcessNamespace: true
 beat:
   command: [python, -m, batchyard.local.services, beat]
+  # It writes its schedule every three minutes.
+  probe:
+    exec:
+      command: [sh, -c, "find /data -maxdepth 1 -name 'beat-schedule*' -mmin -7 | grep -q ."]
 flower:
   command: [python, -m, batchyard.local.services, flower, --host=0.0.0.0, --port=5555]
   port: 5555
