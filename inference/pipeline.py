@@ -240,7 +240,8 @@ def start(
     if issubclass(engine, JobEngine):
         versions = engine.versions(spec, start_timeout=timeouts.start_timeout, stopped=stopped)
         return StartedEngine(versions, spec.in_flight())
-    _prepare()
+    if not engine.simulated:  # which starts at once, and may have little memory: the processes take 300 MiB
+        _prepare()
     return start_replicas(spec, timeouts, stopped, on_death or _ignore)
 
 

@@ -11,7 +11,6 @@ import click
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, lines_of, painted, say
 from batchyard.errors import ConfigurationError
-from batchyard.local.services import check_cluster
 
 if TYPE_CHECKING:
     from batchyard.settings import Settings
@@ -39,6 +38,7 @@ def run(settings: Settings, names: tuple[str, ...] = (), *, start: bool, as_json
     Raises:
         ConfigurationError: a check has failed, or RAY_ADDRESS names a cluster with another Python or Ray.
     """
+    from batchyard.local.services import check_cluster
     from inference.doctor import checks
 
     check_cluster(settings.ray_address)

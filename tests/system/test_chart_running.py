@@ -28,7 +28,7 @@ from batchyard.local import ports
 from tests.support import charts
 from tests.support.charts import NAME, Object, Pod
 from tests.support.postgresql import create_database
-from tests.support.stacks import RunningStack, a_chat
+from tests.support.stacks import ROOT, RunningStack, a_chat
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")
 
@@ -48,7 +48,12 @@ mount --bind $SHARED/artifacts {DATA}/artifacts
 mount --bind $SHARED/{SOCKET} {DATA}/{SOCKET}
 mount --bind $SHARED/models {MODELS}
 mount -t tmpfs -o mode=1777 shm /dev/shm
-mount --bind $POD/tmp /tmp
+case $ROOT in /tmp/*)  # the clone stays where it is
+    mkdir -p $POD$ROOT
+    mount --bind $ROOT $POD$ROOT
+    mount -o remount,bind,ro $POD$ROOT ;;
+esac
+mount --rbind $POD/tmp /tmp
 mount -o remount,bind,ro {MODELS}
 mount -o remount,bind,ro /
 """
@@ -110,7 +115,12 @@ class Cluster:
             process = subprocess.Popen(
                 [*command, *words],
                 cwd="/",
-                env={**self._environment(name, container), "POD": str(own), "SHARED": str(self.folder)},
+                env={
+                    **self._environment(name, container),
+                    "POD": str(own),
+                    "SHARED": str(self.folder),
+                    "ROOT": str(ROOT),
+                },
                 stdout=log,
                 stderr=log,
             )

@@ -109,7 +109,10 @@ def test_flower_wants_a_password(private_stack: RunningStack) -> None:
 def test_flower_shows_each_task_of_a_batch_with_the_batchs_name_and_workers_of_the_deployments_name(
     private_stack: RunningStack,
 ) -> None:
-    batch = private_stack.wait(private_stack.submit([a_chat("id", "x")], metadata={"name": "the nightly run"}))
+    steps = {"post_process": [{"step": "parquet"}]}
+    batch = private_stack.wait(
+        private_stack.submit([a_chat("id", "x")], metadata={"name": "the nightly run"}, extra_body=steps)
+    )
     flower = json.loads((private_stack.data / "run" / "stack.json").read_text())["flower"]
     user, password = (private_stack.data / "flower.auth").read_text().strip().split(":")
 
@@ -122,6 +125,7 @@ def test_flower_shows_each_task_of_a_batch_with_the_batchs_name_and_workers_of_t
         "batch.validate": (f"{known})", "housekeeper@batchyard"),
         "batch.segment": (f"{known}, segment 1, epoch 1)", "worker@batchyard"),
         "batch.merge": (f"{known})", "housekeeper@batchyard"),
+        "post.parquet": (f"{known}, 0)", "housekeeper@batchyard"),
         "batch.finish": (f"{known})", "housekeeper@batchyard"),
     }
     eventually(lambda: expected.keys() <= shown().keys(), "the tasks of the batch are in Flower", 30)
