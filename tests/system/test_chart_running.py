@@ -169,7 +169,10 @@ class Cluster:
 
     def close(self) -> None:
         for process in self.processes.values():
-            process.kill()  # with it go all processes of its namespace
+            # The namespace's first process, with which all others of it go. It has changed its user, so the kernel no
+            # longer kills it with its parent.
+            for first in psutil.Process(process.pid).children() if process.poll() is None else ():
+                first.kill()
             process.wait(30)
 
     def _unprivileged(self, pod: Pod) -> list[str]:
