@@ -18,10 +18,10 @@ def table() -> str:
     defaults, path, rows = yaml.safe_load(text), list[str](), ["| value | default | |", "|---|---|---|"]
     comment = ""
     for line in text.splitlines():
-        if found := re.match(r"( *)# (.*)", line):
-            comment = found[2]
-        elif found := re.match(r"( *)(\w+):", line):
-            path = [*path[: len(found[1]) // 2], found[2]]
+        if remark := re.match(r"( *)# (.*)", line):
+            comment = remark[2]
+        elif key := re.match(r"( *)(\w+):", line):
+            path = [*path[: len(key[1]) // 2], key[2]]
             if comment:
                 rows.append(f"| `{'.'.join(path)}` | {_default(defaults, path)} | {comment} |")
             comment = ""
