@@ -8,6 +8,8 @@ ON_SERVERS := tests/contract tests/system/test_batch_lifecycle.py
 # These run on SQLite and a folder, and `make test-all` runs them on PostgreSQL and S3, too.
 ALSO_ON_SERVERS := tests/system/test_faults.py tests/system/test_jobs.py
 
+# Their targets are `chaos`, `chaos-jobs`, `chaos-starts` and `compose-test`.
+APART := --ignore tests/chaos --ignore tests/compose
 # Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -45,15 +47,15 @@ demo: install
 # that it makes needs a stack.
 check: dev lint
 	$(BIN)/pytest $(PARALLEL) -m "not stack and not long" -p no:schemathesis \
-		--ignore tests/chaos --ignore tests/compose --ignore tests/contract/test_fuzzing.py
+		$(APART) --ignore tests/contract/test_fuzzing.py
 
 # A test that failed (pytest's status 1) runs once more, alone: many processes share the cores, and one can be late. Its first
 # failure stays in the output; a test that fails twice fails the target. The others are listed at the end, in a file, too.
 SECOND_TRIES := .pytest_cache/second-tries.txt
 ONCE := -m "not exhaustive"
-LOCAL = --ignore tests/chaos --ignore tests/compose $(ONCE) $(addprefix --elsewhere ,$(ON_SERVERS))
+LOCAL = $(APART) $(ONCE) $(addprefix --elsewhere ,$(ON_SERVERS))
 SERVERS = --backends servers $(ONCE) $(ON_SERVERS)
-test-all: LOCAL = --ignore tests/chaos --ignore tests/compose
+test-all: LOCAL = $(APART)
 test-all: SERVERS = --backends servers $(ON_SERVERS) $(ALSO_ON_SERVERS)
 AGAIN := [ $$? -eq 1 ] && $(BIN)/pytest --last-failed --last-failed-no-failures none --second-tries $(SECOND_TRIES)
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from footprint import CpuMeter
 from harness import Body, chat, ended, machine, stack, submit, table, words, write
-from small_batches import CpuMeter
 
 from batchyard.client.api import ApiClient
 
@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[Callable[[int], Body], int]] = {
 
 def run(server: ApiClient, data: Path, body: Callable[[int], Body], numbers: range) -> dict[str, Any]:
     """Measure one batch: rows a second from its creation to its end, CPU seconds by part."""
-    meter, began = CpuMeter(data), time.monotonic()
+    meter, began = CpuMeter.of(data), time.monotonic()
     ended(
         server,
         submit(server, data.parent, ({"model": "echo", **body(number)} for number in numbers))["id"],

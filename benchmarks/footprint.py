@@ -39,16 +39,35 @@ class Idle(NamedTuple):
 
 def idle(up: psutil.Process, data: Path, seconds: float) -> dict[str, Idle]:
     """Return what each part of the stack costs while nobody uses it, by the name of the part."""
-    before = {entry: cpu_seconds(entry) for entry in stack_processes(up, data)}
+    meter = CpuMeter(up, data)
     time.sleep(seconds)
-    groups: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    cpu = meter.by_part()
+    memory: dict[str, list[int]] = defaultdict(list)
     for entry in stack_processes(up, data):
-        cpu = cpu_seconds(entry) - before.get(entry, 0.0)
-        groups[part(entry, up, data)].append((entry.memory_full_info().pss, cpu))
-    return {
-        name: Idle(len(values), sum(memory for memory, _ in values), sum(cpu for _, cpu in values))
-        for name, values in groups.items()
-    }
+        memory[part(entry, up, data)].append(entry.memory_full_info().pss)
+    return {name: Idle(len(values), sum(values), cpu.get(name, 0.0)) for name, values in memory.items()}
+
+
+class CpuMeter:
+    """CPU seconds of each part of the stack since it was made."""
+
+    def __init__(self, up: psutil.Process, data: Path) -> None:
+        self._up, self._data = up, data
+        self._before = self._now()
+
+    @classmethod
+    def of(cls, data: Path) -> CpuMeter:
+        """Return one of the stack that runs with this data folder."""
+        return cls(psutil.Process(local_state(data)["pid"]), data)
+
+    def _now(self) -> dict[psutil.Process, float]:
+        return {entry: cpu_seconds(entry) for entry in stack_processes(self._up, self._data)}
+
+    def by_part(self) -> dict[str, float]:
+        parts: dict[str, float] = defaultdict(float)
+        for entry, seconds in self._now().items():
+            parts[part(entry, self._up, self._data)] += seconds - self._before.get(entry, 0.0)
+        return dict(parts)
 
 
 def stack_processes(up: psutil.Process, data: Path) -> list[psutil.Process]:

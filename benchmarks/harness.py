@@ -69,9 +69,14 @@ def submit(
     server: ApiClient, folder: Path, bodies: Iterable[Body], *, endpoint: str = CHAT, window: str = "24h"
 ) -> Batch:
     """Create a batch of these requests."""
+    return server.create(uploaded(server, folder, bodies, endpoint), endpoint=endpoint, window=window)
+
+
+def uploaded(server: ApiClient, folder: Path, bodies: Iterable[Body], endpoint: str = CHAT) -> str:
+    """Upload a file of these requests; returns its id."""
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".jsonl") as file:
         write_requests(Path(file.name), bodies, endpoint)
-        return server.create(server.upload(Path(file.name)), endpoint=endpoint, window=window)
+        return server.upload(Path(file.name))
 
 
 def ended(server: ApiClient, batch_id: str) -> Batch:

@@ -28,18 +28,13 @@ COMPARED = {
 
 def comparisons(folder: Path) -> dict[str, Any]:
     """Compare this stack on each of these workloads with another way."""
+    for size in {WORKLOADS[name].size for name in COMPARED}:
+        models.make(size, folder / size)
     compared = {}
     for name, (way, _) in COMPARED.items():
         options = argparse.Namespace(rounds=1, rows=None, ways=[way])
-        compared[name] = throughput.compare(name, WORKLOADS[name], model(folder, WORKLOADS[name].size), options)
+        compared[name] = throughput.compare(name, WORKLOADS[name], folder / WORKLOADS[name].size, options)
     return compared
-
-
-def model(folder: Path, size: str) -> Path:
-    path = folder / size
-    if not path.exists():
-        models.make(size, path)
-    return path
 
 
 def main() -> None:

@@ -14,18 +14,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-import psutil
-from footprint import cpu_seconds, part, stack_processes
-from harness import CHAT, Body, machine, stack, table, write, write_requests
+from footprint import CpuMeter
+from harness import CHAT, Body, machine, stack, table, uploaded, write
 
 from batchyard.client.api import ApiClient
-from batchyard.local_state import local_state
 from batchyard.statuses import TERMINAL
 
 MODELS = {
@@ -45,12 +42,6 @@ def requests(number: int) -> Iterator[Body]:
     for index in islice(_numbers, number):
         messages = [{"role": "user", "content": f"Is wagon {index} in the yard tonight?"}]
         yield {"model": "mini", "messages": messages, "max_tokens": 8}
-
-
-def uploaded(server: ApiClient, folder: Path, bodies: Iterable[Body]) -> str:
-    path = folder / "small.jsonl"
-    write_requests(path, bodies)
-    return server.upload(path)
 
 
 def seconds_to_files(server: ApiClient, files: list[str]) -> float:
@@ -74,27 +65,10 @@ def polled(server: ApiClient, waiting: set[str]) -> list[dict[str, Any]]:
     return list(islice(server.batches(limit="20"), 20))
 
 
-class CpuMeter:
-    """CPU seconds of each part of the stack since it was made."""
-
-    def __init__(self, data: Path) -> None:
-        self._data, self._up = data, psutil.Process(local_state(data)["pid"])
-        self._before = self._now()
-
-    def _now(self) -> dict[psutil.Process, float]:
-        return {entry: cpu_seconds(entry) for entry in stack_processes(self._up, self._data)}
-
-    def by_part(self) -> dict[str, float]:
-        parts: dict[str, float] = defaultdict(float)
-        for entry, seconds in self._now().items():
-            parts[part(entry, self._up, self._data)] += seconds - self._before.get(entry, 0.0)
-        return dict(parts)
-
-
 def in_turn(server: ApiClient, folder: Path, number: int) -> dict[str, Any]:
     """Run batches of 8, one after the other."""
     files = [uploaded(server, folder, requests(8)) for _ in range(number)]
-    meter = CpuMeter(folder)
+    meter = CpuMeter.of(folder)
     seconds = [seconds_to_files(server, [file]) for file in files]
     cpu = {name: value / number for name, value in meter.by_part().items()}
     return {"median": statistics.median(seconds), "p90": sorted(seconds)[int(number * 0.9)], "cpu": cpu}

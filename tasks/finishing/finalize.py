@@ -221,7 +221,8 @@ def end(context: AppContext, batch_id: str, holder: str, *, merge: bool = False)
     """
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         while lease is not None and (batch := _ending(context, batch_id)) is not None:
-            if merge or (batch.expired and batch.outcome == "cancelled"):  # the lines say what the status will say
+            # Cancelled since it was merged as expired: the lines say what the status will say.
+            if merge or (batch.expired and batch.outcome == "cancelled"):
                 _merge(context, batch, lease)
                 merge = False
                 continue

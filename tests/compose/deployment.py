@@ -91,8 +91,8 @@ class Deployment:
     def containers(self) -> dict[str, dict[str, Any]]:
         """What the engine says of each service's container."""
         ids = self.compose("ps", "--all", "--quiet").split()
-        said = json.loads(docker("inspect", *ids))
-        return {container["Config"]["Labels"]["com.docker.compose.service"]: container for container in said}
+        inspected = json.loads(docker("inspect", *ids))
+        return {container["Config"]["Labels"]["com.docker.compose.service"]: container for container in inspected}
 
     def kill(self, name: str) -> None:
         """Kill a container's first process, as a crash would: `docker kill` would not be followed by a restart."""

@@ -34,8 +34,10 @@ call_log = "{{calls}}"
 
 def test_it_sets_what_the_stack_reads_and_starts_what_there_is() -> None:
     aliases = {field.alias for field in Settings.model_fields.values()}
-    given = TASK["envs"].keys() | TASK["secrets"].keys()
-    assert {"DATABASE_URL", "ARTIFACTS_URL"} <= given and {name for name in given if "AWS" not in name} <= aliases
+    variables = TASK["envs"].keys() | TASK["secrets"].keys()
+    assert {"DATABASE_URL", "ARTIFACTS_URL"} <= variables and {
+        name for name in variables if "AWS" not in name
+    } <= aliases
     (words,) = re.findall(r"batchyard (.*)", TASK["run"])
     command: Any = main.cli.get_command(click.Context(main.cli), "up")
     flags = re.findall(r"--[\w-]+", words)

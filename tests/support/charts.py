@@ -193,8 +193,8 @@ def the_pod(objects: list[Object], component: str) -> Pod:
 
 def the(objects: list[Object], kind: str, name: str) -> Object:
     """Return the one object of this kind and name, without the release's before it."""
-    (found,) = (found for found in of_kind(objects, kind) if found["metadata"]["name"] == f"{NAME}-{name}")
-    return found
+    (document,) = (one for one in of_kind(objects, kind) if one["metadata"]["name"] == f"{NAME}-{name}")
+    return document
 
 
 def environment(container: Object) -> dict[str, str]:

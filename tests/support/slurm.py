@@ -126,7 +126,7 @@ class SlurmCluster:
 
     def run(self, *words: str) -> str:
         """Run one of SLURM's commands; returns its output."""
-        ended = subprocess.run(words, env=self._environment, cwd=ROOT, capture_output=True, text=True, timeout=30)
+        ended = self._call(*words)
         assert ended.returncode == 0, f"{words}: {ended.stderr}"
         return ended.stdout
 
@@ -144,14 +144,11 @@ class SlurmCluster:
             words = [program, *options]
             self._daemons[name] = subprocess.Popen(words, env=self._environment, stdout=log, stderr=log)
 
+    def _call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, env=self._environment, cwd=ROOT, capture_output=True, text=True, timeout=30)
+
     def _state(self, node: str) -> str:
-        ended = subprocess.run(
-            ["sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T"],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
+        ended = self._call("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T")
         return ended.stdout.strip()
 
 

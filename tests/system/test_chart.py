@@ -185,9 +185,9 @@ def test_what_writes_has_where(objects: list[Object]) -> None:
                 assert "/dev/shm" in mounted, "Ray keeps objects there"
 
 
-def test_every_service_but_beat_has_probes(objects: list[Object]) -> None:
+def test_every_service_has_probes(objects: list[Object]) -> None:
     for pod in charts.pods(objects):
-        if pod.component in ("beat", "migrate"):
+        if pod.component == "migrate":
             continue
         assert "readinessProbe" in pod.main, pod.component
         over_redis = pod.component in ("worker", "housekeeper", "webhooks")
