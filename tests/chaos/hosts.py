@@ -126,7 +126,11 @@ class Host:
 
 @dataclass
 class Network:
-    """A bridge of this machine and the hosts on it."""
+    """A bridge, the hosts on it, and this machine as one more of them.
+
+    The bridge has a namespace of its own: this machine's packet filter, which container engines tell to drop what is
+    forwarded, does not reach it.
+    """
 
     folder: Path
     hosts: dict[str, Host] = field(default_factory=dict)
@@ -137,10 +141,11 @@ class Network:
         """Create the bridge; remove what campaigns that were killed have left."""
         for leftover in _leftovers():
             run("ip", "netns", "del", leftover)
-        for link in json.loads(run("ip", "-j", "link", "show", "type", "bridge")):
-            if _abandoned(link["ifname"]):
-                run("ip", "link", "del", link["ifname"])
-        run("ip", "link", "add", self._name, "type", "bridge")
+        run("ip", "netns", "add", self._switch)
+        run("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", self._switch, "link", "set", "bridge", "up")
+        run("ip", "link", "add", self._name, "type", "veth", "peer", "name", "outside", "netns", self._switch)
+        self._plug("outside")
         run("ip", "addr", "add", f"{self._subnet}.254/24", "dev", self._name)
         run("ip", "link", "set", self._name, "up")
         (self.folder / "here").mkdir()
@@ -148,14 +153,14 @@ class Network:
     def add(self, name: str) -> Host:
         """Add a host, which is not started yet."""
         number = len(self.hosts) + 1
-        namespace, outside = f"{self._name}h{number}", f"{self._name}v{number}"
+        namespace, port = f"{self._name}h{number}", f"host{number}"
         address, folder = f"{self._subnet}.{number}", self.folder / name
         folder.mkdir()
         folder.chmod(0o755)
         run("ip", "netns", "add", namespace)
         self.hosts[name] = Host(name, address, namespace, folder, self.folder / "here")
-        run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", namespace)
-        run("ip", "link", "set", outside, "master", self._name, "up")
+        run("ip", "-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        self._plug(port)
         run("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
         for device in ("eth0", "lo"):
             run("ip", "-n", namespace, "link", "set", device, "up")
@@ -203,13 +208,20 @@ table inet {table} {{
         """Kill all hosts and remove their namespaces and the bridge."""
         for host in self.hosts.values():
             host.close()
-        for host in self.hosts.values():
-            subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True)
-        subprocess.run(["ip", "link", "del", self._name], capture_output=True)
+        for namespace in (self._switch, *(host.namespace for host in self.hosts.values())):
+            subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
+
+    @property
+    def _switch(self) -> str:
+        """The bridge's namespace, whose end is the end of all its links."""
+        return f"{self._name}h0"
+
+    def _plug(self, port: str) -> None:
+        run("ip", "-n", self._switch, "link", "set", port, "master", "bridge", "up")
 
 
 def _abandoned(name: str) -> bool:
-    """True for the name of a namespace or bridge whose campaign no longer runs."""
+    """True for the name of a namespace whose campaign no longer runs."""
     owner = name.removeprefix(PREFIX).partition("h")[0]
     return name.startswith(PREFIX) and owner.isdigit() and not psutil.pid_exists(int(owner))
 

@@ -57,6 +57,10 @@ def _need(program: str) -> None:
         pytest.skip(f"needs {program}: `apt-get install docker.io docker-compose debootstrap`")
 
 
+def _iptables(*arguments: str) -> str:
+    return subprocess.run(["iptables", *arguments], check=True, capture_output=True, text=True).stdout
+
+
 @contextmanager
 def running() -> Iterator[None]:
     """Have an engine: the one that runs, or one of our own, which ends with this context.
@@ -71,6 +75,7 @@ def running() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="by-engine-") as folder, Path(f"{images}.log").open("w") as log:
         socket = f"unix://{folder}/docker.sock"
         options = [f"--data-root={images}", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid", f"--host={socket}"]
+        policy = _iptables("--list-rules", "FORWARD").splitlines()[0].split()
         daemon = subprocess.Popen(["dockerd", *options], stdout=log, stderr=log)
         os.environ["DOCKER_HOST"] = socket
         try:
@@ -85,6 +90,7 @@ def running() -> Iterator[None]:
             daemon.terminate()
             daemon.wait(60)
             psutil.wait_procs(helpers, timeout=30)
+            _iptables(*policy)  # the engine has set it to DROP, and leaves it so
 
 
 @contextmanager
