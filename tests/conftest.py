@@ -31,7 +31,7 @@ from tasks.context import AppContext
 from tests.support import shared
 from tests.support.batches import create_batch
 from tests.support.messages import SentMessages
-from tests.support.postgresql import create_database, serving
+from tests.support.postgresql import create_database, empty, serving
 from tests.support.recipes import write_recipes
 from tests.support.s3 import S3Server
 from tests.support.sqlite import migrated
@@ -114,11 +114,12 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def migrated_postgresql(postgresql: str) -> str:
-    """The name of a PostgreSQL database with the newest schema, a template for others."""
-    database = Database(create_database(postgresql))
+    """The URL of a PostgreSQL database with the newest schema."""
+    url = create_database(postgresql)
+    database = Database(url)
     database.upgrade()
     database.close()
-    return str(database.url.database)
+    return url
 
 
 @pytest.fixture
@@ -130,9 +131,10 @@ def sqlite_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def postgresql_url(postgresql: str, migrated_postgresql: str) -> str:
-    """The URL of a new PostgreSQL database with the newest schema."""
-    return create_database(postgresql, migrated_postgresql)
+def postgresql_url(migrated_postgresql: str) -> Iterator[str]:
+    """The URL of a PostgreSQL database with the newest schema and no rows, which is emptied after the test."""
+    yield migrated_postgresql
+    empty(migrated_postgresql)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
