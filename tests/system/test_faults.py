@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import psutil
 import pytest
@@ -30,6 +30,8 @@ from tests.support.terminal import batchyard
 from tests.support.traces import Collector, SeenSpan, collecting
 
 SEGMENT = 256
+CLIENT = "b7ad6b7169203331"
+"""The span of a client that sends a trace."""
 SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",
     "BATCHYARD_LEASE_SECONDS": "5",
@@ -107,14 +109,33 @@ def environment(stack: RunningStack) -> dict[str, str]:
     return stack.processes("web")[0].environ()
 
 
-def test_a_killed_worker_loses_no_answer_and_answered_rows_are_not_run_again(faulty: RunningStack, calls: Path) -> None:
-    lines = requests(1500)
+class KilledAmid(NamedTuple):
+    """A batch whose worker was killed while it ran, at so many answers."""
+
+    lines: list[dict[str, Any]]
+    trace: str
+    answered_before: int
+    batch: Any
+
+
+@pytest.fixture(scope="module")
+def killed_amid(faulty: RunningStack) -> KilledAmid:
+    lines, trace = requests(1500), f"{time.time_ns():032x}"
     beside = faulty.submit(requests(SEGMENT))
-    batch = faulty.wait(faulty.submit(lines), until=half_way)
+    header = {"traceparent": f"00-{trace}-{CLIENT}-01"}
+    steps = {"post_process": [{"step": "parquet"}]}
+    batch = faulty.wait(faulty.submit(lines, extra_body=steps, extra_headers=header), until=half_way)
     answered_before = batch.request_counts.completed
     for process in faulty.processes("worker"):
         kill(process)
     batch, _ = faulty.wait(batch), faulty.wait(beside)
+    return KilledAmid(lines, trace, answered_before, batch)
+
+
+def test_a_killed_worker_loses_no_answer_and_answered_rows_are_not_run_again(
+    faulty: RunningStack, killed_amid: KilledAmid, calls: Path
+) -> None:
+    lines, _, answered_before, batch = killed_amid
     assert_every_line_once(faulty, batch, 1500)
     contents = {line["body"]["messages"][0]["content"] for line in lines}
     counts = Counter(call for call in calls.read_text().splitlines() if call in contents)
@@ -156,23 +177,17 @@ def the_trace(collector: Collector, trace: str, name: str, expected: set[str]) -
 
 @pytest.mark.local
 def test_one_trace_holds_a_batch_together_over_its_processes_and_a_kill(
-    faulty: RunningStack, collector: Collector
+    killed_amid: KilledAmid, collector: Collector
 ) -> None:
-    trace, client = f"{time.time_ns():032x}", "b7ad6b7169203331"
-    header = {"traceparent": f"00-{trace}-{client}-01"}
-    options = {"extra_body": {"post_process": [{"step": "parquet"}]}, "extra_headers": header}
-    batch = faulty.wait(faulty.submit(requests(1000), **options), until=half_way)
-    for process in faulty.processes("worker"):
-        kill(process)
-    faulty.wait(batch)
+    batch, trace = killed_amid.batch, killed_amid.trace
     spans, root = the_trace(collector, trace, "batch", {"validate", "plan", "segment", "merge", "step parquet"})
-    assert (root.parent, root.error, root.service) == (client, False, "batchyard")
-    expected = {"batchyard.batch.id": batch.id, "batchyard.status": "completed", "batchyard.completed": 1000}
+    assert (root.parent, root.error, root.service) == (CLIENT, False, "batchyard")
+    expected = {"batchyard.batch.id": batch.id, "batchyard.status": "completed", "batchyard.completed": 1500}
     assert expected.items() <= root.attributes.items()
     others = [name for name in below(spans, root) if name != "segment"]
     assert others == ["merge", "plan", "step parquet", "validate"]
     numbers = {span.attributes["batchyard.segment.number"] for span in spans if span.name == "segment"}
-    assert numbers <= {0, 1, 2, 3}, "the killed worker's last second may be missing"
+    assert numbers <= set(range(6)), "the killed worker's last second may be missing"
     assert any(span.attributes.get("batchyard.segment.epoch", 0) > 1 for span in spans), "who went on is another span"
     assert all(root.start <= span.start <= span.end for span in spans)
 
@@ -181,7 +196,7 @@ def test_one_trace_holds_a_batch_together_over_its_processes_and_a_kill(
 def test_the_batches_of_a_job_are_in_its_trace(faulty: RunningStack, collector: Collector) -> None:
     trace = f"{time.time_ns():032x}"
     body = {"recipe": "generate", "input": {"prompts": ["one", "two"]}, "options": {"model": "logged", "count": 2}}
-    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    headers = {"traceparent": f"00-{trace}-{CLIENT}-01"}
     job = cast(
         dict[str, Any],
         faulty.client.post("/jobs", body=body, cast_to=object, options={"headers": headers}),
