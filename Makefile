@@ -43,17 +43,18 @@ dev:
 demo: install
 	@$(BIN)/batchyard demo
 
-# tests/support/stack_marker.py says which tests need a service. Schemathesis takes each process ten seconds to load, and all
-# that it makes needs a stack.
+# Schemathesis takes each process seconds to load, and all that it makes needs a stack.
+UNFUZZED := -p no:schemathesis --ignore tests/contract/test_fuzzing.py
+
+# tests/support/stack_marker.py says which tests need a service.
 check: dev lint
-	$(BIN)/pytest $(PARALLEL) -m "not stack and not long" -p no:schemathesis \
-		$(APART) --ignore tests/contract/test_fuzzing.py
+	$(BIN)/pytest $(PARALLEL) -m "not stack and not long" $(UNFUZZED) $(APART)
 
 # A test that failed (pytest's status 1) runs once more, alone: many processes share the cores, and one can be late. Its first
 # failure stays in the output; a test that fails twice fails the target. The others are listed at the end, in a file, too.
 SECOND_TRIES := .pytest_cache/second-tries.txt
 ONCE := -m "not exhaustive"
-LOCAL = $(APART) $(ONCE) $(addprefix --elsewhere ,$(ON_SERVERS))
+LOCAL = $(APART) $(ONCE) $(UNFUZZED) $(addprefix --elsewhere ,$(ON_SERVERS))
 SERVERS = --backends servers $(ONCE) $(ON_SERVERS)
 test-all: LOCAL = $(APART)
 test-all: SERVERS = --backends servers $(ON_SERVERS) $(ALSO_ON_SERVERS)
@@ -63,7 +64,7 @@ test test-all: dev lint
 	@rm -f $(SECOND_TRIES)
 	$(BIN)/pytest $(PARALLEL) $(LOCAL) || { $(AGAIN) $(LOCAL); }
 	$(BIN)/pytest $(PARALLEL) $(SERVERS) || { $(AGAIN) $(SERVERS); }
-	$(BIN)/pytest tests/chaos || { $(AGAIN) tests/chaos; }
+	$(BIN)/pytest $(UNFUZZED) tests/chaos || { $(AGAIN) $(UNFUZZED) tests/chaos; }
 	@[ ! -s $(SECOND_TRIES) ] || { echo "Passed only at the second try:"; cat $(SECOND_TRIES); }
 
 # docs/clients.md says what they are, and what does not work. Those without an environment are skipped.
