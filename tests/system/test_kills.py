@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed"),
 ]
-ROWS = 3000
+ROWS = 1000
 GREEDY = {"temperature": 0, "max_tokens": 8}
 
 

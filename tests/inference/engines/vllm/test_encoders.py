@@ -24,7 +24,7 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("name", "check"),
     [
-        ("embed", encoders.vectors),
+        pytest.param("embed", encoders.vectors, marks=pytest.mark.exhaustive),
         ("rerank", encoders.scores),
         ("sentiment", encoders.probabilities),
     ],

@@ -154,6 +154,7 @@ def test_a_signal_is_named_with_the_memory_and_the_remedy(engine: Any) -> None:
     assert "find what on this machine ends processes" in reason
 
 
+@pytest.mark.exhaustive
 @real
 @pytest.mark.parametrize("engine", ["Faults"], indirect=True)
 def test_a_fault_in_the_engines_process_is_named(engine: Any) -> None:
@@ -173,7 +174,11 @@ def test_an_exception_in_the_engines_process_is_told_as_it_was_raised(engine: An
 @pytest.mark.parametrize(
     ("planted", "reason"),
     [
-        ("Killed", r"vLLM's engine process was ended by SIGKILL \(.*GiB were free.*\)\. Remedy: find what"),
+        pytest.param(
+            "Killed",
+            r"vLLM's engine process was ended by SIGKILL \(.*GiB were free.*\)\. Remedy: find what",
+            marks=pytest.mark.exhaustive,
+        ),
         ("Greedy", r"RuntimeError: .*can't allocate memory.* \(.*GiB were free.*\)\. Remedy: lower engine_args\."),
     ],
 )
