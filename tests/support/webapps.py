@@ -37,10 +37,13 @@ def context_in(folder: Path, **changes: Any) -> AppContext:
     return context
 
 
-def close_contexts() -> None:
-    """Close the databases of all contexts, and end processes: a server has connections for a hundred tests at most."""
-    while author_calls.pools:
-        author_calls.pools.popitem()[1].close()
+def close_contexts(lasting: Path | None = None) -> None:
+    """Close the databases of all contexts, and end processes: a server has connections for a hundred tests at most.
+
+    The processes of folder `lasting` of recipes stay: they take seconds to start.
+    """
+    for recipes in author_calls.pools.keys() - {str(lasting)}:
+        author_calls.pools.pop(recipes).close()
     while _contexts:
         _contexts.pop().database.close()
 

@@ -13,6 +13,7 @@ from jinja2.bccache import Bucket, BytecodeCache
 from werkzeug.routing import Rule
 
 from tasks.context import AppContext
+from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, close_contexts, context_in
 
 
@@ -66,8 +67,15 @@ def client(context: AppContext) -> FlaskClient:
     return client_of(context)
 
 
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of recipes that no test changes. The processes that run them are those of all tests of a file."""
+    yield write_recipes(tmp_path_factory.mktemp("recipes"))
+    close_contexts()
+
+
 @pytest.fixture(autouse=True)
-def _closed_contexts() -> Iterator[None]:
+def _closed_contexts(recipes: Path) -> Iterator[None]:
     """Close what a test has opened."""
     yield
-    close_contexts()
+    close_contexts(recipes)

@@ -15,7 +15,6 @@ from tasks import messages
 from tasks.steps import registry
 from tasks.steps.step import Results, Step, StepOptions
 from tests.support.ended_jobs import EndedJobs
-from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, context_in
 
 ROWS = [
@@ -27,9 +26,8 @@ STEPS = [{"step": "parquet"}, {"step": "score", "method": "numeric"}]
 
 
 @pytest.fixture
-def jobs(database_url: str, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EndedJobs:
+def jobs(database_url: str, broker: str, tmp_path: Path, recipes: Path, monkeypatch: pytest.MonkeyPatch) -> EndedJobs:
     monkeypatch.setattr(messages, "validate_job", lambda *_: None)
-    recipes = write_recipes(tmp_path)
     context = context_in(tmp_path, database_url=database_url, redis_url=broker, recipes=str(recipes))
     return EndedJobs(context, client_of(context))
 

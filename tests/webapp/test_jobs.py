@@ -22,7 +22,6 @@ from tasks.jobs import validation
 from tasks.jobs.kinds import item_checks
 from tasks.scheduling import deadlines
 from tests.support.messages import SentMessages
-from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, context_in, on_sqlite, upload
 
 pytestmark = pytest.mark.usefixtures("sent")
@@ -32,8 +31,7 @@ JOB: dict[str, Any] = {"recipe": "debate", "options": OPTIONS, "input": {"prompt
 
 
 @pytest.fixture
-def context(database_url: str, broker: str, tmp_path: Path) -> AppContext:
-    recipes = write_recipes(tmp_path)
+def context(database_url: str, broker: str, tmp_path: Path, recipes: Path) -> AppContext:
     return context_in(tmp_path, database_url=database_url, redis_url=broker, recipes=str(recipes))
 
 
@@ -398,8 +396,9 @@ def test_an_invalid_job_says_why_in_its_errors_and_its_events(client: FlaskClien
     assert (again.status_code, again.headers["x-should-retry"]) == (409, "false")
 
 
-def test_inputs_of_jobs_count_against_the_bytes_in_flight(database_url: str, broker: str, tmp_path: Path) -> None:
-    recipes = write_recipes(tmp_path)
+def test_inputs_of_jobs_count_against_the_bytes_in_flight(
+    database_url: str, broker: str, tmp_path: Path, recipes: Path
+) -> None:
     context = context_in(
         tmp_path, database_url=database_url, redis_url=broker, recipes=str(recipes), max_bytes_in_flight=60
     )
