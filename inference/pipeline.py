@@ -181,6 +181,7 @@ def _mapped(
     dataset = ray.data.from_blocks([rows.combine_chunks()])
     dataset.context.execution_no_progress_timeout_s = max(24 * 3600.0, limit)
     dataset.context.target_max_block_size = 1  # byte: a block of answers is complete with its first row
+    dataset.context.memory_usage_poll_interval_s = None  # a thread in each caller, for a statistic that nobody reads
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
     return dataset.map_batches(

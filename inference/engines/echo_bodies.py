@@ -156,8 +156,12 @@ def _pooling(request: Body, number: int, _: Generated) -> dict[str, Any]:
 
 def _vectors(request: Body, number: int, kind: str, key: str) -> dict[str, Any]:
     texts = list(_inputs(request))
-    vectors = map(_packed if request.get("encoding_format") == "base64" else _vector, texts)
-    data = [{"object": kind, "index": index, key: vector} for index, vector in enumerate(vectors)]
+    vectors = [_vector(text, request.get("dimensions") or DIMENSIONS) for text in texts]
+    packed = request.get("encoding_format") == "base64"
+    data = [
+        {"object": kind, "index": index, key: _packed(vector) if packed else vector}
+        for index, vector in enumerate(vectors)
+    ]
     return _listed(request, f"embd-echo-{number}", data, texts)
 
 
@@ -301,12 +305,12 @@ def _listed(request: Body, name: str, data: list[dict[str, Any]], texts: list[st
     return response_bodies.listed(name, request["model"], data, sum(map(_words, texts)))
 
 
-def _vector(text: str) -> list[float]:
-    return [byte / 255 for byte in hashlib.sha256(text.encode()).digest()[:DIMENSIONS]]
+def _vector(text: str, dimensions: int = DIMENSIONS) -> list[float]:
+    return [byte / 255 for byte in hashlib.shake_256(text.encode()).digest(dimensions)]
 
 
-def _packed(text: str) -> str:
-    return base64.b64encode(struct.pack(f"<{DIMENSIONS}f", *_vector(text))).decode()
+def _packed(vector: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def _overlap(left: str, right: str) -> float:

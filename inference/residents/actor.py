@@ -15,7 +15,7 @@ import math
 import time
 import uuid
 from collections import defaultdict, deque
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import ray
@@ -35,12 +35,14 @@ from inference.residents import process
 from inference.residents.admission import AdmissionQueue, Preempted, Rank
 from inference.residents.batch_share import BatchShare
 from inference.residents.kept_replies import KeptReplies, Mailbox
-from inference.residents.live_server import LiveAddress, LiveServer
 from inference.residents.memory import Memory
 from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, packed
 from inference.residents.session import EngineSession
 from inference.residents.simulated import marked, marked_versions
 from inference.residents.status import ResidentStatus
+
+if TYPE_CHECKING:
+    from inference.residents.live_server import LiveAddress, LiveServer
 
 GATHER_SECONDS = 0.1
 GATHER_SHARE = 4
@@ -148,6 +150,9 @@ class EngineActor:
         self._admission.on_preemption = self._count_redone
         self._engine = engine
         if live.mode != "off":
+            # Callers and workers import this module, too. They need no HTTP server.
+            from inference.residents.live_server import LiveServer
+
             self._live = LiveServer(
                 engine, self._admission, busy=self._busy, died=self._note_death, is_over=lambda: self._over
             )

@@ -29,6 +29,9 @@ DRAIN_SECONDS = 3.0
 """A segment drains for at least so long: the next one needs this time until the engine has its first requests."""
 ENGINE_FILLS = 2
 """A segment drains once its requests are fewer than so many times what its engine holds."""
+DRAIN_REQUESTS = 4_000
+"""A fast engine's segment does not drain before: each segment that starts meanwhile may take Ray a process of its own,
+and these cost more than such an engine loses."""
 
 
 def run(context: AppContext) -> None:
@@ -136,5 +139,5 @@ def _fills(specs: Mapping[str, ModelSpec], session: Session) -> dict[str, float]
     fills: dict[str, float] = {name: ENGINE_FILLS * spec.in_flight() * spec.replicas for name, spec in specs.items()}
     for (name, _), throughput in speeds.throughputs(session, specs).items():
         requests_per_second = throughput.work_per_second / throughput.work_per_request
-        fills[name] = max(fills[name], DRAIN_SECONDS * requests_per_second)
+        fills[name] = max(fills[name], min(DRAIN_SECONDS * requests_per_second, DRAIN_REQUESTS))
     return fills

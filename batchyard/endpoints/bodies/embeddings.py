@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveInt
-
-from batchyard.endpoints.bodies.pooling import Pooled
+from batchyard.endpoints.bodies.pooling import Dimensions, Pooled
 
 
 class EmbeddingBody(Pooled):
     """The body of /v1/embeddings. `messages` are vLLM's: one input of texts, images and sounds."""
 
-    dimensions: PositiveInt | None = None
+    dimensions: Dimensions | None = None
     encoding_format: Literal["float", "base64"] = "float"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchyard.endpoints.bodies.chat import Message
 from batchyard.endpoints.bodies.common import Body, Prompt
+
+Dimensions = Annotated[int, Field(gt=0, le=65_536)]
+"""More than any model has. An engine that makes vectors up makes no longer ones."""
 
 
 class Pooled(Body):
@@ -44,7 +47,7 @@ class PoolingBody(Pooled):
     """The body of /pooling. `task` is what the model's pooler does, such as `token_embed`."""
 
     task: str | None = None
-    dimensions: PositiveInt | None = None
+    dimensions: Dimensions | None = None
     encoding_format: Literal["float", "base64"] = "float"
     embed_dtype: str | None = None
     endianness: str | None = None

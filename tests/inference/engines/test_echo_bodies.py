@@ -50,6 +50,8 @@ def test_each_input_has_a_vector_and_equal_inputs_equal_ones() -> None:
     vectors = CreateEmbeddingResponse.model_validate(answer(catalog.EMBEDDINGS, input=["a", "b", "a"])).data
     assert [vector.index for vector in vectors] == [0, 1, 2]
     assert vectors[0].embedding == vectors[2].embedding != vectors[1].embedding
+    (long,) = answer(catalog.EMBEDDINGS, input="a", dimensions=1024)["data"]
+    assert len(long["embedding"]) == 1024
     labels = [entry["label"] for entry in answer(catalog.CLASSIFY, input=["a", "a"])["data"]]
     assert len(labels) == 2 and len(set(labels)) == 1
 

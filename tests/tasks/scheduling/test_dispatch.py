@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import update
+from sqlalchemy.orm import Session
 
 from batchyard.models import ModelSpec
 from batchyard.statuses import BACKGROUND
@@ -91,11 +92,24 @@ def test_a_segment_that_drains_makes_way_for_the_next_and_small_ones_share_a_slo
 def test_a_fast_models_segments_drain_for_as_long_as_the_next_needs_to_begin(
     context: AppContext, database: Database
 ) -> None:
-    measurement = Measurement(60.0, 60_000, 6_000_000.0, tokens=0, squares=60_000.0, in_flight=256.0)
     with database.write() as session:
         assert dispatch.limits(context, session).fills == {"echo": 512}
-        speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
+        measure(session, context, requests=60_000)
         assert dispatch.limits(context, session).fills == {"echo": pytest.approx(3000)}
+
+
+def test_a_very_fast_models_segments_begin_one_after_the_other_not_all_at_once(
+    context: AppContext, database: Database
+) -> None:
+    with database.write() as session:
+        measure(session, context, requests=600_000)
+        assert dispatch.limits(context, session).fills == {"echo": dispatch.DRAIN_REQUESTS}
+
+
+def measure(session: Session, context: AppContext, requests: int) -> None:
+    """Note that the model answered so many requests in a minute."""
+    measurement = Measurement(60.0, requests, 100.0 * requests, tokens=0, squares=60_000.0, in_flight=256.0)
+    speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
 
 
 def test_a_job_has_its_slot_to_the_end_and_as_many_as_its_model_may(context: AppContext, database: Database) -> None:
