@@ -51,6 +51,7 @@ def of(settings: Settings, folder: DataFolder, host: str, numbers: Mapping[str, 
     children["beat"] = make("beat", services.beat(settings, folder.run / "beat-schedule"))
     children["flower"] = make("flower", services.flower("127.0.0.1", numbers["flower"]))
     children["flower"].environment = {**environment, "FLOWER_BASIC_AUTH": folder.flower_password()}
+    children["flower"].nice = 10  # a view: a start is not to wait for its imports, nor work for its events
     web_socket = folder.short / "web.sock"
     children["web"] = make("web", services.web_at(f"unix:{web_socket}"), ready=partial(programs.accepts, web_socket))
     children["web"].environment = {**environment, **services.behind_gateway(settings)}

@@ -82,7 +82,8 @@ def ray(folder: Path, port: int) -> list[str]:
     if shm is not None and shm.f_bavail * shm.f_frsize < _OBJECT_STORE_BYTES:
         options["plasma-directory"] = str(folder.parent)
     flags = ["--head", "--disable-usage-stats", "--no-monitor"]
-    start = [str(Path(sys.executable).parent / "ray"), "start", *flags, *(f"--{k}={v}" for k, v in options.items())]
+    python = [sys.executable, "-P", "-m"]
+    start = [*python, "batchyard.local.ray_command", "start", *flags, *(f"--{k}={v}" for k, v in options.items())]
     if sys.platform != "linux":
         return [*start, "--block"]
-    return [sys.executable, "-P", "-m", "batchyard.local.ray_head", *start]
+    return [*python, "batchyard.local.ray_head", *start]
