@@ -203,13 +203,10 @@ def redeliver(session: Session, webhook: Webhook, delivery_id: str) -> tuple[Del
     return _with_events(session, [delivery])[0]
 
 
-def any_due(session: Session) -> bool:
-    """True if a delivery is due to an enabled webhook."""
+def any_due(session: Session, at: float) -> bool:
+    """True if a delivery to an enabled webhook is due at `at` (Unix seconds)."""
     statement = (
-        select(Delivery.id)
-        .join(Webhook, Webhook.id == Delivery.webhook_id)
-        .where(_due(time.time()), Webhook.enabled)
-        .limit(1)
+        select(Delivery.id).join(Webhook, Webhook.id == Delivery.webhook_id).where(_due(at), Webhook.enabled).limit(1)
     )
     return session.scalar(statement) is not None
 

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+import functools
+from datetime import datetime
 from typing import Any
 
+import redis
 from celery import Celery, signals
+from celery.schedules import schedule
 
 from batchyard import logs, settings
 
+IDLE = "batchyard:idle"
+"""The Redis key that is there while nothing is unfinished, and nothing will be due before the next tick."""
+IDLE_TICKS = 4
+"""Of an idle deployment's ticks so many are one."""
+
+
+class TickSchedule(schedule):  # type: ignore[misc]  # Celery has no types
+    """Every so many seconds, and less often while the deployment is idle."""
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        is_due, seconds = super().is_due(last_run_at)
+        return is_due, seconds * IDLE_TICKS if is_due and _is_idle() else seconds
+
+
+@functools.cache
+def _redis() -> redis.Redis:
+    return redis.Redis.from_url(settings.load().redis_url, socket_timeout=1.0, socket_connect_timeout=1.0)
+
+
+def _is_idle() -> bool:
+    try:
+        return bool(_redis().exists(IDLE))
+    except redis.RedisError:
+        return False
+
+
 app = Celery("batchyard")
 app.config_from_object("celeryconfig")
+_tick = app.conf.beat_schedule["housekeeping"]
+_tick["schedule"] = TickSchedule(_tick["schedule"])
 
 
 @signals.setup_logging.connect

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from store.jobs.lifecycle import JOBS, Jobs
 from store.work.lifecycle import MESSAGE_SECONDS
 from tasks import messages
 from tasks.advance import advance
+from tasks.celery_app import IDLE, IDLE_TICKS
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import has_died
@@ -50,10 +52,19 @@ class _Recovered(NamedTuple):
 
 def tick(context: AppContext) -> None:
     """Have done what is due by the clock, and recover lost work. An idle deployment costs four small queries."""
+    now = time.time()
+    next_tick = now + IDLE_TICKS * context.settings.housekeeping_seconds
     with context.database.read() as session:
-        schedule_due = bool(schedules.due(session, int(time.time()), 1))
-        delivery_due = webhooks.any_due(session)
+        scheduled = schedules.due(session, math.ceil(next_tick), 1)
+        delivers = webhooks.any_due(session, next_tick)
+        delivery_due = delivers and webhooks.any_due(session, now)
         unfinished = queue.any_unfinished(session) or JOBS.any_ends(session)
+    schedule_due = any((schedule.next_run_at or 0) <= now for schedule in scheduled)
+    if unfinished or scheduled or delivers:
+        _forget(context, IDLE)
+    else:
+        with contextlib.suppress(redis.RedisError):
+            context.redis.set(IDLE, 1, px=int(2000 * (next_tick - now)))  # it is still there when the next is sent
     expires = TICKS * context.settings.housekeeping_seconds
     if schedule_due:
         messages.periodic("schedule.tick", expires)

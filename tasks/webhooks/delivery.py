@@ -39,7 +39,7 @@ GONE = 410
 def enqueue_due(context: AppContext) -> None:
     """Claim as many due deliveries as the limits allow, and send each to a worker."""
     with context.database.read() as session:
-        if not webhooks.any_due(session):
+        if not webhooks.any_due(session, time.time()):
             return
     with context.database.write(serial=True) as session:
         deliveries = webhooks.claim(session, at_once=AT_ONCE, per_project=AT_ONCE_PER_PROJECT)

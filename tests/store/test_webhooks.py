@@ -189,11 +189,11 @@ def test_a_disabled_webhooks_deliveries_wait_until_it_is_enabled(
     happen(database, new_batch())
     with database.write() as session:
         webhooks.disable(session, webhook.id)
-        assert not webhooks.any_due(session)
+        assert not webhooks.any_due(session, time.time())
     assert claim(database) == []
     with database.write() as session:
         webhooks.change(session, project, webhook.id, {"enabled": True})
-        assert webhooks.any_due(session)
+        assert webhooks.any_due(session, time.time())
     assert len(claim(database)) == 1
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import socket
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,9 +18,9 @@ from batchyard.errors import ArtifactMissing, BatchyardError, UnavailableError
 from store import batches, leases, schedules, segments, webhooks
 from store.database import Database
 from store.leases import acquire_batch
-from store.records import Batch, Segment, now
+from store.records import Batch, Schedule, Segment, now
 from store.work.lifecycle import FINISHING_SECONDS
-from tasks import heartbeat, housekeeping, messages
+from tasks import celery_app, heartbeat, housekeeping, messages
 from tasks.context import AppContext
 from tasks.finishing import finalize
 from tasks.heartbeat import hold_batch
@@ -212,11 +214,35 @@ def test_what_the_clock_makes_due_is_sent_in_an_idle_deployment_too(
     sent = SentMessages(monkeypatch)
     housekeeping.tick(connected)
     sent.calls.clear()
-    monkeypatch.setattr(webhooks, "any_due", lambda _session: True)
-    monkeypatch.setattr(schedules, "due", lambda _session, at, limit: [at][:limit])
+    monkeypatch.setattr(webhooks, "any_due", lambda _session, _at: True)
+    monkeypatch.setattr(schedules, "due", lambda _session, at, limit: [Schedule(next_run_at=at - 60)][:limit])
     housekeeping.tick(connected)
     assert sorted(sent.ids("periodic")) == ["schedule.tick", "webhook.ring"]
     assert len(recoveries) == 1
+
+
+def test_ticks_are_fewer_while_nothing_is_unfinished_and_nothing_is_due_soon(
+    connected: AppContext, monkeypatch: pytest.MonkeyPatch, project: str
+) -> None:
+    SentMessages(monkeypatch)
+    monkeypatch.setattr(celery_app, "_redis", lambda: connected.redis)
+    ticks, long_ago = celery_app.TickSchedule(2.0), datetime(2026, 1, 1, tzinfo=UTC)
+    assert ticks.is_due(long_ago) == (True, 2.0), "nobody has looked yet"
+    housekeeping.tick(connected)
+    assert ticks.is_due(long_ago) == (True, 8.0)
+    assert pickle.loads(pickle.dumps(ticks)).is_due(long_ago) == (True, 8.0), "beat keeps its schedule in a file"
+    soon = [Schedule(next_run_at=int(time.time()) + 3)]
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            schedules, "due", lambda _session, at, limit: [one for one in soon if one.next_run_at <= at][:limit]
+        )
+        housekeeping.tick(connected)
+    assert ticks.is_due(long_ago) == (True, 2.0)
+    housekeeping.tick(connected)
+    assert ticks.is_due(long_ago) == (True, 8.0)
+    plan_batch(connected, project, ["one"])
+    housekeeping.tick(connected)
+    assert ticks.is_due(long_ago) == (True, 2.0)
 
 
 def test_while_redis_is_away_all_is_looked_through_at_each_tick(
