@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -50,6 +51,14 @@ def docker(*arguments: str | Path, quiet: bool = False) -> str:
 def succeeds(*arguments: str) -> bool:
     """Say whether the client, run with these arguments, succeeds."""
     return subprocess.run(["docker", *arguments], capture_output=True, check=False).returncode == 0
+
+
+def cpu_seconds(container: str) -> float:
+    """Return the CPU seconds of a container since it has run, its health checks included."""
+    socket = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+    with httpx.Client(transport=httpx.HTTPTransport(uds=socket), timeout=30) as engine:
+        answer = engine.get(f"http://engine/containers/{container}/stats?stream=false&one-shot=true")
+        return float(answer.raise_for_status().json()["cpu_stats"]["cpu_usage"]["total_usage"]) / 1e9
 
 
 def _need(program: str) -> None:

@@ -37,6 +37,7 @@ CONTRACT = (
 )
 CPU_WHEELS = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL")
 PLAIN = {"PIP_CONFIG_FILE": os.devnull}
+SETTLE_SECONDS, IDLE_SECONDS = 20, 40
 KILLED = 60  # requests of the batch in which a container is killed
 
 
@@ -113,15 +114,30 @@ def test_the_packages_of_the_image_for_gpus_can_be_had() -> None:
 
 def test_all_services_become_healthy(deployment: Deployment) -> None:
     show("up, until all were healthy", f"{deployment.up():.0f} s")
-    states = {name: container["State"] for name, container in deployment.containers().items()}
-    assert states.pop("migrate")["ExitCode"] == 0
+    containers = deployment.containers()
+    assert containers.pop("migrate")["State"]["ExitCode"] == 0
+    states = {name: container["State"] for name, container in containers.items()}
     assert {name: state["Health"]["Status"] for name, state in states.items()} == dict.fromkeys(STEADY, "healthy")
-    memory = sum(
-        psutil.Process(int(pid)).memory_full_info().pss
-        for state in states.values()
-        for pid in [state["Pid"], *(child.pid for child in psutil.Process(state["Pid"]).children(recursive=True))]
+    time.sleep(SETTLE_SECONDS)
+    before = {name: engine.cpu_seconds(container["Id"]) for name, container in containers.items()}
+    time.sleep(IDLE_SECONDS)
+    cores = {
+        name: (engine.cpu_seconds(container["Id"]) - before[name]) / IDLE_SECONDS
+        for name, container in containers.items()
+    }
+    memory = {name: memory_bytes(state["Pid"]) for name, state in states.items()}
+    for name in sorted(memory, key=lambda name: -memory[name]):
+        show(f"idle {name}", f"{memory[name] / 2**20:.0f} MiB (PSS), {cores[name]:.2%} of a core")
+    show(
+        "idle, all",
+        f"{sum(memory.values()) / 2**20:.0f} MiB, {sum(cores.values()):.2%} of a core, health checks included",
     )
-    show("memory of all (PSS)", f"{memory / 2**30:.1f} GiB")
+
+
+def memory_bytes(pid: int) -> int:
+    """The memory of a process and all below it (PSS)."""
+    first = psutil.Process(pid)
+    return sum(process.memory_full_info().pss for process in (first, *first.children(recursive=True)))
 
 
 def test_no_process_is_root_or_can_become_it(deployment: Deployment) -> None:
