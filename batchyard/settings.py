@@ -209,6 +209,9 @@ class Settings(BaseSettings):
     housekeeping_seconds: PositiveInt = Field(
         2, description="how often beat looks after leases, expiry and lost messages"
     )
+    alive_file: str = Field(
+        "", description="a file that a Celery worker touches every ten seconds while it lives; empty: none"
+    )
     forecast_seconds: PositiveInt = Field(
         2, description="how often ETAs and SLA states of all unfinished batches are worked out"
     )

@@ -178,6 +178,7 @@ class Deployment:
         declared = {key: self._localized(str(value)) for key, value in OURS[name]["environment"].items()}
         if "FLOWER_BASIC_AUTH" in declared:
             declared["FLOWER_BASIC_AUTH"] = "user:password"
+        declared["BATCHYARD_ALIVE_FILE"] = f"{self.folder}/alive-{name}"  # a container has its /tmp for itself
         declared["ARTIFACTS_URL"] = f"file://{self.folder}/artifacts"
         return {
             **{key: value for key, value in os.environ.items() if not key.startswith("BATCHYARD_")},

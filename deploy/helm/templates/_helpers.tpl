@@ -47,6 +47,7 @@ labels:
 {{ $name }}: {{ $value | quote }}
 {{- end }}
 HOME: /tmp
+BATCHYARD_ALIVE_FILE: /tmp/alive
 HF_HOME: {{ ternary "/models/huggingface" "/data/huggingface" (ne .Values.weights.existingClaim "") }}
 RAY_AUTH_MODE: disabled
 RAY_USAGE_STATS_ENABLED: "0"

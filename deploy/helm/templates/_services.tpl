@@ -30,16 +30,16 @@ worker:
       wait $worker
   database: true
   sharedMemory: 1Gi
-  celery: worker
+  celery: true
 housekeeper:
   command: [python, -m, batchyard.local.services, housekeeper]
   database: true
-  celery: housekeeper
+  celery: true
   stopSignal: SIGQUIT
 webhooks:
   command: [python, -m, batchyard.local.services, webhooks]
   database: true
-  celery: webhooks
+  celery: true
   stopSignal: SIGQUIT
   # The watchdog of jobs kills its own process, which a container's first process cannot be.
   shareProcessNamespace: true
