@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from datetime import datetime
 from typing import Any
@@ -15,7 +16,7 @@ from batchyard import logs, settings
 IDLE = "batchyard:idle"
 """The Redis key that is there while nothing is unfinished, and nothing will be due before the next tick."""
 IDLE_TICKS = 4
-"""Of an idle deployment's ticks so many are one."""
+"""Of an idle deployment's ticks one of so many is sent."""
 
 
 class TickSchedule(schedule):  # type: ignore[misc]  # Celery has no types
@@ -23,7 +24,16 @@ class TickSchedule(schedule):  # type: ignore[misc]  # Celery has no types
 
     def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
         is_due, seconds = super().is_due(last_run_at)
-        return is_due, seconds * IDLE_TICKS if is_due and _is_idle() else seconds
+        silent = self.now() - self.maybe_make_aware(last_run_at)
+        if is_due and silent < IDLE_TICKS * self.run_every and _is_idle():
+            return False, self.run_every.total_seconds()
+        return is_due, seconds
+
+
+def wake() -> None:
+    """Have the next tick come soon, as there is work."""
+    with contextlib.suppress(redis.RedisError):
+        _redis().delete(IDLE)
 
 
 @functools.cache

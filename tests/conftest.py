@@ -131,10 +131,10 @@ def sqlite_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def postgresql_url(migrated_postgresql: str) -> Iterator[str]:
-    """The URL of a PostgreSQL database with the newest schema and no rows, which is emptied after the test."""
-    yield migrated_postgresql
+def postgresql_url(migrated_postgresql: str) -> str:
+    """The URL of a PostgreSQL database with the newest schema and no rows. What a test before has left is gone."""
     empty(migrated_postgresql)
+    return migrated_postgresql
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -8,7 +8,7 @@ import pickle
 import socket
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -226,23 +226,27 @@ def test_ticks_are_fewer_while_nothing_is_unfinished_and_nothing_is_due_soon(
 ) -> None:
     SentMessages(monkeypatch)
     monkeypatch.setattr(celery_app, "_redis", lambda: connected.redis)
-    ticks, long_ago = celery_app.TickSchedule(2.0), datetime(2026, 1, 1, tzinfo=UTC)
-    assert ticks.is_due(long_ago) == (True, 2.0), "nobody has looked yet"
+    ticks = celery_app.TickSchedule(2.0)
+
+    def due(seconds: float) -> bool:
+        """True if beat sends a tick so long after the last one."""
+        return bool(ticks.is_due(datetime.now(UTC) - timedelta(seconds=seconds))[0])
+
+    assert (due(1), due(3)) == (False, True), "nobody has looked yet"
     housekeeping.tick(connected)
-    assert ticks.is_due(long_ago) == (True, 8.0)
-    assert pickle.loads(pickle.dumps(ticks)).is_due(long_ago) == (True, 8.0), "beat keeps its schedule in a file"
-    soon = [Schedule(next_run_at=int(time.time()) + 3)]
+    assert (due(3), due(9)) == (False, True)
+    assert pickle.loads(pickle.dumps(ticks)).run_every == timedelta(seconds=2), "beat keeps its schedule in a file"
     with monkeypatch.context() as patched:
-        patched.setattr(
-            schedules, "due", lambda _session, at, limit: [one for one in soon if one.next_run_at <= at][:limit]
-        )
+        patched.setattr(schedules, "due", lambda _session, at, limit: [Schedule(next_run_at=at - 2)][:limit])
         housekeeping.tick(connected)
-    assert ticks.is_due(long_ago) == (True, 2.0)
+    assert due(3)
     housekeeping.tick(connected)
-    assert ticks.is_due(long_ago) == (True, 8.0)
+    assert not due(3)
+    celery_app.wake()
+    assert due(3)
     plan_batch(connected, project, ["one"])
     housekeeping.tick(connected)
-    assert ticks.is_due(long_ago) == (True, 2.0)
+    assert due(3)
 
 
 def test_while_redis_is_away_all_is_looked_through_at_each_tick(
