@@ -53,18 +53,16 @@ class Stack:
     def __init__(
         self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
     ) -> None:
-        self.folder = DataFolder(settings.data)
         # This process stays as long as the stack, and would keep 70 MiB of modules that are needed once.
-        with ProcessPoolExecutor(2, multiprocessing.get_context("fork"), kinship.end_with_parent) as copies:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), kinship.end_with_parent) as copy:
+            self.models = copy.submit(_served_models, settings).result()
+            copy.submit(services.check_cluster, settings.ray_address).result()
+            self.folder = DataFolder(settings.data)
             self.folder.hold()
             try:
-                models = copies.submit(_served_models, settings)
-                database = copies.submit(_prepare_database, settings, self.folder)
-                self.models = models.result()
-                copies.submit(services.check_cluster, settings.ray_address).result()
                 self.settings, self.host = settings, host
                 self._ports = ports.plan(host, port, flower_port)
-                database.result()
+                copy.submit(_prepare_database, settings, self.folder).result()
                 numbers = {name: held.number for name, held in self._ports.items()}
                 self.children = children.of(settings, self.folder, host, numbers)
             except BaseException:
