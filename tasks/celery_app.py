@@ -50,8 +50,12 @@ def _is_idle() -> bool:
 
 app = Celery("batchyard")
 app.config_from_object("celeryconfig")
-_tick = app.conf.beat_schedule["housekeeping"]
-_tick["schedule"] = TickSchedule(_tick["schedule"])
+
+
+@app.on_after_configure.connect
+def _tick_less_while_idle(sender: Celery, **_: Any) -> None:
+    tick = sender.conf.beat_schedule["housekeeping"]
+    tick["schedule"] = TickSchedule(tick["schedule"])
 
 
 @signals.setup_logging.connect
