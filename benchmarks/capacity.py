@@ -21,8 +21,12 @@ from workloads import EMBEDDINGS
 
 from batchyard.client.api import ApiClient
 
-MODELS = '[models.echo]\nengine = "echo"\nmax_in_flight = 1024\nengine_args.slots = 1024\n'
-MODELS += 'endpoints = ["/v1/chat/completions", "/v1/embeddings"]\n'
+MODELS = f"""[models.echo]
+engine = "echo"
+endpoints = ["{CHAT}", "{EMBEDDINGS}"]
+max_in_flight = 1024
+engine_args.slots = 1024
+"""
 CORES = 16
 """Of the machine for which the last column is calculated."""
 

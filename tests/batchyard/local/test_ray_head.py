@@ -72,12 +72,17 @@ def test_a_start_that_fails_is_the_heads_failure(tmp_path: Path) -> None:
         assert process.wait(20) == 3
 
 
+IMPORTED = """
+import atexit, sys
+from batchyard.local import ray_command
+
+atexit.register(lambda: print(sorted({"fastapi", "pandas"} & sys.modules.keys())))
+ray_command.main()
+"""
+
+
 def test_ray_starts_without_the_imports_of_its_other_commands() -> None:
-    script = "import sys; from batchyard.local import ray_command as ray; "
-    script += (
-        "import atexit; atexit.register(lambda: print(sorted({'fastapi', 'pandas'} & sys.modules.keys()))); ray.main()"
-    )
-    command = [sys.executable, "-c", script, "start", "--help"]
+    command = [sys.executable, "-c", IMPORTED, "start", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert "--include-log-monitor" in shown
     assert shown.endswith("\n[]\n")
