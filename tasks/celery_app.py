@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from datetime import datetime
 from typing import Any
@@ -12,11 +11,7 @@ from celery import Celery, signals
 from celery.schedules import schedule
 
 from batchyard import logs, settings
-
-IDLE = "batchyard:idle"
-"""The Redis key that is there while nothing is unfinished, and nothing will be due before the next tick."""
-IDLE_TICKS = 4
-"""Of an idle deployment's ticks one of so many is sent."""
+from tasks import idle
 
 
 class TickSchedule(schedule):  # type: ignore[misc]  # Celery has no types
@@ -25,27 +20,14 @@ class TickSchedule(schedule):  # type: ignore[misc]  # Celery has no types
     def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
         is_due, seconds = super().is_due(last_run_at)
         silent = self.now() - self.maybe_make_aware(last_run_at)
-        if is_due and silent < IDLE_TICKS * self.run_every and _is_idle():
+        if is_due and silent < idle.TICKS * self.run_every and idle.is_marked(_redis()):
             return False, self.run_every.total_seconds()
         return is_due, seconds
-
-
-def wake() -> None:
-    """Have the next tick come soon, as there is work."""
-    with contextlib.suppress(redis.RedisError):
-        _redis().delete(IDLE)
 
 
 @functools.cache
 def _redis() -> redis.Redis:
     return redis.Redis.from_url(settings.load().redis_url, socket_timeout=1.0, socket_connect_timeout=1.0)
-
-
-def _is_idle() -> bool:
-    try:
-        return bool(_redis().exists(IDLE))
-    except redis.RedisError:
-        return False
 
 
 app = Celery("batchyard")

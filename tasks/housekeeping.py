@@ -16,9 +16,8 @@ from store import leases, queue, schedules, segments, webhooks
 from store.batches import BATCHES, Batches
 from store.jobs.lifecycle import JOBS, Jobs
 from store.work.lifecycle import MESSAGE_SECONDS
-from tasks import messages
+from tasks import idle, messages
 from tasks.advance import advance
-from tasks.celery_app import IDLE, IDLE_TICKS
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import has_died
@@ -53,7 +52,7 @@ class _Recovered(NamedTuple):
 def tick(context: AppContext) -> None:
     """Have done what is due by the clock, and recover lost work. An idle deployment costs four small queries."""
     now = time.time()
-    next_tick = now + IDLE_TICKS * context.settings.housekeeping_seconds
+    next_tick = now + idle.TICKS * context.settings.housekeeping_seconds
     with context.database.read() as session:
         scheduled = schedules.due(session, math.ceil(next_tick), 1)
         delivers = webhooks.any_due(session, next_tick)
@@ -61,10 +60,9 @@ def tick(context: AppContext) -> None:
         unfinished = queue.any_unfinished(session) or JOBS.any_ends(session)
     schedule_due = any((schedule.next_run_at or 0) <= now for schedule in scheduled)
     if unfinished or scheduled or delivers:
-        _forget(context, IDLE)
+        idle.clear(context.redis)
     else:
-        with contextlib.suppress(redis.RedisError):
-            context.redis.set(IDLE, 1, px=int(2000 * (next_tick - now)))  # it is still there when the next is sent
+        idle.mark(context.redis, 2 * (next_tick - now))  # it is still there when the next is sent
     expires = TICKS * context.settings.housekeeping_seconds
     if schedule_due:
         messages.periodic("schedule.tick", expires)
@@ -76,7 +74,8 @@ def tick(context: AppContext) -> None:
         if _wakes(context, FORECAST, context.settings.forecast_seconds - 0.5):
             messages.periodic("housekeeping.deadlines", expires)
     if unfinished:
-        _forget(context, QUIET)
+        with contextlib.suppress(redis.RedisError):
+            context.redis.delete(QUIET)
 
 
 def _wakes(context: AppContext, key: str, seconds: float) -> bool:
@@ -85,11 +84,6 @@ def _wakes(context: AppContext, key: str, seconds: float) -> bool:
         return bool(context.redis.set(key, 1, nx=True, px=int(seconds * 1000)))
     except redis.RedisError:
         return True
-
-
-def _forget(context: AppContext, key: str) -> None:
-    with contextlib.suppress(redis.RedisError):
-        context.redis.delete(key)
 
 
 def recover(context: AppContext) -> None:

@@ -10,7 +10,6 @@ from celery import Signature, chain, current_app
 from kombu.exceptions import OperationalError
 
 from batchyard.wording import quoted
-from tasks.celery_app import wake
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +36,11 @@ def _send(message: Signature, countdown: float = 0.0, **ids: object) -> None:
 
 def validate(batch_id: str, name: str | None = None) -> None:
     _send(_message("batch.validate", batch_id, name=name), batch_id=batch_id)
-    wake()
 
 
 def advance(batch_id: str) -> None:
     """Have started what may start now, since an open batch has got requests, or was closed."""
     _send(_message("batch.advance", batch_id), batch_id=batch_id)
-    wake()
 
 
 def segment(segment_id: int, epoch: int, batch_id: str, number: int, name: str) -> None:
@@ -72,7 +69,6 @@ def finish(batch_id: str, steps: Sequence[str], name: str | None = None) -> None
 
 def validate_job(job_id: str, name: str | None = None) -> None:
     _send(_message("job.validate", job_id, name=name), job_id=job_id)
-    wake()
 
 
 def advance_job(job_id: str, countdown: float = 0.0) -> None:

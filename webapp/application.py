@@ -6,11 +6,12 @@ import gc
 import sys
 
 from celery import Celery
-from flask import Flask
+from flask import Flask, Response, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from batchyard import logs, plugins, settings
 from batchyard.telemetry import spans
+from tasks import idle
 from tasks.context import REDIS_SECONDS, AppContext, build
 from tasks.steps import registry as step_registry
 from webapp import (
@@ -88,6 +89,7 @@ def create(context: AppContext | None) -> Flask:
     app.extensions["context"] = context
     app.config["MAX_FORM_PARTS"] = errors.MAX_FORM_PARTS
     requests.register(app)
+    _wake(app, context)
     limits.register(app, context)
     prometheus.register(app, context)
     audit.register(app, context.settings.audit)
@@ -106,3 +108,13 @@ def create(context: AppContext | None) -> Flask:
     gc.collect()
     gc.freeze()
     return app
+
+
+def _wake(app: Flask, context: AppContext) -> None:
+    """Have the next tick of an idle deployment come soon after each request that has changed something."""
+
+    @app.after_request
+    def wake(response: Response) -> Response:
+        if request.method not in ("GET", "HEAD", "OPTIONS") and response.status_code < 400:
+            idle.clear(context.redis)
+        return response

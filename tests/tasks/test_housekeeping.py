@@ -20,7 +20,7 @@ from store.database import Database
 from store.leases import acquire_batch
 from store.records import Batch, Schedule, Segment, now
 from store.work.lifecycle import FINISHING_SECONDS
-from tasks import celery_app, heartbeat, housekeeping, messages
+from tasks import celery_app, heartbeat, housekeeping, idle, messages
 from tasks.context import AppContext
 from tasks.finishing import finalize
 from tasks.heartbeat import hold_batch
@@ -242,7 +242,7 @@ def test_ticks_are_fewer_while_nothing_is_unfinished_and_nothing_is_due_soon(
     assert due(3)
     housekeeping.tick(connected)
     assert not due(3)
-    celery_app.wake()
+    idle.clear(connected.redis)
     assert due(3)
     plan_batch(connected, project, ["one"])
     housekeeping.tick(connected)

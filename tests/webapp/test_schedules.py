@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from tasks import idle
 from tasks.context import AppContext
 from tasks.recurring import schedules as recurring
 from tests.support.messages import SentMessages
@@ -135,3 +136,14 @@ def test_a_recipe_that_is_gone_fails_the_run_with_the_reason(
     (first,) = run(without, client, schedule)
     assert (first["state"], first["job_id"]) == ("failed", None)
     assert "No recipe is named 'debate'" in first["reason"]
+
+
+def test_a_new_schedule_ends_the_rest_of_an_idle_deployment_and_a_look_at_it_does_not(
+    client: FlaskClient, context: AppContext
+) -> None:
+    idle.mark(context.redis, 60)
+    assert client.get("/v1/schedules").status_code == 200
+    refused(client, cron="never")
+    assert idle.is_marked(context.redis)
+    create(client)
+    assert not idle.is_marked(context.redis)

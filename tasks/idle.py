@@ -1,0 +1,35 @@
+"""Whether the deployment is idle, as a key in Redis says: beat then sends fewer ticks of housekeeping.
+
+The key is there while nothing is unfinished, and nothing will be due before an idle deployment's next tick. A tick
+writes it, and whoever brings work in clears it. Without Redis nobody is idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import redis
+
+TICKS = 4
+"""Of an idle deployment's ticks one of so many is sent."""
+_KEY = "batchyard:idle"
+
+
+def mark(client: redis.Redis, seconds: float) -> None:
+    """Say that the deployment is idle, for so long."""
+    with contextlib.suppress(redis.RedisError):
+        client.set(_KEY, 1, px=int(seconds * 1000))
+
+
+def clear(client: redis.Redis) -> None:
+    """Have the next tick come soon: there may be something to do."""
+    with contextlib.suppress(redis.RedisError):
+        client.delete(_KEY)
+
+
+def is_marked(client: redis.Redis) -> bool:
+    """True if the deployment is idle."""
+    try:
+        return bool(client.exists(_KEY))
+    except redis.RedisError:
+        return False
