@@ -71,7 +71,7 @@ class CpuMeter:
 
 
 def stack_processes(up: psutil.Process, data: Path) -> list[psutil.Process]:
-    return [up, *(entry for entry in process.tagged(str(data)) if entry != up)]
+    return list({up, *up.children(), *process.tagged(str(data))})
 
 
 def cpu_seconds(entry: psutil.Process) -> float:
@@ -83,7 +83,7 @@ def part(entry: psutil.Process, up: psutil.Process, data: Path) -> str:
     """Return the part's name; of Ray's processes each is a part."""
     if entry == up:
         return "up"
-    name = entry.environ()[process.TAG].removeprefix(f"{data}#")
+    name = entry.environ()[process.TAG].removeprefix(f"{data}#").removesuffix(f" of {data}")
     return f"ray: {entry.name()}" if name == "ray" else name
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from batchyard.local import ports, programs, ray_head, services
 from batchyard.local.data_folder import DataFolder
+from batchyard.local.fork_server import ForkServer
 from batchyard.local.process import ChildProcess
 from batchyard.settings import Settings, environment_name
 
@@ -16,10 +17,17 @@ _LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address at which this machine reaches a server, by the one where it listens."""
 
 
-def of(settings: Settings, folder: DataFolder, host: str, numbers: Mapping[str, int]) -> dict[str, ChildProcess]:
+def of(
+    settings: Settings,
+    folder: DataFolder,
+    host: str,
+    numbers: Mapping[str, int],
+    forks: ForkServer | None = None,
+) -> dict[str, ChildProcess]:
     """Return the processes of a stack by name, in the order of their start; none runs yet.
 
     Args:
+        forks: forks our own services; each is a program of its own if None.
         host: where the gateway listens.
         numbers: the ports of the gateway (`web`), Flower and Ray.
     """
@@ -57,7 +65,14 @@ def of(settings: Settings, folder: DataFolder, host: str, numbers: Mapping[str, 
     children["web"].environment = {**environment, **services.behind_gateway(settings)}
     gateway = partial(ports.answers, _LOCAL.get(host, host), numbers["web"])
     children["gateway"] = make("gateway", services.gateway(host, numbers["web"], f"unix:{web_socket}"), ready=gateway)
+    for name in children.keys() - {"redis", "ray"}:
+        children[name].fork_server = forks
     return children
+
+
+def of_fork_server() -> dict[str, str]:
+    """Return the environment of the process that forks the services: what they cannot get any later."""
+    return {**os.environ, **services.import_path(), **services.HEAPS, "PYTHONUNBUFFERED": "1"}
 
 
 def _child(

@@ -15,9 +15,8 @@ import psutil
 
 from batchyard import kinship
 from batchyard.backoff import Backoff
+from batchyard.local.fork_server import TAG, ForkedProcess, ForkServer, Program
 
-# Settings refuse unknown BATCHYARD_* names, and nobody sets this one in a shell by accident.
-TAG = "_BATCHYARD_STACK"
 LOG_BYTES = 32 * 1024 * 1024
 BACKOFF = Backoff(first=1.0, longest=30.0)
 
@@ -28,6 +27,7 @@ class ChildProcess:
 
     `tag` is put into the environment of the process and so of all its descendants; `tagged` finds strays by it.
     `ready` returns True once the process can be used; it is polled until then. `nice` lowers the priority by so much.
+    With a `fork_server` the process is a copy of that one.
     """
 
     name: str
@@ -42,7 +42,8 @@ class ChildProcess:
     grace: float = 5.0
     nice: int = 0
     ready: Callable[[], bool] = lambda: True
-    process: subprocess.Popen[bytes] | None = None
+    fork_server: ForkServer | None = None
+    process: subprocess.Popen[bytes] | ForkedProcess | None = None
     failures: int = 0
     started: float = 0.0
     due: float | None = field(default=None)
@@ -50,17 +51,22 @@ class ChildProcess:
     def start(self) -> None:
         """Start the process in a session of its own. On Linux it gets `orphan_signal` when this thread dies."""
         rotate(self.log)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.argv,
-                cwd=self.folder,
-                env={**self.environment, TAG: self.tag},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=prepare(self.orphan_signal, self.nice),
-            )
+        environment = {**self.environment, TAG: self.tag}
+        if self.fork_server is None:
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    self.argv,
+                    cwd=self.folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=prepare(self.orphan_signal, self.nice),
+                )
+        else:
+            program = Program(self.name, self.argv, environment, self.log, self.orphan_signal, self.nice)
+            self.process = self.fork_server.fork(program)
         self.started, self.due = time.monotonic(), None
         self.pid_file.write_text(f"{self.process.pid}\n")
 

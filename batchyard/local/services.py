@@ -30,6 +30,8 @@ RAY_ENVIRONMENT = {
     "RAY_worker_niceness": "0",
 }
 """The environment of every Ray node and driver; docker-compose.yml repeats it."""
+OWN_CLUSTER = "auto"
+"""The address that names no Ray cluster."""
 _ROOT = Path(__file__).parents[2]
 """The folder that our packages are in: the tree, or that of installed packages."""
 _CELERY = [sys.executable, "-m", "celery", "-A", "tasks.app"]
@@ -37,8 +39,8 @@ _WITHOUT_TASKS = [sys.executable, "-m", "celery", "-A", "tasks.celery_app"]
 # glibc gives each thread a heap that keeps the most it ever held, and puts ever larger blocks there, between which
 # small ones stay: hundreds of MiB, for threads that advance jobs. Two heaps, and larger blocks apart, which go back
 # when freed.
-_HEAPS = ["MALLOC_ARENA_MAX=2", f"MALLOC_MMAP_THRESHOLD_={128 * 1024}"]
-_THREADS = ["env", *_HEAPS, *_CELERY, "worker", "--pool=threads"]
+HEAPS = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
+_THREADS = ["env", *(f"{name}={value}" for name, value in HEAPS.items()), *_CELERY, "worker", "--pool=threads"]
 # Leases coordinate workers: their gossip and their exchange of clocks at the start would be traffic for nothing.
 # Flower takes a worker for dead after two of its heartbeats, which are events: every 2 s by default.
 _WORKER = ["--prefetch-multiplier=1", "--without-gossip", "--without-mingle", "--heartbeat-interval=10"]
@@ -178,8 +180,8 @@ def main() -> None:
 
 
 def check_cluster(address: str) -> None:
-    """Raise ConfigurationError if no worker could join the Ray cluster at `address`. `auto` names none."""
-    if address == "auto":
+    """Raise ConfigurationError if no worker could join the Ray cluster at `address`. OWN_CLUSTER names none."""
+    if address == OWN_CLUSTER:
         return
     from inference.ray import cluster
 

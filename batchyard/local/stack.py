@@ -6,19 +6,20 @@ import http.client
 import json
 import logging
 import math
-import multiprocessing
 import signal
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 
-from batchyard import kinship, wording
+from batchyard import wording
 from batchyard.errors import BatchyardError
 from batchyard.local import children, ports, process, services
 from batchyard.local.data_folder import DataFolder
+from batchyard.local.fork_server import ForkServer
 from batchyard.local.process import ChildProcess
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
@@ -53,21 +54,31 @@ class Stack:
     def __init__(
         self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
     ) -> None:
-        # This process stays as long as the stack, and would keep 70 MiB of modules that are needed once.
-        with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), kinship.end_with_parent) as copy:
-            self.models = copy.submit(_served_models, settings).result()
-            copy.submit(services.check_cluster, settings.ray_address).result()
+        environment, place = children.of_fork_server(), settings.data.resolve()
+        # This process keeps no modules that are needed once. What they import there, services need, too.
+        self._fork_server = ForkServer(environment, place)
+        try:
+            self.models: dict[str, ModelSpec] = self._fork_server.call(_served_models, settings)
+            if settings.ray_address != services.OWN_CLUSTER:
+                with closing(ForkServer(environment, place)) as other:  # Ray's client cannot live in a forked copy
+                    other.call(services.check_cluster, settings.ray_address)
             self.folder = DataFolder(settings.data)
             self.folder.hold()
             try:
                 self.settings, self.host = settings, host
                 self._ports = ports.plan(host, port, flower_port)
-                copy.submit(_prepare_database, settings, self.folder).result()
+                self._fork_server.call(_prepare_database, settings, self.folder)
                 numbers = {name: held.number for name, held in self._ports.items()}
-                self.children = children.of(settings, self.folder, host, numbers)
+                forks = self._fork_server if sys.platform == "linux" else None
+                if forks is None:
+                    self._fork_server.close()  # a system's libraries may not survive a fork there
+                self.children = children.of(settings, self.folder, host, numbers, forks)
             except BaseException:
                 self.folder.release()
                 raise
+        except BaseException:
+            self._fork_server.close()
+            raise
         self._signals = 0
         self._say: Callable[[str], None] = log.info
         self._told = ""
@@ -118,13 +129,15 @@ class Stack:
         deadline = time.monotonic() + START_SECONDS
         for port in self._ports.values():
             port.share()
+        if self.children["worker"].fork_server is not None:
+            self._fork_server.begin_imports(self.children["worker"].environment)
         if "redis" in self.children:
             self.children["redis"].start()
             self._wait_for(self.children["redis"].ready, deadline, "redis")
         for child in self.children.values():
             if child.process is None:
                 child.start()
-        self._tell(f"Started {', '.join(self.children)}; they take about half a minute.")
+        self._tell(f"Started {', '.join(self.children)}; they take some seconds.")
         for child in self.children.values():
             self._wait_for(child.ready, deadline, child.name)
         self._wait_for(self._ready, deadline, "the stack")
@@ -157,8 +170,7 @@ class Stack:
         for child in self.children.values():
             if child.due is not None:
                 if time.monotonic() >= child.due:
-                    child.start()
-                    log.warning("%s started again (pid %s)", child.name, child.process and child.process.pid)
+                    self._restart(child)
             elif child.exit_code() is not None:
                 ending = f"{child.name} ended with exit code {child.exit_code()}: {process.last_line(child.log)}"
                 if child.failures + 1 >= attempts:
@@ -166,6 +178,14 @@ class Stack:
                 log.error("%s; starting it again in %.0f s", ending, child.plan_restart())
             else:
                 process.rotate(child.log)
+
+    def _restart(self, child: ChildProcess) -> None:
+        try:
+            child.start()
+        except BatchyardError as error:
+            log.error("%s was not started: %s; trying again in %.0f s", child.name, error, child.plan_restart())
+        else:
+            log.warning("%s started again (pid %s)", child.name, child.process and child.process.pid)
 
     def _stop(self) -> None:
         """End all processes, group by group; kill those that are late, and all at the second signal."""
@@ -181,6 +201,7 @@ class Stack:
         for child in self.children.values():
             child.runs()  # waits for the ended process, so that it is no zombie
             child.pid_file.unlink(missing_ok=True)
+        self._fork_server.close()
         for port in self._ports.values():
             port.close()
         self.folder.release()

@@ -166,6 +166,19 @@ def test_a_killed_process_is_started_again(private_stack: RunningStack, names: S
     eventually(lambda: ready(private_stack), "the stack is ready again")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each service is a program of its own")
+def test_services_that_end_with_the_process_that_forks_them_are_started_again(private_stack: RunningStack) -> None:
+    before = {name: private_stack.processes(name)[0] for name in NAMES}
+    server = before["web"].parent()
+    assert server is not None and server != psutil.Process(private_stack.process.pid)
+    server.kill()
+    services = [name for name in NAMES if name not in ("redis", "ray")]
+    eventually(lambda: not any(before[name].is_running() for name in services), "all services have ended")
+    eventually(lambda: ready(private_stack), "the stack is ready again")
+    assert before["redis"].is_running() and before["ray"].is_running()
+    assert private_stack.wait(private_stack.submit([a_chat("id", "by new services")])).status == "completed"
+
+
 def test_the_logs_of_a_batch_tell_how_its_engine_started(private_stack: RunningStack, tmp_path: Path) -> None:
     (ray,) = [
         entry
