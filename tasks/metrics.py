@@ -6,7 +6,8 @@ import json
 import logging
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -193,20 +194,29 @@ def _messages(context: AppContext) -> dict[str, int]:
 
 def _processes(data: Path) -> dict[str, tuple[int, float]]:
     """Return (resident bytes, CPU seconds) of each process of a local stack on this machine; empty without one."""
-    usage = {}
-    for file in sorted((data / "run").glob("*.pid")):
+    files = sorted((data / "run").glob("*.pid"))
+    if not files:
+        return {}
+    children, usage = _children(), {}
+    for file in files:
         try:
-            process = psutil.Process(int(file.read_text()))
-            processes = [process, *process.children(recursive=True)]
+            members = [psutil.Process(int(file.read_text()))]
         except (OSError, ValueError, psutil.Error):
             continue  # it is restarting
         size, cpu = 0, 0.0
-        for member in processes:
-            try:
-                with member.oneshot():
-                    times = member.cpu_times()
-                    size, cpu = size + member.memory_info().rss, cpu + times.user + times.system
-            except psutil.Error:
-                continue
+        for member in members:
+            members += children[member.pid]
+            with suppress(psutil.Error), member.oneshot():
+                times = member.cpu_times()
+                size, cpu = size + member.memory_info().rss, cpu + times.user + times.system
         usage[file.stem] = size, cpu
     return usage
+
+
+def _children() -> defaultdict[int, list[psutil.Process]]:
+    """Return the children of each process. `psutil.Process.children` would look at all processes for each one."""
+    children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            children[process.ppid()].append(process)
+    return children

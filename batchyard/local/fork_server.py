@@ -44,6 +44,10 @@ _SHARED = (
 )
 
 
+ROOM = "-" * 8192
+"""The memory of the server's environment, which shows that of a copy, is longer by so much than what it needs."""
+
+
 @dataclass(frozen=True)
 class Program:
     """What a copy of the server becomes: the module and the arguments that follow `-m` in `argv`.
@@ -69,8 +73,7 @@ class ForkServer:
     """
 
     def __init__(self, environment: Mapping[str, str], place: Path) -> None:
-        # Room for the tags of copies, and last: what a shorter one leaves free would end the environment for readers.
-        self._environment = {**environment, TAG: f"the fork server of {place}"}
+        self._environment = {TAG: f"the fork server of {place}", **environment, "_BATCHYARD_ROOM": ROOM}
         self._programs: Mapping[str, str] | None = None
         self._start()
 
@@ -224,15 +227,15 @@ def _exit_code(pid: int) -> int:
 
 
 def _become(program: Program) -> None:
+    _replace_environment(program.environment)
     words = program.argv[program.argv.index("-m") + 1 :]
-    identity.take(program.name, f"batchyard {program.name}: {' '.join(words)}", TAG, program.environment[TAG])
+    identity.take(program.name, f"batchyard {program.name}: {' '.join(words)}", program.environment)
     os.setsid()
     kinship.end_with_parent(program.orphan_signal)
     os.nice(program.nice)
     with program.log.open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    _replace_environment(program.environment)
     sys.argv = words
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 

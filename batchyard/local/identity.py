@@ -1,4 +1,4 @@
-"""What others see of a copy of a process: its tag, its command line and its name.
+"""What others see of a copy of a process: its name, its command line and its environment.
 
 Linux shows the memory that a program's command line and environment were put into at its start (proc_pid_environ(5)).
 A copy has that of the original until it overwrites it.
@@ -7,27 +7,29 @@ A copy has that of the original until it overwrites it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from pathlib import Path
 
 from batchyard import kinship
 
-_ARGUMENTS, _ARGUMENTS_END, _ENVIRONMENT = 48, 49, 50
-"""Fields of /proc/PID/stat, counted from 1: where the command line begins and ends, and the environment begins."""
+_FIELDS = slice(48 - 3, 52 - 3)
+"""Of /proc/PID/stat after the name, its second field: where command line and environment begin and end."""
 
 
-def take(name: str, title: str, variable: str, value: str) -> None:
-    """Let others see this process by another name and title, and a variable of its environment with another value.
+def take(name: str, title: str, environment: Mapping[str, str]) -> None:
+    """Let others see this process by another name, title and environment.
 
-    Each is cut to the bytes that there are.
+    The title is cut to the bytes that there are, and so is the environment, after a whole variable. No variable may be
+    in use that this process was started with.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    start, end, environment = (int(fields[number - 3]) for number in (_ARGUMENTS, _ARGUMENTS_END, _ENVIRONMENT))
-    _write(start, end - start, title)
-    variables = Path("/proc/self/environ").read_bytes()
-    offset = variables.index(f"{variable}=".encode()) + len(variable) + 1
-    _write(environment + offset, variables.index(b"\0", offset) - offset, value)
+    arguments, arguments_end, variables, variables_end = map(int, fields[_FIELDS])
+    _write(arguments, arguments_end - arguments, title.encode())
+    room = variables_end - variables
+    block = b"".join(f"{variable}={value}\0".encode() for variable, value in environment.items())
+    _write(variables, room, block if len(block) <= room else block[: block.rindex(b"\0", 0, room) + 1])
     kinship.rename(name)
 
 
-def _write(address: int, room: int, text: str) -> None:
-    ctypes.memmove(address, text.encode()[:room].ljust(room, b"\0"), room)
+def _write(address: int, room: int, content: bytes) -> None:
+    ctypes.memmove(address, content[:room].ljust(room, b"\0"), room)

@@ -51,7 +51,7 @@ class ChildProcess:
     def start(self) -> None:
         """Start the process in a session of its own. On Linux it gets `orphan_signal` when this thread dies."""
         rotate(self.log)
-        environment = {**self.environment, TAG: self.tag}
+        environment = {TAG: self.tag, **self.environment}  # first: of a copy others see the first bytes only
         if self.fork_server is None:
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(

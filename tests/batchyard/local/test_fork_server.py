@@ -35,7 +35,7 @@ def start(server: ForkServer, tmp_path: Path) -> Callable[..., ForkedProcess]:
     """Starts a module as a copy of the server."""
 
     def start(name: str, *arguments: str) -> ForkedProcess:
-        environment = {"PATH": "/bin", TAG: f"{tmp_path}#{name}"}
+        environment = {TAG: f"{tmp_path}#{name}", "PATH": "/bin"}
         argv = ["env", "A=1", sys.executable, "-m", name, *arguments]
         return server.fork(Program(name, argv, environment, tmp_path / f"{name}.log", signal.SIGTERM, 3))
 
@@ -65,6 +65,7 @@ def test_a_copy_has_its_own_arguments_session_name_and_tag(start: Callable[..., 
     assert written(tmp_path / "waits.log") == "['--for=ever']\n"
     (seen,) = process.tagged(f"{tmp_path}#waits")
     assert (seen.pid, os.getsid(seen.pid), seen.nice()) == (copy.pid, copy.pid, 3)
+    assert seen.environ() == {TAG: f"{tmp_path}#waits", "PATH": "/bin"}
     assert seen.name() == "waits"
     assert seen.cmdline()[0].startswith("batchyard waits: waits --for=")
     assert copy.poll() is None
@@ -82,7 +83,7 @@ def test_a_copy_ends_as_a_program_does(start: Callable[..., ForkedProcess], tmp_
 
 def test_a_copy_has_its_own_environment_alone(start: Callable[..., ForkedProcess], tmp_path: Path) -> None:
     assert ended(start("shown")) == 0
-    assert (tmp_path / "shown.log").read_text() == str({"PATH": "/bin", TAG: f"{tmp_path}#shown"}) + "\n"
+    assert (tmp_path / "shown.log").read_text() == str({TAG: f"{tmp_path}#shown", "PATH": "/bin"}) + "\n"
 
 
 def test_copies_end_with_a_killed_server_and_another_one_starts_the_next(
