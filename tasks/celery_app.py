@@ -27,7 +27,7 @@ class TickSchedule(schedule):  # type: ignore[misc]  # Celery has no types
 
 @functools.cache
 def _redis() -> redis.Redis:
-    return redis.Redis.from_url(settings.load().redis_url, socket_timeout=1.0, socket_connect_timeout=1.0)
+    return idle.impatient(settings.load().redis_url)
 
 
 app = Celery("batchyard")

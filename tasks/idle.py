@@ -12,7 +12,14 @@ import redis
 
 TICKS = 4
 """Of an idle deployment's ticks one of so many is sent."""
+SECONDS = 0.3
+"""Longest wait for Redis of who only asks, or brings work in: a tick that is late costs less than a request that is."""
 _KEY = "batchyard:idle"
+
+
+def impatient(url: str) -> redis.Redis:
+    """Return a client of a Redis that waits no longer than SECONDS for it."""
+    return redis.Redis.from_url(url, socket_timeout=SECONDS, socket_connect_timeout=SECONDS)
 
 
 def mark(client: redis.Redis, seconds: float) -> None:

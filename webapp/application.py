@@ -112,9 +112,10 @@ def create(context: AppContext | None) -> Flask:
 
 def _wake(app: Flask, context: AppContext) -> None:
     """Have the next tick of an idle deployment come soon after each request that has changed something."""
+    client = idle.impatient(context.settings.redis_url)
 
     @app.after_request
     def wake(response: Response) -> Response:
         if request.method not in ("GET", "HEAD", "OPTIONS") and response.status_code < 400:
-            idle.clear(context.redis)
+            idle.clear(client)
         return response

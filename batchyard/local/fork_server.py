@@ -211,7 +211,10 @@ def _serve(connection: Connection) -> None:
 def _import_shared(environment: dict[str, str]) -> None:
     _replace_environment(environment)
     for name in _SHARED:
-        importlib.import_module(name)
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise BatchyardError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     gc.collect()
     gc.freeze()  # a collection in a copy would write to each of these pages
 

@@ -52,7 +52,7 @@ def test_all_descendants_have_the_tag_and_the_folders_tag_covers_them(child: Chi
 def test_a_dead_process_takes_its_descendants_along_and_each_restart_is_later(child: ChildProcess) -> None:
     started(child)
     assert child.runs() and child.exit_code() is None
-    assert child.process is not None
+    assert isinstance(child.process, subprocess.Popen)
     child.process.kill()
     child.process.wait()
     assert not child.runs() and child.exit_code() == -signal.SIGKILL
