@@ -8,6 +8,7 @@ of Ray: `ray start` is a child, which ends once the servers run. On Linux this p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,6 +26,9 @@ START_HOOK = "batchyard.local.ray_head.start_less"
 
 _GRACE_SECONDS = 0.5
 """Ray's servers get so long to end by themselves. A node manager whose control store has ended before never does."""
+
+_KILL_SECONDS = 2.0
+"""The end waits for killed processes no longer."""
 
 
 def start_less(parameters: Any, head: bool) -> None:
@@ -66,7 +70,13 @@ def _children() -> dict[int, str]:
 def _end(_number: int, _frame: FrameType | None) -> None:
     _kill(_children(), signal.SIGTERM)
     time.sleep(_GRACE_SECONDS)
-    _kill(_children(), signal.SIGKILL)
+    deadline = time.monotonic() + _KILL_SECONDS
+    with contextlib.suppress(ChildProcessError):  # none is left
+        # Again and again: with each server that ends, this process becomes the parent of what that one has started.
+        while time.monotonic() < deadline:
+            _kill(_children(), signal.SIGKILL)
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.01)
     os._exit(0)
 
 

@@ -200,7 +200,7 @@ def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(private_
     private_stack.process.kill()
     private_stack.process.wait()
     if sys.platform == "linux":  # it tells children that their parent has died
-        eventually(lambda: process.tagged(str(private_stack.data)) == [], "everything has ended", seconds=120)
+        eventually(lambda: process.tagged(str(private_stack.data)) == [], "everything has ended", seconds=20)
     again = RunningStack.restart(private_stack.data, **SIMULATED)
     assert again.key == private_stack.key
     assert [entry for entry in before if entry.is_running()] == []
