@@ -39,10 +39,10 @@ from inference.residents.memory import Memory
 from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, packed
 from inference.residents.session import EngineSession
 from inference.residents.simulated import marked, marked_versions
-from inference.residents.status import ResidentStatus
+from inference.residents.status import LiveAddress, ResidentStatus
 
 if TYPE_CHECKING:
-    from inference.residents.live_server import LiveAddress, LiveServer
+    from inference.residents.live_server import LiveServer
 
 GATHER_SECONDS = 0.1
 GATHER_SHARE = 4

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -42,6 +42,7 @@ from inference.requests.cache_need import BYTES_PER_TOKEN, OUTPUT_TOKENS, most_o
 from inference.residents.admission import AdmissionQueue
 from inference.residents.replies import ENGINE_DIED, EngineReply
 from inference.residents.simulated import marked, marked_events
+from inference.residents.status import LiveAddress
 
 MAX_BODY_BYTES = 2**30
 """Whoever sends requests here has its own, lower limit."""
@@ -51,13 +52,6 @@ STATUSES = {"request_timeout": 504, ENGINE_DIED: 503, "engine_unavailable": 503,
 """HTTP statuses of requests that have no response, by the code of their error; 500 for others."""
 
 log = logging.getLogger(__name__)
-
-
-class LiveAddress(NamedTuple):
-    """Where an actor answers live requests: the base URL, and the token to send."""
-
-    url: str
-    token: str
 
 
 class LiveServer:

@@ -28,8 +28,11 @@ def marked_events(events: bytes) -> bytes:
 
 
 def marked_versions(engine: Engine) -> dict[str, str]:
-    """Return the engine's versions; of a simulated one marked, and without a hash of weights."""
-    versions = engine.versions()
+    """Return the engine's versions; of a simulated one marked, and without a hash of weights.
+
+    They are plain text: that of torch is of a class of torch, and whoever unpickled it would import all of that.
+    """
+    versions = {key: str(value) for key, value in engine.versions().items()}
     if not type(engine).simulated:
         return versions
     return {key: value for key, value in versions.items() if key != "model_sha256"} | {"simulated": "true"}

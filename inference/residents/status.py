@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
+
+
+class LiveAddress(NamedTuple):
+    """Where an engine's actor answers live requests: the base URL, and the token to send."""
+
+    url: str
+    token: str
+
 
 EngineActivity = Literal["starting", "busy", "idle"]
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 
+import psutil
+import pytest
 import redis
 
 from tests.support.stacks import RunningStack, a_chat
@@ -62,6 +65,19 @@ def test_our_own_model_answers_for_real(stack: RunningStack) -> None:
     assert "simulated" not in body
     assert body["usage"]["completion_tokens"] > 0
     assert batch.batchyard["simulated"] is False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show what a process has mapped")
+def test_torch_is_loaded_by_engines_alone(stack: RunningStack) -> None:
+    def loads_torch(process: psutil.Process) -> bool:
+        return any("libtorch" in mapped.path for mapped in process.memory_maps())
+
+    requests = [a_chat(f"{number}", f"What is 2 + {number}?", model="nano", max_tokens=1) for number in range(200)]
+    assert stack.wait(stack.submit(requests)).status == "completed"
+    (worker,) = stack.processes("worker")
+    assert not loads_torch(worker), "that takes 1.4 s of the first batch, and 200 MiB"
+    loading = [process.cmdline()[0] for process in stack.processes("ray") if loads_torch(process)]
+    assert loading and all("EngineActor" in title for title in loading), loading
 
 
 def test_progress_is_published_under_the_names_people_look_for(stack: RunningStack, redis_url: str) -> None:

@@ -107,7 +107,7 @@ def _versions(spec: ModelSpec) -> dict[str, str]:
         "engine": "vllm-job",
         "version": internals.__version__,
         "ray": ray.__version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # whoever unpickles its class imports torch
         "transformers": transformers.__version__,
         "model": spec.source,
         "model_sha256": model_sha256(spec.source),

@@ -18,7 +18,8 @@ from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
 from inference.engines.echo import Echo
 from inference.residents.admission import AdmissionQueue, Preempted
-from inference.residents.live_server import LiveAddress, LiveServer
+from inference.residents.live_server import LiveServer
+from inference.residents.status import LiveAddress
 from tests.support.rows import chat
 
 Scene = Callable[[aiohttp.ClientSession, LiveAddress, AdmissionQueue], Awaitable[None]]
