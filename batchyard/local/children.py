@@ -27,9 +27,9 @@ def of(
     """Return the processes of a stack by name, in the order of their start; none runs yet.
 
     Args:
-        forks: forks our own services; each is a program of its own if None.
         host: where the gateway listens.
         numbers: the ports of the gateway (`web`), Flower and Ray.
+        forks: forks our own services; each is a program of its own if None.
     """
     explicit = settings.model_fields_set
     socket_path = folder.short / "redis.sock"

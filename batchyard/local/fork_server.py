@@ -42,9 +42,9 @@ _SHARED = (
     "gunicorn.app.wsgiapp",
     "gunicorn.workers.gthread",
 )
-
-
-ROOM = "-" * 8192
+IMPORT_SECONDS = 120.0
+"""Imports that take longer hang, as those of somebody's recipe may."""
+_ROOM = "-" * 8192
 """The memory of the server's environment, which shows that of a copy, is longer by so much than what it needs."""
 
 
@@ -73,7 +73,7 @@ class ForkServer:
     """
 
     def __init__(self, environment: Mapping[str, str], place: Path) -> None:
-        self._environment = {TAG: f"the fork server of {place}", **environment, "_BATCHYARD_ROOM": ROOM}
+        self._environment = {TAG: f"the fork server of {place}", **environment, "_BATCHYARD_ROOM": _ROOM}
         self._programs: Mapping[str, str] | None = None
         self._start()
 
@@ -96,7 +96,7 @@ class ForkServer:
         """Start a program as a copy of the server, in a session of its own. A server that has ended is started again.
 
         Raises:
-            BatchyardError: the server has ended meanwhile.
+            BatchyardError: the server has ended meanwhile, or cannot import what services share.
         """
         if self._process.poll() is not None:
             self._start()
@@ -110,8 +110,9 @@ class ForkServer:
         return self._process.pid
 
     def close(self) -> None:
-        """End the server, and with it all programs."""
+        """End the server, whatever it does, and with it all programs."""
         self._connection.close()
+        self._process.kill()
         self._process.wait()
 
     def _start(self) -> None:
@@ -132,6 +133,9 @@ class ForkServer:
     def _send(self, function: Callable[..., Any], *arguments: Any) -> None:
         if self._importing:
             self._importing = False
+            if not self._connection.poll(IMPORT_SECONDS):
+                self.close()
+                raise BatchyardError(f"the modules of the services were not imported within {IMPORT_SECONDS:.0f} s")
             self._reply()
         try:
             self._connection.send((function, arguments))

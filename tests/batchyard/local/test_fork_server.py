@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from batchyard.errors import BatchyardError, ConfigurationError
-from batchyard.local import process, services
+from batchyard.local import fork_server, process, services
 from batchyard.local.fork_server import TAG, ForkedProcess, ForkServer, Program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each service is a program of its own")
@@ -100,6 +101,25 @@ def test_copies_end_with_a_killed_server_and_another_one_starts_the_next(
     assert psutil.Process(again.pid).ppid() not in (killed.pid, os.getpid())
 
 
+def test_imports_that_hang_end_the_server_and_say_so(
+    server: ForkServer, start: Callable[..., ForkedProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "IMPORT_SECONDS", 0.1)
+    server.call(hang_imports)
+    server.begin_imports(os.environ)
+    with pytest.raises(BatchyardError, match="not imported within 0 s"):
+        start("waits")
+    monkeypatch.undo()
+    assert start("waits").poll() is None, "another server has started"
+
+
+def test_what_cannot_be_imported_is_named(server: ForkServer, start: Callable[..., ForkedProcess]) -> None:
+    server.call(break_imports)
+    server.begin_imports(os.environ)
+    with pytest.raises(BatchyardError, match=r"tasks\.app cannot be imported: ImportError: broken"):
+        start("waits")
+
+
 def test_what_is_called_in_the_server_returns_or_raises_here(server: ForkServer, tmp_path: Path) -> None:
     assert server.call(os.getpid) == server.pid
     with pytest.raises(ConfigurationError, match="no such thing"):
@@ -109,6 +129,17 @@ def test_what_is_called_in_the_server_returns_or_raises_here(server: ForkServer,
     psutil.Process(server.pid).kill()
     with pytest.raises(BatchyardError, match="fork server ended with exit code -9"):
         server.call(os.getpid)
+
+
+def hang_imports() -> None:
+    importlib.import_module = lambda _name: time.sleep(60)
+
+
+def break_imports() -> None:
+    def fail(_name: str) -> None:
+        raise ImportError("broken")
+
+    importlib.import_module = fail
 
 
 def refuse(reason: str) -> None:
