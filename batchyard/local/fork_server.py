@@ -49,7 +49,7 @@ _ROOM = "-" * 8192
 
 
 @dataclass(frozen=True)
-class Program:
+class ServiceProgram:
     """What a copy of the server becomes: the module and the arguments that follow `-m` in `argv`.
 
     `environment`, which has a TAG, is all of its environment, and its output is added to the file `log`. It gets
@@ -92,7 +92,7 @@ class ForkServer:
         self._send(_import_shared, dict(environment))
         self._importing = True
 
-    def fork(self, program: Program) -> ForkedProcess:
+    def fork(self, program: ServiceProgram) -> ForkedProcess:
         """Start a program as a copy of the server, in a session of its own. A server that has ended is started again.
 
         Raises:
@@ -183,7 +183,7 @@ class ForkedProcess:
 class _Copied(BaseException):  # no error: it leaves the server's loop
     """This process is a copy that is to become a program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ServiceProgram) -> None:
         self.program = program
 
 
@@ -223,7 +223,7 @@ def _import_shared(environment: dict[str, str]) -> None:
     gc.freeze()  # a collection in a copy would write to each of these pages
 
 
-def _fork(program: Program) -> int:
+def _fork(program: ServiceProgram) -> int:
     if pid := os.fork():
         return pid
     raise _Copied(program)
@@ -233,7 +233,7 @@ def _exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _become(program: Program) -> None:
+def _become(program: ServiceProgram) -> None:
     _replace_environment(program.environment)
     words = program.argv[program.argv.index("-m") + 1 :]
     identity.take(program.name, f"batchyard {program.name}: {' '.join(words)}", program.environment)

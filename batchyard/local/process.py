@@ -15,7 +15,7 @@ import psutil
 
 from batchyard import kinship
 from batchyard.backoff import Backoff
-from batchyard.local.fork_server import TAG, ForkedProcess, ForkServer, Program
+from batchyard.local.fork_server import TAG, ForkedProcess, ForkServer, ServiceProgram
 
 LOG_BYTES = 32 * 1024 * 1024
 BACKOFF = Backoff(first=1.0, longest=30.0)
@@ -65,7 +65,7 @@ class ChildProcess:
                     preexec_fn=prepare(self.orphan_signal, self.nice),
                 )
         else:
-            program = Program(self.name, self.argv, environment, self.log, self.orphan_signal, self.nice)
+            program = ServiceProgram(self.name, self.argv, environment, self.log, self.orphan_signal, self.nice)
             self.process = self.fork_server.fork(program)
         self.started, self.due = time.monotonic(), None
         self.pid_file.write_text(f"{self.process.pid}\n")

@@ -15,7 +15,7 @@ import pytest
 
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import fork_server, process, services
-from batchyard.local.fork_server import TAG, ForkedProcess, ForkServer, Program
+from batchyard.local.fork_server import TAG, ForkedProcess, ForkServer, ServiceProgram
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each service is a program of its own")
 
@@ -38,7 +38,7 @@ def start(server: ForkServer, tmp_path: Path) -> Callable[..., ForkedProcess]:
     def start(name: str, *arguments: str) -> ForkedProcess:
         environment = {TAG: f"{tmp_path}#{name}", "PATH": "/bin"}
         argv = ["env", "A=1", sys.executable, "-m", name, *arguments]
-        return server.fork(Program(name, argv, environment, tmp_path / f"{name}.log", signal.SIGTERM, 3))
+        return server.fork(ServiceProgram(name, argv, environment, tmp_path / f"{name}.log", signal.SIGTERM, 3))
 
     return start
 
