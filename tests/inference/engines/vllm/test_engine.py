@@ -369,7 +369,7 @@ def test_a_killed_engine_core_and_a_killed_owner_lose_no_row_and_leave_no_proces
     run(spec, CHAT, chat("warm", max_tokens=1))
     cores = marked()
     assert cores, "vLLM has processes of its own"
-    bodies = chat(*[f"say {index}" for index in range(160)], temperature=0, max_tokens=100, ignore_eos=True)
+    bodies = chat(*[f"say {index}" for index in range(400)], temperature=0, max_tokens=100, ignore_eos=True)
     lines: list[int] = []
     deaths = 0
     for answers in pipeline.run(spec, CHAT, table(bodies), TIMEOUTS):
@@ -379,7 +379,7 @@ def test_a_killed_engine_core_and_a_killed_owner_lose_no_row_and_leave_no_proces
             deaths = 1
             (owner,) = (state.process["pid"] for state in directory.states().values())
             os.kill(owner, signal.SIGKILL)
-    assert sorted(lines) == list(range(160))
+    assert sorted(lines) == list(range(400))
     until(lambda: not any(core.is_running() and core.status() != psutil.STATUS_ZOMBIE for core in cores))
     core = next(process for process in marked() if "EngineCore" in process.name())
     core.kill()
