@@ -24,7 +24,7 @@ help:
 	@echo "make foreign      clients of others in .venv-foreign, and their tests against a stack (CLIENTS=\"litellm langchain\")"
 	@echo "make lm-eval      lm-evaluation-harness in .venv-lm-eval, and its tests against a stack"
 	@echo "make bench        the benchmarks, into benchmarks/results/: hours"
-	@echo "make bench-quick  the most important of them, once each: ten minutes"
+	@echo "make bench-quick  the most important of them, once each: five minutes"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
 	@echo "make chaos        faults at random on three hosts of this machine (MINUTES=10 SEED=1); needs root"
 	@echo "make chaos-jobs   kill -9 at random over a job (KILLS=100 SEED=1 BACKENDS=local|servers RECIPE=stages|refine|generate|agent)"

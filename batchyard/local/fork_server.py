@@ -74,7 +74,7 @@ class ForkServer:
 
     def __init__(self, environment: Mapping[str, str], place: Path) -> None:
         self._environment = {TAG: f"the fork server of {place}", **environment, "_BATCHYARD_ROOM": _ROOM}
-        self._programs: Mapping[str, str] | None = None
+        self._shared_environment: Mapping[str, str] | None = None
         self._start()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -88,7 +88,7 @@ class ForkServer:
 
     def begin_imports(self, environment: Mapping[str, str]) -> None:
         """Have the server import what services share, in their environment. What is asked next waits for that."""
-        self._programs = environment
+        self._shared_environment = environment
         self._send(_import_shared, dict(environment))
         self._importing = True
 
@@ -100,8 +100,8 @@ class ForkServer:
         """
         if self._process.poll() is not None:
             self._start()
-            assert self._programs is not None
-            self.begin_imports(self._programs)
+            assert self._shared_environment is not None
+            self.begin_imports(self._shared_environment)
         return ForkedProcess(self, self.call(_fork, program))
 
     @property

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from batchyard import wording
 from batchyard.errors import BatchyardError
@@ -57,28 +57,24 @@ class Stack:
         environment, place = children.of_fork_server(), settings.data.resolve()
         # This process keeps no modules that are needed once. What they import there, services need, too.
         self._fork_server = ForkServer(environment, place)
-        try:
+        with ExitStack() as refused:
+            refused.callback(self._fork_server.close)
             self.models: dict[str, ModelSpec] = self._fork_server.call(_served_models, settings)
             if settings.ray_address != services.OWN_CLUSTER:
                 with closing(ForkServer(environment, place)) as other:  # Ray's client cannot live in a forked copy
                     other.call(services.check_cluster, settings.ray_address)
             self.folder = DataFolder(settings.data)
             self.folder.hold()
-            try:
-                self.settings, self.host = settings, host
-                self._ports = ports.plan(host, port, flower_port)
-                self._fork_server.call(_prepare_database, settings, self.folder)
-                numbers = {name: held.number for name, held in self._ports.items()}
-                forks = self._fork_server if sys.platform == "linux" else None
-                if forks is None:
-                    self._fork_server.close()  # a system's libraries may not survive a fork there
-                self.children = children.of(settings, self.folder, host, numbers, forks)
-            except BaseException:
-                self.folder.release()
-                raise
-        except BaseException:
-            self._fork_server.close()
-            raise
+            refused.callback(self.folder.release)
+            self.settings, self.host = settings, host
+            self._ports = ports.plan(host, port, flower_port)
+            self._fork_server.call(_prepare_database, settings, self.folder)
+            numbers = {name: held.number for name, held in self._ports.items()}
+            forks = self._fork_server if sys.platform == "linux" else None
+            if forks is None:
+                self._fork_server.close()  # a system's libraries may not survive a fork there
+            self.children = children.of(settings, self.folder, host, numbers, forks)
+            refused.pop_all()
         self._signals = 0
         self._say: Callable[[str], None] = log.info
         self._told = ""

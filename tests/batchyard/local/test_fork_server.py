@@ -16,6 +16,7 @@ import pytest
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import fork_server, process, services
 from batchyard.local.fork_server import TAG, ForkedProcess, ForkServer, ServiceProgram
+from tests.support.rows import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each service is a program of its own")
 
@@ -43,21 +44,15 @@ def start(server: ForkServer, tmp_path: Path) -> Callable[..., ForkedProcess]:
     return start
 
 
-def ended(copy: ForkedProcess) -> int:
+def ended(copy: ForkedProcess) -> int | None:
     """Return the exit code of a process that ends."""
-    deadline = time.monotonic() + 20
-    while (code := copy.poll()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return code
+    until(lambda: copy.poll() is not None, 20)
+    return copy.poll()
 
 
 def written(log: Path) -> str:
     """Return a log once it has a line."""
-    deadline = time.monotonic() + 20
-    while not log.is_file() or not log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: log.is_file() and bool(log.read_text()), 20)
     return log.read_text()
 
 
