@@ -15,8 +15,10 @@ ANSWERS = pa.schema(
         ("seconds", pa.float64()),
         ("reasoning_tokens", pa.int64()),
         ("served_model", pa.string()),
+        ("vectors", pa.binary()),
     ]
 )
 """line: the request's number; ok: status 200; answer: the output line as JSON; token counts from the engine's usage;
 seconds: time in the engine, null if nobody measured it; reasoning_tokens: of the output tokens, as the engine reported
-them; served_model: what an endpoint calls the model that answered, null if there is none."""
+them; served_model: what an endpoint calls the model that answered, null if there is none; vectors: the embeddings that
+were set aside from `answer` (batchyard.endpoints.vectors), null if there are none."""

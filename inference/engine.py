@@ -56,7 +56,7 @@ class EngineAnswer:
 
     Attributes:
         status_code: the HTTP status of OpenAI's endpoint; None if the request never ran. Then `error` is set.
-        body: the response body, or `{"error": {message, type, param, code}}` for 4xx.
+        body: the response body, or `{"error": {message, type, param, code}}` for 4xx. Embeddings may be NumPy arrays.
         error: `{"code", "message"}` of a request that has no response: request_timeout, engine_died, engine_error.
     """
 

@@ -1,7 +1,8 @@
 """Response bodies of engines and endpoints: their texts, vectors, labels, scores and tokens.
 
 This is the one reader of them. It takes any JSON and never raises: what has another shape than OpenAI's, Anthropic's
-or vLLM's API gives is not there. `fault` says whether a body is an answer at all, before it is stored as one.
+or vLLM's API gives is not there. A vector may also be an engine's array, before it is JSON. `fault` says whether a body
+is an answer at all, before it is stored as one.
 """
 
 from __future__ import annotations
@@ -171,9 +172,16 @@ def vectors(body: Any, request: Mapping[str, Any] | None = None) -> list[list[fl
         value = entry.get("embedding", entry.get("data"))
         if isinstance(value, str):
             value = _unpacked(value, request or {})
+        elif _is_array(value):
+            value = value.tolist()
         if isinstance(value, list):
             all_vectors += [vector for vector in (value if _is_matrix(value) else [value]) if _is_vector(vector)]
     return all_vectors
+
+
+def _is_array(value: Any) -> bool:
+    """True for a NumPy array, as engines give it, which is no JSON yet. The client's first step does without NumPy."""
+    return hasattr(value, "__array_interface__")
 
 
 def labels(body: Any) -> list[str]:
@@ -241,7 +249,7 @@ def _of_result(key: str, place: str, result: Any) -> Fault | None:
         return _reported(result["error"])
     if key == "data":
         vector = result.get("embedding", result.get("data", ()))
-        return None if isinstance(vector, list | str | tuple) else Fault(f"{place} has no vector")
+        return None if isinstance(vector, list | str | tuple) or _is_array(vector) else Fault(f"{place} has no vector")
     if key != "choices":
         return None
     if (reason := result.get("finish_reason")) in _BROKEN_OFF:

@@ -9,10 +9,12 @@ import base64
 import hashlib
 import json
 import re
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from batchyard.endpoints import catalog
 from batchyard.endpoints.bodies.audio import decoded
@@ -151,7 +153,11 @@ def _embeddings(request: Body, number: int, _: Generated) -> dict[str, Any]:
 
 
 def _pooling(request: Body, number: int, _: Generated) -> dict[str, Any]:
-    return _vectors(request, number, "pooling", "data")
+    body = _vectors(request, number, "pooling", "data")
+    for entry in body["data"]:
+        if not isinstance(entry["data"], str):
+            entry["data"] = entry["data"].tolist()
+    return body
 
 
 def _vectors(request: Body, number: int, kind: str, key: str) -> dict[str, Any]:
@@ -159,7 +165,7 @@ def _vectors(request: Body, number: int, kind: str, key: str) -> dict[str, Any]:
     vectors = [_vector(text, request.get("dimensions") or DIMENSIONS) for text in texts]
     packed = request.get("encoding_format") == "base64"
     data = [
-        {"object": kind, "index": index, key: _packed(vector) if packed else vector}
+        {"object": kind, "index": index, key: base64.b64encode(vector.tobytes()).decode() if packed else vector}
         for index, vector in enumerate(vectors)
     ]
     return _listed(request, f"embd-echo-{number}", data, texts)
@@ -168,7 +174,7 @@ def _vectors(request: Body, number: int, kind: str, key: str) -> dict[str, Any]:
 def _classify(request: Body, number: int, _: Generated) -> dict[str, Any]:
     data, texts = [], list(_inputs(request))
     for index, text in enumerate(texts):
-        first = _vector(text)[0]
+        first = float(_vector(text)[0])
         label = "LABEL_0" if first >= 0.5 else "LABEL_1"
         data.append({"index": index, "label": label, "probs": [first, 1 - first], "num_classes": 2})
     return _listed(request, f"classify-echo-{number}", data, texts)
@@ -305,12 +311,10 @@ def _listed(request: Body, name: str, data: list[dict[str, Any]], texts: list[st
     return response_bodies.listed(name, request["model"], data, sum(map(_words, texts)))
 
 
-def _vector(text: str, dimensions: int = DIMENSIONS) -> list[float]:
-    return [byte / 255 for byte in hashlib.shake_256(text.encode()).digest(dimensions)]
-
-
-def _packed(vector: list[float]) -> str:
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+def _vector(text: str, dimensions: int = DIMENSIONS) -> npt.NDArray[np.float32]:
+    return np.divide(
+        np.frombuffer(hashlib.shake_256(text.encode()).digest(dimensions), np.uint8), 255, dtype=np.float32
+    )
 
 
 def _overlap(left: str, right: str) -> float:

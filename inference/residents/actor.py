@@ -287,7 +287,7 @@ class EngineActor:
         PROGRESS.set(progress)
         try:
             answer = await engine.answer(endpoint, request)
-            reply = EngineReply.of(marked(answer, engine), time.monotonic() - began)
+            reply = EngineReply.of(marked(answer, engine), time.monotonic() - began, apart=True)
         except EngineDied as death:
             reply = EngineReply.failed(ENGINE_DIED, death.message, time.monotonic() - began)
         except Exception as error:  # noqa: BLE001  one answer that cannot be read is this request's failure alone

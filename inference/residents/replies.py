@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from batchyard.endpoints import responses
+from batchyard.endpoints import responses, vectors
 from inference.engine import EngineAnswer
 
 ENGINE_DIED = "engine_died"
@@ -18,8 +18,9 @@ MOST_TOKENS = 2**40
 class EngineReply(NamedTuple):
     """The reply to one request: its EngineAnswer as JSON, its tokens, its engine seconds.
 
-    Tokens are those of the engine's usage; 0 unless the status is 200. A body that is no answer (`responses.fault`) is
-    none whatever its status.
+    Embeddings that were set aside from the body (batchyard.endpoints.vectors) are in `vectors`. Tokens are those of
+    the engine's usage; 0 unless the status is 200. A body that is no answer (`responses.fault`) is none whatever its
+    status.
     """
 
     status_code: int | None
@@ -31,10 +32,14 @@ class EngineReply(NamedTuple):
     seconds: float = 0.0
     reasoning_tokens: int = 0
     served_model: str | None = None
+    vectors: bytes | None = None
 
     @classmethod
-    def of(cls, answer: EngineAnswer, seconds: float) -> EngineReply:
+    def of(cls, answer: EngineAnswer, seconds: float, *, apart: bool = False) -> EngineReply:
         """Return the reply with an engine's answer.
+
+        Args:
+            apart: set embeddings aside from the body.
 
         Raises:
             TypeError: the answer's body is no JSON.
@@ -42,7 +47,8 @@ class EngineReply(NamedTuple):
         error = None if answer.error is None else {name: _text(value) for name, value in answer.error.items()}
         if answer.body is None:
             return cls(answer.status_code, None, error, seconds=seconds)
-        body = orjson.dumps(answer.body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        content, arrays = vectors.set_aside(answer.body) if apart else (answer.body, None)
+        body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
         if answer.status_code != 200:
             return cls(answer.status_code, body, error, seconds=seconds)
         fault = responses.fault(answer.body)
@@ -59,6 +65,7 @@ class EngineReply(NamedTuple):
             seconds,
             _counted(usage.reasoning_tokens),
             None if served is None else _text(served),
+            arrays,
         )
 
     @classmethod

@@ -1,7 +1,9 @@
 """Result chunks: answers of one segment, as an immutable Parquet artifact.
 
 Columns: line (int64, physical line number in the input), ok (bool: status 200), answer (string: the output line),
-seconds (float64: time in the engine, null if nobody measured it or an older version wrote the chunk).
+seconds (float64: time in the engine, null if nobody measured it or an older version wrote the chunk). A chunk with
+embeddings has them apart from their answers, in a column that readers do not see (batchyard.endpoints.vectors): as text
+they would be four times as large, and take 20 times the CPU to compress.
 """
 
 from __future__ import annotations
@@ -11,21 +13,25 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchyard.endpoints import vectors
 from store.artifacts import Artifacts
 from store.formats import parquet
 
 SCHEMA = pa.schema([("line", pa.int64()), ("ok", pa.bool_()), ("answer", pa.string()), ("seconds", pa.float64())])
+_VECTORS = "vectors"
+_TEXT_BYTES = 3
+"""Approximate size of a vector as text, in its own."""
 TABLE_BYTES = 4 * 1024 * 1024
 """Approximate limit of the answers that are read at once: any number of them may be in a chunk."""
 
 
 def write(artifacts: Artifacts, answers: pa.Table) -> str:
-    """Store the columns of SCHEMA of a table. Return the SHA-256 of the artifact."""
+    """Store the columns of SCHEMA of a table, and its vectors if it has some. Return the SHA-256 of the artifact."""
+    apart = _VECTORS in answers.column_names and answers[_VECTORS].null_count < answers.num_rows
+    names = [*SCHEMA.names, _VECTORS] if apart else SCHEMA.names
     with artifacts.create() as file:
         # Answers do not repeat, so no dictionaries. Their size in the file is then their size in memory.
-        pq.write_table(
-            answers.select(SCHEMA.names), file, compression="zstd", compression_level=1, use_dictionary=False
-        )
+        pq.write_table(answers.select(names), file, compression="zstd", compression_level=1, use_dictionary=False)
     return file.sha256
 
 
@@ -38,12 +44,23 @@ def read(artifacts: Artifacts, sha256: str, columns: Sequence[str] | None = None
     """
     with parquet.opened(artifacts, sha256, "result chunk") as file:
         size = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
-        rows = max(1, file.metadata.num_rows * TABLE_BYTES // max(1, size))
         names = SCHEMA.names if columns is None else columns
-        older = "seconds" not in file.schema_arrow.names
+        older, apart = ("seconds" not in file.schema_arrow.names), (_VECTORS in file.schema_arrow.names)
         present = [name for name in names if not (older and name == "seconds")]
+        if apart and "answer" in names:
+            present.append(_VECTORS)
+            size *= _TEXT_BYTES
+        rows = max(1, file.metadata.num_rows * TABLE_BYTES // max(1, size))
         for batch in file.iter_batches(rows, columns=present, use_threads=False):
             table = pa.Table.from_batches([batch])
             if older:
                 table = table.append_column("seconds", pa.nulls(table.num_rows, pa.float64()))
+            if _VECTORS in present:
+                table = table.set_column(table.column_names.index("answer"), "answer", _whole(table))
             yield table.select(names)
+
+
+def _whole(table: pa.Table) -> pa.Array:
+    """Return the answers with their vectors in them."""
+    answers = zip(table["answer"].to_pylist(), table[_VECTORS].to_pylist(), strict=True)
+    return pa.array([line if apart is None else vectors.put_back(line, apart) for line, apart in answers], pa.string())

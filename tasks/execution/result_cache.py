@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard.endpoints import output_lines, responses
+from batchyard.endpoints import output_lines, responses, vectors
 from batchyard.errors import UnavailableError
 from inference.answers import ANSWERS
 from store import cache, segments
@@ -83,14 +83,15 @@ def _answers(rows: pa.Table, entries: list[cache.StoredAnswer]) -> pa.Table:
         output_lines.line(custom_id, 200, body, None)
         for custom_id, body in zip(rows["custom_id"].to_pylist(), bodies, strict=True)
     ]
-    none = [None] * len(lines)
-    columns = {"line": rows["line"], "ok": [True] * len(lines), "answer": lines, "seconds": none, "served_model": none}
+    columns = {"line": rows["line"], "ok": [True] * len(lines), "answer": lines}
+    columns |= dict.fromkeys(("seconds", "served_model", "vectors"), [None] * len(lines))
     columns["reasoning_tokens"] = [responses.usage(orjson.loads(body)).reasoning_tokens or 0 for body in bodies]
     return pa.table(columns | {name: [getattr(entry, name) for entry in entries] for name in TOKENS}, schema=ANSWERS)
 
 
 def _entry(row: Mapping[str, Any]) -> cache.StoredAnswer:
-    body = orjson.loads(row["answer"])["response"]["body"] | {"batchyard": {"cached": True}}
+    line = row["answer"] if row["vectors"] is None else vectors.put_back(row["answer"], row["vectors"])
+    body = orjson.loads(line)["response"]["body"] | {"batchyard": {"cached": True}}
     return cache.StoredAnswer.of(orjson.dumps(body), *(row[name] for name in TOKENS))
 
 

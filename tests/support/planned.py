@@ -155,7 +155,7 @@ def answers(
             body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]}
         custom_id = (custom_ids or {}).get(line, f"r{line}")
         answer = output_lines.line(custom_id, 400 if code else 200, json.dumps(body).encode(), None)
-        rows.append((line, code is None, answer, *((0, 0, 0) if code else tokens), measured, 0, None))
+        rows.append((line, code is None, answer, *((0, 0, 0) if code else tokens), measured, 0, None, None))
     return pa.table(list(map(list, zip(*rows, strict=True))) if rows else ANSWERS.empty_table(), schema=ANSWERS)
 
 

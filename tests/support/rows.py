@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from batchyard.endpoints import vectors
 from inference.engine import Engine, EngineAnswer
 
 
@@ -27,6 +28,13 @@ def table(bodies: list[dict[str, Any]]) -> pa.Table:
             "body": [json.dumps(body) for body in bodies],
         }
     )
+
+
+def answer_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the output line of a row that `pipeline.run` yields, parsed, with its vectors."""
+    whole = row["answer"] if row["vectors"] is None else vectors.put_back(row["answer"], row["vectors"])
+    answer: dict[str, Any] = json.loads(whole)
+    return answer
 
 
 async def all_answers(engine: Engine, endpoint: str, bodies: list[dict[str, Any]]) -> list[EngineAnswer]:

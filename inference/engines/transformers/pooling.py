@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+import numpy as np
+
 from batchyard.endpoints import catalog
 from batchyard.endpoints.bodies.scoring import PAIRS
 from inference.engine import EngineAnswer
@@ -148,9 +150,9 @@ class Pooler:
         data: list[dict[str, Any]]
         if endpoint == catalog.EMBEDDINGS.path:
             pack = body.get("encoding_format") == "base64"
+            vectors = [packed(output) if pack else np.array(output, np.float32) for output in outputs]
             data = [
-                {"object": "embedding", "index": index, "embedding": packed(vector) if pack else vector}
-                for index, vector in enumerate(outputs)
+                {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)
             ]
             return response_bodies.listed(f"embd-{name}", model, data, request.tokens)
         if self._activate is not None and body.get("use_activation") is not False:

@@ -6,12 +6,15 @@ Modelled on vllm/entrypoints/launchers/run_batch.py of vLLM 0.32.
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib.util
 import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping
 from typing import Any, ClassVar
+
+import numpy as np
 
 from batchyard.endpoints.catalog import CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING, RESPONSES, TRANSCRIPTIONS
 from batchyard.errors import EngineDied, EngineStartError
@@ -230,6 +233,9 @@ class VLLM(Engine):
         request = parse(handler.schema, body)
         if isinstance(request, EngineAnswer):
             return request
+        vectors = endpoint == EMBEDDINGS.path and request.encoding_format == "float"
+        if vectors:  # vLLM would write the numbers as text, from which they would be read again
+            request.encoding_format, request.embed_dtype, request.endianness = "base64", "float32", "little"
         # Not wait_for: vLLM's handlers answer a cancellation with an error response, and it would return that.
         call = asyncio.create_task(handler.answer(request, None))
         try:
@@ -247,7 +253,11 @@ class VLLM(Engine):
         finally:
             call.cancel()
         self.answered_at = time.monotonic()
-        return await self._answered(response)
+        answer = await self._answered(response)
+        if vectors and answer.status_code == 200 and answer.body is not None:
+            for entry in answer.body["data"]:
+                entry["embedding"] = np.frombuffer(base64.b64decode(entry["embedding"]), "<f4")
+        return answer
 
     async def _died(self, summary: str) -> EngineAnswer:
         """Return the answer to a request that was in the engine when it died."""

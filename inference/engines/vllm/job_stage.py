@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from batchyard.endpoints import output_lines, responses
+from batchyard.endpoints import output_lines, responses, vectors
 from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS
 from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.failures.reasons import explained
@@ -168,8 +168,9 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
             if kind in INVALID:
                 return EngineAnswer.refused(message, code=refusal_code(message))
             return EngineAnswer.failed("engine_error", error)
-        response = self._embedding(body, output) if self._endpoint == EMBEDDINGS.path else self._generation(output)
-        return EngineAnswer(200, response.model_dump())
+        if self._endpoint == EMBEDDINGS.path:
+            return EngineAnswer(200, self._embedding(body, output))
+        return EngineAnswer(200, self._generation(output).model_dump())
 
     def _generation(self, output: dict[str, Any]) -> Any:
         finish = Finish(**output["metrics"])
@@ -190,14 +191,16 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
         choice = internals.CompletionResponseChoice(text=text, **ending)
         return internals.CompletionResponse(choices=[choice], **common)
 
-    def _embedding(self, body: dict[str, Any], output: dict[str, Any]) -> Any:
+    def _embedding(self, body: dict[str, Any], output: dict[str, Any]) -> dict[str, Any]:
         vector, tokens = output["embeddings"].astype("float32"), output["num_input_tokens"]
-        packed = body.get("encoding_format") == "base64"
-        data = internals.EmbeddingResponseData(
-            index=0, embedding=base64.b64encode(vector.tobytes()).decode() if packed else vector.tolist()
-        )
+        data = internals.EmbeddingResponseData(index=0, embedding="")
         usage = internals.UsageInfo(prompt_tokens=tokens, total_tokens=tokens)
-        return internals.EmbeddingResponse(model=self._spec.name, data=[data], usage=usage)
+        response: dict[str, Any] = internals.EmbeddingResponse(
+            model=self._spec.name, data=[data], usage=usage
+        ).model_dump()
+        packed = body.get("encoding_format") == "base64"
+        response["data"][0]["embedding"] = base64.b64encode(vector.tobytes()).decode() if packed else vector
+        return response
 
 
 def _sampling_params(params: Any) -> dict[str, Any]:
@@ -213,7 +216,8 @@ def _sampling_params(params: Any) -> dict[str, Any]:
 
 def _columns(custom_id: str, answer: EngineAnswer) -> dict[str, Any]:
     """An answer as the columns of `answers.ANSWERS`, without the line number."""
-    body = None if answer.body is None else orjson.dumps(answer.body)
+    content, arrays = (None, None) if answer.body is None else vectors.set_aside(answer.body)
+    body = None if content is None else orjson.dumps(content)
     usage = responses.usage(answer.body) if answer.status_code == 200 else responses.TokenUsage()
     return {
         "ok": answer.status_code == 200,
@@ -224,4 +228,5 @@ def _columns(custom_id: str, answer: EngineAnswer) -> dict[str, Any]:
         "seconds": None,
         "reasoning_tokens": usage.reasoning_tokens or 0,
         "served_model": None,
+        "vectors": arrays,
     }

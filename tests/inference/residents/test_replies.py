@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inference.engine import EngineAnswer
@@ -21,7 +22,14 @@ def test_a_reply_has_the_body_as_json_and_the_tokens_of_its_usage() -> None:
     body = {"choices": [{"text": "yes"}], "usage": usage, "batchyard": {"served_model": "theirs"}}
     reply = EngineReply.of(EngineAnswer(200, body), 0.5)
     assert json.loads(reply.body or b"") == body
-    assert reply[2:] == (None, 7, 4, 3, 0.5, 2, "theirs")
+    assert reply[2:] == (None, 7, 4, 3, 0.5, 2, "theirs", None)
+
+
+def test_a_vector_of_an_engine_is_text_for_a_live_client_and_apart_from_it_for_a_batch() -> None:
+    answer = EngineAnswer(200, {"data": [{"embedding": np.array([0.1, 0.5], np.float32)}]})
+    live, of_batch = EngineReply.of(answer, 0.5), EngineReply.of(answer, 0.5, apart=True)
+    assert (live.body, live.vectors) == (b'{"data":[{"embedding":[0.1,0.5]}]}', None)
+    assert (of_batch.body, of_batch.vectors) == (b'{"data":[{"embedding":2}]}', np.array([0.1, 0.5], "<f4").tobytes())
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [None]}, {"error": {"message": "bug"}}])

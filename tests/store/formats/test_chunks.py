@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,24 @@ def test_a_chunk_keeps_its_own_columns_and_no_other(artifacts: Artifacts) -> Non
     (table,) = chunks.read(artifacts, sha256)
     assert table.schema.equals(chunks.SCHEMA)
     assert table.to_pydict() == COLUMNS
+
+
+def test_embeddings_are_stored_as_numbers_and_read_as_the_text_of_their_answers(artifacts: Artifacts) -> None:
+    vector = np.array([0.1, 0.5], "<f4").tobytes()
+    line = '{"id":"i","custom_id":"ü","response":{"body":{"data":[{"embedding":%s}]}}}'
+    stored = COLUMNS | {"answer": [line % 2, "{}"], "vectors": [vector, None]}
+    sha256 = chunks.write(artifacts, pa.table(stored))
+    (table,) = chunks.read(artifacts, sha256)
+    assert table.schema.equals(chunks.SCHEMA)
+    assert table.to_pydict() == COLUMNS | {"answer": [line % "[0.1,0.5]", "{}"]}
+    (table,) = chunks.read(artifacts, sha256, ["line", "seconds"])
+    assert table.to_pydict() == {"line": COLUMNS["line"], "seconds": COLUMNS["seconds"]}
+
+
+def test_a_chunk_without_embeddings_has_no_column_for_them(artifacts: Artifacts) -> None:
+    sha256 = chunks.write(artifacts, pa.table(COLUMNS | {"vectors": pa.nulls(2, pa.binary())}))
+    with artifacts.open(sha256) as file:
+        assert pq.read_schema(file).names == chunks.SCHEMA.names
 
 
 def test_single_columns_are_read(artifacts: Artifacts) -> None:

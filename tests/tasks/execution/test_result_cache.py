@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from batchyard.errors import UnavailableError
 from inference.answers import ANSWERS
 from store import cache, projects
 from tasks.context import AppContext
-from tasks.execution.result_cache import Cache
+from tasks.execution.result_cache import TOKENS, Cache
 from tests.support.batches import open_batch
 from tests.support.webapps import on_sqlite
 from tests.tasks.execution.test_refusals import a_segment
@@ -69,6 +70,18 @@ def test_an_answer_that_was_kept_comes_again_with_the_names_of_the_new_request(
     assert (hit["line"], hit["ok"], hit["input_tokens"], hit["output_tokens"], hit["seconds"]) == (1, True, 3, 2, None)
     line = json.loads(hit["answer"])
     assert line["custom_id"] == "r1" and line["response"]["body"]["batchyard"] == {"cached": True}
+
+
+def test_an_embedding_is_kept_with_its_numbers(context: AppContext, project: str) -> None:
+    first = opened(context, project)
+    assert hits(first, requests(1)) == []
+    body = orjson.dumps({"data": [{"index": 0, "embedding": 2}]})
+    row = {"line": 1, "ok": True, "answer": output_lines.line("r1", 200, body, None), **dict.fromkeys(TOKENS, 3)}
+    vector = np.array([0.1, 0.5], "<f4").tobytes()
+    first.keep(pa.Table.from_pylist([dict.fromkeys(ANSWERS.names) | row | {"vectors": vector}], schema=ANSWERS))
+    (hit,) = hits(opened(context, project), requests(1))
+    assert json.loads(hit["answer"])["response"]["body"]["data"] == [{"index": 0, "embedding": [0.1, 0.5]}]
+    assert hit["vectors"] is None
 
 
 def test_only_good_answers_to_requests_that_were_looked_up_are_kept(context: AppContext, project: str) -> None:

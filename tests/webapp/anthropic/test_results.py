@@ -27,10 +27,10 @@ MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "content": [{"
 def answers(*lines: tuple[int, str, int, dict[str, Any]]) -> pa.Table:
     """Answers to lines, each with its custom_id, HTTP status and body."""
     rows = [
-        (line, status == 200, output_lines.line(name, status, json.dumps(body).encode(), None), 3, 0, 1, 0.5, 0, None)
+        (line, status == 200, output_lines.line(name, status, json.dumps(body).encode(), None), 3, 0, 1, 0.5, 0)
         for line, name, status, body in lines
     ]
-    return pa.table(list(map(list, zip(*rows, strict=True))), schema=ANSWERS)
+    return pa.Table.from_pylist([dict(zip(ANSWERS.names, row, strict=False)) for row in rows], schema=ANSWERS)
 
 
 def validated(context: AppContext, id_: str) -> Batch:

@@ -30,7 +30,7 @@ from inference.engines.vllm import internals, parameters
 from inference.engines.vllm.engine import VLLM
 from inference.residents import directory
 from inference.residents.session import EngineTimeouts
-from tests.support.rows import all_answers, chat, table, until
+from tests.support.rows import all_answers, answer_of, chat, table, until
 from tests.support.stacks import ROOT
 
 CHAT = "/v1/chat/completions"
@@ -106,7 +106,7 @@ def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]], **timeouts
     for answers in pipeline.run(spec, endpoint, table(bodies), replace(TIMEOUTS, **timeouts)):
         for row in answers.to_pylist():
             assert row["line"] not in lines
-            lines[row["line"]] = {**row, **json.loads(row["answer"])}
+            lines[row["line"]] = {**row, **answer_of(row)}
     assert sorted(lines) == list(range(len(bodies)))
     return [lines[line] for line in sorted(lines)]
 

@@ -22,7 +22,7 @@ from inference.engines.registry import check_arguments, engine_class
 from inference.engines.vllm.job import VLLMJob
 from inference.residents import directory
 from inference.residents.session import EngineTimeouts
-from tests.support.rows import chat, table, until
+from tests.support.rows import answer_of, chat, table, until
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 TIMEOUTS = EngineTimeouts(request_timeout=60.0, start_timeout=240.0, idle_seconds=600.0)
@@ -60,7 +60,7 @@ def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]]) -> list[di
     for answers in pipeline.run(spec, endpoint, table(bodies), TIMEOUTS):
         for row in answers.to_pylist():
             assert row["line"] not in lines, "answered twice"
-            lines[row["line"]] = {**row, **json.loads(row["answer"])}
+            lines[row["line"]] = {**row, **answer_of(row)}
     assert sorted(lines) == list(range(len(bodies)))
     return [lines[line] for line in sorted(lines)]
 
@@ -168,7 +168,7 @@ def test_an_engine_that_dies_is_started_again_but_not_for_ever(tiny: Path, monke
                     process.kill()
                     killed.append(process)
     assert len(killed) == 2 and len(lines) == len(set(lines)) > 32
-    body = json.loads(answers["answer"][0].as_py())["response"]["body"]
+    body = answer_of(answers.slice(0, 1).to_pylist()[0])["response"]["body"]
     vector = body["data"][0]["embedding"]
     assert math.isclose(sum(value * value for value in vector), 1, rel_tol=1e-3) and body["usage"]["prompt_tokens"] > 20
     until(lambda: not engines())
