@@ -82,7 +82,7 @@ class Batches(Lifecycle[Batch]):
     def any_ends(self, session: Session) -> bool:
         """True if a batch is ending or all its segments are done."""
         ending = select(Batch.id).where(Batch.status.in_(("finalizing", "cancelling")))
-        return session.scalar(ending.limit(1)) is not None or session.scalar(_answered().limit(1)) is not None
+        return bool(session.scalar(select(or_(ending.exists(), _answered().exists()))))
 
     def claim_validatable(self, session: Session, pause: float) -> list[str]:
         """Claim batches whose validation lost its message or its worker. Return their ids."""

@@ -212,6 +212,14 @@ def _speed(session: Session, *key: str) -> Speed:
 
 def _record(session: Session, kind: type[Sums], key: tuple[str, ...]) -> Sums:
     """Return the locked record of sums with this primary key, or a new one of zeros."""
+    locked = session.info.setdefault(_record, {})  # until the transaction ends, for one statement however often
+    if (kind, key) not in locked:
+        locked[kind, key] = _lock(session, kind, key)
+    record: Sums = locked[kind, key]
+    return record
+
+
+def _lock(session: Session, kind: type[Sums], key: tuple[str, ...]) -> Sums:
     record = session.get(kind, key, with_for_update=True)
     if record is not None:
         return record

@@ -32,8 +32,9 @@ def advance(context: AppContext, holder: str | None = None) -> None:
 
 def finish(context: AppContext, batch_id: str, holder: str, *, merge: bool) -> None:
     """End a batch, then start the finishing of its job if that was the last one."""
-    finalize.end(context, batch_id, holder, merge=merge)
-    ready.start_ready(context)
+    batch = finalize.end(context, batch_id, holder, merge=merge)
+    if batch is not None and batch.job_id is not None:
+        ready.start_ready(context)
 
 
 def validate(context: AppContext, batch_id: str, holder: str) -> None:

@@ -56,20 +56,23 @@ def start_ready(context: AppContext, *, keep_one: bool = False) -> str | None:
         segments.withdraw(session)
         batches.end_running(session)
         ready = batches.claim_finishable(session, context.settings.queue_seconds)
-        ending = [session.get_one(Batch, batch_id) for batch_id in ready]
-        names = batches.titles(session, ready)
-    kept = None
-    for batch in ending:
-        # The client wants no more work on a cancelled batch.
-        entries = [] if batch.outcome == "cancelled" else batch.post_process
-        known = registry.STEPS.names()
-        steps = [entry["step"] if entry["step"] in known else UNINSTALLED for entry in entries]
-        if keep_one and kept is None and not steps and batch.total <= SMALL_REQUESTS:
-            kept = batch.id
-        else:
-            messages.finish(batch.id, steps, names[batch.id])
-        log.info("finishing", extra={"batch_id": batch.id, "outcome": batch.outcome})
+        ending = {batch_id: session.get_one(Batch, batch_id) for batch_id in ready}
+        steps = {batch_id: _steps(batch) for batch_id, batch in ending.items()}
+        small = (id_ for id_, batch in ending.items() if not steps[id_] and batch.total <= SMALL_REQUESTS)
+        kept = next(small, None) if keep_one else None
+        names = batches.titles(session, others) if (others := ending.keys() - {kept}) else {}
+    for batch_id, name in names.items():
+        messages.finish(batch_id, steps[batch_id], name)
+    for batch_id, batch in ending.items():
+        log.info("finishing", extra={"batch_id": batch_id, "outcome": batch.outcome})
     return kept
+
+
+def _steps(batch: Batch) -> list[str]:
+    """Return the names of the tasks of its steps. The client wants no more work on a cancelled batch."""
+    known = registry.STEPS.names()
+    entries = [] if batch.outcome == "cancelled" else batch.post_process
+    return [entry["step"] if entry["step"] in known else UNINSTALLED for entry in entries]
 
 
 def merge(context: AppContext, batch_id: str, holder: str) -> bool:
@@ -213,41 +216,48 @@ class _Results:
             batches.add_artifact(session, self._batch, name, sha256, size, lines)
 
 
-def end(context: AppContext, batch_id: str, holder: str, *, merge: bool = False) -> None:
+def end(context: AppContext, batch_id: str, holder: str, *, merge: bool = False) -> Batch | None:
     """Write the manifest and end the batch. Do nothing if another holder finishes it or it has ended.
 
     Args:
         merge: `merge` has not run yet. The same is raised.
+
+    Returns:
+        The batch as it was before its end; None if this holder has not ended it.
     """
+    ended = None
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
-        while lease is not None and (batch := _ending(context, batch_id)) is not None:
+        while ended is None and lease is not None and (batch := _ending(context, batch_id)) is not None:
             # Cancelled since it was merged as expired: the lines say what the status will say.
             if merge or (batch.expired and batch.outcome == "cancelled"):
                 _merge(context, batch, lease)
                 merge = False
                 continue
             status = "cancelled" if batch.status == "cancelling" else batch.outcome or "completed"
-            content = manifest.build(context, batch, status)
-            sha256 = context.artifacts.put(content)
             with context.database.read() as session:
+                content = manifest.build(session, batch, status)
                 timeline = segments.timeline(session, batch)
+            sha256 = context.artifacts.put(content)
             with context.database.write() as session:
                 lease.guard(session)
-                if session.get_one(Batch, batch_id).status != batch.status:
+                current = session.get_one(Batch, batch_id)
+                if current.status != batch.status:
                     continue  # a cancellation has won; it says nothing of the deadline
                 file_ids = {
                     artifact.name: file.id for artifact, file in batches.artifacts(session, [batch_id])[batch_id]
                 }
                 files = {"output_file_id": file_ids.get(OUTPUT), "error_file_id": file_ids.get(ERRORS)}
                 if status != "cancelled":
-                    deadlines.finalize_sla(session, session.get_one(Batch, batch_id))
+                    deadlines.finalize_sla(session, current)
                 if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **files):
+                    ended = batch
                     lease.release(session)
                     batches.add_artifact(session, batch, manifest.NAME, sha256, len(content), None)
                     if status == "completed" and timeline and not batch.attempts:
                         measure_finish(session, batch, time.time() - timeline[-1][0])
                     log.info("ended", extra={"batch_id": batch_id, "status": status})
     progress.publish(context, batch_id)
+    return ended
 
 
 def _ending(context: AppContext, batch_id: str) -> Batch | None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 
+from sqlalchemy.orm import Session
+
 from batchyard import __version__, latency
 from batchyard.models import ModelSpec
 from store import batches, segments
 from store.accounting import usage
 from store.records import AMOUNTS, Batch, File
-from tasks.context import AppContext
 
 NAME = "manifest.json"
 
 
-def build(context: AppContext, batch: Batch, status: str) -> bytes:
+def build(session: Session, batch: Batch, status: str) -> bytes:
     """Return the manifest of a batch that ends with `status`, as JSON, always the same bytes."""
-    with context.database.read() as session:
-        engines = segments.engines(session, batch.id)
-        artifacts = batches.artifacts(session, [batch.id])[batch.id]
-        source = session.get(File, batch.input_file_id)
-        cost = usage.costs(session, [batch.id]).get(batch.id)
+    engines = segments.engines(session, batch.id)
+    artifacts = batches.artifacts(session, [batch.id])[batch.id]
+    source = session.get(File, batch.input_file_id)
+    cost = usage.costs(session, [batch.id]).get(batch.id)
     deaths = batch.engine_deaths or {}
     measured = latency.summary(batch.latencies)
     document = {

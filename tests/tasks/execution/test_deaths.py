@@ -58,7 +58,8 @@ def held(context: AppContext) -> list[Hold]:
 
 
 def document(context: AppContext, batch: Batch) -> Any:
-    return json.loads(manifest.build(context, reload(context.database, batch), "completed"))
+    with context.database.read() as session:
+        return json.loads(manifest.build(session, reload(context.database, batch), "completed"))
 
 
 def test_a_death_is_an_event_of_the_batch_and_stands_in_its_manifest(

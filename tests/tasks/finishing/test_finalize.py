@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from batchyard.errors import BatchyardError
 from store import batches, speeds
@@ -325,7 +326,8 @@ def test_the_manifest_of_a_batch_is_the_same_bytes_each_time(
     batch = finish(context, new_answered(1, 2, 3, failed={2: "too_long"}))
     content = artifacts(context, batch)["manifest.json"]
     with_timings = json.loads(content)
-    assert manifest.build(context, batch, batch.status) == content
+    with context.database.read() as session:
+        assert manifest.build(session, batch, batch.status) == content
     assert (with_timings["batch_id"], with_timings["status"], with_timings["simulated"]) == (
         batch.id,
         "completed",
@@ -348,12 +350,12 @@ def test_a_cancellation_that_wins_the_race_against_the_end_ends_as_cancelled(
 ) -> None:
     batch, build, statuses = new_answered(1, 2, 3), manifest.build, []
 
-    def cancelled_meanwhile(context: AppContext, batch: Batch, status: str) -> bytes:
+    def cancelled_meanwhile(session: Session, batch: Batch, status: str) -> bytes:
         if not statuses:
-            with context.database.write() as session:
-                batches.cancel(session, batch.project_id, batch.id)
+            with context.database.write() as other:
+                batches.cancel(other, batch.project_id, batch.id)
         statuses.append(status)
-        return build(context, batch, status)
+        return build(session, batch, status)
 
     monkeypatch.setattr(manifest, "build", cancelled_meanwhile)
     batch = finish(context, batch)

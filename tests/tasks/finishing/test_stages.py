@@ -139,7 +139,8 @@ def test_a_stages_manifest_names_its_input_and_no_other_file_as_input(context: A
     seal(context, stage)
     finish_segment(context, stage, answers([1]))
     ended = finish(context, stage)
-    document = json.loads(manifest.build(context, ended, "completed"))
+    with context.database.read() as session:
+        document = json.loads(manifest.build(session, ended, "completed"))
     assert document["input"]["sha256"] == ended.input_sha256
     assert document["input"]["bytes"] > 0
     assert [output["name"] for output in document["outputs"]] == ["output.jsonl"]
