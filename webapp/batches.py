@@ -71,7 +71,7 @@ def to_wire(records: Sequence[Batch]) -> list[BatchObject]:
     activities, shares = states.read(context, running), traffic.time_shares(context) if running else {}
     with context.database.read() as session:
         related = work.related(session, BATCHES, ids, forecasts)
-        held = holds.of_batches(session, ids)
+        held = holds.of_batches(session, running) if running else {}
     return [
         _object(
             batch,

@@ -165,8 +165,11 @@ def _within(month: Month) -> ColumnElement[bool]:
     return and_(DailyUsage.day >= month.first, DailyUsage.day < month.end)
 
 
+_TOTALS = tuple(func.coalesce(func.sum(getattr(DailyUsage, name)), 0) for name in Amounts._fields)
+
+
 def _amounts(*columns: Any) -> Select[Any]:
-    return select(*columns, *(func.coalesce(func.sum(getattr(DailyUsage, name)), 0) for name in Amounts._fields))
+    return select(*columns, *_TOTALS)
 
 
 def _sums(*columns: Any) -> Select[Any]:
