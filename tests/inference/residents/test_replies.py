@@ -25,6 +25,11 @@ def test_a_reply_has_the_body_as_json_and_the_tokens_of_its_usage() -> None:
     assert reply[2:] == (None, 7, 4, 3, 0.5, 2, "theirs", None)
 
 
+def test_what_is_no_answer_has_nothing_set_aside() -> None:
+    reply = EngineReply.of(EngineAnswer(400, {"data": [{"embedding": np.array([0.5], np.float32)}]}), 0.5, apart=True)
+    assert (reply.body, reply.vectors) == (b'{"data":[{"embedding":[0.5]}]}', None)
+
+
 def test_a_vector_of_an_engine_is_text_for_a_live_client_and_apart_from_it_for_a_batch() -> None:
     answer = EngineAnswer(200, {"data": [{"embedding": np.array([0.1, 0.5], np.float32)}]})
     live, of_batch = EngineReply.of(answer, 0.5), EngineReply.of(answer, 0.5, apart=True)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from batchyard.endpoints import output_lines
+from inference.answers import ANSWERS
 from store.formats.plan import SCHEMA
 from tasks.execution import deduplication
 from tasks.execution.deduplication import Duplicates
 from tests.support.planned import answers
+from tests.support.rows import answer_of
 
 
 def rows(*same_as: int | None) -> pa.Table:
@@ -45,6 +49,16 @@ def test_each_duplicate_follows_its_answer() -> None:
         3: False,
         4: True,
     }
+
+
+def test_a_duplicate_of_an_embedding_has_its_numbers() -> None:
+    body = b'{"data":[{"index":0,"embedding":2}]}'
+    row = {"line": 1, "ok": True, "answer": output_lines.line("r1", 200, body, None)}
+    vector = np.array([0.1, 0.5], "<f4").tobytes()
+    answered = pa.Table.from_pylist([row | {"vectors": vector}], schema=ANSWERS)
+    _, copied = (answer_of(row) for row in joined(Duplicates(rows(None, 1)), answered).to_pylist())
+    assert copied["custom_id"] == "r2"
+    assert copied["response"]["body"]["data"] == [{"index": 0, "embedding": [0.1, 0.5]}]
 
 
 def test_a_duplicate_has_the_tokens_it_would_have_had() -> None:
