@@ -65,6 +65,12 @@ def end_leases(session: Session, holders: Collection[str]) -> None:
         session.execute(update(record).where(record.holder.in_(holders)).values(lease_expires_at=0))
 
 
+def end_all(session: Session) -> None:
+    """Make all leases expire now, and what is promised to a message: nobody holds anything, and no message comes."""
+    for record in (Segment, Batch, Job):
+        session.execute(update(record).where(record.lease_expires_at > time.time()).values(lease_expires_at=0))
+
+
 def acquire_batch(session: Session, batch_id: str, holder: str, seconds: float) -> Lease | None:
     """Acquire the lease on a batch's validation or finishing. None if another holder has it."""
     return _acquire(session, Batch, batch_id, holder, seconds)

@@ -56,6 +56,6 @@ def _restore_rows(folder: BackupFolder, database: Database) -> None:
             with source.snapshot() as connection, database.write() as session:
                 rows.refuse_rows(database, session.connection())  # a stack may have been started there meanwhile
                 rows.copy(connection, session.connection())
-                leases.end_leases(session, leases.holders(session))
+                leases.end_all(session)
         finally:
             source.close()

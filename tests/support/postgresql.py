@@ -53,7 +53,7 @@ def create_database(server: str) -> str:
 def empty(url: str) -> None:
     """Delete all rows of a database and begin its sequences again, whoever is still connected."""
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    _execute(url, f"SELECT pg_terminate_backend(pid) {others}", _EMPTIES)
+    _execute(url, f"SELECT pg_terminate_backend(pid, 5000) {others}", _EMPTIES)
 
 
 def _execute(server: str, *statements: str) -> None:

@@ -359,7 +359,7 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
 def test_a_stack_that_is_killed_whole_goes_on_where_it_was_and_a_command_takes_its_rollout_up(
     faulty: RunningStack, tmp_path: Path
 ) -> None:
-    prompts = [{"prompt": f"rolled {number}", "answer": "rolled 7"} for number in range(100)]
+    prompts = [{"prompt": f"rolled {number}", "answer": "rolled 7"} for number in range(200)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
     command = ["rollout", "rows.jsonl", "model=logged", "n=16", "reward=exact", "ground_truth=answer"]
     command += ["--data", str(faulty.data), "--artifacts"]

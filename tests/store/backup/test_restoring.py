@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import insert, select, text, update
 
 from batchyard.errors import ConfigurationError
-from store import keys
+from store import keys, segments
 from store.artifacts import Artifacts
 from store.backup import restoring
 from store.backup.folder import BackupFolder, BackupManifest
@@ -112,6 +112,27 @@ def test_a_segment_that_ran_may_be_claimed_at_once_and_its_old_holder_writes_no_
             segment = session.scalars(select(Segment)).one()
         assert (segment.state, segment.epoch, segment.holder) == ("running", lease.lease.epoch, "here/1/task")
         assert ((segment.lease_expires_at or 0) < time.time()) == expired
+    target.close()
+
+
+@on_sqlite
+def test_a_segment_whose_message_is_not_in_a_backup_gets_another_at_once(
+    database: Database,
+    target: Database,
+    back_up: BackUp,
+    new_batch: Callable[..., Batch],
+    new_store: Artifacts,
+    folder: Path,
+) -> None:
+    batch = new_batch(5)
+    with database.write() as session:
+        (segment,) = session.scalars(select(Segment).where(Segment.batch_id == batch.id))
+        segments.dispatch(session, segment.id, 120)
+    back_up()
+    restoring.restore(folder, target, new_store)
+    with target.write() as session:
+        assert segments.recover(session) == 1
+        assert session.scalars(select(Segment.state)).one() == "pending"
     target.close()
 
 
