@@ -26,8 +26,10 @@ def set_aside(body: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:
     return {**body, "data": lengths}, b"".join(array.astype(_NUMBER, copy=False).tobytes() for array in arrays)
 
 
-def put_back(line: str, vectors: bytes) -> str:
-    """Return an output line with the vectors that were set aside from its response."""
+def put_back(line: str, vectors: bytes | None) -> str:
+    """Return an output line with the vectors that were set aside from its response; None if it had none."""
+    if vectors is None:
+        return line
     answer, numbers, begin = orjson.loads(line), np.frombuffer(vectors, _NUMBER), 0
     for entry in answer["response"]["body"]["data"]:
         end = begin + entry["embedding"]

@@ -47,8 +47,8 @@ class EngineReply(NamedTuple):
         error = None if answer.error is None else {name: _text(value) for name, value in answer.error.items()}
         if answer.body is None:
             return cls(answer.status_code, None, error, seconds=seconds)
-        apart = apart and answer.status_code == 200
-        content, arrays = vectors.set_aside(answer.body) if apart else (answer.body, None)
+        is_apart = apart and answer.status_code == 200
+        content, arrays = vectors.set_aside(answer.body) if is_apart else (answer.body, None)
         body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
         if answer.status_code != 200:
             return cls(answer.status_code, body, error, seconds=seconds)

@@ -62,5 +62,5 @@ def read(artifacts: Artifacts, sha256: str, columns: Sequence[str] | None = None
 
 def _whole(table: pa.Table) -> pa.Array:
     """Return the answers with their vectors in them."""
-    answers = zip(table["answer"].to_pylist(), table[_VECTORS].to_pylist(), strict=True)
-    return pa.array([line if apart is None else vectors.put_back(line, apart) for line, apart in answers], pa.string())
+    columns = table["answer"].to_pylist(), table[_VECTORS].to_pylist()
+    return pa.array(map(vectors.put_back, *columns), pa.string())

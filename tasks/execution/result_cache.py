@@ -90,7 +90,7 @@ def _answers(rows: pa.Table, entries: list[cache.StoredAnswer]) -> pa.Table:
 
 
 def _entry(row: Mapping[str, Any]) -> cache.StoredAnswer:
-    line = row["answer"] if row["vectors"] is None else vectors.put_back(row["answer"], row["vectors"])
+    line = vectors.put_back(row["answer"], row["vectors"])
     body = orjson.loads(line)["response"]["body"] | {"batchyard": {"cached": True}}
     return cache.StoredAnswer.of(orjson.dumps(body), *(row[name] for name in TOKENS))
 

@@ -32,8 +32,7 @@ def table(bodies: list[dict[str, Any]]) -> pa.Table:
 
 def answer_of(row: dict[str, Any]) -> dict[str, Any]:
     """Return the output line of a row that `pipeline.run` yields, parsed, with its vectors."""
-    whole = row["answer"] if row["vectors"] is None else vectors.put_back(row["answer"], row["vectors"])
-    answer: dict[str, Any] = json.loads(whole)
+    answer: dict[str, Any] = json.loads(vectors.put_back(row["answer"], row["vectors"]))
     return answer
 
 

@@ -43,6 +43,17 @@ def new_store(tmp_path: Path) -> Artifacts:
 
 
 @pytest.fixture
+def move(target: Database, back_up: BackUp, new_store: Artifacts, folder: Path) -> Callable[[], None]:
+    """What backs the database up and restores it in `target`."""
+
+    def moved() -> None:
+        back_up()
+        restoring.restore(folder, target, new_store)
+
+    return moved
+
+
+@pytest.fixture
 def whole(database: Database, artifacts: Artifacts, new_batch: Callable[..., Batch], back_up: BackUp) -> BackupManifest:
     """A backup of a batch whose plan is in the store."""
     new_batch(5)
@@ -55,11 +66,10 @@ def whole(database: Database, artifacts: Artifacts, new_batch: Callable[..., Bat
     ("database_url", "target"), [("sqlite", "postgresql"), ("postgresql", "sqlite")], indirect=True
 )
 def test_all_rows_are_restored_to_the_other_database_and_ids_count_on(
-    database: Database, target: Database, back_up: BackUp, new_store: Artifacts, folder: Path
+    database: Database, target: Database, move: Callable[[], None]
 ) -> None:
     fill(database)
-    back_up()
-    restoring.restore(folder, target, new_store)
+    move()
     assert contents_of(target) == contents_of(database)
     with target.write() as session:
         values = {"job_id": "1", "position": 9, "life": 1, "turn": 1, "kind": "verdict", "body": {}, "created_at": 1}
@@ -96,17 +106,11 @@ def test_artifacts_go_from_s3_to_a_folder_and_back(
 
 @on_sqlite
 def test_a_segment_that_ran_may_be_claimed_at_once_and_its_old_holder_writes_no_more(
-    database: Database,
-    target: Database,
-    back_up: BackUp,
-    new_batch: Callable[..., Batch],
-    new_store: Artifacts,
-    folder: Path,
+    database: Database, target: Database, new_batch: Callable[..., Batch], move: Callable[[], None]
 ) -> None:
     batch = new_batch(5)
     lease = started(database, batch)
-    back_up()
-    restoring.restore(folder, target, new_store)
+    move()
     for source, expired in ((database, False), (target, True)):
         with source.read() as session:
             segment = session.scalars(select(Segment)).one()
@@ -117,19 +121,13 @@ def test_a_segment_that_ran_may_be_claimed_at_once_and_its_old_holder_writes_no_
 
 @on_sqlite
 def test_a_segment_whose_message_is_not_in_a_backup_gets_another_at_once(
-    database: Database,
-    target: Database,
-    back_up: BackUp,
-    new_batch: Callable[..., Batch],
-    new_store: Artifacts,
-    folder: Path,
+    database: Database, target: Database, new_batch: Callable[..., Batch], move: Callable[[], None]
 ) -> None:
     batch = new_batch(5)
     with database.write() as session:
         (segment,) = session.scalars(select(Segment).where(Segment.batch_id == batch.id))
         segments.dispatch(session, segment.id, 120)
-    back_up()
-    restoring.restore(folder, target, new_store)
+    move()
     with target.write() as session:
         assert segments.recover(session) == 1
         assert session.scalars(select(Segment.state)).one() == "pending"
