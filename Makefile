@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VLLM ?= auto
 BIN := .venv/bin
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# Files are handed out in the order of tests/support/durations.py, the longest first.
+PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 # `make test` runs these on PostgreSQL and S3 alone, `make test-all` on SQLite and a folder, too.
 ON_SERVERS := tests/contract tests/system/test_batch_lifecycle.py
 # These run on SQLite and a folder, and `make test-all` runs them on PostgreSQL and S3, too.
@@ -13,13 +14,14 @@ APART := --ignore tests/chaos --ignore tests/compose
 # Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo check test test-all foreign lm-eval chaos chaos-jobs chaos-starts compose-test lint bench bench-quick screenshots dist clean
+.PHONY: help install dev demo check test test-all durations foreign lm-eval chaos chaos-jobs chaos-starts compose-test lint bench bench-quick screenshots dist clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no|cuda, PYTHON=python3)"
 	@echo "make demo         run the example batch once, from nothing to scored answers"
-	@echo "make check        lint, type check and the tests that need no service: about three minutes on two cores"
+	@echo "make check        lint, type check and the tests that need no service: two minutes on two cores"
 	@echo "make test         lint, type check and the test suite, each test once"
+	@echo "make durations    record what the last make test took, for the order of tests and docs/testing.md"
 	@echo "make test-all     the same with more cases, and more of it on PostgreSQL and S3: before a release"
 	@echo "make foreign      clients of others in .venv-foreign, and their tests against a stack (CLIENTS=\"litellm langchain\")"
 	@echo "make lm-eval      lm-evaluation-harness in .venv-lm-eval, and its tests against a stack"
@@ -50,22 +52,23 @@ UNFUZZED := -p no:schemathesis --ignore tests/contract/test_fuzzing.py
 check: dev lint
 	$(BIN)/pytest $(PARALLEL) -m "not stack and not long" $(UNFUZZED) $(APART)
 
-# A test that failed (pytest's status 1) runs once more, alone: many processes share the cores, and one can be late. Its first
-# failure stays in the output; a test that fails twice fails the target. The others are listed at the end, in a file, too.
-SECOND_TRIES := .pytest_cache/second-tries.txt
 ONCE := -m "not exhaustive"
 LOCAL = $(APART) $(ONCE) $(UNFUZZED) $(addprefix --elsewhere ,$(ON_SERVERS))
 SERVERS = --backends servers $(ONCE) $(ON_SERVERS)
 test-all: LOCAL = $(APART)
 test-all: SERVERS = --backends servers $(ON_SERVERS) $(ALSO_ON_SERVERS)
-AGAIN := [ $$? -eq 1 ] && $(BIN)/pytest --last-failed --last-failed-no-failures none --second-tries $(SECOND_TRIES)
 
+# All parts run, whatever fails. Nothing is tried twice: a test that fails now and then has a fault, or shows one.
 test test-all: dev lint
-	@rm -f $(SECOND_TRIES)
-	$(BIN)/pytest $(PARALLEL) $(LOCAL) || { $(AGAIN) $(LOCAL); }
-	$(BIN)/pytest $(PARALLEL) $(SERVERS) || { $(AGAIN) $(SERVERS); }
-	$(BIN)/pytest $(UNFUZZED) tests/chaos || { $(AGAIN) $(UNFUZZED) tests/chaos; }
-	@[ ! -s $(SECOND_TRIES) ] || { echo "Passed only at the second try:"; cat $(SECOND_TRIES); }
+	@rm -rf .pytest_cache/v/durations
+	@failed=; \
+	$(BIN)/pytest $(PARALLEL) $(LOCAL) || failed=1; \
+	$(BIN)/pytest $(PARALLEL) $(SERVERS) || failed=1; \
+	$(BIN)/pytest $(UNFUZZED) tests/chaos || failed=1; \
+	test -z "$$failed"
+
+durations:
+	$(BIN)/python -m tests.support.durations --write
 
 # docs/clients.md says what they are, and what does not work. Those without an environment are skipped.
 CLIENTS ?=

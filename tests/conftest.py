@@ -37,7 +37,7 @@ from tests.support.s3 import S3Server
 from tests.support.sqlite import migrated
 from tests.support.stacks import ROOT, RunningStack, on_servers
 
-pytest_plugins = ["tests.support.parts", "tests.support.second_tries", "tests.support.stack_marker"]
+pytest_plugins = ["tests.support.parts", "tests.support.durations", "tests.support.stack_marker"]
 
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,44 +47,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.register_profile("batchyard", settings.get_profile("random"), derandomize=True)
 settings.load_profile("batchyard")
-
-LONGEST = (
-    "tests/system/test_faults.py",
-    "tests/system/test_kills.py",
-    "tests/inference/engines/vllm/test_job.py",
-    "tests/system/test_jobs.py",
-    "tests/deploy/test_slurm.py",
-    "tests/system/test_joined_cluster.py",
-    "tests/system/test_backends.py",
-    "tests/inference/engines/vllm/test_engine.py",
-    "tests/inference/engines/vllm/test_failures.py",
-    "tests/inference/engines/vllm/test_three_ways.py",
-    "tests/inference/engines/vllm/test_encoders.py",
-    "tests/batchyard/local/test_stack.py",
-    "tests/system/test_compose_file.py",
-    "tests/batchyard/cli/test_batches.py",
-    "tests/batchyard/cli/test_oneshot.py",
-    "tests/system/test_demo.py",
-    "tests/system/test_eta.py",
-    "tests/system/test_batch_lifecycle.py",
-    "tests/system/test_documents.py",
-    "tests/system/test_examples.py",
-)
-"""The files that take a minute or more, the longest first."""
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest files first, so that two test processes end at about the same time.
-
-    Those that share a stack come after all others, again the longest first: a stack that is there, and does nothing,
-    takes time from them. `--dist loadfile --no-loadscope-reorder` hands out the files in this order.
-    """
-    ranks = {ROOT / name: rank for rank, name in enumerate(LONGEST)}
-    assert all(file.is_file() for file in ranks), "LONGEST names files that exist"
-    sharing = {item.path for item in items if "stack" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: (item.path in sharing, ranks.get(item.path, len(LONGEST))))
-
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
@@ -106,7 +68,7 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new database without tables: every test that uses it runs on SQLite and on PostgreSQL."""
+    """The URL of a new database without tables, of SQLite and of PostgreSQL (tests/support/stack_marker.py)."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'batchyard.db'}"
     return create_database(request.getfixturevalue("postgresql"))
@@ -139,7 +101,7 @@ def postgresql_url(migrated_postgresql: str) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """The URL of a new database with the newest schema: every test that uses it runs on SQLite and on PostgreSQL."""
+    """The URL of a new database with the newest schema, of SQLite and of PostgreSQL (tests/support/stack_marker.py)."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 

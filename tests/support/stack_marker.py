@@ -1,8 +1,11 @@
-"""A plugin of pytest that tells the tests of `make check` from those that only `make test` runs.
+"""A plugin of pytest that tells the tests of `make check`, `make test` and `make test-all` apart.
 
 Marker `stack` is on every test that needs a service: a stack, Ray, vLLM, Redis, PostgreSQL, S3 or a browser. A test has
 it by the fixtures that it requests, by a parameter that names a server, or since it has marker `vllm`. One that starts
 such a program itself says `@pytest.mark.stack`; without the marker its start fails.
+
+Only `store` has SQL, so elsewhere a test on PostgreSQL repeats what the same test on SQLite says: it has marker
+`exhaustive`, unless marker `races` says that its transactions compete.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ import pytest
 
 FIXTURES = {"broker", "browser", "cluster", "private_stack", "postgresql", "s3_server", "stack", "start_stack"}
 PARAMETERS = ("postgresql", "s3")
+DATABASES = {"database_url", "empty_database_url"}
+"""Fixtures with which a test runs on SQLite and on PostgreSQL."""
+STORE = Path(__file__).parents[1] / "store"
 PROGRAMS = {"batchyard", "batchyard.local.services", "gcs_server", "initdb", "ray", "valkey-server", "vllm", "weed"}
 _start = subprocess.Popen.__init__
 
@@ -26,6 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_service(item):
             item.add_marker("stack")
+        if _repeats_sqlite(item):
+            item.add_marker("exhaustive")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -41,6 +49,13 @@ def _needs_service(item: pytest.Item) -> bool:
         return True
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return any(value in PARAMETERS for value in parameters if isinstance(value, str))
+
+
+def _repeats_sqlite(item: pytest.Item) -> bool:
+    on_both = not DATABASES.isdisjoint(getattr(item, "fixturenames", ()))
+    if not on_both or STORE in item.path.parents or item.get_closest_marker("races"):
+        return False
+    return "postgresql" in item.callspec.params.values() if hasattr(item, "callspec") else False
 
 
 def _guarded(process: subprocess.Popen[Any], args: Any, *rest: Any, **options: Any) -> None:

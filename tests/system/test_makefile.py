@@ -1,7 +1,8 @@
-"""`make check` needs no service; `make test` runs each test once, tries failures again, and says which passed then."""
+"""`make check` needs no service; `make test` runs each test once, and records what it took."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,19 +13,7 @@ import pytest
 from tests.support.stacks import ROOT
 
 CONFTEST = """
-import os
-from pathlib import Path
-
-pytest_plugins = ["tests.support.parts", "tests.support.second_tries", "tests.support.stack_marker"]
-
-
-def pytest_runtest_setup(item):
-    '''Each test fails in its first run of each part; test_never in all.'''
-    part = item.config.getoption("backends")
-    mark = Path(f"{item.name}-{part}")
-    late = not mark.exists()
-    mark.touch()
-    assert not ("late" in item.name and late) and "never" not in item.name
+pytest_plugins = ["tests.support.parts", "tests.support.durations", "tests.support.stack_marker"]
 """
 SERVICES = """
 import subprocess
@@ -75,7 +64,7 @@ def test_without_a_service():
     subprocess.run([sys.executable, "-c", ""], check=True)
 """
 MARKERS = ("exhaustive", "local", "long", "stack", "vllm")
-GOOD = "def test_good(): pass\ndef test_late(): pass\n"
+GOOD = "def test_good(): pass\n"
 PARTS = """
 import pytest
 
@@ -97,13 +86,13 @@ def test_any():
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A project with the Makefile and five tests: two run on servers, one is of the chaos suite."""
+    """A project with the Makefile and three tests: one runs on servers, one is of the chaos suite."""
     files = {
         "pytest.ini": f"[pytest]\npythonpath = {ROOT}\naddopts = -ra\nmarkers =\n    " + "\n    ".join(MARKERS),
         "conftest.py": CONFTEST,
         "tests/test_first.py": GOOD,
         "tests/system/test_second.py": GOOD,
-        "tests/chaos/test_chaos.py": "def test_chaos_late(): pass\n",
+        "tests/chaos/test_chaos.py": "def test_chaos(): pass\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -135,24 +124,30 @@ def test_a_check_leaves_out_what_needs_a_service_or_takes_long_and_fails_what_st
     assert "the test starts ray: mark it with @pytest.mark.stack" in ended.stdout
 
 
-def test_the_tests_that_pass_at_their_second_try_are_listed_at_the_end_over_all_parts(folder: Path) -> None:
-    (folder / ".pytest_cache").mkdir()
-    (folder / ".pytest_cache/second-tries.txt").write_text("tests/test_of_another_run.py::test_late\n")
+def test_the_seconds_of_each_test_are_recorded_over_all_parts_and_those_of_an_earlier_run_are_gone(
+    folder: Path,
+) -> None:
+    record = folder / ".pytest_cache/v/durations/tests"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"tests/test_of_another_run.py::test_old": {}}')
     ended = made("test", folder)
     assert ended.returncode == 0, ended.stdout
-    assert ended.stdout.splitlines()[-4:] == [
-        "Passed only at the second try:",
-        "tests/system/test_second.py::test_late",
-        "tests/test_first.py::test_late --backends servers",
-        "tests/chaos/test_chaos.py::test_chaos_late",
-    ]
+    tests = json.loads(record.read_text())
+    assert set(tests) == {
+        "tests/system/test_second.py::test_good",
+        "tests/test_first.py::test_good on servers",
+        "tests/chaos/test_chaos.py::test_chaos",
+    }
+    assert all(set(test) == {"setup", "call", "teardown", "group"} for test in tests.values())
 
 
-def test_a_test_that_fails_twice_fails_the_target(folder: Path) -> None:
-    (folder / "tests/test_first.py").write_text(GOOD + "def test_never(): pass\n")
+def test_a_test_that_fails_fails_the_target_once_the_other_parts_have_run_and_is_not_tried_again(folder: Path) -> None:
+    (folder / "tests/system/test_second.py").write_text(GOOD + "def test_bad(): assert False\n")
     ended = made("test", folder)
     assert ended.returncode != 0
-    assert ended.stdout.count("ERROR tests/test_first.py::test_never") == 2
+    assert ended.stdout.count("FAILED tests/system/test_second.py::test_bad") == 1
+    assert "1 failed, 1 passed" in ended.stdout
+    assert ended.stdout.count("test session starts") == 3
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_a_job_whose_workers_die_without_end_is_finished_as_failed(
     assert "the worker that did it was lost" in (ending.errors or [])[0]["message"]
 
 
+@pytest.mark.races
 def test_housekeeping_and_a_jobs_tick_never_wait_for_each_other(context: AppContext, project: str) -> None:
     with context.database.write() as session:
         job = start_job(session, project)

@@ -317,6 +317,7 @@ def test_a_job_has_the_same_work_whatever_judges_it(client: FlaskClient) -> None
     assert other[1] != plain[1]
 
 
+@pytest.mark.races
 def test_the_same_key_and_body_make_one_job_also_at_the_same_moment(client: FlaskClient, context: AppContext) -> None:
     def post(body: dict[str, Any]) -> Any:
         own = client.application.test_client()

@@ -345,6 +345,7 @@ def test_the_manifest_of_a_batch_is_the_same_bytes_each_time(
     }
 
 
+@pytest.mark.races
 def test_a_cancellation_that_wins_the_race_against_the_end_ends_as_cancelled(
     context: AppContext, new_answered: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,7 @@ def test_requests_that_no_engine_will_run_are_answered_at_once(
     assert (line["custom_id"], line["response"]["body"]["error"]["code"]) == ("long", "context_length_exceeded")
 
 
+@pytest.mark.races
 def test_clients_that_add_at_once_lose_nothing_and_share_no_line(context: AppContext, batch: Batch) -> None:
     def add_some(client: int) -> list[Append]:
         return [add(context, batch, lines(f"{client}-{number}-a", f"{client}-{number}-b")) for number in range(5)]
@@ -150,6 +151,7 @@ def test_clients_that_add_at_once_lose_nothing_and_share_no_line(context: AppCon
     assert reload(context.database, batch).total == 40
 
 
+@pytest.mark.races
 def test_of_clients_that_send_the_same_key_at_once_one_adds(context: AppContext, batch: Batch) -> None:
     with ThreadPoolExecutor(4) as pool:
         ids = {append.id for append in pool.map(lambda _: add(context, batch, lines("a"), "k"), range(4))}

@@ -23,6 +23,7 @@ def a_batch(project_id: str) -> Batch:
     return Batch(project_id=project_id, endpoint="/v1/chat/completions", completion_window="24h", post_process=[])
 
 
+@pytest.mark.races
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_admission_holds_no_write_lock_while_redis_hangs(
     new_context: Callable[..., AppContext], new_schedule: Callable[..., Schedule]
@@ -46,6 +47,7 @@ def test_admission_holds_no_write_lock_while_redis_hangs(
     assert max(waits) < 0.5
 
 
+@pytest.mark.races
 def test_creates_at_the_same_moment_keep_the_limit_of_a_project_together(
     new_context: Callable[..., AppContext], upload: Callable[[bytes], File]
 ) -> None:
@@ -68,6 +70,7 @@ def test_creates_at_the_same_moment_keep_the_limit_of_a_project_together(
         assert sum(pool.map(create, range(8))) == 3
 
 
+@pytest.mark.races
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_create_waits_for_no_other_project(
     new_context: Callable[..., AppContext], upload: Callable[[bytes], File]

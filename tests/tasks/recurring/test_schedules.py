@@ -95,6 +95,7 @@ def test_what_is_not_due_is_not_run(context: AppContext, new_schedule: NewSchedu
     assert runs(context, schedule) == []
 
 
+@pytest.mark.races
 def test_two_tickers_at_once_run_each_time_once(context: AppContext, new_schedule: NewSchedule) -> None:
     due = [new_schedule() for _ in range(5)]
     together = threading.Barrier(4)
@@ -269,6 +270,7 @@ def test_a_run_may_cancel_the_batch_before_it(context: AppContext, new_schedule:
     assert statuses == ["cancelling", "cancelling", "validating"]
 
 
+@pytest.mark.races
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_run_that_cancels_a_batch_waits_for_its_answers_and_never_locks_them_out(
     context: AppContext, project: str, new_schedule: NewSchedule
@@ -358,6 +360,7 @@ def test_a_run_by_hand_touches_no_time_and_goes_through_overlap(context: AppCont
     assert (after.next_run_at, after.paused) == (None, True)
 
 
+@pytest.mark.races
 def test_runs_by_hand_and_by_the_clock_at_once_never_overlap(context: AppContext, new_schedule: NewSchedule) -> None:
     schedule = new_schedule(overlap="skip")
     together = threading.Barrier(6)

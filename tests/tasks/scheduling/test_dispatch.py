@@ -120,6 +120,7 @@ def test_a_job_has_its_slot_to_the_end_and_as_many_as_its_model_may(context: App
     assert len(choose(running, [], replace(limits, total=8))) == 3
 
 
+@pytest.mark.races
 def test_many_dispatchers_at_once_never_pass_the_limit(database: Database, new_batch: Callable[..., Batch]) -> None:
     new_batch(*[1] * 20)
 
