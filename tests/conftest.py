@@ -48,6 +48,7 @@ settings.register_profile("random", deadline=None, suppress_health_check=[Health
 settings.register_profile("batchyard", settings.get_profile("random"), derandomize=True)
 settings.load_profile("batchyard")
 
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """URL of a real PostgreSQL server's maintenance database."""

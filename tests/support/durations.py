@@ -145,7 +145,8 @@ def table(tests: list[Measured]) -> str:
     for group in by("group", tests):
         some = [test for test in tests if test.group == group]
         phases = [sum(getattr(test, phase) for test in some) for phase in PHASES]
-        rows.append(f"| {group} | {len(some)} | " + " | ".join(f"{value:.0f}" for value in [*phases, sum(phases)]) + " |")
+        columns = " | ".join(f"{value:.0f}" for value in [*phases, sum(phases)])
+        rows.append(f"| {group} | {len(some)} | {columns} |")
     files = [f"| `{file}` | {seconds:.0f} |" for file, seconds in list(by("file", tests).items())[:SLOWEST]]
     return "\n".join([*rows, "", "| file | seconds |", "|---|---|", *files, ""])
 
