@@ -14,7 +14,7 @@ APART := --ignore tests/chaos --ignore tests/compose
 # Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo check test test-all durations foreign lm-eval chaos chaos-jobs chaos-starts compose-test lint bench bench-quick screenshots dist clean
+.PHONY: help install dev demo check test test-all durations foreign lm-eval chaos chaos-jobs chaos-starts compose-test mutants lint bench bench-quick screenshots dist clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no|cuda, PYTHON=python3)"
@@ -32,6 +32,7 @@ help:
 	@echo "make chaos-jobs   kill -9 at random over a job (KILLS=100 SEED=1 BACKENDS=local|servers RECIPE=stages|refine|generate|agent)"
 	@echo "make chaos-starts starts and stops of whole stacks (TIMES=50 AT_ONCE=2)"
 	@echo "make compose-test docker-compose.yml in a container engine: build, up, kill, down, up; needs root, Docker and debootstrap"
+	@echo "make mutants      faults in a copy of the tree, one at a time: tests must catch each (ONLY=webhook)"
 	@echo "make lint         ruff, mypy and import-linter"
 	@echo "make dist         source distributions and wheels of client and server, into dist/"
 	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
@@ -105,6 +106,11 @@ chaos-starts: dev
 # An engine of its own where none runs. Its images stay in BATCHYARD_TEST_IMAGES, so that a second run builds what is new.
 compose-test: dev
 	$(BIN)/pytest tests/compose -s --exitfirst --timeout 1800 -p no:schemathesis
+
+ONLY ?=
+
+mutants: dev
+	$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
 
 lint: dev
 	$(BIN)/ruff check .

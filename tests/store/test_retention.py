@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from store import events, files, retention
 from store.database import Database
-from store.records import Base, Batch, File, Segment
+from store.records import Base, Batch, File, Job, Segment
+from tests.support.jobs import create_job
 from tests.support.webapps import on_sqlite
 
 DAY = 86_400
@@ -29,9 +30,10 @@ def count(session: Session, record: type[Base]) -> int:
     return session.scalar(select(func.count()).select_from(record)) or 0
 
 
-def end(database: Database, batch: Batch, at: float) -> None:
+def end(database: Database, work: Batch | Job, at: float) -> None:
+    record = type(work)
     with database.write() as session:
-        session.execute(update(Batch).where(Batch.id == batch.id).values(status="completed", completed_at=int(at)))
+        session.execute(update(record).where(record.id == work.id).values(status="completed", completed_at=int(at)))
 
 
 def test_a_batch_goes_with_all_that_refers_to_it_once_it_ended_long_ago(
@@ -47,6 +49,18 @@ def test_a_batch_goes_with_all_that_refers_to_it_once_it_ended_long_ago(
             retention.purge(session, entry, retention.find(session, entry) or [])
         assert session.scalars(select(Batch.id)).all() == [running.id]
         assert count(session, Segment) == 1
+
+
+def test_a_batch_and_a_job_that_began_long_ago_stay_if_they_have_just_ended(
+    database: Database, project: str, new_batch: Callable[..., Batch]
+) -> None:
+    with database.write() as session:
+        job = create_job(session, project)
+    for work in (new_batch(1), job):
+        end(database, work, LATER + 1)
+    with database.write() as session:
+        assert retention.batches(session, LATER) == retention.jobs(session, LATER) == []
+        assert retention.batches(session, LATER + DAY) and retention.jobs(session, LATER + DAY)
 
 
 def test_a_batch_goes_after_its_events(database: Database, new_batch: Callable[..., Batch]) -> None:

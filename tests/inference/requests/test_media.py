@@ -69,6 +69,7 @@ def test_texts_and_media_in_the_request_are_always_allowed(part: dict[str, Any] 
         ("https://images.example.org/a.png?size=2", True),
         ("http://IMAGES.example.org:8080", True),
         ("https://example.org/a.png", False),
+        ("https://other-images.example.org/a.png", False),
         ("https://images.example.org.evil.test/", False),
         ("https://images.example.org@localhost/", False),
         ("https://localhost/@images.example.org", False),

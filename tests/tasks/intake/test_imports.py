@@ -29,7 +29,7 @@ LINES = [json.dumps(a_chat(f"r{number}", "hello")).encode() for number in range(
 BATCH = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def credentials(s3_server: S3Server) -> Iterator[None]:
     """The deployment's, in the environment."""
     with pytest.MonkeyPatch.context() as patched:
@@ -39,7 +39,7 @@ def credentials(s3_server: S3Server) -> Iterator[None]:
 
 
 @pytest.fixture
-def folder(request: pytest.FixtureRequest) -> str:
+def folder(request: pytest.FixtureRequest, credentials: None) -> str:
     """The URL of a folder with two objects of requests, and some that are no data."""
     url = f"s3://{BUCKET}/in/{abs(hash(request.node.name))}"
     put(f"{url}/a.jsonl", LINES[0] + b"\n" + LINES[1])
@@ -126,6 +126,7 @@ def test_nothing_beside_the_allowed_prefixes_is_read(client: FlaskClient, url: s
     assert (answer.status_code, answer.json["error"]["param"]) == (403, "input_url")
 
 
+@pytest.mark.usefixtures("credentials")
 def test_a_prefix_may_be_that_of_each_project(client: FlaskClient, context: AppContext) -> None:
     url = f"s3://{BUCKET}/of/{project_of(context)}/a.jsonl"
     put(url, LINES[0])
@@ -181,6 +182,7 @@ def test_an_object_that_changes_meanwhile_is_noticed(folder: str, changes: str) 
     assert noticed.value.code == "object_changed"
 
 
+@pytest.mark.usefixtures("credentials")
 def test_an_import_streams(context: AppContext) -> None:
     url = f"s3://{BUCKET}/in/large.jsonl"
     put(url, LINES[0].ljust(1 << 20) * 60)

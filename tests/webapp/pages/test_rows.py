@@ -154,6 +154,13 @@ def test_hostile_answers_are_text_on_pages_that_fit_and_are_accessible(
     assert window.problems == []
 
 
+def test_hostile_texts_are_no_elements_of_a_page(client: FlaskClient, small: Batch) -> None:
+    for tail in ("", "/requests", "/requests/1", "/requests/2", "/requests/3"):
+        page = client.get(f"/batches/{small.id}{tail}").text
+        assert "&lt;svg onload" in page or "&lt;img src=x" in page, tail
+        assert "<svg onload" not in page and "<img src=x" not in page, tail
+
+
 def test_a_request_says_how_it_went(client: FlaskClient, small: Batch) -> None:
     page = client.get(f"/batches/{small.id}/requests/4").text
     assert "=1+1" in page and "Scores" in page and "<dt><bdi>correct</bdi></dt><dd><bdi>yes</bdi></dd>" in page
