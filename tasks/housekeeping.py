@@ -70,8 +70,9 @@ def tick(context: AppContext) -> None:
         messages.periodic("webhook.ring", expires)
     if unfinished or _wakes(context, QUIET, QUIET_SECONDS):
         recover(context)
-        # Half a second less, so that no tick comes just too early.
-        if _wakes(context, FORECAST, context.settings.forecast_seconds - 0.5):
+        # Half a second less, so that no tick comes just too early. What has ended is forecast for nobody any more, and a
+        # new batch would be told to wait for it until the next look.
+        if _wakes(context, FORECAST, context.settings.forecast_seconds - 0.5) or not unfinished:
             messages.periodic("housekeeping.deadlines", expires)
     if unfinished:
         with contextlib.suppress(redis.RedisError):
