@@ -11,6 +11,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
+from batchyard.errors import UnavailableError
 from batchyard.models import ModelSpec
 from inference.deaths import Death
 from inference.ray.starts import death_reason, start_replicas, was_stopped
@@ -48,17 +49,27 @@ class LiveReplicas:
             Stopped: `stopped` is set.
             GpuBusy: other models' engines are at work on the GPUs.
             EngineStartError: no replica starts.
-            UnavailableError: the nodes of the replicas do not answer.
+            UnavailableError: the nodes of the replicas do not answer, or none of them answers live requests.
         """
         start_replicas(spec, self._timeouts, stopped, on_death)
-        return self.running(spec)
+        # On a busy machine one that runs may be late to say so: without it nobody would have an address.
+        engines = self.running(spec, HANGING_SECONDS)
+        if not engines:
+            raise UnavailableError(f"no engine of model {spec.name} that answers live requests has said so")
+        return engines
 
-    def running(self, spec: ModelSpec) -> list[ReplicaAddress]:
-        """Return the model's replicas that run and answer live requests."""
+    def running(self, spec: ModelSpec, first_seconds: float = 0.0) -> list[ReplicaAddress]:
+        """Return the model's replicas that run and answer live requests.
+
+        Args:
+            first_seconds: the longest wait for the first of them, in addition to that for each.
+        """
         alive = engine_actors()
         names = self._names(spec)
         handles = {name: alive[name] for name in names if name in alive and actor_state(alive[name]) not in UNPLACED}
         calls = {name: handle.ready.remote(self._timeouts.idle_seconds) for name, handle in handles.items()}
+        if calls:
+            ray.wait(list(calls.values()), timeout=first_seconds)
         addresses = []
         for name, call in calls.items():
             try:

@@ -70,8 +70,9 @@ def tick(context: AppContext) -> None:
         messages.periodic("webhook.ring", expires)
     if unfinished or _wakes(context, QUIET, QUIET_SECONDS):
         recover(context)
-        # Half a second less, so that no tick comes just too early.
-        if _wakes(context, FORECAST, context.settings.forecast_seconds - 0.5):
+        # Half a second less, so that no tick comes just too early. Once all has ended there is one more, at once: the
+        # last one published a backlog for which a new batch would be told to wait.
+        if _wakes(context, FORECAST, context.settings.forecast_seconds - 0.5) or not unfinished:
             messages.periodic("housekeeping.deadlines", expires)
     if unfinished:
         with contextlib.suppress(redis.RedisError):

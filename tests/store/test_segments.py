@@ -107,10 +107,10 @@ def test_a_timeline_has_few_points_and_all_that_was_answered(database: Database,
 
 
 def start(database: Database) -> list[SegmentLease]:
-    """Start every pending segment."""
+    """Start every pending segment, in the order of their ids."""
     leases = []
     with database.write() as session:
-        for segment_id in session.scalars(select(Segment.id)).all():
+        for segment_id in session.scalars(select(Segment.id).order_by(Segment.id)).all():
             epoch = segments.dispatch(session, segment_id, 60)
             lease = segments.start(session, segment_id, epoch or 0, "worker", 60)
             assert lease is not None

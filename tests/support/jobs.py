@@ -119,7 +119,7 @@ def end_stage(context: AppContext, batch: Batch) -> None:
 def start_next(database: Database) -> segments.SegmentLease:
     """Start the first waiting segment."""
     with database.write() as session:
-        (first, *_) = segments.waiting(session, 10)
+        first = min(segments.waiting(session, 10))  # they come in any order
         epoch = segments.dispatch(session, first.segment_id, 60)
         assert epoch is not None
         lease = segments.start(session, first.segment_id, epoch, "here/1/task", 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import shutil
 import tempfile
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import create_engine, make_url, text
+
+from store.database import revisions
 
 # A schema that has few rows: to truncate it, or to drop and create the database, takes a hundred times as long.
 _EMPTIES = """
@@ -51,9 +54,15 @@ def create_database(server: str) -> str:
 
 
 def empty(url: str) -> None:
-    """Delete all rows of a database and begin its sequences again, whoever is still connected."""
+    """Leave a database with the newest schema and no rows, its sequences at their beginnings, whoever is connected."""
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    _execute(url, f"SELECT pg_terminate_backend(pid, 5000) {others}", _EMPTIES)
+    version = f"UPDATE alembic_version SET version_num = '{_newest()}'"  # tests pretend to have another
+    _execute(url, f"SELECT pg_terminate_backend(pid, 5000) {others}", _EMPTIES, version)
+
+
+@functools.cache
+def _newest() -> str:
+    return revisions()[-1]
 
 
 def _execute(server: str, *statements: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,8 @@ def kill(node: subprocess.Popen[bytes]) -> None:
     """Kill a node with all that runs there, at once."""
     root = psutil.Process(node.pid)
     for process in [root, *root.children(recursive=True)]:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # it went with its parent
+            process.kill()
 
 
 @contextmanager

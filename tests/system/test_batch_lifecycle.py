@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from batchyard.local import process
 from batchyard.statuses import TERMINAL, TRANSITIONS
 from tests.support.stacks import RunningStack, a_chat
 
@@ -126,10 +127,7 @@ class Lifecycle(RuleBasedStateMachine):
     def kill(self, name: str) -> None:
         self.kills += 1
         self._wait(lambda: self._runs(name), 60)  # the last kill may have hit the same process
-        victims = self.stack.processes(name)
-        for process in victims:
-            process.kill()
-        psutil.wait_procs(victims, 10)
+        process.kill(self.stack.processes(name))
         if name == "web":
             self._wait(lambda: self._answers(), 60)
 

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import requests
 
+from batchyard.local import process
 from tests.chaos import relay
 from tests.chaos.jobs import Campaign
 from tests.support.rows import until
@@ -223,8 +224,7 @@ def test_people_reply_to_items_by_api_and_terminal_though_the_jobs_worker_is_kil
         return json.loads(subprocess.run([*command, *data], env=environment, capture_output=True, check=True).stdout)
 
     reach(waiting=4, stuck=0)
-    for process in jobs.stack.processes("webhooks"):
-        process.kill()
+    process.kill(jobs.stack.processes("webhooks"))
     verdict = {"gate": "house", "passed": True}
     assert jobs.call("POST", f"{path}/items/1", json={"verdict": verdict}).status_code == 200
     terminal("verdict", job["id"], "2", "--gate", "house", "--failed", "--message", "Shorter.")

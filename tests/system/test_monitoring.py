@@ -88,8 +88,7 @@ def busy(stack: RunningStack, prometheus: httpx.Client) -> Iterator[None]:
     rates = ('rate(batchyard_requests_total{model="slow"}[1m]) > 0', "rate(batchyard_live_requests_total[1m]) > 0")
     while not all(values(prometheus, rate) for rate in rates):
         assert time.monotonic() < deadline, "Prometheus has not looked at the running batch twice"
-        with suppress(openai.InternalServerError):  # 503: where many processes share the cores, the engine starts late
-            ask_live(stack)
+        ask_live(stack)
         time.sleep(0.2)
     yield
     with suppress(openai.ConflictError):  # it has ended by itself

@@ -134,7 +134,7 @@ class Calls:
     def _is_server(self, process: psutil.Process) -> bool:
         try:
             return {"recipes.tools.server", str(self.folder)} <= {*process.cmdline()}
-        except psutil.ZombieProcess:
+        except psutil.NoSuchProcess:  # it has ended, reaped or not
             return False
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import socket
 import threading
 import time
@@ -21,6 +20,7 @@ from openai.types.webhooks import WebhookEndpointWithSecret
 from sqlalchemy import select, update
 
 from batchyard.errors import RateLimitError, RequestError
+from batchyard.local import process
 from store import events, webhooks
 from store.database import Database
 from store.records import Batch, Delivery, Event, Webhook
@@ -365,8 +365,7 @@ def test_a_worker_that_is_killed_while_it_delivers_loses_nothing(tenant: Any, st
         webhook = hook(project, receiver)
         batch = a_batch(project)
         receiver.wait(1)
-        for process in stack.processes("webhooks"):
-            process.send_signal(signal.SIGKILL)
+        process.kill(stack.processes("webhooks"))
         receiver.stall = None
         database = Database(stack.processes("web")[0].environ()["DATABASE_URL"])
         with database.write() as session:  # as if the claim of the killed worker had run out

@@ -1,0 +1,43 @@
+"""Where engines answer live requests, on a real Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from batchyard.models import ModelSpec
+from inference import live
+from inference.live import LiveReplicas
+from inference.ray.starts import start_replicas
+from inference.residents import directory
+from inference.residents.session import EngineTimeouts
+
+SPEC = ModelSpec(name="late", engine="echo")
+TIMEOUTS = EngineTimeouts(request_timeout=30.0, start_timeout=60.0, idle_seconds=600.0)
+
+
+@pytest.fixture(autouse=True)
+def no_engine_left(cluster: str) -> Iterator[None]:
+    yield
+    directory.stop_all()
+
+
+def test_an_engine_that_is_late_to_say_that_it_runs_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = directory.actor_name(SPEC, TIMEOUTS.request_timeout, 0)
+
+    def start_and_stall(*arguments: Any) -> Any:
+        started = start_replicas(*arguments)
+        pid = directory.states()[name].process["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        threading.Timer(live.READY_SECONDS + 1, os.kill, (pid, signal.SIGCONT)).start()
+        return started
+
+    monkeypatch.setattr(live, "start_replicas", start_and_stall)
+    replicas = LiveReplicas(TIMEOUTS)
+    assert [engine.name for engine in replicas.start(SPEC, threading.Event(), lambda _: None)] == [name]
+    assert [engine.name for engine in replicas.running(SPEC)] == [name]
