@@ -36,7 +36,7 @@ def written(file: Path) -> Iterator[Path]:
         part = Path(folder) / file.name
         yield part
         # A descriptor opened anew would begin at the start of a file to which standard output is redirected.
-        with part.open("rb") as source, os.fdopen(os.dup(1), "wb") if _is_stdout(file) else file.open("wb") as to:
+        with part.open("rb") as source, os.fdopen(os.dup(1), "wb") if is_stdout(file) else file.open("wb") as to:
             shutil.copyfileobj(source, to)
 
 
@@ -45,10 +45,11 @@ def _is_replaced(file: Path) -> bool:
     if not file.exists():
         return not file.is_symlink() or not os.path.realpath(file).startswith("/proc/")
     parent = Path(os.path.realpath(file)).parent
-    return stat.S_ISREG(file.stat().st_mode) and not _is_stdout(file) and os.access(parent, os.W_OK)
+    return stat.S_ISREG(file.stat().st_mode) and not is_stdout(file) and os.access(parent, os.W_OK)
 
 
-def _is_stdout(file: Path) -> bool:
+def is_stdout(file: Path) -> bool:
+    """True if a path names this process's standard output."""
     try:
         return os.path.samestat(file.stat(), os.fstat(1))
     except OSError:
