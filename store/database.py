@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from sqlalchemy import URL, Connection, CursorResult, Engine, Update, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
@@ -123,6 +123,8 @@ class Database:
         except DBAPIError as error:
             if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
                 raise UnavailableError(f"{self._name}: {str(error.orig).strip()}") from error
+            if self.sqlite and type(error) is DatabaseError:  # of a page, or of the whole file
+                raise UnavailableError(f"{self._name} is damaged: {error.orig}; restore a backup") from error
             raise
 
     @property
