@@ -35,6 +35,18 @@ def _duration(value: Any) -> Any:
     return durations.seconds(value) if isinstance(value, str) and not value.isdigit() else value
 
 
+def _home(value: Any) -> Any:
+    """Return a path with `~` replaced, which no shell does in `.env` files and unit files."""
+    if str(value) != "~" and not str(value).startswith("~/"):
+        return value
+    try:
+        return str(Path(value).expanduser())
+    except RuntimeError as error:
+        raise ValueError(f"{value}: this user has no home folder; write the whole path") from error
+
+
+Folder = Annotated[Path, BeforeValidator(_home)]
+PathText = Annotated[str, BeforeValidator(_home)]
 Duration = Annotated[PositiveInt, BeforeValidator(_duration)]
 
 
@@ -120,9 +132,9 @@ class Settings(BaseSettings):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")] = Field(
         "batchyard", description="name of the deployment, by which Flower calls its workers"
     )
-    data: Path = Field(Path("data"), description="folder that holds all state of a local stack")
-    models: Path = Field(Path("models.toml"), description="the models this deployment serves")
-    recipes: str = Field(
+    data: Folder = Field(Path("data"), description="folder that holds all state of a local stack")
+    models: Folder = Field(Path("models.toml"), description="the models this deployment serves")
+    recipes: PathText = Field(
         "", description="folder of Python files with recipes, rewards and gates of the deployment's own"
     )
     redis_url: str = Field(
@@ -209,7 +221,7 @@ class Settings(BaseSettings):
     housekeeping_seconds: PositiveInt = Field(
         2, description="how often beat looks after leases, expiry and lost messages"
     )
-    alive_file: str = Field(
+    alive_file: PathText = Field(
         "", description="a file that a Celery worker touches every ten seconds while it lives; empty: none"
     )
     forecast_seconds: PositiveInt = Field(
@@ -271,13 +283,13 @@ class Settings(BaseSettings):
     )
     oidc_client_id: str = Field("", description="id of Batchyard as a client of the provider")
     oidc_client_secret: SecretStr = Field(SecretStr(""), description="its secret")
-    oidc_client_secret_file: str = Field("", description="file with its secret, in place of the secret")
+    oidc_client_secret_file: PathText = Field("", description="file with its secret, in place of the secret")
     oidc_scopes: str = Field("openid profile email", description="scopes that the provider is asked for")
     oidc_groups_claim: str = Field("groups", description="claim of the ID token that lists the user's groups")
     sign_out_path: Annotated[str, AfterValidator(_local_path)] = Field(
         "", description="where signing out leads, such as `/oauth2/sign_out` of oauth2-proxy; empty: to signing in"
     )
-    audit: str = Field(
+    audit: PathText = Field(
         "", description="file to which what clients do is appended as JSON lines, or `stdout`; empty for none"
     )
     log_level: str = Field("INFO", description="level of the structured logs")
@@ -335,9 +347,14 @@ class Settings(BaseSettings):
 
     @cached_property
     def broker_url(self) -> str:
-        """`redis_url` for Celery, which writes `redis+socket://` for a Unix socket where redis-py has `unix://`."""
+        """`redis_url` for Celery, which writes `redis+socket://` for a Unix socket where redis-py has `unix://`.
+
+        Unlike redis-py, Celery checks a server's certificate only if the URL says so.
+        """
         if self.redis_url.startswith("unix://"):
             return "redis+socket://" + self.redis_url.removeprefix("unix://")
+        if self.redis_url.startswith("rediss://") and "ssl_cert_reqs=" not in self.redis_url:
+            return f"{self.redis_url}{'&' if '?' in self.redis_url else '?'}ssl_cert_reqs=required"
         return self.redis_url
 
 

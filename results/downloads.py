@@ -134,7 +134,7 @@ def _parquet(rows: Iterator[Rowed]) -> Iterator[bytes]:
 
 FORMATS: dict[str, tuple[str, Callable[[Iterator[Rowed]], Iterator[bytes]]]] = {
     "jsonl": ("application/jsonl", _jsonl),
-    "csv": ("text/csv; charset=utf-8", _csv),
+    "csv": ("text/csv", _csv),
     "parquet": ("application/vnd.apache.parquet", _parquet),
 }
 """Media type and writer of each format. jsonl has lines of the output and error files, and no unanswered request."""

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from sqlalchemy import URL, Connection, CursorResult, Engine, Update, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
@@ -31,7 +31,10 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _POOL = {"pool_size": 8, "max_overflow": 32, "pool_timeout": WAIT_SECONDS}
 # A host that is cut off closes no connection: the kernels of both sides have to give it up.
 _KEEPALIVES = {"idle": 5, "interval": 2, "count": 3}
+# Poolers such as PgBouncer give each transaction another connection of the server, so nothing may be left on one: no
+# prepared statements, and no settings but those that a connection begins with.
 _POSTGRESQL = {
+    "prepare_threshold": None,
     "connect_timeout": 5,
     "tcp_user_timeout": int(1000 * WAIT_SECONDS),
     **{f"keepalives_{name}": value for name, value in _KEEPALIVES.items()},
@@ -120,6 +123,8 @@ class Database:
         except DBAPIError as error:
             if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
                 raise UnavailableError(f"{self._name}: {str(error.orig).strip()}") from error
+            if self.sqlite and type(error) is DatabaseError:  # of a page, or of the whole file
+                raise UnavailableError(f"{self._name} is damaged: {error.orig}; restore a backup") from error
             raise
 
     @property
@@ -221,12 +226,10 @@ def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> En
     The server's `statement_timeout` is not enough: a server that hangs keeps no time. Nor is the client's limit: a
     server that does not learn that a client was cut off keeps its locks, and its place in the queues for others.
     """
-    is_psycopg = url.get_driver_name() == "psycopg"
-    if is_psycopg:
-        plugins.require("postgres", f"DATABASE_URL {url.drivername}")
+    if url.get_driver_name() != "psycopg":
+        return create_engine(url, **options)
+    plugins.require("postgres", f"DATABASE_URL {url.drivername}")
     engine = create_engine(url, connect_args=_POSTGRESQL, **options)
-    if not is_psycopg:
-        return engine
     _replace_nul(engine)
     if statement_seconds is None:
         return engine
@@ -251,12 +254,9 @@ def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> En
             "idle_in_transaction_session_timeout": 2 * milliseconds,
             **{f"tcp_keepalives_{name}": value for name, value in _KEEPALIVES.items()},
         }
-        connection = LimitedConnection.connect(*arguments, **keywords)
-        connection.autocommit = True  # one round trip: connections come and go under load
-        settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in limits.items())
-        connection.execute(f"SELECT {settings}")
-        connection.autocommit = False
-        return connection
+        ours = " ".join(f"-c {name}={value}" for name, value in limits.items())
+        keywords["options"] = f"{ours} {keywords.get('options', '')}".strip()
+        return LimitedConnection.connect(*arguments, **keywords)
 
     return engine
 

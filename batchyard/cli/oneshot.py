@@ -15,7 +15,7 @@ from batchyard.cli import background, completion, engine_flags, job_view, jobs, 
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, note, plain, table
 from batchyard.cli.watch import check_success, interruptible, watch
-from batchyard.client import resume
+from batchyard.client import output_files, resume
 from batchyard.client.address import server_runs
 from batchyard.errors import ConfigurationError
 
@@ -135,7 +135,8 @@ def run(
         click.echo(json.dumps(batch | {"run": {"batches": [one["id"] for one in chain], "request_counts": counts}}))
     elif batch["status"] != "failed":  # a refused file has no requests
         simulated = " (simulated)" if any(one["batchyard"]["simulated"] for one in chain) else ""
-        click.echo(f"{counts['completed']} of {counts['total']} requests answered{simulated}: {output}")
+        summary = f"{counts['completed']} of {counts['total']} requests answered{simulated}: {output}"
+        click.echo(summary, err=output_files.is_stdout(output))
     check_success(batch, counts)
 
 

@@ -50,10 +50,12 @@ def fetch(data: Path, path: str) -> list[dict[str, Any]]:
     import http.client
     import urllib.request
 
+    from batchyard import proxies
+
     url, key = address(data)
     request = urllib.request.Request(f"{url}/v1{path}", headers={"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        with proxies.opener(url).open(request, timeout=PATIENCE) as response:
             return list(json.load(response)["data"])
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
         raise UnavailableError(f"{url}: {error}") from error

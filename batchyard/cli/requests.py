@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ import click
 from batchyard import durations
 from batchyard.cli import lines, view
 from batchyard.cli.output import note
+from batchyard.client import output_files
 from batchyard.endpoints.catalog import CHAT, ENDPOINTS
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import PRIORITIES
@@ -67,15 +70,16 @@ priority_option = click.option(
 
 
 class LocalPath(click.Path):
-    """A path; a URL is refused with a hint."""
+    """A path; a URL is refused with a hint. What exists and can be read only once is copied to a file first."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and value.startswith(("http://", "https://")):
             self.fail("URLs are not taken: name a local file, and fetch or send it with curl", param, ctx)
-        return super().convert(value, param, ctx)
+        path = super().convert(value, param, ctx)
+        return _copied(path, ctx) if self.exists and ctx is not None and isinstance(path, Path) else path
 
 
-class Source(click.Path):
+class Source(LocalPath):
     """A file here as a path, or the URL of a bucket that the server may read as a text."""
 
     def __init__(self) -> None:
@@ -85,6 +89,24 @@ class Source(click.Path):
         if isinstance(value, str) and "://" in value:
             return value
         return super().convert(value, param, ctx)
+
+
+def _copied(path: Path, context: click.Context) -> Path:
+    """Return a file with the content of a pipe or a device, for the time of the command; any other path as it is."""
+    if path.is_dir() or (path.is_file() and not _is_stdin(path)):
+        return path
+    folder = context.with_resource(tempfile.TemporaryDirectory(prefix="batchyard-"))
+    copy = Path(folder) / path.name
+    with os.fdopen(os.dup(0), "rb") if _is_stdin(path) else path.open("rb") as source, copy.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    return copy
+
+
+def _is_stdin(path: Path) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(0))
+    except OSError:
+        return False
 
 
 def _as_json(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> str | None:
@@ -227,7 +249,8 @@ def save(server: ApiClient, file_id: str | None, to: Path) -> None:
     """Write a result file; an empty one if the batch has none."""
     try:
         if file_id is None:
-            to.write_bytes(b"")
+            with output_files.written(to) as part:
+                part.touch()
         else:
             server.download(file_id, to)
     except OSError as error:

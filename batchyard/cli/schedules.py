@@ -17,7 +17,7 @@ from batchyard.errors import ConfigurationError
 OVERLAPS = ("skip", "allow", "cancel_previous")
 CATCH_UPS = ("latest", "none", "all")
 
-_file = click.Path(path_type=Path, exists=True, dir_okay=False)
+_file = requests.LocalPath(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.group()

@@ -25,7 +25,7 @@ def environment() -> dict[str, str | None]:
 
 def data_folder(data: Path | None) -> Path:
     """Return the data folder as the settings have it, without them."""
-    return data or Path(environment().get("BATCHYARD_DATA") or "data")
+    return data or Path(environment().get("BATCHYARD_DATA") or "data").expanduser()
 
 
 def configured_url() -> str | None:

@@ -13,9 +13,18 @@ from typing import Any, Literal
 
 import httpx
 
+from batchyard import proxies
 from batchyard.backoff import Backoff, retry_after
+from batchyard.client import output_files
 from batchyard.client.address import address
-from batchyard.errors import AuthenticationError, BatchyardError, NotFoundError, RequestError, UnavailableError
+from batchyard.errors import (
+    AuthenticationError,
+    BatchyardError,
+    ConfigurationError,
+    NotFoundError,
+    RequestError,
+    UnavailableError,
+)
 from batchyard.wording import without_code
 
 TIMEOUT = httpx.Timeout(600.0, connect=5.0)
@@ -30,17 +39,15 @@ class ApiClient:
     """A client of one server, with one key.
 
     Every call raises UnavailableError if the server cannot be reached or fails, and RequestError if it refuses.
+
+    Raises:
+        ConfigurationError: the environment names a proxy for this server that cannot be used.
     """
 
     def __init__(self, url: str, key: str, *, max_retries: int = 2) -> None:
         self.url = url.rstrip("/")
         self._max_retries = max_retries
-        self._http = httpx.Client(
-            base_url=f"{self.url}/v1",
-            headers={"Authorization": f"Bearer {key}"},
-            timeout=TIMEOUT,
-            follow_redirects=True,
-        )
+        self._http = _http(self.url, key)
 
     def upload(self, file: Path, purpose: Literal["batch", "user_data"] = "batch") -> str:
         """Upload a file, streamed, and return its id."""
@@ -302,12 +309,9 @@ class ApiClient:
         return b"".join(self.chunks(file_id))
 
     def download(self, file_id: str, to: Path) -> None:
-        """Stream a file's content to `to`, which appears whole or not at all."""
-        part = to.with_name(to.name + ".part")
-        with part.open("wb") as stream:
-            for chunk in self.chunks(file_id):
-                stream.write(chunk)
-        part.replace(to)
+        """Stream a file's content to `to`, which appears whole or not at all. Raises OSError."""
+        with output_files.written(to) as part, part.open("wb") as stream:
+            stream.writelines(self.chunks(file_id))
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Send a live request that is streamed, and yield the data of its events.
@@ -392,6 +396,31 @@ def connect(data: Path, option: str = "--data", **settings: Any) -> ApiClient:
         ConfigurationError: there is no key to send.
     """
     return ApiClient(*address(data, option), **settings)
+
+
+def _http(url: str, key: str) -> httpx.Client:
+    """Return a client that asks a server through the environment's proxy for it, if any.
+
+    httpx would read the environment itself, and fail over proxies that this server is not asked through.
+    """
+    proxy = proxies.proxy_of(url)
+    try:
+        return httpx.Client(
+            base_url=f"{url}/v1",
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=TIMEOUT,
+            follow_redirects=True,
+            proxy=proxy,
+            verify=httpx.create_ssl_context() if url.startswith("https://") else False,  # reads SSL_CERT_FILE
+            trust_env=False,
+        )
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{url} is asked through the SOCKS proxy of your environment (ALL_PROXY or {url.partition(':')[0].upper()}"
+            "_PROXY): install what speaks SOCKS with pip install 'httpx[socks]', or add the host to NO_PROXY"
+        ) from error
+    except ValueError as error:
+        raise ConfigurationError(f"the proxy of your environment for {url} cannot be used: {error}") from error
 
 
 def _filled(query: Mapping[str, str | None]) -> dict[str, Any]:

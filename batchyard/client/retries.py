@@ -6,12 +6,14 @@ import codecs
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from batchyard import json_lines
+from batchyard.client import output_files
 from batchyard.client.resume import AGAIN, name_of
 from batchyard.endpoints import output_lines
 from batchyard.errors import RequestError
@@ -69,9 +71,11 @@ def write(server: ApiClient, chain: list[dict[str, Any]], output: Path, errors: 
 
     Both appear whole or not at all. Raises OSError.
     """
-    parts = [file.with_name(f"{file.name}.part") for file in (output, errors) if file is not None]
-    with tempfile.TemporaryDirectory(prefix="batchyard-") as folder, parts[0].open("wb") as answered:
-        scratch = Path(folder) / "lines.jsonl"
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="batchyard-")))
+        answers = stack.enter_context(output_files.written(output))
+        others = stack.enter_context(output_files.written(errors)) if errors else folder / "errors.jsonl"
+        scratch = folder / "lines.jsonl"
         index: dict[str | int, tuple[int, bool]] = {}
         with scratch.open("w+b") as lines:
             for batch in chain:
@@ -79,11 +83,9 @@ def write(server: ApiClient, chain: list[dict[str, Any]], output: Path, errors: 
                     for line in server.lines(batch[key]) if batch[key] is not None else ():
                         index[_key(line)] = (lines.tell(), is_answer)
                         lines.write(line + b"\n")
-            with (parts[1] if errors else Path(folder) / "errors.jsonl").open("wb") as failed:
+            with answers.open("wb") as answered, others.open("wb") as failed:
                 for position, is_answer in _in_input_order(server, chain[0]["input_file_id"], index):
                     (answered if is_answer else failed).write(_line_at(lines, position))
-    for part in parts:
-        part.replace(part.with_suffix(""))
 
 
 def _newest_retry(server: ApiClient, batch: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from typing import IO, Any
 import orjson
 
 from batchyard import json_lines
+from batchyard.client import output_files
 from batchyard.errors import ConfigurationError
 from batchyard.tables import arrow, formats, reading
 from batchyard.tables.cells import Unreadable
@@ -161,24 +162,21 @@ def write(file: Path, table: Any) -> None:
     import pyarrow.parquet as pq
 
     _, kind, compression = kind_of(file)
-    part = file.with_name(f".{file.name}.part")
     try:
-        if kind == "parquet":
-            pq.write_table(table if isinstance(table, pa.Table) else pa.table(_columns(table)), part)
-        else:
+        with output_files.written(file) as part:
+            if kind == "parquet":
+                pq.write_table(table if isinstance(table, pa.Table) else pa.table(_columns(table)), part)
+                return
             rows = _rows(table) if isinstance(table, pa.Table) else table
             with pa.output_stream(str(part), compression) as stream:
                 if kind == "jsonl":
                     stream.writelines(json_lines.line(row, as_text) for row in rows)
                 else:
                     _write_rows(stream, rows, DELIMITERS[kind])
-        part.replace(file)
     except (pa.ArrowException, orjson.JSONEncodeError) as error:
         raise ConfigurationError(f"{file}: its values do not fit {kind}: {error}; name a .jsonl or .csv") from error
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror or error}; name a file that can be written") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:

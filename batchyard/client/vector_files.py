@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchyard.client import frames, tables
+from batchyard.client import frames, output_files, tables
 from batchyard.client.embed import CHUNK, Vectors
 from batchyard.errors import ConfigurationError
 
@@ -29,18 +29,14 @@ def write(file: Path, source: Path, vectors: Vectors, prefix: str) -> None:
     Raises:
         ConfigurationError: the file cannot be written, or `source` has changed meanwhile.
     """
-    part = file.with_name(f".{file.name}.part")
     try:
-        with part.open("wb") as stream:
+        with output_files.written(file) as part, part.open("wb") as stream:
             if file.suffix == ".npy":
                 _write_npy(stream, vectors)
             else:
                 _write_parquet(stream, source, vectors, prefix)
-        part.replace(file)
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror or error}; name a file that can be written") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _write_npy(stream: IO[bytes], vectors: Vectors) -> None:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from batchyard import proxies
 from batchyard.local import ports, programs, ray_head, services
 from batchyard.local.data_folder import DataFolder
 from batchyard.local.fork_server import ForkServer
@@ -14,7 +15,6 @@ from batchyard.local.process import ChildProcess
 from batchyard.settings import Settings, environment_name
 
 _LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""The address at which this machine reaches a server, by the one where it listens."""
 
 
 def of(
@@ -63,11 +63,16 @@ def of(
     web_socket = folder.short / "web.sock"
     children["web"] = make("web", services.web_at(f"unix:{web_socket}"), ready=partial(programs.accepts, web_socket))
     children["web"].environment = {**environment, **services.behind_gateway(settings)}
-    gateway = partial(ports.answers, _LOCAL.get(host, host), numbers["web"])
+    gateway = partial(ports.answers, reached_at(host), numbers["web"])
     children["gateway"] = make("gateway", services.gateway(host, numbers["web"], f"unix:{web_socket}"), ready=gateway)
     for name in children.keys() - {"redis", "ray"}:
         children[name].fork_server = forks
     return children
+
+
+def reached_at(host: str) -> str:
+    """Return the address at which this machine reaches a server that listens on `host`."""
+    return _LOCAL.get(host, host)
 
 
 def of_fork_server() -> dict[str, str]:
@@ -106,6 +111,7 @@ def _environment(settings: Settings, folder: DataFolder, redis_url: str, ray_add
         **os.environ,
         **{environment_name(field): value for field, value in values.items()},
         "PYTHONUNBUFFERED": "1",
+        **proxies.sparing(os.environ),
         **services.import_path(),
         **services.RAY_ENVIRONMENT,
         # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.

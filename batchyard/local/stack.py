@@ -6,6 +6,7 @@ import http.client
 import json
 import logging
 import math
+import os
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 
 from batchyard import wording
-from batchyard.errors import BatchyardError
+from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import children, ports, process, services
 from batchyard.local.data_folder import DataFolder
 from batchyard.local.fork_server import ForkServer
@@ -27,6 +28,7 @@ from batchyard.settings import Settings
 log = logging.getLogger(__name__)
 
 START_SECONDS = 180
+REDIS_SECONDS = 5
 # Ray ends itself if a busy machine takes 15 s to start one of its agents.
 START_ATTEMPTS = 3
 START_POLL_SECONDS = 0.05
@@ -54,6 +56,7 @@ class Stack:
     def __init__(
         self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
     ) -> None:
+        os.umask(0o077)  # what the stack writes is for its user alone
         environment, place = children.of_fork_server(), settings.data.resolve()
         # This process keeps no modules that are needed once. What they import there, services need, too.
         self._fork_server = ForkServer(environment, place)
@@ -63,9 +66,12 @@ class Stack:
             if settings.ray_address != services.OWN_CLUSTER:
                 with closing(ForkServer(environment, place)) as other:  # Ray's client cannot live in a forked copy
                     other.call(services.check_cluster, settings.ray_address)
+            if "redis_url" in settings.model_fields_set:
+                self._fork_server.call(_check_redis, settings.redis_url)
             self.folder = DataFolder(settings.data)
             self.folder.hold()
             refused.callback(self.folder.release)
+            host = host.removeprefix("[").removesuffix("]")  # as URLs have an address of IPv6
             self.settings, self.host = settings, host
             self._ports = ports.plan(host, port, flower_port)
             self._fork_server.call(_prepare_database, settings, self.folder)
@@ -75,6 +81,7 @@ class Stack:
                 self._fork_server.close()  # a system's libraries may not survive a fork there
             self.children = children.of(settings, self.folder, host, numbers, forks)
             refused.pop_all()
+        self._http = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
         self._signals = 0
         self._say: Callable[[str], None] = log.info
         self._told = ""
@@ -85,17 +92,17 @@ class Stack:
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
-        return f"http://{host}:{self.port}"
+        host = children.reached_at(self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def flower_url(self) -> str:
         return f"http://127.0.0.1:{self._ports['flower'].number}"
 
     def run(self, ready: Callable[[], None], say: Callable[[str], None] = log.info) -> None:
-        """Start all, call `ready`, restart what fails until SIGTERM or SIGINT, end all.
+        """Start all, call `ready`, restart what fails until SIGTERM, SIGINT or SIGHUP, end all.
 
-        A second SIGTERM or SIGINT kills what still runs.
+        A second of these signals kills what still runs. SIGHUP stays ignored where `nohup` has it ignored.
 
         Args:
             say: called with what the start or the end waits for.
@@ -103,8 +110,9 @@ class Stack:
         Raises:
             BatchyardError: a process ended before all were ready; names it, its exit code and its log's last line.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._count_signal)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._count_signal)
         self._say = say
         try:
             self._start()
@@ -244,7 +252,7 @@ class Stack:
     def _unready_reason(self) -> str | None:
         """The answer or error of /readyz; None if the stack is ready."""
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5):
+            with self._http.open(f"{self.url}/readyz", timeout=5):
                 return None
         except urllib.error.HTTPError as error:
             return error.read(1000).decode(errors="replace")
@@ -262,6 +270,17 @@ def _served_models(settings: Settings) -> dict[str, ModelSpec]:
     STEPS.load()
     registry.catalogue(settings)
     return models
+
+
+def _check_redis(url: str) -> None:
+    """Raise ConfigurationError if the Redis server of the settings does not answer."""
+    import redis
+
+    try:
+        with redis.Redis.from_url(url, socket_timeout=REDIS_SECONDS, socket_connect_timeout=REDIS_SECONDS) as client:
+            client.ping()
+    except (redis.RedisError, OSError, ValueError) as error:
+        raise ConfigurationError(f"REDIS_URL: the server cannot be used: {error}; start it, or leave it out") from error
 
 
 def _prepare_database(settings: Settings, folder: DataFolder) -> None:

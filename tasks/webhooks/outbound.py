@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from batchyard.errors import RequestError
@@ -24,6 +24,9 @@ TOTAL_SECONDS = 10.0
 _PORTS = {"https": 443, "http": 80}
 _UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
+# What Python takes for public: relays of 6to4, and addresses of documents (RFC 7526, RFC 9637).
+_RELAYS = IPv4Network("192.88.99.0/24")
+_DOCUMENTATION = IPv6Network("3fff::/20")
 
 
 @dataclass(frozen=True)
@@ -137,11 +140,12 @@ def _addresses(host: str, port: int, *, allow_private: bool, flags: int = 0) -> 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """True if an address is on the public internet, also behind NAT64 or an IPv4-mapped address."""
     if isinstance(address, IPv4Address):
-        return address.is_global and not address.is_multicast
+        return address.is_global and not address.is_multicast and address not in _RELAYS
     inner = IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else address.ipv4_mapped
     if inner is not None:
         return is_public(inner)
-    return address in _UNICAST and address.is_global and address.sixtofour is None
+    named = address in _DOCUMENTATION or address.sixtofour is not None
+    return address in _UNICAST and address.is_global and not named
 
 
 def _refusal(reason: str) -> RequestError:

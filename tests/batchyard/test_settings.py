@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
+import kombu
 import pytest
 
 from batchyard import durations, settings
+from batchyard.client import address
 from batchyard.errors import ConfigurationError
 from inference import catalog
 
@@ -103,3 +106,28 @@ def test_a_change_of_any_value_changes_the_configuration_hash(tmp_path: Path) ->
     base = "[models.a]\nengine='vllm'\nsource='a/b'\n"
     assert hash_of(base) == hash_of(base + "replicas=1\n")
     assert hash_of(base) != hash_of(base + "[models.a.engine_args]\nmax_model_len=1\n")
+
+
+def test_a_path_of_the_env_file_begins_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text(
+        "BATCHYARD_DATA=~/by-data\nBATCHYARD_RECIPES=~/recipes\nBATCHYARD_AUDIT=~/audit.jsonl\nBATCHYARD_MODELS=~x/m.toml\n"
+    )
+    in_force = settings.load()
+    assert in_force.data == tmp_path / "home/by-data" == address.data_folder(None)
+    assert (in_force.recipes, in_force.audit) == (f"{tmp_path}/home/recipes", f"{tmp_path}/home/audit.jsonl")
+    assert in_force.models == Path("~x/m.toml"), "a name that only begins so"
+
+
+@pytest.mark.parametrize(
+    ("url", "checked"),
+    [
+        ("rediss://redis.example:6379/0", "REQUIRED"),
+        ("rediss://redis.example:6379/0?ssl_ca_certs=/etc/ca.pem", "REQUIRED"),
+        ("rediss://redis.example:6379/0?ssl_cert_reqs=none", "NONE"),
+    ],
+)
+def test_celery_checks_the_certificate_of_a_redis_server_unless_the_url_says_otherwise(url: str, checked: str) -> None:
+    with kombu.Connection(settings.load(redis_url=url).broker_url) as connection:
+        assert connection.ssl["ssl_cert_reqs"] == getattr(ssl, f"CERT_{checked}")

@@ -162,6 +162,23 @@ def test_a_statement_that_nobody_waits_for_any_more_ends(postgresql_url: str) ->
     observer.close()
 
 
+def test_a_damaged_file_is_named_with_the_remedy(sqlite_url: str, tmp_path: Path) -> None:
+    database = Database(sqlite_url)
+    with database.write() as session:
+        session.execute(text("CREATE TABLE filler AS SELECT hex(randomblob(4000)) AS content FROM projects"))
+        session.execute(text("INSERT INTO filler VALUES (hex(randomblob(40000)))"))
+    database.truncate_log()
+    database.close()
+    file = tmp_path / "batchyard.db"
+    content = file.read_bytes()
+    file.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    damaged = Database(sqlite_url)
+    remedy = r"database sqlite:///.* is damaged: .*malformed; restore a backup"
+    with pytest.raises(UnavailableError, match=remedy), damaged.read() as session:
+        session.execute(text("SELECT * FROM filler")).all()
+    damaged.close()
+
+
 def test_a_writer_that_waits_too_long_for_another_is_unavailable(sqlite_url: str) -> None:
     database = Database(sqlite_url, wait_seconds=0.3)
     with ThreadPoolExecutor(1) as pool, database.write() as session:

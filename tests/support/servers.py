@@ -36,6 +36,7 @@ class Server:
         files: what there is to fetch beside the API, by path.
         stuck: replies wait for this event, for at most 10 s.
         asked: the time and the body of each request.
+        paths: the path of each request.
         at_once: the number of requests in progress.
     """
 
@@ -51,6 +52,7 @@ class Server:
     port: int = 0
     asked: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     at_once: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -127,6 +129,7 @@ def listening(server: Server) -> Iterator[Server]:
             content, kind = self.rfile.read(int(self.headers["Content-Length"])), self.headers["Content-Type"]
             body = form(content, kind) if kind.startswith("multipart/") else json.loads(content)
             server.headers.append(dict(self.headers.items()))
+            server.paths.append(self.path)
             with server.lock:
                 server.at_once += 1
             reply = server.chosen(body)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -96,11 +96,19 @@ class RunningStack:
 
     @classmethod
     def restart(
-        cls, data: Path, program: Path = Path(sys.executable).parent / "batchyard", **environment: str
+        cls,
+        data: Path,
+        program: Path = Path(sys.executable).parent / "batchyard",
+        options: Sequence[str] = (),
+        **environment: str,
     ) -> RunningStack:
-        """Start a stack on a data folder that may exist, by a `batchyard` of another venv if `program` names one."""
+        """Start a stack on a data folder that may exist, by a `batchyard` of another venv if `program` names one.
+
+        Args:
+            options: more options of `up`.
+        """
         command = [str(program), "up", "--port", "0", "--flower-port", "0"]
-        command += ["--data", str(data), "--models", str(data.parent / "models.toml")]
+        command += ["--data", str(data), "--models", str(data.parent / "models.toml"), *options]
         with (data.parent / "up.log").open("a") as log:
             process = subprocess.Popen(
                 command,

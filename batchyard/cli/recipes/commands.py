@@ -29,7 +29,9 @@ def parameters(function: Callable[..., None]) -> list[click.Parameter]:
     return list(reversed(getattr(function, "__click_params__", [])))
 
 
-source_argument = click.argument("source", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+source_argument = click.argument(
+    "source", metavar="FILE", type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False)
+)
 overrides_argument = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
 files_option = click.option(
     *("-c", "--config", "files"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard.cli import job_view
+from batchyard.cli import job_view, requests
 from batchyard.cli.output import complain, note, say
 from batchyard.cli.recipes import commands
 from batchyard.cli.recipes.group import RecipeCommand
@@ -109,7 +109,7 @@ def _path(setting: Setting) -> Path:
     return folder / str(setting.value)
 
 
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", metavar="FILE", type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False))
 @commands.overrides_argument
 @commands.output_option
 @commands.artifacts_option

@@ -62,7 +62,7 @@ class _ConfigCommand(_ExperimentCommand):
         return settings
 
 
-_file = click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+_file = click.argument("file", metavar="FILE", type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False))
 _variants = click.option(
     *("-c", "--config", "files"),
     multiple=True,

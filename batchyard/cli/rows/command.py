@@ -16,7 +16,7 @@ from batchyard.cli import background, completion, requests
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, plain
 from batchyard.cli.watch import Unsuccessful, interruptible
-from batchyard.client import resume
+from batchyard.client import output_files, resume
 from batchyard.errors import ConfigurationError
 from batchyard.wording import cut
 
@@ -106,7 +106,8 @@ class RowsCommand:
             report = {"rows": rows, "answered": answered, "errors": reasons}
             click.echo(json.dumps({**report, "simulated": simulated, "output": str(self.output)}))
         else:
-            click.echo(f"{answered} of {rows} rows answered{' (simulated)' if simulated else ''}: {self.output}")
+            summary = f"{answered} of {rows} rows answered{' (simulated)' if simulated else ''}: {self.output}"
+            click.echo(summary, err=output_files.is_stdout(self.output))
             for reason, count in reasons.most_common(REASONS):
                 click.echo(plain(f"{count} without an answer: {cut(reason, 150)}"), err=True)
         failed = sum(count for reason, count in reasons.items() if not is_unsent(reason))

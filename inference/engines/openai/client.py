@@ -32,6 +32,7 @@ MAX_QUOTED = 300
 BAD_GATEWAY = 502
 NO_SUCH_ROUTE = (404, 405, 501)
 NOTHING = Content(b"")
+_OFTEN_V1 = "; the base URLs of most servers end in /v1"
 MISCONFIGURED = (*range(300, 400), 401, 403, 404, 405)
 """Statuses that show a wrong URL, key or model, whatever the request."""
 
@@ -94,7 +95,10 @@ class EndpointClient:
         Args:
             streams: return a stream of events unread. Whoever gets it closes it.
         """
-        return await self._request("POST", endpoint, endpoint.url.removesuffix("/v1") + path, content, streams=streams)
+        # Routes beside OpenAI's, such as vLLM's /tokenize, stand beside /v1.
+        of_openai, root = path.startswith("/v1/"), endpoint.url.removesuffix("/v1")
+        url = endpoint.url + path.removeprefix("/v1") if of_openai else root + path
+        return await self._request("POST", endpoint, url, content, streams=streams)
 
     @staticmethod
     async def events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
@@ -134,7 +138,8 @@ class EndpointClient:
         except TimeoutError as error:
             raise ProbeFailed(f"no answer to a probe within {PROBE_SECONDS:g} s", responded=False) from error
         if reply.status not in (200, 429):
-            raise ProbeFailed(described(reply.status), fatal=reply.status in MISCONFIGURED)
+            remedy = "" if endpoint.url.endswith("/v1") or reply.status not in NO_SUCH_ROUTE else _OFTEN_V1
+            raise ProbeFailed(described(reply.status) + remedy, fatal=reply.status in MISCONFIGURED)
         listed = json_object(reply.data).get("data")
         names = [entry.get("id") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         if names and model not in names:

@@ -66,7 +66,7 @@ class RemoteEndpoint:
     An overload halves it, once for all the requests in flight at that moment. After an outage it begins with one.
 
     Attributes:
-        url: the base URL, ending in /v1.
+        url: the base URL of OpenAI's clients: /chat/completions and /models stand behind it, whatever it ends in.
         api_key_env: the environment variable that holds its key.
         last_response_at: time of its last response of any kind; its creation before the first.
         discovered: it comes from an endpoint file.

@@ -72,9 +72,9 @@ class EndpointArguments(BaseModel):
     @classmethod
     def _base(cls, url: str) -> str:
         url = url.rstrip("/")
-        if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#@]*)?/v1", url):
+        if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#@]*)?", url):
             raise PydanticCustomError(
-                "url", "write the base URL, such as http://host:8000/v1, without user or password"
+                "url", "write the base URL of OpenAI's clients, such as http://host:8000/v1, without user or password"
             )
         return url
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,40 @@ def test_a_window_is_a_duration(value: str) -> None:
     assert requests.Window().convert("90m", None, None) == "90m"
     with pytest.raises(click.BadParameter):
         requests.Window().convert(value, None, None)
+
+
+@pytest.mark.parametrize("through", ["pipe", "stdin"])
+def test_what_can_be_read_only_once_is_copied_for_the_time_of_the_command(through: str, tmp_path: Path) -> None:
+    seen: list[Path] = []
+
+    @click.command()
+    @click.argument("file", type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False))
+    def command(file: Path) -> None:
+        seen.append(file)
+        assert [file.read_bytes() for _ in range(2)] == [b"one\ntwo\n"] * 2
+
+    reading, writing = os.pipe()
+    os.write(writing, b"one\ntwo\n")
+    os.close(writing)
+    before = os.dup(0)
+    try:
+        if through == "stdin":
+            os.dup2(reading, 0)
+        command.main(["/dev/stdin" if through == "stdin" else f"/dev/fd/{reading}"], standalone_mode=False)
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(reading)
+    (copy,) = seen
+    assert not copy.exists()
+
+
+def test_a_file_that_standard_input_is_redirected_from_is_read_from_its_beginning(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text("one\n")
+    context = click.Context(click.Command("run"))
+    kind = requests.LocalPath(path_type=Path, exists=True, dir_okay=False)
+    assert kind.convert(str(file), None, context) == file
 
 
 def test_a_url_is_no_file() -> None:

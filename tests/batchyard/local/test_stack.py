@@ -231,8 +231,15 @@ def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(private_
 
 
 @pytest.mark.stack
-def test_the_end_says_what_it_waits_for_and_a_second_signal_ends_all_at_once() -> None:
-    stack = RunningStack.start(ECHO, **SIMULATED)
+def test_on_ipv6_behind_a_proxy_it_starts_and_a_closed_terminal_ends_it_and_a_second_signal_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing answers there
+    (tmp_path / "models.toml").write_text(ECHO)
+    stack = RunningStack.restart(tmp_path / "data", options=["--host", "[::1]"], **SIMULATED)
+    assert re.fullmatch(r"http://\[::1\]:\d+", stack.url)
+    assert "echo" in batchyard("models", "--data", stack.data, folder=tmp_path).stdout
 
     def says(text: str) -> bool:
         return text in (stack.data.parent / "up.log").read_text()
@@ -240,7 +247,7 @@ def test_the_end_says_what_it_waits_for_and_a_second_signal_ends_all_at_once() -
     try:
         for name in ("worker", "housekeeper"):
             stack.processes(name)[0].suspend()  # so that it does not end itself
-        stack.process.send_signal(signal.SIGINT)
+        stack.process.send_signal(signal.SIGHUP)
         reason = "Stopping: waits for worker (no segments running), housekeeper. Ctrl-C again ends all at once."
         eventually(lambda: says(reason), "the reason", 12)
         assert not says("at once: kills")
@@ -270,6 +277,12 @@ def test_flower_takes_another_port_if_its_own_is_taken(caplog: pytest.LogCapture
         other = ports.plan("127.0.0.1", 0, port)["flower"].number
     assert other not in (0, port)
     assert f"Flower takes port {other}: port {port} on 127.0.0.1 is taken by" in caplog.text
+
+
+@pytest.mark.stack
+def test_a_redis_that_does_not_answer_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", f"rediss://127.0.0.1:{ports.free()}/0")
+    assert "REDIS_URL: the server cannot be used: " in refused(up(tmp_path / "data"))
 
 
 @pytest.mark.stack

@@ -13,7 +13,7 @@ from inference.engines.openai import client
 from inference.engines.openai.client import EndpointClient, NoReply, ProbeFailed
 from inference.engines.openai.contents import Content
 from inference.engines.openai.endpoints import RemoteEndpoint
-from tests.support.servers import Server, listening
+from tests.support.servers import Reply, Server, listening
 
 
 def talk(scene: Callable[[EndpointClient], Awaitable[None]]) -> None:
@@ -91,6 +91,33 @@ def test_a_key_that_is_not_set_is_named_before_any_request(monkeypatch: pytest.M
         assert caught.value.fatal
 
     talk(scene)
+
+
+@pytest.mark.parametrize("base", ["/v1", "/api/paas/v4", "/v1beta/openai", ""])
+def test_openais_routes_stand_behind_the_base_url_whatever_it_ends_in(base: str) -> None:
+    models = Reply(body=b'{"data": [{"id": "theirs"}]}')
+    with listening(Server(files={f"{base}/models": models})) as server:
+        endpoint = RemoteEndpoint(server.url.removesuffix("/v1") + base, 8, 0.0)
+
+        async def scene(http: EndpointClient) -> None:
+            await http.probe(endpoint, "theirs")
+            for path in ("/v1/chat/completions", "/tokenize"):
+                await http.post(endpoint, path, Content(b'{"model": "theirs", "messages": [{"content": "a"}]}'))
+
+        talk(scene)
+    root = base.removesuffix("/v1")
+    assert server.paths == [f"{base}/chat/completions", f"{root}/tokenize"]
+
+
+def test_a_base_url_without_models_that_lacks_v1_says_that_most_have_it() -> None:
+    with listening(Server(probe=404)) as server:
+
+        async def scene(http: EndpointClient) -> None:
+            server.files["/health"] = Reply(404)
+            with pytest.raises(ProbeFailed, match=r"404.*most servers end in /v1"):
+                await http.probe(RemoteEndpoint(server.url.removesuffix("/v1"), 8, 0.0), "theirs")
+
+        talk(scene)
 
 
 def test_a_server_of_another_model_says_which_it_has() -> None:

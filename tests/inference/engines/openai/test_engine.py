@@ -599,7 +599,7 @@ def test_a_file_that_its_server_left_behind_is_stale_and_a_server_that_is_just_s
         ({}, "engine_args.endpoint_folder: engine openai needs endpoints, an endpoint_folder, or both"),
         ({"endpoints": []}, "needs endpoints"),
         ({"endpoint_folder": "endpoints"}, "write an absolute path"),
-        ({"endpoints": [{"url": "http://host:8000"}]}, "engine_args.endpoints.0.url: write the base URL"),
+        ({"endpoints": [{"url": "host:8000"}]}, "engine_args.endpoints.0.url: write the base URL"),
         ({"endpoints": [{"url": "http://me:pw@host/v1"}]}, "without user or password"),
         ({"endpoints": [{"url": "http://host/v1", "api_key_env": KEY}]}, "endpoints.0.api_key_env: must be a text"),
         ({"endpoint": []}, "did you mean endpoints?"),
