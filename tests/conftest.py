@@ -37,7 +37,12 @@ from tests.support.s3 import S3Server
 from tests.support.sqlite import migrated
 from tests.support.stacks import ROOT, RunningStack, on_servers
 
-pytest_plugins = ["tests.support.parts", "tests.support.second_tries", "tests.support.stack_marker"]
+pytest_plugins = [
+    "tests.support.faulty",
+    "tests.support.parts",
+    "tests.support.second_tries",
+    "tests.support.stack_marker",
+]
 
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -261,6 +266,13 @@ def _stacks(request: pytest.FixtureRequest) -> Iterator[StartStack]:
 @pytest.fixture(scope="module")
 def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
     """Starts a stack that lives as long as its file's tests: one that does nothing takes time from the others."""
+    with _stacks(request) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def start_shared_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
+    """Starts a stack for several files: it lives until the last test of the process has ended."""
     with _stacks(request) as start:
         yield start
 

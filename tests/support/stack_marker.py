@@ -15,7 +15,10 @@ from unittest import mock
 
 import pytest
 
-FIXTURES = {"broker", "browser", "cluster", "private_stack", "postgresql", "s3_server", "stack", "start_stack"}
+FIXTURES = {
+    *("broker", "browser", "cluster", "private_stack", "postgresql", "s3_server", "stack"),
+    *("start_shared_stack", "start_stack"),
+}
 PARAMETERS = ("postgresql", "s3")
 PROGRAMS = {"batchyard", "batchyard.local.services", "gcs_server", "initdb", "ray", "valkey-server", "vllm", "weed"}
 _start = subprocess.Popen.__init__
