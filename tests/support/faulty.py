@@ -22,11 +22,12 @@ from tests.support.stacks import ROOT, RunningStack
 from tests.support.traces import Collector, collecting
 
 SEGMENT = 128
-REQUEST_TIMEOUT = 8
 JUDGE_SECONDS = 3
 SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",
+    "BATCHYARD_ENGINE_IDLE_SECONDS": "90",  # no file's engines take memory from the next ones
     "BATCHYARD_FORECAST_SECONDS": "1",
+    "BATCHYARD_GARBAGE_GRACE_SECONDS": "5",
     "BATCHYARD_HOUSEKEEPING_SECONDS": "1",
     "BATCHYARD_JUDGE_SECONDS": str(JUDGE_SECONDS),
     "BATCHYARD_LEASE_SECONDS": "5",
@@ -34,7 +35,6 @@ SETTINGS = {
     "BATCHYARD_LIVE_START_SECONDS": "30",
     "BATCHYARD_MAX_SEGMENTS": "2",
     "BATCHYARD_MIN_WINDOW": "1s",
-    "BATCHYARD_REQUEST_TIMEOUT": str(REQUEST_TIMEOUT),
     "BATCHYARD_SEGMENT_ATTEMPTS": "2",
     "BATCHYARD_SEGMENT_REQUESTS": str(SEGMENT),
     "BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1",
@@ -44,7 +44,8 @@ SETTINGS = {
 def models(calls: Path, server: MisbehavingServer) -> str:
     """Return the models file; engines that log their requests write to `calls`.
 
-    The bundled models run on engine transformers, which starts fastest.
+    Each death of an engine costs a start: the fewer requests are in flight, the fewer deaths tell which one kills. The
+    bundled models run on engine transformers, which starts fastest.
     """
     bundled = (ROOT / "models.toml").read_text().replace('"auto"', '"transformers"').replace('"./', f'"{ROOT}/')
     return f"""
@@ -59,10 +60,8 @@ price = {{ input = 1, output = 2 }}
 engine_args = {{ latency_ms = 150, call_log = "{calls}" }}
 [models.poisoned]
 engine = "echo"
+max_in_flight = 8
 engine_args = {{ die_on = "arsenic" }}
-[models.hanging]
-engine = "echo"
-engine_args = {{ latency_ms = 60000 }}
 [models.broken]
 engine = "echo"
 engine_args = {{ start_error = "no weights in this folder" }}
@@ -78,6 +77,7 @@ max_in_flight = 8
 engine_args = {{ latency_ms = 500 }}
 [models.doomed]
 engine = "echo"
+max_in_flight = 1
 engine_args = {{ die_on = "x" }}
 [models.busy]
 engine = "echo"
@@ -89,7 +89,7 @@ engine_args = {{ call_log = "{calls}-of-idle" }}
 [models.slow]
 engine = "echo"
 max_in_flight = 8
-engine_args = {{ latency_ms = 300 }}
+engine_args = {{ latency_ms = 200 }}
 [models.failing]
 engine = "echo"
 engine_args = {{ fail_every = 3 }}

@@ -275,14 +275,6 @@ def test_a_request_that_kills_its_engine_is_answered_with_an_error_and_all_other
 
 
 @pytest.mark.local
-def test_requests_that_take_too_long_are_error_lines(faulty: RunningStack) -> None:
-    batch = faulty.wait(faulty.submit(requests(5, model="hanging")))
-    assert_every_line_once(faulty, batch, 5)
-    assert {line["error"]["code"] for line in faulty.lines(batch.error_file_id)} == {"request_timeout"}
-    assert batch.output_file_id is None
-
-
-@pytest.mark.local
 def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives_error_lines_with_its_reason(
     faulty: RunningStack,
 ) -> None:
