@@ -32,12 +32,21 @@ def lines(entry: Endpoint, *urls: str) -> list[dict[str, Any]]:
     return [{"custom_id": f"r{number}", "method": "POST", "url": url, "body": body} for number, url in enumerate(urls)]
 
 
+@pytest.fixture(scope="module")
+def batches(faulty: RunningStack) -> dict[str, Any]:
+    """A batch of each endpoint, by its path: they run at the same time."""
+    return {
+        path: faulty.submit(lines(entry, path, *entry.aliases), endpoint=[path, *entry.aliases][-1], extra_body=PARQUET)
+        for path, entry in ENDPOINTS.items()
+    }
+
+
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=path) for path, entry in ENDPOINTS.items()])
 def test_a_batch_of_each_endpoint_is_answered_under_all_of_its_names(
-    faulty: RunningStack, browser: httpx.Client, entry: Endpoint
+    faulty: RunningStack, browser: httpx.Client, batches: dict[str, Any], entry: Endpoint
 ) -> None:
     urls = (entry.path, *entry.aliases)
-    batch = faulty.wait(faulty.submit(lines(entry, *urls), endpoint=urls[-1], extra_body=PARQUET))
+    batch = faulty.wait(batches[entry.path])
     assert (batch.status, batch.endpoint) == ("completed", entry.path), batch.errors
     assert batch.request_counts.completed == len(urls)
     answers = faulty.lines(batch.output_file_id)
