@@ -117,8 +117,8 @@ def texts(content: bytes) -> dict[str, str]:
     return {line["custom_id"]: line["response"]["body"]["choices"][0]["message"]["content"] for line in lines(content)}
 
 
-# The further ones ask a trained model a thousand times: the test after this one shows that they begin, and tests of their
-# recipes run them to their ends.
+# The further ones ask a trained model a thousand times: the test after this one shows that they begin, and tests of
+# their recipes run them to their ends.
 @needs_models
 @pytest.mark.parametrize("name", [*SIX, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in RESULTS)])
 def test_what_a_card_starts_really_runs(visitor: Page, faulty: RunningStack, name: str) -> None:
