@@ -20,7 +20,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
-from batchyard.commands import COMMANDS
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.plugins import Registry
 from batchyard.recipes import Gate, Recipe, Reward, Tool
@@ -32,6 +31,15 @@ from recipes.gates import json_texts
 from recipes.rewards import graders
 from recipes.rewards.catalogue import RewardedRecipe
 
+# fmt: off
+COMMANDS = frozenset({
+    "audit", "backup", "cancel", "chat", "classify", "config", "delete", "demo", "doctor", "embed", "eval", "files",
+    "job", "key", "list", "lm-eval", "logs", "map", "migrate", "models", "open", "pause", "project", "rerank",
+    "restore", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "tool", "top", "transcribe",
+    "up", "usage", "webhook",
+})
+"""The names of the terminal's commands, which no recipe can take."""
+# fmt: on
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 """What models may call."""

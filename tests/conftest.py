@@ -42,6 +42,7 @@ pytest_plugins = [
     "tests.support.durations",
     "tests.support.stack_marker",
     "tests.support.shuffle",
+    "tests.support.faulty",
 ]
 
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
@@ -229,6 +230,13 @@ def _stacks(request: pytest.FixtureRequest) -> Iterator[StartStack]:
 @pytest.fixture(scope="module")
 def start_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
     """Starts a stack that lives as long as its file's tests: one that does nothing takes time from the others."""
+    with _stacks(request) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def start_shared_stack(request: pytest.FixtureRequest) -> Iterator[StartStack]:
+    """Starts a stack for several files: it lives until the last test of the process has ended."""
     with _stacks(request) as start:
         yield start
 

@@ -275,6 +275,9 @@ class AdmissionQueue:
         """Admit the next live request, if need be in the place of a batch's. False if there is no place."""
         project = min(self._live_queue, key=lambda name: self._live[name])
         entry = self._live_queue[project][0]
+        if entry.admitted.cancelled():  # its task has not run since
+            self._forget_live(entry)
+            return True
         while self._is_full(entry.need):
             youngest = next((place for place in reversed(self._batch) if place.task is not None), None)
             if youngest is None:

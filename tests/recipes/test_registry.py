@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli.main import cli
-from batchyard.commands import COMMANDS
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.recipes import Answer, Failure, Item
 from batchyard.recipes.program import play
 from batchyard.settings import Settings
 from recipes import registry
+from recipes.registry import COMMANDS
 from recipes.rewards import LINEAR
 from tests.support.rewards import CATALOGUE
 from tests.support.stacks import ROOT

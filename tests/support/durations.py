@@ -24,16 +24,19 @@ DOCUMENT = ROOT / "docs/testing.md"
 CACHE_KEY = "durations/tests"
 BEGIN, END = "<!-- durations: begin -->\n", "<!-- durations: end -->\n"
 SLOWEST = 25
+STACKS = {"faulty", "stack"}
+"""Fixtures of stacks that live as long as their test process."""
 PHASES = ("setup", "call", "teardown")
 GROUPS = {
+    "faults": {"faulty"},
     "browser": {"browser"},
     "stack": {"private_stack", "stack", "start_stack"},
     "Ray": {"cluster"},
     "PostgreSQL": {"postgresql", "s3_server"},
 }
 """What a test starts, by the fixtures that it requests; the first that fits counts."""
-ON_ONE_PROCESS = {"vLLM"}
-"""Groups whose tests all run on the same test process, since they share engines."""
+ON_ONE_PROCESS = {"faults", "vLLM"}
+"""Groups whose tests all run on the same test process, since they share a stack or engines."""
 
 
 class Measured(NamedTuple):
@@ -76,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     of_unit: defaultdict[str, float] = defaultdict(float)
     for unit, file in {(units[item], files[item]) for item in items}:
         of_unit[unit] += seconds.get(file, 0.0)
-    sharing = {units[item] for item in items if "stack" in getattr(item, "fixturenames", ())} - ON_ONE_PROCESS
+    sharing = {units[item] for item in items if not STACKS.isdisjoint(getattr(item, "fixturenames", ()))} - {"vLLM"}
     items.sort(key=lambda item: (units[item] in sharing, -of_unit[units[item]], units[item], files[item]))
     for item, group in groups.items():
         item.user_properties.append(("group", group))

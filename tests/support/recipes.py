@@ -88,6 +88,77 @@ def no_apology(text, item, value):
     return Failure("style", "Do not apologise.") if "sorry" in text.lower() else None
 '''
 
+FLOWS = '''
+import random
+from pydantic import Field
+from batchyard.recipes import Ask, Failure, Flow, Item, Options, Result, Score, Wait, gate, recipe, reward
+
+class Contest(Options):
+    model: str
+    judge: str
+    n: int = Field(3, ge=2, le=9)
+
+@recipe("contest", Contest, stages=("argue", "judge"))
+def contest(item: Item, options: Contest) -> Flow:
+    """Let several answers compete."""
+    answers = yield [Ask("argue", item.chat(), model=options.model, temperature=0.8) for _ in range(options.n)]
+    texts = [answer.text for answer in answers if answer.ok]
+    if not texts:
+        return item.failed("no_answer")
+    scores = yield [Score("prized", "prized/qa", text, item.columns["answer"]) for text in texts]
+    (verdict,) = yield [
+        Ask("judge", item.chat("Which?"), model=options.judge, choice=[str(number) for number in range(len(texts))])
+    ]
+    if not verdict.ok:
+        return item.stuck("judge_failed", candidates=texts)
+    return Result(text=texts[int(verdict.text)], votes=len(texts), scores=[score.score for score in scores])
+
+class Picky(Options):
+    model: str
+    refuse: list[str] = []
+
+@recipe("picky", Picky, stages=("draft", "final"))
+def picky(item: Item, options: Picky) -> Flow:
+    """Ask twice, and fail what is refused."""
+    (draft,) = yield [Ask("draft", item.chat(), model=options.model)]
+    (final,) = yield [Ask("final", item.chat(f"again: {draft.text}"), model=options.model)]
+    return item.failed("refused") if draft.text in options.refuse else Result(text=final.text)
+
+@recipe("dice", Contest, stages=("only",))
+def dice(item: Item, options: Contest) -> Flow:
+    """Depend on chance."""
+    yield [Ask("only", str(random.random()), model=options.model)]
+    return Result()
+
+@recipe("hanging", Contest, stages=("only",))
+def hanging(item: Item, options: Contest) -> Flow:
+    """Never end."""
+    (answer,) = yield [Ask("only", item.chat(), model=options.model)]
+    while item.number == 4:
+        pass
+    return Result(text=answer.text)
+
+class Gated(Options):
+    model: str
+
+@recipe("gated", Gated, stages=("draft",), loops=True)
+def gated(item: Item, options: Gated) -> Flow:
+    """Draft until somebody is content."""
+    (draft,) = yield [Ask("draft", item.chat(), model=options.model)]
+    while True:
+        reply = yield Wait("verdict", gate="house", draft=draft.text)
+        if reply.passed:
+            return Result(text=draft.text)
+        if reply.category == "hopeless":
+            return item.stuck("hopeless", reply.message)
+        (draft,) = yield [Ask("draft", item.chat(reply.message), model=options.model)]
+
+@reward("prized", data_sources=("prized/qa",), columns=("answer",))
+def prized(data_source, solution_str, ground_truth, extra_info=None):
+    return float(solution_str == ground_truth)
+'''
+"""Flows that are stopped, refused or never end, and one that waits for a person's verdict."""
+
 
 def write_recipes(folder: Path) -> Path:
     """Write the recipes into a new folder, and return it."""

@@ -18,7 +18,10 @@ from unittest import mock
 
 import pytest
 
-FIXTURES = {"broker", "browser", "cluster", "private_stack", "postgresql", "s3_server", "stack", "start_stack"}
+FIXTURES = {
+    *("broker", "browser", "cluster", "private_stack", "postgresql", "s3_server", "stack"),
+    *("start_shared_stack", "start_stack"),
+}
 PARAMETERS = ("postgresql", "s3")
 DATABASES = {"database_url", "empty_database_url"}
 """Fixtures with which a test runs on SQLite and on PostgreSQL."""

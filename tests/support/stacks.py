@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -86,6 +86,11 @@ class RunningStack:
         """Return a process of the stack by its name, and all its descendants."""
         process = psutil.Process(int((self.data / "run" / f"{name}.pid").read_text()))
         return [process, *process.children(recursive=True)]
+
+    def in_project(self, name: str) -> RunningStack:
+        """Create a project with a key, and return the same stack as a client with that key sees it."""
+        created = cast(dict[str, Any], self.client.post("/keys", body={"project": name}, cast_to=object))
+        return replace(self, key=created["key"])
 
     @classmethod
     def start(cls, models: str, **environment: str) -> RunningStack:

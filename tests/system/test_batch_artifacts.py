@@ -88,3 +88,10 @@ def test_progress_is_published_under_the_names_people_look_for(stack: RunningSta
     with redis.Redis.from_url(redis_url, decode_responses=True) as published:
         assert json.loads(published.get(f"batch_job_status:{batch.id}"))["status"] == "completed"
         assert published.hget("batchyard:concurrency", "echo") is not None
+
+
+def test_requests_that_take_too_long_are_error_lines(stack: RunningStack) -> None:
+    batch = stack.wait(stack.submit([a_chat(f"{number}", "hello", model="late") for number in range(5)]))
+    assert batch.status == "completed" and batch.output_file_id is None
+    errors = [(line["custom_id"], line["error"]["code"]) for line in stack.lines(batch.error_file_id)]
+    assert sorted(errors) == [(f"{number}", "request_timeout") for number in range(5)]

@@ -23,12 +23,12 @@ def wait(look: Callable[[], Any], seconds: float = 60) -> Any:
     deadline = time.monotonic() + seconds
     while not (result := look()):
         assert time.monotonic() < deadline
-        time.sleep(0.2)
+        time.sleep(0.05)
     return result
 
 
 def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_command_takes_it_up(
-    stack: RunningStack, tmp_path: Path
+    faulty: RunningStack, tmp_path: Path
 ) -> None:
     rows = [{"prompt": f"{number}", "answer": f"{number}"} for number in range(24)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -48,12 +48,12 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
     (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(experiment))
     (tmp_path / "base.yaml").write_text("model: echo\n")
     (tmp_path / "echo-8.yaml").write_text("extends: base.yaml\nsampling.max_tokens: 8\n")
-    arguments = ["experiment", "experiment.yaml", "-c", "echo-8.yaml", "--data", str(stack.data)]
+    arguments = ["experiment", "experiment.yaml", "-c", "echo-8.yaml", "--data", str(faulty.data)]
     command = [str(Path(sys.executable).parent / "batchyard"), *arguments]
     first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)  # it is killed
 
     def jobs(**query: str) -> list[dict[str, Any]]:
-        page: Any = stack.client.get("/jobs", cast_to=object, options={"params": query})
+        page: Any = faulty.client.get("/jobs", cast_to=object, options={"params": query})
         return list(page["data"])
 
     def children() -> dict[str, dict[str, Any]]:
@@ -65,7 +65,7 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
     finally:
         first.kill()
         first.wait()
-    os.kill(stack.processes("webhooks")[0].pid, signal.SIGKILL)
+    os.kill(faulty.processes("webhooks")[0].pid, signal.SIGKILL)
     printed = batchyard(*arguments, "--artifacts", "artifacts", folder=tmp_path)
     assert printed.returncode == 0, printed.stderr
     assert f"taking up job {parent['id']}" in printed.stderr
@@ -84,7 +84,7 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
     for key, child in own.items():
         variant, repeat, _ = key.split("/")
         files = {entry["name"]: entry["file_id"] for entry in child["batchyard"]["artifacts"]}
-        manifest = json.loads(stack.client.files.content(files["manifest.json"]).content)
+        manifest = json.loads(faulty.client.files.content(files["manifest.json"]).content)
         assert manifest["seed"] == int(repeat)
         assert manifest["options"]["model"] == variant.removesuffix("-8")
         assert manifest["options"]["sampling"]["max_tokens"] == (8 if variant.endswith("-8") else None)
@@ -94,6 +94,6 @@ def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_comma
     assert "not all of `pass` holds" in again.stderr
     newest = jobs(recipe="experiment")[0]
     assert (newest["batchyard"]["children"], newest["batchyard"]["counters"]) == ([], {"taken": 8})
-    counted = requests.get(f"{stack.url}/metrics", timeout=30).text
+    counted = requests.get(f"{faulty.url}/metrics", timeout=30).text
     assert 'batchyard_job_counter_total{name="taken",recipe="experiment"}' in counted
     assert 'batchyard_job_items_total{recipe="experiment",state="completed"}' in counted

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,85 +23,9 @@ import requests
 from batchyard.local import process
 from tests.chaos import relay
 from tests.chaos.jobs import Campaign
+from tests.support.faulty import JUDGE_SECONDS
 from tests.support.rows import until
 from tests.support.stacks import RunningStack
-
-MODELS = """
-[models.echo]
-engine = "echo"
-[models.echo.engine_args]
-latency_ms = 200
-call_log = "{log}"
-"""
-DEBATE = '''
-import random
-from pydantic import Field
-from batchyard.recipes import Ask, Failure, Flow, Item, Options, Result, Score, Wait, gate, recipe, reward
-
-class Debate(Options):
-    model: str
-    judge: str
-    n: int = Field(3, ge=2, le=9)
-
-@recipe("debate", Debate, stages=("argue", "judge"))
-def debate(item: Item, options: Debate) -> Flow:
-    """Let several answers compete."""
-    answers = yield [Ask("argue", item.chat(), model=options.model, temperature=0.8) for _ in range(options.n)]
-    texts = [answer.text for answer in answers if answer.ok]
-    if not texts:
-        return item.failed("no_answer")
-    scores = yield [Score("acme", "acme/qa", text, item.columns["answer"]) for text in texts]
-    (verdict,) = yield [
-        Ask("judge", item.chat("Which?"), model=options.judge, choice=[str(number) for number in range(len(texts))])
-    ]
-    if not verdict.ok:
-        return item.stuck("judge_failed", candidates=texts)
-    return Result(text=texts[int(verdict.text)], votes=len(texts), scores=[score.score for score in scores])
-
-class Picky(Options):
-    model: str
-    refuse: list[str] = []
-
-@recipe("picky", Picky, stages=("draft", "final"))
-def picky(item: Item, options: Picky) -> Flow:
-    """Ask twice, and fail what is refused."""
-    (draft,) = yield [Ask("draft", item.chat(), model=options.model)]
-    (final,) = yield [Ask("final", item.chat(f"again: {draft.text}"), model=options.model)]
-    return item.failed("refused") if draft.text in options.refuse else Result(text=final.text)
-
-@recipe("dice", Debate, stages=("only",))
-def dice(item: Item, options: Debate) -> Flow:
-    """Depend on chance."""
-    yield [Ask("only", str(random.random()), model=options.model)]
-    return Result()
-
-@recipe("hanging", Debate, stages=("only",))
-def hanging(item: Item, options: Debate) -> Flow:
-    """Never end."""
-    (answer,) = yield [Ask("only", item.chat(), model=options.model)]
-    while item.number == 4:
-        pass
-    return Result(text=answer.text)
-
-class Gated(Options):
-    model: str
-
-@recipe("gated", Gated, stages=("draft",), loops=True)
-def gated(item: Item, options: Gated) -> Flow:
-    """Draft until somebody is content."""
-    (draft,) = yield [Ask("draft", item.chat(), model=options.model)]
-    while True:
-        reply = yield Wait("verdict", gate="house", draft=draft.text)
-        if reply.passed:
-            return Result(text=draft.text)
-        if reply.category == "hopeless":
-            return item.stuck("hopeless", reply.message)
-        (draft,) = yield [Ask("draft", item.chat(reply.message), model=options.model)]
-
-@reward("acme", data_sources=("acme/qa",), columns=("answer",))
-def acme(data_source, solution_str, ground_truth, extra_info=None):
-    return float(solution_str == ground_truth)
-'''
 
 
 class Jobs:
@@ -124,7 +47,7 @@ class Jobs:
         else:
             name, content = "items.jsonl", "".join(json.dumps(item) + "\n" for item in items).encode()
         file = self.stack.client.files.create(file=(name, content), purpose="user_data")
-        body = {"recipe": "debate", "options": {"model": "echo", "judge": "echo"}} | body
+        body = {"recipe": "contest", "options": {"model": "echo", "judge": "echo"}} | body
         response = self.call("POST", "/jobs", json={"input_file_id": file.id, **body})
         assert response.status_code == 200, response.text
         return response.json()
@@ -137,7 +60,7 @@ class Jobs:
         deadline = time.monotonic() + seconds
         while self._answers(job) < answers:
             assert time.monotonic() < deadline, job
-            time.sleep(0.1)
+            time.sleep(0.05)
 
     def _answers(self, job: Any) -> int:
         job = self.call("GET", f"/jobs/{job['id']}").json()
@@ -152,15 +75,8 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def jobs(start_stack: Callable[..., RunningStack], tmp_path_factory: pytest.TempPathFactory) -> Jobs:
-    folder: Path = tmp_path_factory.mktemp("jobs")
-    recipes = relay.write(folder)
-    (recipes / "debate.py").write_text(DEBATE)
-    (folder / "calls").touch()
-    models = MODELS.replace("{log}", str(folder / "calls"))
-    settings = {"BATCHYARD_RECIPES": str(recipes), "BATCHYARD_JUDGE_SECONDS": "5"}
-    stack = start_stack(models, BATCHYARD_ALLOW_SIMULATED="true", **settings)
-    return Jobs(stack, folder / "calls")
+def jobs(faulty: RunningStack, faulty_calls: Path) -> Jobs:
+    return Jobs(faulty, faulty_calls)
 
 
 def rows(number: int) -> list[dict[str, Any]]:
@@ -281,7 +197,7 @@ def test_a_recipe_that_hangs_fails_its_item_alone_with_the_line(jobs: Jobs) -> N
     assert (job["request_counts"]["completed"], job["request_counts"]["failed"]) == (19, 1)
     result = jobs.results(job)[3]
     assert (result["state"], result["error"]["code"]) == ("failed", "recipe_hangs")
-    assert "took longer than 5 seconds (debate.py, line " in result["error"]["message"]
+    assert f"took longer than {JUDGE_SECONDS} seconds (flows.py, line " in result["error"]["message"]
     assert not psutil.pid_exists(pid)
     assert sum(stage["issued"] for stage in job["batchyard"]["stages"]) == 20
 
@@ -340,9 +256,9 @@ def test_rollouts_keep_the_columns_of_a_parquet_file_and_are_the_same_again(jobs
 @pytest.mark.local
 def test_rows_that_no_reward_can_score_are_named_before_anything_runs(jobs: Jobs) -> None:
     items = [
-        {"prompt": "a", "data_source": "acme/qb"},
+        {"prompt": "a", "data_source": "prized/qb"},
         {"prompt": "b", "data_source": "openai/gsm8k"},
-        {"prompt": "c", "data_source": "acme/qa", "answer": "c", "scores": []},
+        {"prompt": "c", "data_source": "prized/qa", "answer": "c", "scores": []},
     ]
     job = jobs.ended(jobs.create(items, recipe="rollout", options={"model": "echo"}))
     assert [(error["code"], error["line"]) for error in job["errors"]["data"]] == [

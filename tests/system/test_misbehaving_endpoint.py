@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,56 +14,34 @@ import pytest
 import batchyard
 from tests.support import terminal
 from tests.support.misbehaving import MODEL, QUOTA, MisbehavingServer
-from tests.support.servers import listening
 from tests.support.stacks import RunningStack, a_chat
-
-MODELS = """
-[models.fake]
-engine = "openai"
-[models.fake.engine_args]
-backoff_seconds = 0.05
-endpoints = [{{ url = "{url}" }}]
-"""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[MisbehavingServer]:
-    with listening(MisbehavingServer(serves="fake")) as server:
-        assert isinstance(server, MisbehavingServer)
-        yield server
-
-
-@pytest.fixture(scope="module")
-def theirs(server: MisbehavingServer, start_stack: Callable[..., RunningStack]) -> RunningStack:
-    """A stack whose one model is that server."""
-    return start_stack(MODELS.format(url=server.url))
 
 
 @pytest.fixture(autouse=True)
-def environment(theirs: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BATCHYARD_URL", theirs.url)
-    monkeypatch.setenv("BATCHYARD_API_KEY", theirs.key)
+def environment(faulty: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHYARD_URL", faulty.url)
+    monkeypatch.setenv("BATCHYARD_API_KEY", faulty.key)
 
 
 def requests(*texts: str, **body: Any) -> list[dict[str, Any]]:
     return [a_chat(text, text, model="fake", **body) for text in texts]
 
 
-def test_what_is_no_answer_is_an_error_line_and_harms_no_other(theirs: RunningStack) -> None:
+def test_what_is_no_answer_is_an_error_line_and_harms_no_other(faulty: RunningStack) -> None:
     texts = ["EMPTY please", "NULL please", "BROKEN please", "THINK about it", *map(str, range(9))]
-    batch = theirs.wait(theirs.submit(requests(*texts), extra_body={"post_process": [{"step": "parquet"}]}))
-    errors = {line["custom_id"]: line for line in theirs.lines(batch.error_file_id)}
+    batch = faulty.wait(faulty.submit(requests(*texts), extra_body={"post_process": [{"step": "parquet"}]}))
+    errors = {line["custom_id"]: line for line in faulty.lines(batch.error_file_id)}
     assert sorted(errors) == ["BROKEN please", "EMPTY please", "NULL please"]
     assert errors["BROKEN please"]["response"]["body"]["error"]["message"] == "Upstream error"
     assert "choices is an empty list" in errors["EMPTY please"]["error"]["message"]
-    answers = {line["custom_id"]: line["response"]["body"] for line in theirs.lines(batch.output_file_id)}
+    answers = {line["custom_id"]: line["response"]["body"] for line in faulty.lines(batch.output_file_id)}
     assert len(answers) == 10 and {body["model"] for body in answers.values()} == {"fake"}
     assert {body["batchyard"]["served_model"] for body in answers.values()} == {MODEL}
     assert answers["THINK about it"]["choices"][0]["message"]["reasoning_content"] == "let me see, first I"
     assert batch.usage.output_tokens_details.reasoning_tokens == 600
-    manifest = json.loads(theirs.artifact(batch, "manifest.json"))
+    manifest = json.loads(faulty.artifact(batch, "manifest.json"))
     assert [engine["served_model"] for engine in manifest["models"]["fake"]["engines"]] == [MODEL]
-    table = pq.read_table(io.BytesIO(theirs.artifact(batch, "results.parquet"))).to_pylist()
+    table = pq.read_table(io.BytesIO(faulty.artifact(batch, "results.parquet"))).to_pylist()
     assert {row["custom_id"]: row["error_code"] for row in table if row["text"] is None} == {
         "BROKEN please": "invalid_request_error",
         "EMPTY please": "invalid_response",
@@ -73,9 +50,9 @@ def test_what_is_no_answer_is_an_error_line_and_harms_no_other(theirs: RunningSt
     }
 
 
-def test_a_rollout_says_why_samples_have_no_text(theirs: RunningStack) -> None:
+def test_a_rollout_says_why_samples_have_no_text(faulty: RunningStack) -> None:
     items = [{"prompt": text, "answer": "0"} for text in ("THINK about 0", "NULL please", "0", "THINK about 1")]
-    job: Any = theirs.client.post(
+    job: Any = faulty.client.post(
         "/jobs",
         cast_to=object,
         body={
@@ -84,10 +61,10 @@ def test_a_rollout_says_why_samples_have_no_text(theirs: RunningStack) -> None:
             "input": {"items": items},
         },
     )
-    job = theirs.wait_for_job(job)
+    job = faulty.wait_for_job(job)
     assert job["status"] == "completed" and job["batchyard"]["metrics"]["unanswered"] == 3
     (file_id,) = (one["file_id"] for one in job["batchyard"]["artifacts"] if one["name"] == "samples.jsonl")
-    lines = theirs.lines(file_id)
+    lines = faulty.lines(file_id)
     assert [(line["output"], (line["error"] or {}).get("code")) for line in lines] == [
         (None, "reasoning_only"),
         (None, "invalid_response"),
@@ -98,23 +75,23 @@ def test_a_rollout_says_why_samples_have_no_text(theirs: RunningStack) -> None:
 
 
 def test_map_asks_again_what_failed_for_a_passing_reason_and_only_that(
-    theirs: RunningStack, server: MisbehavingServer
+    faulty: RunningStack, misbehaving: MisbehavingServer
 ) -> None:
     rows = [{"text": f"{word} row {number}"} for word in ("FLAKY", "steady") for number in range(3)]
     first = batchyard.map(rows, "{text}", model="fake", progress=False)
     assert first == [None] * 3 + [row["text"] for row in rows[3:]]
     assert batchyard.map(rows, "{text}", model="fake", progress=False) == [row["text"] for row in rows]
     assert batchyard.map(rows, "{text}", model="fake", progress=False) == [row["text"] for row in rows]
-    assert [server.attempts[row["text"]] for row in rows] == [6, 6, 6, 1, 1, 1]
+    assert [misbehaving.attempts[row["text"]] for row in rows] == [6, 6, 6, 1, 1, 1]
 
 
 def test_a_rollout_started_again_asks_only_for_what_failed_for_a_passing_reason(
-    theirs: RunningStack, server: MisbehavingServer, tmp_path: Path
+    faulty: RunningStack, misbehaving: MisbehavingServer, tmp_path: Path
 ) -> None:
     texts = ["FLAKY prompt 0", "FLAKY prompt 1", "steady prompt", "BROKEN prompt"]
     file, output = tmp_path / "in.jsonl", tmp_path / "out.parquet"
     file.write_text("".join(json.dumps({"prompt": text, "answer": text}) + "\n" for text in texts))
-    environment = {"BATCHYARD_URL": theirs.url, "BATCHYARD_API_KEY": theirs.key}
+    environment = {"BATCHYARD_URL": faulty.url, "BATCHYARD_API_KEY": faulty.key}
 
     def rollout() -> tuple[str, list[list[str]]]:
         options = ("model=fake", "n=1", "retries=0", "reward=exact", "ground_truth=answer")
@@ -128,11 +105,11 @@ def test_a_rollout_started_again_asks_only_for_what_failed_for_a_passing_reason(
     assert second == [*([text] for text in texts[:3]), []]
     stderr, third = rollout()
     assert "taking up job job_" in stderr and third == second, "what is refused would be refused again"
-    assert [server.attempts[text] for text in texts] == [6, 6, 1, 2]
+    assert [misbehaving.attempts[text] for text in texts] == [6, 6, 1, 2]
 
 
 def test_run_again_asks_only_for_what_failed_for_a_passing_reason_and_writes_all_in_input_order(
-    theirs: RunningStack, server: MisbehavingServer, tmp_path: Path
+    faulty: RunningStack, misbehaving: MisbehavingServer, tmp_path: Path
 ) -> None:
     texts = ["steady run 0", "FLAKY run 0", "BROKEN run", "FLAKY run 1", "steady run 1"]
     file, output, errors = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "errors.jsonl"))
@@ -142,8 +119,8 @@ def test_run_again_asks_only_for_what_failed_for_a_passing_reason_and_writes_all
         result = terminal.batchyard(
             *("run", "-i", file, "-o", output, "--errors", errors),
             folder=tmp_path,
-            BATCHYARD_URL=theirs.url,
-            BATCHYARD_API_KEY=theirs.key,
+            BATCHYARD_URL=faulty.url,
+            BATCHYARD_API_KEY=faulty.key,
         )
         lines = [path.read_text().splitlines() for path in (output, errors)]
         return result, [[json.loads(line)["custom_id"] for line in written] for written in lines]
@@ -156,20 +133,20 @@ def test_run_again_asks_only_for_what_failed_for_a_passing_reason_and_writes_all
     assert "4 of 5 requests answered" in second.stdout and "1 of 5 requests failed" in second.stderr
     third, rewritten = run()
     assert "taking up batch batch_" in third.stderr and rewritten == written
-    assert [server.attempts[text] for text in texts] == [1, 6, 1, 6, 1], "what is refused would be refused again"
-    theirs.client.files.delete(theirs.client.batches.list(limit=1).data[0].output_file_id or "")
+    assert [misbehaving.attempts[text] for text in texts] == [1, 6, 1, 6, 1], "what is refused would be refused again"
+    faulty.client.files.delete(faulty.client.batches.list(limit=1).data[0].output_file_id or "")
     fourth, rewritten = run()
     assert "all of it is computed anew" in fourth.stderr and rewritten == written
 
 
 def test_a_used_up_quota_holds_the_batch_with_the_servers_words_until_there_is_more(
-    theirs: RunningStack, server: MisbehavingServer
+    faulty: RunningStack, misbehaving: MisbehavingServer
 ) -> None:
-    batch = theirs.submit(requests(*(f"QUOTA number {number}" for number in range(4))))
-    held = theirs.wait(batch, until=lambda batch: batch.batchyard["held"] is not None, seconds=60)
+    batch = faulty.submit(requests(*(f"QUOTA number {number}" for number in range(4))))
+    held = faulty.wait(batch, until=lambda batch: batch.batchyard["held"] is not None, seconds=60)
     assert QUOTA in held.batchyard["held"]["reason"]
     assert held.request_counts.failed == 0
-    server.has_quota = True
+    misbehaving.has_quota = True
     began = time.monotonic()
-    batch = theirs.wait(batch, seconds=120)
+    batch = faulty.wait(batch, seconds=120)
     assert (batch.request_counts.completed, batch.request_counts.failed) == (4, 0), time.monotonic() - began

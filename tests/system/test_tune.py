@@ -19,10 +19,10 @@ NO_MODULE = "ModuleNotFoundError: No module named 'flash_attn'"
 
 
 def test_a_tune_measures_its_cells_records_what_fails_and_goes_on_after_a_kill(
-    stack: RunningStack, tmp_path: Path
+    faulty: RunningStack, tmp_path: Path
 ) -> None:
     (tmp_path / "rows.jsonl").write_text(ROWS)
-    arguments = ["tune", "rows.jsonl", "--model", "slow", "--repeats", "1", "--data", str(stack.data)]
+    arguments = ["tune", "rows.jsonl", "--model", "slow", "--repeats", "1", "--data", str(faulty.data)]
     arguments += ["--set", "max_in_flight=4,24", "--set", f'engine_args.start_error=null,"{NO_MODULE}"']
     arguments += ["--slo", "p95<=60s,errors<=5%", "--budget", "20m", "warm_up=1"]
     dry_run = batchyard(*arguments, "--dry-run", folder=tmp_path)
@@ -32,7 +32,7 @@ def test_a_tune_measures_its_cells_records_what_fails_and_goes_on_after_a_kill(
     first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)  # it is killed
 
     def jobs(**query: str) -> list[dict[str, Any]]:
-        page: Any = stack.client.get("/jobs", cast_to=object, options={"params": query | {"limit": "100"}})
+        page: Any = faulty.client.get("/jobs", cast_to=object, options={"params": query | {"limit": "100"}})
         return list(page["data"])
 
     def ended(tune: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -43,12 +43,12 @@ def test_a_tune_measures_its_cells_records_what_fails_and_goes_on_after_a_kill(
         deadline = time.monotonic() + 120
         while not (tunes := jobs(recipe="tune")) or not (before := ended(tunes[0])):
             assert time.monotonic() < deadline
-            time.sleep(0.2)
+            time.sleep(0.05)
     finally:
         first.kill()
         first.wait()
     (tune,) = tunes
-    os.kill(stack.processes("webhooks")[0].pid, signal.SIGKILL)
+    os.kill(faulty.processes("webhooks")[0].pid, signal.SIGKILL)
     printed = batchyard(*arguments, "--artifacts", "artifacts", folder=tmp_path)
     assert printed.returncode == 0, printed.stderr
     assert f"taking up job {tune['id']}" in printed.stderr

@@ -58,9 +58,11 @@ class Door:
             await asyncio.wait([self._tasks[name]])
         await asyncio.sleep(0.001)
 
-    async def cancel(self, name: str) -> None:
-        self._tasks[name].cancel()
-        await asyncio.wait([self._tasks[name]])
+    async def cancel(self, *names: str) -> None:
+        """Cancel requests at the same time."""
+        for name in names:
+            self._tasks[name].cancel()
+        await asyncio.wait([self._tasks[name] for name in names])
 
 
 def test_a_live_request_enters_at_once_in_the_place_of_the_youngest_of_a_batch() -> None:
@@ -152,6 +154,19 @@ def test_who_gives_up_waiting_blocks_nobody() -> None:
         assert door.log[-1] == "+b1" and door.queue.live_waiting == 0
         await door.cancel("b1")
         assert door.queue.inside == 0
+
+    soon(scene)
+
+
+def test_those_that_give_up_all_at_once_leave_every_place_free() -> None:
+    async def scene() -> None:
+        door = Door(AdmissionQueue(2, places=2))
+        await door.live("a1", "a2", "a3", "a4")
+        await door.cancel("a1", "a2", "a3", "a4")
+        assert (door.queue.inside, door.queue.live_waiting) == (0, 0)
+        await door.live("b1", "b2")
+        assert door.log == ["+a1", "+a2", "+b1", "+b2"]
+        await door.end("b1", "b2")
 
     soon(scene)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchyard.cli import main
-from batchyard.commands import COMMANDS
+from recipes.registry import COMMANDS
 from tests.batchyard.cli.recipes.conftest import Terminal
 
 
