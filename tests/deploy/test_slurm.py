@@ -90,12 +90,12 @@ def test_a_job_that_is_cancelled_leaves_its_batch_to_the_next_one(
 ) -> None:
     first = serve(cluster, folder)
     assert entry(folder, first).host in NODES
-    batch = begin(outside, 150)
+    batch = begin(outside, 80)
     second = serve(cluster, folder)
     assert entry(folder, second).host != entry(folder, first).host
     cluster.run("scancel", first)
     until(has_left(folder, first), 10)
-    check_complete(outside, batch, 150)
+    check_complete(outside, batch, 80)
     assert list(folder.iterdir()) == [folder / f"slurm-{second}.json"], "the other file and no temporary one"
 
 
@@ -104,12 +104,12 @@ def test_the_only_job_is_requeued_and_serves_the_rest_of_its_batch(
 ) -> None:
     job = serve(cluster, folder)
     before = entry(folder, job)
-    batch = begin(outside, 150)
+    batch = begin(outside, 80)
     cluster.run("scontrol", "requeue", job)
     until(has_left(folder, job), 10)
     assert outside.client.batches.retrieve(batch.id).status == "in_progress"
     assert entry(folder, job).started_at > before.started_at
-    check_complete(outside, batch, 150)
+    check_complete(outside, batch, 80)
 
 
 def test_a_job_near_its_time_limit_ends_by_itself_and_no_request_is_asked_twice(
@@ -133,11 +133,11 @@ def test_a_job_whose_node_is_lost_leaves_a_file_that_its_next_run_replaces(
 ) -> None:
     job = serve(cluster, folder)
     lost = entry(folder, job).host
-    batch = begin(outside, 150)
+    batch = begin(outside, 80)
     cluster.kill_node(lost)
     assert entry(folder, job).host == lost, "nobody could remove it"
     until(lambda: not has_left(folder, job)() and entry(folder, job).host != lost, 60)
-    check_complete(outside, batch, 150)
+    check_complete(outside, batch, 80)
     cluster.start_node(lost)
 
 
