@@ -155,8 +155,8 @@ def test_a_second_up_on_the_same_data_names_who_holds_it(private_stack: RunningS
     assert ready(private_stack)
 
 
-@pytest.mark.parametrize("names", [NAMES[:7], ["redis"], ["ray"]], ids=["services", "redis", "ray"])
-def test_a_killed_process_is_started_again(private_stack: RunningStack, names: Sequence[str]) -> None:
+def kill_and_wait(private_stack: RunningStack, *names: str) -> None:
+    """Kill these processes, and wait until others run in their place."""
     files = {name: private_stack.data / "run" / f"{name}.pid" for name in names}
     before = {name: file.read_text() for name, file in files.items()}
     for pid in before.values():
@@ -164,6 +164,11 @@ def test_a_killed_process_is_started_again(private_stack: RunningStack, names: S
     for name, file in files.items():
         eventually(lambda: file.read_text() not in ("", before[name]), f"{name} has a new pid")  # noqa: B023
     eventually(lambda: ready(private_stack), "the stack is ready again")
+
+
+@pytest.mark.parametrize("names", [NAMES[:7], ["redis"]], ids=["services", "redis"])
+def test_a_killed_process_is_started_again(private_stack: RunningStack, names: Sequence[str]) -> None:
+    kill_and_wait(private_stack, *names)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each service is a program of its own")
@@ -179,14 +184,10 @@ def test_services_that_end_with_the_process_that_forks_them_are_started_again(pr
     assert private_stack.wait(private_stack.submit([a_chat("id", "by new services")])).status == "completed"
 
 
-def test_the_logs_of_a_batch_tell_how_its_engine_started(private_stack: RunningStack, tmp_path: Path) -> None:
-    (ray,) = [
-        entry
-        for entry in private_stack.processes("ray")
-        if entry.pid == int((private_stack.data / "run" / "ray.pid").read_text())
-    ]
-    ray.kill()  # and with it the engines of earlier batches
-    eventually(lambda: not ray.is_running() and ready(private_stack), "the stack is ready again")
+def test_a_killed_ray_is_started_again_and_the_logs_of_a_batch_tell_how_its_engine_started(
+    private_stack: RunningStack, tmp_path: Path
+) -> None:
+    kill_and_wait(private_stack, "ray")  # and with it the engines of earlier batches
     batch = private_stack.wait(private_stack.submit([a_chat("id", "a new cluster")]))
     shown = batchyard("logs", batch.id, "--data", private_stack.data, folder=tmp_path).stdout
     assert re.search(r"Z engine: engine starts \(.*model echo", shown), shown
@@ -194,7 +195,7 @@ def test_the_logs_of_a_batch_tell_how_its_engine_started(private_stack: RunningS
     assert shown.index("engine: engine started") < shown.index("worker: segment ended")
 
 
-def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(private_stack: RunningStack) -> None:
+def test_a_killed_up_leaves_nothing_after_the_next_which_two_signals_end_at_once(private_stack: RunningStack) -> None:
     before = process.tagged(str(private_stack.data))
     assert len(before) > len(NAMES)
     private_stack.process.kill()
@@ -202,35 +203,26 @@ def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(private_
     if sys.platform == "linux":  # it tells children that their parent has died
         eventually(lambda: process.tagged(str(private_stack.data)) == [], "everything has ended", seconds=20)
     again = RunningStack.restart(private_stack.data, **SIMULATED)
-    assert again.key == private_stack.key
-    assert [entry for entry in before if entry.is_running()] == []
-    again.process.send_signal(signal.SIGTERM)
-    assert again.process.wait(60) == 0
-    assert process.tagged(str(private_stack.data)) == []
-    assert list((private_stack.data / "run").glob("*.pid")) == []
-
-
-@pytest.mark.stack
-def test_the_end_says_what_it_waits_for_and_a_second_signal_ends_all_at_once() -> None:
-    stack = RunningStack.start(ECHO, **SIMULATED)
 
     def says(text: str) -> bool:
-        return text in (stack.data.parent / "up.log").read_text()
+        return text in (again.data.parent / "up.log").read_text()
 
     try:
+        assert again.key == private_stack.key
+        assert [entry for entry in before if entry.is_running()] == []
         for name in ("worker", "housekeeper"):
-            stack.processes(name)[0].suspend()  # so that it does not end itself
-        stack.process.send_signal(signal.SIGINT)
+            again.processes(name)[0].suspend()  # so that it does not end itself
+        again.process.send_signal(signal.SIGINT)
         reason = "Stopping: waits for worker (no segments running), housekeeper. Ctrl-C again ends all at once."
         eventually(lambda: says(reason), "the reason", 12)
         assert not says("at once: kills")
-        stack.process.send_signal(signal.SIGINT)
-        assert stack.process.wait(60) == 0
+        again.process.send_signal(signal.SIGINT)
+        assert again.process.wait(60) == 0
         assert says("Stopping at once: kills what still runs.")
-        assert process.tagged(str(stack.data)) == []
-        assert list((stack.data / "run").glob("*.pid")) == []
+        assert process.tagged(str(again.data)) == []
+        assert list((again.data / "run").glob("*.pid")) == []
     finally:
-        stack.kill()
+        again.kill()
 
 
 @pytest.mark.stack
