@@ -17,6 +17,7 @@ from store.database import Database
 from tasks import context as contexts
 from tasks.context import AppContext
 from tests.support.gateways import LiveEngine, LoopThread, RunningGateway, loop_thread, publish
+from webapp.gateway import accounting, callers
 
 MODELS = {
     "echo": ModelSpec(
@@ -73,7 +74,11 @@ def engines(live_context: AppContext, thread: LoopThread) -> Iterator[dict[str, 
 
 
 @pytest.fixture
-def gateway(live_context: AppContext, thread: LoopThread, engines: dict[str, LiveEngine]) -> Iterator[RunningGateway]:
+def gateway(
+    live_context: AppContext, thread: LoopThread, engines: dict[str, LiveEngine], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RunningGateway]:
+    for module, name in ((accounting, "WRITE_SECONDS"), (callers, "REFRESH_SECONDS")):
+        monkeypatch.setattr(module, name, 0.05)
     running = RunningGateway(thread, live_context)
     yield running
     running.stop()

@@ -20,7 +20,7 @@ from tasks.context import AppContext
 from tests.support.gateways import LiveEngine, LoopThread, RunningGateway
 from tests.support.webapps import on_sqlite
 from webapp import create_app
-from webapp.gateway import callers, tickets
+from webapp.gateway import tickets
 from webapp.pages import POLICY
 
 EVENTS = {"Accept": "text/event-stream"}
@@ -129,10 +129,7 @@ def test_the_usage_is_that_of_the_sessions_key(ask: Ask, site: RunningGateway, d
         assert (used.model, used.requests, used.output_tokens) == ("priced", 1, 2)
 
 
-def test_the_projects_tier_and_the_keys_end_hold_here_too(
-    ask: Ask, database: Database, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(callers, "REFRESH_SECONDS", 0.05)
+def test_the_projects_tier_and_the_keys_end_hold_here_too(ask: Ask, database: Database, browser: httpx.Client) -> None:
     assert ask().status_code == 200
     with database.write() as session:
         session.execute(update(Project).values(live_tier="none"))
