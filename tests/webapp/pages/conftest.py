@@ -27,8 +27,8 @@ ARGUMENTS = [
 ]
 
 
-# Not of session scope: an open Playwright blocks any other event loop in this process.
-@pytest.fixture(scope="module")
+# Not of session scope: an open Playwright blocks any other event loop in this process. No test of this folder has one.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     path = shutil.which("chromium")
     if path is None:
