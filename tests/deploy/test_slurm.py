@@ -112,12 +112,17 @@ def test_the_only_job_is_requeued_and_serves_the_rest_of_its_batch(
     check_complete(outside, batch, 80)
 
 
+# SLURM looks at time limits every 30 s; `scancel` sends the same signal at once.
+@pytest.mark.parametrize("signal", ["of scancel", pytest.param("of the time limit", marks=pytest.mark.exhaustive)])
 def test_a_job_near_its_time_limit_ends_by_itself_and_no_request_is_asked_twice(
-    cluster: SlurmCluster, folder: Path, outside: RunningStack
+    cluster: SlurmCluster, folder: Path, outside: RunningStack, signal: str
 ) -> None:
-    first = serve(cluster, folder, "--time=1", "--signal=B:USR1@20", seconds=1)
+    limit = ("--time=1", "--signal=B:USR1@20") if signal == "of the time limit" else ()
+    first = serve(cluster, folder, *limit, seconds=1)
     entry(folder, first)
     batch = begin(outside, 240)
+    if not limit:
+        cluster.run("scancel", "--batch", "--signal=USR1", first)
     until(has_left(folder, first), 60)
     assert cluster.job_state(first) == "RUNNING"
     second = serve(cluster, folder, seconds=0.02)
