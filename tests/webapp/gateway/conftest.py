@@ -73,12 +73,15 @@ def engines(live_context: AppContext, thread: LoopThread) -> Iterator[dict[str, 
         engine.stop()
 
 
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let gateways write usage, and look for changes of keys, every 50 ms."""
+    monkeypatch.setattr(accounting, "WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(callers, "REFRESH_SECONDS", 0.05)
+
+
 @pytest.fixture
-def gateway(
-    live_context: AppContext, thread: LoopThread, engines: dict[str, LiveEngine], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[RunningGateway]:
-    for module, name in ((accounting, "WRITE_SECONDS"), (callers, "REFRESH_SECONDS")):
-        monkeypatch.setattr(module, name, 0.05)
+def gateway(live_context: AppContext, thread: LoopThread, engines: dict[str, LiveEngine]) -> Iterator[RunningGateway]:
     running = RunningGateway(thread, live_context)
     yield running
     running.stop()
