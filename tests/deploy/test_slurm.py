@@ -90,12 +90,12 @@ def test_a_job_that_is_cancelled_leaves_its_batch_to_the_next_one(
 ) -> None:
     first = serve(cluster, folder)
     assert entry(folder, first).host in NODES
-    batch = begin(outside, 150)
+    batch = begin(outside, 80)
     second = serve(cluster, folder)
     assert entry(folder, second).host != entry(folder, first).host
     cluster.run("scancel", first)
     until(has_left(folder, first), 10)
-    check_complete(outside, batch, 150)
+    check_complete(outside, batch, 80)
     assert list(folder.iterdir()) == [folder / f"slurm-{second}.json"], "the other file and no temporary one"
 
 
@@ -104,20 +104,25 @@ def test_the_only_job_is_requeued_and_serves_the_rest_of_its_batch(
 ) -> None:
     job = serve(cluster, folder)
     before = entry(folder, job)
-    batch = begin(outside, 150)
+    batch = begin(outside, 80)
     cluster.run("scontrol", "requeue", job)
     until(has_left(folder, job), 10)
     assert outside.client.batches.retrieve(batch.id).status == "in_progress"
     assert entry(folder, job).started_at > before.started_at
-    check_complete(outside, batch, 150)
+    check_complete(outside, batch, 80)
 
 
+# SLURM looks at time limits every 30 s; `scancel` sends the same signal at once.
+@pytest.mark.parametrize("signal", ["of scancel", pytest.param("of the time limit", marks=pytest.mark.exhaustive)])
 def test_a_job_near_its_time_limit_ends_by_itself_and_no_request_is_asked_twice(
-    cluster: SlurmCluster, folder: Path, outside: RunningStack
+    cluster: SlurmCluster, folder: Path, outside: RunningStack, signal: str
 ) -> None:
-    first = serve(cluster, folder, "--time=1", "--signal=B:USR1@20", seconds=1)
+    limit = ("--time=1", "--signal=B:USR1@20") if signal == "of the time limit" else ()
+    first = serve(cluster, folder, *limit, seconds=1)
     entry(folder, first)
     batch = begin(outside, 240)
+    if not limit:
+        cluster.run("scancel", "--batch", "--signal=USR1", first)
     until(has_left(folder, first), 60)
     assert cluster.job_state(first) == "RUNNING"
     second = serve(cluster, folder, seconds=0.02)
@@ -133,11 +138,11 @@ def test_a_job_whose_node_is_lost_leaves_a_file_that_its_next_run_replaces(
 ) -> None:
     job = serve(cluster, folder)
     lost = entry(folder, job).host
-    batch = begin(outside, 150)
+    batch = begin(outside, 80)
     cluster.kill_node(lost)
     assert entry(folder, job).host == lost, "nobody could remove it"
     until(lambda: not has_left(folder, job)() and entry(folder, job).host != lost, 60)
-    check_complete(outside, batch, 150)
+    check_complete(outside, batch, 80)
     cluster.start_node(lost)
 
 

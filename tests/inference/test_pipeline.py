@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
@@ -23,25 +23,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import ray
+from ray.actor import ActorHandle
 
 from batchyard.errors import EngineError, EngineStartError, Stopped
 from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.deaths import Death
 from inference.ray import starts
-from inference.residents import directory
+from inference.residents import directory, gpu_eviction
 from inference.residents.session import EngineTimeouts
 from tests.support.rows import chat, table, until
 
 CHAT = "/v1/chat/completions"
-TIMEOUTS = EngineTimeouts(request_timeout=30, start_timeout=60, idle_seconds=60)
+TIMEOUTS = EngineTimeouts(request_timeout=30, start_timeout=60, idle_seconds=600)
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def no_engine_left(cluster: str) -> Iterator[None]:
     yield
     directory.stop_all()
+
+
+@pytest.fixture(autouse=True)
+def no_engine_but_the_plain_one_left(cluster: str) -> Iterator[None]:
+    """Each engine takes a process: the one without arguments stays for the tests that do it no harm."""
+    yield
+    for handle in engines().values():
+        ray.kill(handle)
 
 
 def echo(name: str = "echo", **fields: Any) -> ModelSpec:
@@ -49,11 +58,17 @@ def echo(name: str = "echo", **fields: Any) -> ModelSpec:
     return ModelSpec(name=name, engine="echo", engine_args=arguments, **fields)
 
 
-def run(spec: ModelSpec, bodies: list[dict[str, Any]], request_timeout: float = 30, **timeouts: Any) -> dict[int, Any]:
+def run(
+    spec: ModelSpec,
+    bodies: list[dict[str, Any]],
+    request_timeout: float = 30,
+    on_death: Callable[[Death], None] | None = None,
+    **timeouts: Any,
+) -> dict[int, Any]:
     """The output line of each row, which must be exactly one."""
     limits = replace(TIMEOUTS, request_timeout=request_timeout, **timeouts)
     lines: dict[int, Any] = {}
-    for answers in pipeline.run(spec, CHAT, table(bodies), limits):
+    for answers in pipeline.run(spec, CHAT, table(bodies), limits, on_death=on_death):
         for row in answers.to_pylist():
             assert row["line"] not in lines, "answered twice"
             lines[row["line"]] = {**row, **json.loads(row["answer"])}
@@ -64,6 +79,12 @@ def run(spec: ModelSpec, bodies: list[dict[str, Any]], request_timeout: float = 
 def content(line: dict[str, Any]) -> str:
     content: str = line["response"]["body"]["choices"][0]["message"]["content"]
     return content
+
+
+def engines() -> dict[str, ActorHandle]:
+    """The engines that run, but for the plain one."""
+    plain = directory.actor_name(echo(), TIMEOUTS.request_timeout, 0)
+    return {name: handle for name, handle in directory.engine_actors().items() if name != plain}
 
 
 def engine_pid(spec: ModelSpec, request_timeout: float = 30) -> int:
@@ -99,15 +120,15 @@ def test_every_row_is_answered_once_with_its_own_answer() -> None:
 
 
 def test_answers_of_a_slow_engine_come_as_they_are_ready() -> None:
-    rows = table(chat(*map(str, range(32))))
-    slow = echo(latency_ms=1500, max_in_flight=8)
+    rows = table(chat(*map(str, range(24))))
+    slow = echo(latency_ms=1100, max_in_flight=8)
     sizes = [answers.num_rows for answers in pipeline.run(slow, CHAT, rows, TIMEOUTS)]
-    assert sum(sizes) == 32 and max(sizes) <= 16, "two of four turns, if it is late"
+    assert sum(sizes) == 24 and max(sizes) <= 16, "two of three turns, if it is late"
 
 
-@pytest.mark.parametrize("rows", [12, 400], ids=["from this process", "from a Ray task"])
+@pytest.mark.parametrize("rows", [12, 100], ids=["from this process", "from a Ray task"])
 def test_a_long_answer_holds_up_no_other(rows: int) -> None:
-    bodies = [*chat("long", max_tokens=4000), *chat(*["short"] * (rows - 1), max_tokens=5)]
+    bodies = [*chat("long", max_tokens=2500), *chat(*["short"] * (rows - 1), max_tokens=5)]
     spec = echo(ms_per_token=1, slots=8, max_in_flight=16)
     sent = [answers.column("line").to_pylist() for answers in pipeline.run(spec, CHAT, table(bodies), TIMEOUTS)]
     assert sent[-1] == [0], "it comes alone, seconds after all others"
@@ -124,8 +145,9 @@ def test_a_run_of_few_rows_needs_no_process_of_its_own() -> None:
         assert sorted(lines.result()) == [0, 1]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("rows", [12, 200], ids=["from this process", "from a Ray task"])
+@pytest.mark.parametrize(
+    ("rows", "replicas"), [(12, 1), (100, 2)], ids=["one replica, from this process", "two replicas, from a Ray task"]
+)
 def test_a_closed_run_ends_with_what_the_engines_have_and_the_next_one_answers_the_rest(
     rows: int, replicas: int
 ) -> None:
@@ -139,9 +161,9 @@ def test_a_closed_run_ends_with_what_the_engines_have_and_the_next_one_answers_t
             paused.set()
             assert pipeline.close(spec, "work", TIMEOUTS.request_timeout)
             closed_at = time.monotonic()
-    # What each engine holds takes three turns, and the answers of a second come together. All takes half a minute.
+    # What each engine holds takes three turns, and the answers of a second come together.
     assert time.monotonic() - closed_at < 3 * 0.6 + 8
-    assert len(answered) == 12 if rows == 12 else len(answered) < 150
+    assert len(answered) == 12 if rows == 12 else len(answered) < 75
     left = requests.filter(pc.invert(pc.is_in(requests["line"], pa.array(answered))))
     for answers in pipeline.run(spec, CHAT, left, TIMEOUTS, idempotency_key="work"):
         answered.update(answers.column("line").to_pylist())
@@ -150,7 +172,7 @@ def test_a_closed_run_ends_with_what_the_engines_have_and_the_next_one_answers_t
 
 def test_no_rows_make_no_engine() -> None:
     assert list(pipeline.run(echo(), CHAT, table([]), TIMEOUTS)) == []
-    assert directory.engine_actors() == {}
+    assert engines() == {}
 
 
 def test_a_refused_row_is_that_rows_400() -> None:
@@ -193,27 +215,39 @@ def test_runs_leave_no_thread_behind_whether_they_end_or_are_closed() -> None:
     until(lambda: threading.active_count() <= before)
 
 
-def test_replicas_share_the_rows(tmp_path: Path) -> None:
+def test_replicas_share_the_rows() -> None:
     spec = echo(replicas=2, latency_ms=50)
+
+    def answered() -> list[int]:
+        names = engines()
+        return [state.answered for name, state in directory.states().items() if name in names]
+
+    pipeline.start(spec, TIMEOUTS)
+    until(lambda: len(answered()) == 2)
     run(spec, chat(*map(str, range(600))))
-    assert len(directory.engine_actors()) == 2
-    requests = [state.answered for state in directory.states().values()]
-    assert sum(requests) == 600 and min(requests) >= 150
+    assert sum(answered()) == 600 and min(answered()) >= 150
 
 
 def test_a_poison_row_is_found_and_all_others_are_answered(tmp_path: Path) -> None:
     log = tmp_path / "calls"
     texts = [f"fine {index}" for index in range(400)]
     texts[123] = "poison"
-    lines = run(echo(die_on="poison", call_log=str(log), max_in_flight=64), chat(*texts))
+    deaths: list[Death] = []
+    spec = echo(die_on="poison", call_log=str(log), max_in_flight=8)
+    lines = run(spec, chat(*texts), on_death=deaths.append)
     assert lines[123]["response"] is None and lines[123]["error"]["code"] == "engine_died"
     assert "echo" in lines[123]["error"]["message"]
     assert [content(line) for index, line in sorted(lines.items()) if index != 123] == texts[:123] + texts[124:]
     times = Counter(log.read_text().splitlines())
     assert times["poison"] >= 3, "once in a crowd, twice alone"
-    assert sum(times.values()) < 400 + 5 * 64, "rows answered before are not run again"
+    assert sum(times.values()) < 400 + 5 * 8, "rows answered before are not run again"
+    assert 1 < deaths[0].requests <= 8 and deaths[1].requests == deaths[0].requests and deaths[-1].requests == 1
+    assert [death.next for death in deaths] == ["runs_alone"] * (len(deaths) - 1) + ["request_fails"]
+    assert len({death.engine for death in deaths}) == len(deaths), "each is told once"
 
 
+# It starts fifteen engines; test_isolation shows the search for two rows without any.
+@pytest.mark.exhaustive
 def test_two_poison_rows_in_one_list_are_both_found() -> None:
     texts = ["poison" if index in (0, 17) else f"fine {index}" for index in range(32)]
     lines = run(echo(die_on="poison"), chat(*texts))
@@ -225,7 +259,7 @@ def test_rows_answered_before_a_death_are_not_asked_again(tmp_path: Path) -> Non
     spec = echo(latency_ms=100, call_log=str(log), max_in_flight=32)
     killed = False
     lines: list[int] = []
-    rows = table(chat(*map(str, range(512))))
+    rows = table(chat(*map(str, range(256))))
     before = Counter[str]()
     for answers in pipeline.run(spec, CHAT, rows, TIMEOUTS):
         lines += answers.column("line").to_pylist()
@@ -233,11 +267,11 @@ def test_rows_answered_before_a_death_are_not_asked_again(tmp_path: Path) -> Non
             killed = True
             before = Counter(map(str, lines))
             os.kill(engine_pid(spec), signal.SIGKILL)
-    assert sorted(lines) == list(range(512))
+    assert sorted(lines) == list(range(256))
     times = Counter(log.read_text().splitlines())
     assert all(times[text] == 1 for text in before)
     assert set(times.values()) <= {1, 2}
-    assert sum(times.values()) - 512 <= 64, "only what was in the engine is run twice"
+    assert sum(times.values()) - 256 <= 64, "only what was in the engine is run twice"
 
 
 DRIVER = """
@@ -250,7 +284,7 @@ from inference.residents.session import EngineTimeouts
 ray.init(address=sys.argv[1], namespace="batchyard", log_to_driver=False, logging_level="ERROR")
 spec = ModelSpec.model_validate_json(sys.argv[2])
 terms = json.loads(sys.argv[3])
-rows = table(chat(*map(str, range(256))))
+rows = table(chat(*map(str, range(128))))
 for answers in pipeline.run(spec, "/v1/chat/completions", rows, EngineTimeouts(**terms), idempotency_key="work"):
     print(json.dumps(answers.column("line").to_pylist()), flush=True)
 """
@@ -266,11 +300,11 @@ def test_what_a_killed_caller_had_in_the_engine_is_not_run_again(tmp_path: Path,
         had = json.loads(driver.stdout.readline())
         until(lambda: len(log.read_text().splitlines()) > len(had))
         driver.kill()
-    rows = table(chat(*map(str, range(256))))
+    rows = table(chat(*map(str, range(128))))
     remaining = rows.filter([line not in had for line in rows.column("line").to_pylist()])
     for answers in pipeline.run(spec, CHAT, remaining, TIMEOUTS, idempotency_key="work"):
         had += answers.column("line").to_pylist()
-    assert sorted(had) == list(range(256))
+    assert sorted(had) == list(range(128))
     assert set(Counter(log.read_text().splitlines()).values()) == {1}
 
 
@@ -279,28 +313,27 @@ def test_callers_that_are_killed_lose_and_double_no_row(tmp_path: Path) -> None:
     spec = echo(latency_ms=400, call_log=str(log), max_in_flight=32)
     lines: list[int] = []
     killed: list[psutil.Process] = []
-    for answers in pipeline.run(spec, CHAT, table(chat(*map(str, range(512)))), TIMEOUTS):
+    for answers in pipeline.run(spec, CHAT, table(chat(*map(str, range(256)))), TIMEOUTS):
         lines += answers.column("line").to_pylist()
-        if not killed and len(lines) > 100:
+        if not killed and len(lines) > 50:
             killed = callers()
             for process in killed:
                 process.kill()
     assert killed
-    assert sorted(lines) == list(range(512))
+    assert sorted(lines) == list(range(256))
     assert set(Counter(log.read_text().splitlines()).values()) == {1}, "the engine keeps what it had in hand"
 
 
 def test_an_engine_that_hangs_is_killed_and_its_row_found() -> None:
-    texts = ["fine", "hang", "fine too", "also fine"]
-    lines = run(echo(hang_on="hang", max_in_flight=4), chat(*texts), request_timeout=1, hang_margin=0.5)
-    assert [line["ok"] for _, line in sorted(lines.items())] == [True, False, True, True]
+    lines = run(echo(hang_on="hang", max_in_flight=2), chat("fine", "hang"), request_timeout=1, hang_margin=0.5)
+    assert [line["ok"] for _, line in sorted(lines.items())] == [True, False]
     assert lines[1]["error"]["code"] == "engine_died"
 
 
 def test_an_engine_that_cannot_start_says_why_and_is_not_kept() -> None:
     with pytest.raises(EngineStartError, match="no such weights"):
         run(echo(start_error="no such weights"), chat("hi"))
-    until(lambda: directory.engine_actors() == {})
+    until(lambda: engines() == {})
 
 
 def test_an_unknown_engine_argument_is_a_start_error_with_the_nearest_right_one() -> None:
@@ -308,15 +341,11 @@ def test_an_unknown_engine_argument_is_a_start_error_with_the_nearest_right_one(
         run(echo(latency=5), chat("hi"))
 
 
-def test_an_engine_that_finds_no_room_is_a_start_error_within_the_start_timeout() -> None:
-    with pytest.raises(EngineStartError, match="did not start within 2 seconds"):
-        run(echo(num_gpus=1), chat("hi"), start_timeout=2)
-    until(lambda: directory.engine_actors() == {})
-
-
-def test_an_engine_that_always_dies_ends_the_run() -> None:
-    with pytest.raises(EngineError, match="died"):
-        run(echo(die_on=""), chat(*map(str, range(64))))
+def test_engines_that_find_no_room_are_a_start_error_within_the_start_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_eviction, "PLACING_SECONDS", 2.0)
+    with pytest.raises(EngineStartError, match=r"did not start within 0\.2 seconds"):
+        run(echo(num_gpus=1, replicas=2), chat("hi"), start_timeout=0.2)
+    until(lambda: engines() == {})
 
 
 def test_a_death_is_told_as_it_happens_with_what_was_in_the_engine_and_what_follows() -> None:
@@ -333,22 +362,10 @@ def test_a_death_is_told_as_it_happens_with_what_was_in_the_engine_and_what_foll
     assert 0 < death.requests <= 12 and death.reason
 
 
-def test_each_death_until_a_request_is_convicted_is_told_once_and_says_what_follows() -> None:
-    deaths: list[Death] = []
-    bodies = chat("fine", "poison", "fine too", "also fine")
-    lines = Counter[int]()
-    for answers in pipeline.run(echo(die_on="poison"), CHAT, table(bodies), TIMEOUTS, on_death=deaths.append):
-        lines.update(answers.column("line").to_pylist())
-    assert lines == Counter(range(4))
-    assert deaths[0].requests == 4 and deaths[-1].requests == 1
-    assert [death.next for death in deaths] == ["runs_alone"] * (len(deaths) - 1) + ["request_fails"]
-    assert len({death.engine for death in deaths}) == len(deaths)
-
-
-def test_the_last_death_of_a_run_that_gives_up_says_that_it_ends() -> None:
+def test_an_engine_that_always_dies_ends_the_run_and_its_last_death_says_so() -> None:
     deaths: list[Death] = []
     with pytest.raises(EngineError, match="died"):
-        list(pipeline.run(echo(die_on=""), CHAT, table(chat(*map(str, range(64)))), TIMEOUTS, on_death=deaths.append))
+        run(echo(die_on="", max_in_flight=3), chat("one", "two", "three"), on_death=deaths.append)
     assert [death.next for death in deaths].index("ends_run") == len(deaths) - 1 > 3
 
 
@@ -356,6 +373,7 @@ def test_an_engine_that_ends_at_each_start_is_told_of_with_the_reason(monkeypatc
     deaths: list[Death] = []
     spec = echo(name="ending")
     monkeypatch.setattr(starts, "get_or_create_engine", lambda *_: Ending.remote())
+    monkeypatch.setattr(starts, "ATTEMPTS", 2)
     with pytest.raises(EngineStartError, match=r"ended each time it was started: .+"):
         pipeline.start(spec, TIMEOUTS, on_death=deaths.append)
     assert [death.next for death in deaths] == ["starts_again"] * starts.ATTEMPTS
@@ -380,12 +398,12 @@ def test_closing_the_run_early_stops_its_work_and_leaves_no_caller(tmp_path: Pat
     until(lambda: not callers())
     until(lambda: all(state.in_flight == 0 for state in directory.states().values()))
     assert len(log.read_text().splitlines()) < 1000
-    assert len(directory.engine_actors()) == 1, "the engine itself stays"
+    assert len(engines()) == 1, "the engine itself stays"
 
 
 def test_a_run_that_is_stopped_ends_at_once_and_leaves_no_caller() -> None:
     spec, stopped = echo(latency_ms=60_000, max_in_flight=32), threading.Event()
-    run(spec.model_copy(update={"engine_args": {}}), chat("the cluster is warm"))
+    run(echo(), chat("the cluster is warm"))
     timer = threading.Timer(1.0, stopped.set)
     timer.start()
     began = time.monotonic()
@@ -403,13 +421,11 @@ def test_a_run_that_is_stopped_ends_at_once_and_leaves_no_caller() -> None:
 
 def test_the_wait_for_an_engine_that_does_not_start_is_stopped_at_once() -> None:
     stopped = threading.Event()
-    threading.Timer(1.0, stopped.set).start()
+    threading.Timer(0.3, stopped.set).start()
     began = time.monotonic()
     with pytest.raises(Stopped):
         pipeline.start(echo(num_gpus=1), TIMEOUTS, stopped=stopped)
-    assert time.monotonic() - began < 1.0 + 10.0, "it would wait for a minute"
-    for engine in directory.engine_actors().values():
-        ray.kill(engine)  # it waits for a GPU, and answers nobody
+    assert time.monotonic() - began < 10.0, "it would wait for a minute"
 
 
 def test_runs_in_threads_of_one_process_answer_their_own_rows_and_a_stopped_one_stops_alone() -> None:
@@ -427,19 +443,19 @@ def test_runs_in_threads_of_one_process_answer_their_own_rows_and_a_stopped_one_
     def answer_until_stopped() -> int:
         number = 0
         with pytest.raises(Stopped):
-            rows = table(chat(*map(str, range(2000))))
+            rows = table(chat(*map(str, range(10_000))))
             for answers in pipeline.run(models[1], CHAT, rows, TIMEOUTS, stopped=stopped):
                 number += answers.num_rows
                 begun.set()
         return number
 
-    with ThreadPoolExecutor(6) as threads:
+    with ThreadPoolExecutor(4) as threads:
         victim = threads.submit(answer_until_stopped)
         begun.wait(60)
-        futures = {str(number): threads.submit(answer, str(number)) for number in range(5)}
+        futures = {str(number): threads.submit(answer, str(number)) for number in range(3)}
         next(as_completed(futures.values())).result()
         stopped.set()
-        assert 0 < victim.result(30) < 2000
+        assert 0 < victim.result(30) < 10_000
         for name, future in futures.items():
             assert future.result(120) == texts(name)
 
@@ -454,10 +470,10 @@ def callers() -> list[psutil.Process]:
 
 
 def test_an_engine_without_work_stops_by_itself_and_leaves_no_process() -> None:
-    spec = echo()
+    spec = echo("idle")
     run(spec, chat("hi"), idle_seconds=1)
     process = psutil.Process(engine_pid(spec))
-    until(lambda: directory.engine_actors() == {}, seconds=60)
+    until(lambda: engines() == {}, seconds=60)
     until(lambda: not process.is_running())
     assert content(run(spec, chat("again"))[0]) == "again"
 
@@ -466,7 +482,7 @@ def test_the_engines_of_one_model_are_stopped_on_demand_and_no_others() -> None:
     run(echo("one"), chat("hi"))
     run(echo("other"), chat("hi"))
     assert [name.split(":")[1] for name in directory.stop_all("one")] == ["one"]
-    until(lambda: [name.split(":")[1] for name in directory.engine_actors()] == ["other"])
+    until(lambda: [name.split(":")[1] for name in engines()] == ["other"])
 
 
 def test_transformers_answers_through_the_pipeline(tiny: Path) -> None:

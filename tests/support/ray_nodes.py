@@ -29,11 +29,11 @@ def kill(node: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def gpu_node(cluster: str) -> Iterator[Callable[[], None]]:
+def gpu_node(cluster: str, *options: str) -> Iterator[Callable[[], None]]:
     """Run a node with one GPU, or so Ray believes: engine echo asks for one and uses none. Yields what kills it."""
     before = gpus()
     command = [str(Path(sys.executable).parent / "ray"), "start", f"--address={cluster}", "--block"]
-    options = ["--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
+    command += ["--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
     node = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     try:

@@ -94,12 +94,16 @@ class SlurmCluster:
         until(lambda: self._state(node) == "idle", 60)
 
     def kill_node(self, node: str) -> None:
-        """Kill all of a node at once, as a loss of power would: first what could report the end of its job."""
+        """Kill all of a node at once, as a loss of power would: first what could report the end of its job.
+
+        SLURM is told that the node is down; by itself it would see it after half a minute.
+        """
         job = next(job for job, where in self.running().items() if where == node)
         of_job = [one for one in process.tagged(str(self.folder)) if one.environ().get("SLURM_JOB_ID") == job]
         self._daemons[node].kill()
         self._daemons[node].wait()
         _kill_with_steps(of_job)
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
 
     def submit(self, options: list[str], *words: str) -> str:
         """Submit a batch script with its arguments; returns the job's id."""

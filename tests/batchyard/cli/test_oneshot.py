@@ -16,7 +16,7 @@ import pytest
 from batchyard.local import process
 from tests.support.rows import until
 from tests.support.stacks import RunningStack, a_chat
-from tests.support.terminal import separate_process
+from tests.support.terminal import batchyard, separate_process
 
 
 def test_the_same_run_again_takes_up_its_batch(terminal: Any, questions: Path, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
     stack: RunningStack, terminal: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "in.jsonl").write_text(
-        "".join(json.dumps(a_chat(f"r{number}", f"{number}", model="slow")) + "\n" for number in range(200))
+        "".join(json.dumps(a_chat(f"r{number}", f"{number}", model="slow")) + "\n" for number in range(80))
     )
     command = ("run", "--input-file", tmp_path / "in.jsonl", "--output-file", tmp_path / "out.jsonl")
     key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
@@ -56,7 +56,7 @@ def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
     again = terminal(*command)
     assert again.returncode == 0, again.stderr
     assert f"taking up batch {batch.id}" in again.stderr
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 200
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 80
 
 
 def test_run_keeps_what_a_cancelled_batch_has_answered_and_asks_for_the_rest(
@@ -98,12 +98,13 @@ def test_run_starts_a_stack_of_its_own_and_ends_it(questions: Path, tmp_path: Pa
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
     assert (tmp_path / "errors.jsonl").read_text() == ""
     assert process.tagged(str(tmp_path / "data")) == []
+    assert list((tmp_path / "data/run").glob("*.pid")) == [], "it was sent SIGTERM, and ended by itself"
 
 
 @pytest.mark.stack
 def test_a_stack_that_cannot_start_says_why_through_run(questions: Path, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[models.echo]\nengin = 'echo'\n")
-    result = separate_process("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
+    result = batchyard("run", "-i", questions, "-o", tmp_path / "out.jsonl", folder=tmp_path)
     assert result.returncode == 2
     assert result.stderr.splitlines() == [
         "batchyard: models.toml: models.echo.engin: unknown key; did you mean engine?"

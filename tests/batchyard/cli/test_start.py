@@ -31,60 +31,67 @@ HELP = (
     *("rollout --help", "job create panel --help", "config rollout --help"),
 )
 LOADED = """
-import atexit, sys
-sys.argv[0], heavy = "batchyard", set(sys.argv.pop(1).split(","))
-atexit.register(lambda: sys.stderr.write(" ".join(sorted({name.partition(".")[0] for name in sys.modules} & heavy))))
+import json, os, sys
+heavy = set(sys.argv[1].split(","))
 from batchyard.cli.__main__ import main
-main()
+for words, environment in json.loads(sys.argv[2]):
+    sys.argv = ["batchyard", *words]
+    os.environ.update(environment)
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    modules = {name.partition(".")[0] for name in sys.modules} & heavy
+    if code or modules:
+        sys.exit(f"{code} {words} {environment} {modules}")
 """
 
 
-def loaded(arguments: list[str], folder: Path, **environment: str) -> tuple[str, str]:
-    """Run a command; return what it prints and which of the HEAVY packages it has imported."""
+def check_imports(heavy: set[str], folder: Path, *commands: str, **environment: str) -> str:
+    """Run commands in one new process, none of which may import a heavy package. Return what they print."""
+    return check_imports_with(heavy, folder, [(command.split(), {}) for command in commands], **environment)
+
+
+def check_imports_with(
+    heavy: set[str], folder: Path, commands: list[tuple[list[str], dict[str, str]]], **environment: str
+) -> str:
+    """Run commands as `check_imports`, each with variables of its own."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")}
     inherited |= {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
-        [sys.executable, "-c", LOADED, ",".join(HEAVY), *arguments],
+        [sys.executable, "-c", LOADED, ",".join(heavy), json.dumps(commands)],
         capture_output=True,
         text=True,
         cwd=folder,
         env=inherited | environment,
     )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout, ended.stderr
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
 
 
 @pytest.fixture(scope="module")
 def remembering(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the help of a recipe was shown before."""
     folder = tmp_path_factory.mktemp("remembering")
-    loaded(["rollout", "--help"], folder)
+    check_imports(set(), folder, "rollout --help")
     return folder
 
 
-@pytest.mark.parametrize("arguments", HELP)
-def test_help_imports_nothing_that_is_slow(arguments: str, remembering: Path) -> None:
-    printed, imported = loaded(arguments.split(), remembering)
-    assert "Usage:" in printed
-    assert imported == ""
+def test_help_imports_nothing_that_is_slow(remembering: Path) -> None:
+    assert check_imports(HEAVY, remembering, *HELP).count("Usage:") == len(HELP)
 
 
-@pytest.mark.parametrize("arguments", ["list", "status", "files"])
-def test_a_command_that_asks_a_server_imports_nothing_that_runs_there(
-    arguments: str, stack: RunningStack, tmp_path: Path
-) -> None:
-    address = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
-    _, imported = loaded(arguments.split(), tmp_path, **address)
-    assert set(imported.split()) & SERVER == set()
+def test_tab_imports_nothing_that_is_slow(remembering: Path) -> None:
+    lines = ("batchyard sta", "batchyard submit --wi", "batchyard status batch_", "batchyard rollout --mo")
+    commands: list[tuple[list[str], dict[str, str]]] = [
+        ([], {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}) for words in lines
+    ]
+    printed = check_imports_with(HEAVY, remembering, commands, _BATCHYARD_COMPLETE="bash_complete")
+    assert {"plain,status", "plain,--window", "plain,--model"} <= set(printed.splitlines())
 
 
-@pytest.mark.parametrize(
-    "words", ["batchyard sta", "batchyard submit --wi", "batchyard status batch_", "batchyard rollout --mo"]
-)
-def test_tab_imports_nothing_that_is_slow(words: str, remembering: Path) -> None:
-    environment = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    _, imported = loaded([], remembering, _BATCHYARD_COMPLETE="bash_complete", **environment)
-    assert imported == ""
+def test_commands_that_ask_a_server_import_nothing_that_runs_there(stack: RunningStack, tmp_path: Path) -> None:
+    check_imports(SERVER, tmp_path, "list", "status", "files", BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=stack.key)
 
 
 def test_a_recipe_that_changes_has_its_new_options_in_the_help(tmp_path: Path) -> None:
@@ -95,7 +102,7 @@ def test_a_recipe_that_changes_has_its_new_options_in_the_help(tmp_path: Path) -
     for option in ("keep_order", "keep_all", "keep_none"):
         file.write_text(RECIPE.replace("keep_order", option))
         for _ in range(2):
-            printed, _ = loaded(["debate", "--help"], tmp_path, BATCHYARD_RECIPES=str(tmp_path / "own"))
+            printed = check_imports(set(), tmp_path, "debate --help", BATCHYARD_RECIPES=str(tmp_path / "own"))
             assert f"--{option.replace('_', '-')} " in printed
 
 

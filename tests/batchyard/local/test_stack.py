@@ -169,8 +169,8 @@ def test_a_second_up_on_the_same_data_names_who_holds_it(private_stack: RunningS
     assert ready(private_stack)
 
 
-@pytest.mark.parametrize("names", [NAMES[:7], ["redis"], ["ray"]], ids=["services", "redis", "ray"])
-def test_a_killed_process_is_started_again(private_stack: RunningStack, names: Sequence[str]) -> None:
+def kill_and_wait(private_stack: RunningStack, *names: str) -> None:
+    """Kill these processes, and wait until others run in their place."""
     files = {name: private_stack.data / "run" / f"{name}.pid" for name in names}
     before = {name: file.read_text() for name, file in files.items()}
     for pid in before.values():
@@ -178,6 +178,11 @@ def test_a_killed_process_is_started_again(private_stack: RunningStack, names: S
     for name, file in files.items():
         eventually(lambda: file.read_text() not in ("", before[name]), f"{name} has a new pid")  # noqa: B023
     eventually(lambda: ready(private_stack), "the stack is ready again")
+
+
+@pytest.mark.parametrize("names", [NAMES[:7], ["redis"]], ids=["services", "redis"])
+def test_a_killed_process_is_started_again(private_stack: RunningStack, names: Sequence[str]) -> None:
+    kill_and_wait(private_stack, *names)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each service is a program of its own")
@@ -193,14 +198,10 @@ def test_services_that_end_with_the_process_that_forks_them_are_started_again(pr
     assert private_stack.wait(private_stack.submit([a_chat("id", "by new services")])).status == "completed"
 
 
-def test_the_logs_of_a_batch_tell_how_its_engine_started(private_stack: RunningStack, tmp_path: Path) -> None:
-    (ray,) = [
-        entry
-        for entry in private_stack.processes("ray")
-        if entry.pid == int((private_stack.data / "run" / "ray.pid").read_text())
-    ]
-    ray.kill()  # and with it the engines of earlier batches
-    eventually(lambda: not ray.is_running() and ready(private_stack), "the stack is ready again")
+def test_a_killed_ray_is_started_again_and_the_logs_of_a_batch_tell_how_its_engine_started(
+    private_stack: RunningStack, tmp_path: Path
+) -> None:
+    kill_and_wait(private_stack, "ray")  # and with it the engines of earlier batches
     batch = private_stack.wait(private_stack.submit([a_chat("id", "a new cluster")]))
     shown = batchyard("logs", batch.id, "--data", private_stack.data, folder=tmp_path).stdout
     assert re.search(r"Z engine: engine starts \(.*model echo", shown), shown
@@ -214,50 +215,39 @@ def test_the_start_says_what_it_waits_for(private_stack: RunningStack) -> None:
     assert "Waiting for " in said
 
 
-def test_a_killed_up_leaves_nothing_after_the_next_and_sigterm_ends_all(private_stack: RunningStack) -> None:
+def test_a_killed_up_leaves_nothing_after_the_next_which_two_signals_end_at_once(private_stack: RunningStack) -> None:
     before = process.tagged(str(private_stack.data))
     assert len(before) > len(NAMES)
     private_stack.process.kill()
     private_stack.process.wait()
     if sys.platform == "linux":  # it tells children that their parent has died
         eventually(lambda: process.tagged(str(private_stack.data)) == [], "everything has ended", seconds=20)
-    again = RunningStack.restart(private_stack.data, **SIMULATED)
-    assert again.key == private_stack.key
-    assert [entry for entry in before if entry.is_running()] == []
-    again.process.send_signal(signal.SIGTERM)
-    assert again.process.wait(60) == 0
-    assert process.tagged(str(private_stack.data)) == []
-    assert list((private_stack.data / "run").glob("*.pid")) == []
-
-
-@pytest.mark.stack
-def test_on_ipv6_behind_a_proxy_it_starts_and_a_closed_terminal_ends_it_and_a_second_signal_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing answers there
-    (tmp_path / "models.toml").write_text(ECHO)
-    stack = RunningStack.restart(tmp_path / "data", options=["--host", "[::1]"], **SIMULATED)
-    assert re.fullmatch(r"http://\[::1\]:\d+", stack.url)
-    assert "echo" in batchyard("models", "--data", stack.data, folder=tmp_path).stdout
+    # On IPv6, and with proxies at which nothing answers.
+    proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
+    again = RunningStack.restart(private_stack.data, options=["--host", "[::1]"], **SIMULATED, **proxies)
 
     def says(text: str) -> bool:
-        return text in (stack.data.parent / "up.log").read_text()
+        return text in (again.data.parent / "up.log").read_text()
 
     try:
+        assert again.key == private_stack.key
+        assert re.fullmatch(r"http://\[::1\]:\d+", again.url)
+        shown = batchyard("models", "--data", again.data, folder=again.data.parent, **proxies)
+        assert "echo" in shown.stdout, shown.stderr
+        assert [entry for entry in before if entry.is_running()] == []
         for name in ("worker", "housekeeper"):
-            stack.processes(name)[0].suspend()  # so that it does not end itself
-        stack.process.send_signal(signal.SIGHUP)
+            again.processes(name)[0].suspend()  # so that it does not end itself
+        again.process.send_signal(signal.SIGHUP)
         reason = "Stopping: waits for worker (no segments running), housekeeper. Ctrl-C again ends all at once."
         eventually(lambda: says(reason), "the reason", 12)
         assert not says("at once: kills")
-        stack.process.send_signal(signal.SIGINT)
-        assert stack.process.wait(60) == 0
+        again.process.send_signal(signal.SIGINT)
+        assert again.process.wait(60) == 0
         assert says("Stopping at once: kills what still runs.")
-        assert process.tagged(str(stack.data)) == []
-        assert list((stack.data / "run").glob("*.pid")) == []
+        assert process.tagged(str(again.data)) == []
+        assert list((again.data / "run").glob("*.pid")) == []
     finally:
-        stack.kill()
+        again.kill()
 
 
 @pytest.mark.stack

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pyarrow as pa
 import pytest
+from ray.util import placement_group, remove_placement_group
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.ray import starts
-from inference.residents import directory
+from inference.residents import directory, gpu_eviction
 from inference.residents.session import EngineTimeouts
-from tests.support.ray_nodes import gpu_node
+from tests.support.ray_nodes import gpu_node, gpus
 from tests.support.rows import chat, table, until
 
 CHAT = "/v1/chat/completions"
@@ -29,18 +31,32 @@ def no_engine_left(cluster: str) -> Iterator[None]:
     directory.stop_all()
 
 
-def a_model(replicas: int = 2) -> ModelSpec:
-    """A model of which each replica needs a GPU, and answers IN_FLIGHT rows in LATENCY seconds."""
+@pytest.fixture(scope="module")
+def node(cluster: str) -> Iterator[Callable[[], Callable[[], None]]]:
+    """Starts the node with a GPU that the tests share, unless it runs. Returns what kills it."""
+    kills: list[Callable[[], None]] = []
+    with ExitStack() as nodes:
+
+        def start() -> Callable[[], None]:
+            if not gpus():
+                kills.append(nodes.enter_context(gpu_node(cluster)))
+            return kills[-1]
+
+        yield start
+
+
+def a_model(num_gpus: int = 1) -> ModelSpec:
+    """A model with two replicas that need GPUs, of which each answers IN_FLIGHT rows in LATENCY seconds."""
     arguments = {"latency_ms": 1000 * LATENCY}
     return ModelSpec(
-        name="m", engine="echo", replicas=replicas, num_gpus=1, max_in_flight=IN_FLIGHT, engine_args=arguments
+        name="m", engine="echo", replicas=2, num_gpus=num_gpus, max_in_flight=IN_FLIGHT, engine_args=arguments
     )
 
 
-def answers(rows: int, start_timeout: float = 60, replicas: int = 2) -> Iterator[int]:
+def answers(rows: int, start_timeout: float = 60) -> Iterator[int]:
     """The lines of rows that were answered, as they come. None may be an error."""
     timeouts = EngineTimeouts(request_timeout=30.0, start_timeout=start_timeout, idle_seconds=60.0)
-    for answered in pipeline.run(a_model(replicas), CHAT, table(chat(*map(str, range(rows)))), timeouts):
+    for answered in pipeline.run(a_model(), CHAT, table(chat(*map(str, range(rows)))), timeouts):
         for row in answered.to_pylist():
             assert row["ok"], json.loads(row["answer"])
             yield row["line"]
@@ -50,61 +66,56 @@ def requests() -> list[int]:
     return sorted(state.answered for state in directory.states().values())
 
 
-def test_a_model_runs_with_the_replicas_that_find_room(cluster: str) -> None:
-    with gpu_node(cluster):
-        assert sorted(answers(100, start_timeout=8)) == list(range(100))
-        assert requests() == [100]
-
-
-def test_a_model_without_any_replica_is_a_start_error() -> None:
-    with pytest.raises(EngineStartError, match="did not start within 2 seconds"):
-        list(answers(1, start_timeout=2))
+def test_a_model_runs_with_the_replicas_that_find_room(node: Callable[[], Callable[[], None]]) -> None:
+    node()
+    assert sorted(answers(100, start_timeout=8)) == list(range(100))
+    assert requests() == [100]
 
 
 def test_a_model_for_which_no_node_has_room_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starts, "UNPLACED_SECONDS", 600.0)  # it is told at once what no node can ever have
-    with pytest.raises(EngineStartError, match=r"m has no place in the cluster: .* needs 1 GPUs .* with 0 GPUs"):
-        list(answers(1, start_timeout=600))
+    monkeypatch.setattr(gpu_eviction, "PLACING_SECONDS", 0.5)
+    timeouts = EngineTimeouts(request_timeout=30.0, start_timeout=600.0, idle_seconds=60.0)
+    with pytest.raises(EngineStartError, match=r"m has no place in the cluster: .* needs 4 GPUs .* with [01] GPUs"):
+        list(pipeline.run(a_model(num_gpus=4), CHAT, table(chat("hi")), timeouts))
     until(lambda: not directory.engine_actors(), seconds=30)
 
 
-def test_a_run_whose_only_node_with_room_has_gone_says_so(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "UNPLACED_SECONDS", 3.0)
-    spec = a_model(replicas=1).model_copy(update={"engine_args": {"latency_ms": 600_000}})
-    timeouts = EngineTimeouts(request_timeout=600.0, start_timeout=600.0, idle_seconds=60.0)
-    with gpu_node(cluster) as kill:
-
-        def kill_at_work() -> None:
-            until(lambda: requests() == [2], seconds=60)
-            kill()
-
-        threading.Thread(target=kill_at_work).start()
-        with pytest.raises(EngineStartError, match="model m has no place in the cluster"):
-            list(pipeline.run(spec, CHAT, table(chat("hi", "ho")), timeouts))
-
-
-def test_a_replica_that_comes_later_takes_its_part(cluster: str) -> None:
-    with gpu_node(cluster):
-        run = answers(1000)
+def test_a_replica_that_comes_later_takes_its_part_until_it_is_killed_with_its_node(
+    cluster: str, node: Callable[[], Callable[[], None]]
+) -> None:
+    node()
+    with gpu_node(cluster, '--resources={"later": 1}') as kill:
+        taken = placement_group([{"GPU": 1, "later": 1}])
+        assert taken.wait(60)
+        run = answers(800)
         lines = [next(run)]
-        with gpu_node(cluster):
-            lines += run
-            assert sorted(lines) == list(range(1000))
-            assert len(requests()) == 2 and requests()[0] >= 64
-
-
-def test_the_rows_of_a_replica_that_is_killed_with_its_node_move_to_the_other(cluster: str) -> None:
-    with gpu_node(cluster), gpu_node(cluster) as kill:
-        assert len(list(answers(200))) == 200
-        assert min(requests()) > 0, "both are there"
-        began = time.monotonic()
-        run = answers(640)
-        lines = [next(run)]
+        assert len(requests()) == 1
+        remove_placement_group(taken)
+        until(lambda: len(requests()) == 2 and requests()[0] >= 64, seconds=60)
         kill()
+        began = time.monotonic()
         lines += run
         seconds = time.monotonic() - began
-    assert sorted(lines) == list(range(640))
-    assert seconds < 2 * 640 / IN_FLIGHT * LATENCY, "much longer than one replica needs"
+    assert sorted(lines) == list(range(800)), "its rows have moved to the other"
+    assert seconds < 2 * 800 / IN_FLIGHT * LATENCY, "much longer than one replica needs"
+
+
+def test_a_run_whose_only_node_with_room_has_gone_says_so(
+    node: Callable[[], Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = node()
+    monkeypatch.setattr(starts, "UNPLACED_SECONDS", 3.0)
+    spec = a_model().model_copy(update={"replicas": 1, "engine_args": {"latency_ms": 600_000}})
+    timeouts = EngineTimeouts(request_timeout=600.0, start_timeout=600.0, idle_seconds=60.0)
+
+    def kill_at_work() -> None:
+        until(lambda: requests() == [2], seconds=60)
+        kill()
+
+    threading.Thread(target=kill_at_work).start()
+    with pytest.raises(EngineStartError, match="model m has no place in the cluster"):
+        list(pipeline.run(spec, CHAT, table(chat("hi", "ho")), timeouts))
 
 
 def test_turns_of_an_item_go_to_the_replica_that_had_the_turns_before() -> None:

@@ -27,7 +27,8 @@ def gpu(cluster: str) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_engine_left() -> Iterator[None]:
+def no_engine_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(gpu_eviction, "PLACING_SECONDS", 1.0)
     yield
     directory.stop_all()
 

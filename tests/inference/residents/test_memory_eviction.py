@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -25,11 +26,11 @@ def no_engine_left(cluster: str) -> Iterator[None]:
     directory.stop_all()
 
 
-def run(name: str, *texts: str, latency_ms: int = 0) -> Iterator[int]:
-    spec = ModelSpec(name=name, engine="echo", engine_args={"latency_ms": latency_ms})
+def run(name: str, *bodies: dict[str, Any], **arguments: Any) -> Generator[int]:
+    spec = ModelSpec(name=name, engine="echo", engine_args=arguments)
     timeouts = EngineTimeouts(request_timeout=60.0, start_timeout=60.0, idle_seconds=600.0)
-    rows = table(chat(*texts))
-    yield from (answers.num_rows for answers in pipeline.run(spec, "/v1/chat/completions", rows, timeouts))
+    with closing(pipeline.run(spec, "/v1/chat/completions", table([*bodies]), timeouts)) as tables:
+        yield from (answers.num_rows for answers in tables)
 
 
 def models() -> set[str]:
@@ -39,13 +40,12 @@ def models() -> set[str]:
 def idle(*names: str) -> bool:
     """True if these models' engines have had no work for long enough."""
     states = directory.states().values()
-    return all(state.idle_seconds > gpu_eviction.IDLE_SECONDS + 1.0 for state in states if state.model in names)
+    return all(state.idle_seconds > gpu_eviction.IDLE_SECONDS for state in states if state.model in names)
 
 
 def test_the_longest_idle_engine_makes_way_until_the_next_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("oldest", "older", "newest"):
-        assert sum(run(name, "hi")) == 1
-        time.sleep(0.5)
+        assert sum(run(name, *chat("hi"))) == 1
     until(lambda: idle("oldest", "older", "newest"))
     monkeypatch.setattr(memory, "this_machine", lambda: Machine(GIB if "older" not in models() else 0))
     memory_eviction.evict_idle(ModelSpec(name="next", engine="echo"))
@@ -53,18 +53,18 @@ def test_the_longest_idle_engine_makes_way_until_the_next_fits(monkeypatch: pyte
 
 
 def test_an_engine_at_work_stays_however_little_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = run("busy", *map(str, range(40)), latency_ms=3000)
+    answers = run("busy", *chat("short", max_tokens=1), *chat("long", max_tokens=50_000), ms_per_token=1)
     monkeypatch.setattr(memory, "this_machine", lambda: Machine(0))
-    assert sum(run("warm", "hi")) == 1
+    assert sum(run("warm", *chat("hi"))) == 1
     until(lambda: idle("warm"))
     next(answers)
     memory_eviction.evict_idle(ModelSpec(name="next", engine="echo"))
     assert models() == {"busy"}
-    assert sum(answers) >= 0
+    answers.close()
 
 
 def test_where_memory_is_there_every_engine_stays() -> None:
-    assert sum(run("warm", "hi")) == 1
+    assert sum(run("warm", *chat("hi"))) == 1
     until(lambda: idle("warm"))
     memory_eviction.evict_idle(ModelSpec(name="next", engine="echo"))
     assert models() == {"warm"}

@@ -185,7 +185,7 @@ def test_a_form_needs_the_browsers_own_token_and_a_session_of_somebody_else_does
 
 def test_over_a_real_connection_the_address_is_that_of_the_socket(context: AppContext) -> None:
     server = make_server("127.0.0.1", 0, create_app(context), threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers().items())
 

@@ -17,6 +17,7 @@ from store.database import Database
 from tasks import context as contexts
 from tasks.context import AppContext
 from tests.support.gateways import LiveEngine, LoopThread, RunningGateway, loop_thread, publish
+from webapp.gateway import accounting, callers
 
 MODELS = {
     "echo": ModelSpec(
@@ -70,6 +71,13 @@ def engines(live_context: AppContext, thread: LoopThread) -> Iterator[dict[str, 
     yield running
     for engine in running.values():
         engine.stop()
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let gateways write usage, and look for changes of keys, every 50 ms."""
+    monkeypatch.setattr(accounting, "WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(callers, "REFRESH_SECONDS", 0.05)
 
 
 @pytest.fixture

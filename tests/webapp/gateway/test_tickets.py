@@ -20,7 +20,7 @@ from tasks.context import AppContext
 from tests.support.gateways import LiveEngine, LoopThread, RunningGateway
 from tests.support.webapps import on_sqlite
 from webapp import create_app
-from webapp.gateway import callers, tickets
+from webapp.gateway import tickets
 from webapp.pages import POLICY
 
 EVENTS = {"Accept": "text/event-stream"}
@@ -31,7 +31,7 @@ pytestmark = on_sqlite
 def site(live_context: AppContext, thread: LoopThread, engines: dict[str, LiveEngine]) -> Iterator[RunningGateway]:
     """The gateway before the real web app."""
     server = make_server("127.0.0.1", 0, create_app(live_context), threaded=True)
-    serving = threading.Thread(target=server.serve_forever)
+    serving = threading.Thread(target=server.serve_forever, args=(0.05,))
     serving.start()
     running = RunningGateway(thread, live_context, f"http://127.0.0.1:{server.server_port}")
     yield running
@@ -129,17 +129,14 @@ def test_the_usage_is_that_of_the_sessions_key(ask: Ask, site: RunningGateway, d
         assert (used.model, used.requests, used.output_tokens) == ("priced", 1, 2)
 
 
-def test_the_projects_tier_and_the_keys_end_hold_here_too(
-    ask: Ask, database: Database, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(callers, "REFRESH_SECONDS", 0.05)
+def test_the_projects_tier_and_the_keys_end_hold_here_too(ask: Ask, database: Database, browser: httpx.Client) -> None:
     assert ask().status_code == 200
     with database.write() as session:
         session.execute(update(Project).values(live_tier="none"))
     deadline = time.monotonic() + 10
     while (page := ask()).status_code == 200:
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.02)
     assert page.status_code == 400 and "it may send batches only" in page.text
     with database.write() as session:
         keys.revoke(session, session.scalars(select(ApiKey.id)).one())

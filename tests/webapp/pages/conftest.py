@@ -27,8 +27,8 @@ ARGUMENTS = [
 ]
 
 
-# Not of session scope: an open Playwright blocks any other event loop in this process.
-@pytest.fixture(scope="module")
+# Not of session scope: an open Playwright blocks any other event loop in this process. No test of this folder has one.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     path = shutil.which("chromium")
     if path is None:
@@ -105,7 +105,7 @@ def client(context: AppContext) -> FlaskClient:
 def served(client: FlaskClient) -> Iterator[str]:
     """The URL of the web app alone, without a broker."""
     server = make_server("127.0.0.1", 0, client.application, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

@@ -55,7 +55,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppContext]:
     (folder / "recipes").mkdir()
     (folder / "recipes" / "odd.py").write_text(FILE)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(author_calls, "SECONDS", 2.0)
+        patched.setattr(author_calls, "SECONDS", 1.0)
         yield context_in(folder, recipes=str(folder / "recipes"))
     close_contexts()
 
@@ -72,7 +72,7 @@ def test_a_function_that_hangs_is_stopped_and_named_with_its_recipe(context: App
     error = refused(context, recipe, name)
     assert error.code == "recipe_hangs"
     assert error.message.startswith(f"The {name} of recipe '{recipe}' (odd.py, line ")
-    assert "failed: ran longer than 2 seconds. It only reads options; its author has to" in error.message
+    assert "failed: ran longer than 1 seconds. It only reads options; its author has to" in error.message
 
 
 def test_a_function_that_ends_its_process_is_named(context: AppContext) -> None:
