@@ -37,7 +37,12 @@ from tests.support.s3 import S3Server
 from tests.support.sqlite import migrated
 from tests.support.stacks import ROOT, RunningStack, on_servers
 
-pytest_plugins = ["tests.support.parts", "tests.support.second_tries", "tests.support.stack_marker"]
+pytest_plugins = [
+    "tests.support.parts",
+    "tests.support.second_tries",
+    "tests.support.stack_marker",
+    "tests.support.vllm_engines",
+]
 
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
