@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from batchyard.local import ports
+from batchyard.local.process import kill
 
 _SERVE, _RUN_BATCH = "vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.launchers.run_batch"
 # vLLM starts processes that import the script again.
@@ -67,7 +69,7 @@ def serving(log: Path, *arguments: str) -> Iterator[httpx.Client]:
             try:
                 server.wait(20)
             except subprocess.TimeoutExpired:
-                server.kill()
+                kill([*psutil.Process(server.pid).children(recursive=True), psutil.Process(server.pid)])
 
 
 def run_batch(folder: Path, requests: str, *arguments: str) -> list[dict[str, Any]]:
