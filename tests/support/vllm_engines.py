@@ -6,7 +6,7 @@ Whoever kills one of these engines leaves it to the next test as it is: who asks
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -96,19 +96,28 @@ def encoder_spec(name: str) -> ModelSpec:
 
 
 def engine_processes(model: str) -> list[psutil.Process]:
-    """Return the processes that a model's engines on this test's cluster have started: they carry the reaper's tag."""
+    """Return the processes that a model's engines on this test's cluster have started."""
     import ray
 
     from inference.residents import directory
 
-    tag = f"{ray.get_runtime_context().get_node_id()}/{directory.PREFIX}{model}:"
+    return tagged(psutil.process_iter(), f"{ray.get_runtime_context().get_node_id()}/{directory.PREFIX}{model}:")
+
+
+def tagged(processes: Iterable[psutil.Process], tag: str) -> list[psutil.Process]:
+    """Return those in whose tag for the reaper this is, but no reaper."""
     found = []
-    for process in psutil.process_iter():
+    for process in processes:
         with suppress(psutil.Error):
             is_reaper = orphan_reaper.__name__ in process.cmdline()
-            if process.environ().get(orphan_reaper.TAG, "").startswith(tag) and not is_reaper:
+            if tag in process.environ().get(orphan_reaper.TAG, "") and not is_reaper:
                 found.append(process)
     return found
+
+
+def engine_core(processes: list[psutil.Process]) -> psutil.Process:
+    """Return the process in which vLLM computes: its name does not always tell it, but it has the most memory."""
+    return max(processes, key=lambda process: process.memory_info().rss)
 
 
 @pytest.fixture(scope="session")

@@ -6,21 +6,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
-import psutil
 import pytest
 from openai.types import Batch
 
 from batchyard.endpoints import catalog
 from batchyard.endpoints.base import Endpoint
 from batchyard.models import vllm_installed
-from inference.engines import orphan_reaper
 from inference.residents import directory
 from tests.conftest import StartStack
 from tests.support import encoders
 from tests.support.stacks import ROOT, RunningStack
+from tests.support.vllm_engines import engine_core, tagged
 
 sys.path.append(str(ROOT / "examples/models"))
 
@@ -93,16 +91,13 @@ kv_cache_memory_bytes = {32 * 2**20}
     return start_stack("".join(entries), BATCHYARD_MAX_SEGMENTS="8")
 
 
-def kill_cores(stack: RunningStack, model: str) -> int:
-    """Kill the processes in which vLLM computes for a model, and return how many they were."""
-    killed = 0
-    for process in stack.processes("ray"):
-        with suppress(psutil.Error):
-            tag = process.environ().get(orphan_reaper.TAG, "")
-            if "EngineCor" in process.name() and f"/{directory.PREFIX}{model}:" in tag:
-                process.send_signal(signal.SIGKILL)
-                killed += 1
-    return killed
+def kill_engine(stack: RunningStack, model: str) -> bool:
+    """Kill the process in which vLLM computes for a model. False if there is none."""
+    # The owner has the tag in its own environment, which /proc does not show of what a process sets itself.
+    processes = tagged(stack.processes("ray"), f"/{directory.PREFIX}{model}:")
+    if processes:
+        engine_core(processes).send_signal(signal.SIGKILL)
+    return bool(processes)
 
 
 def killed_in_the_middle(stack: RunningStack, model: str, entries: Sequence[Endpoint]) -> dict[Endpoint, Batch]:
@@ -119,7 +114,7 @@ def killed_in_the_middle(stack: RunningStack, model: str, entries: Sequence[Endp
         answered = {entry: answers(stack, batches[entry]) for entry in unhit}
         middle = {entry for entry in unhit if 0 < answered[entry] < rows(entry) * 3 / 4}
         soon_over = any(answered[entry] > rows(entry) / 4 for entry in middle)
-        if (middle == unhit or soon_over) and kill_cores(stack, model):
+        if (middle == unhit or soon_over) and kill_engine(stack, model):
             unhit -= middle
         for entry in unhit:
             if answered[entry] == rows(entry):
