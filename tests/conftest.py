@@ -43,6 +43,7 @@ pytest_plugins = [
     "tests.support.stack_marker",
     "tests.support.shuffle",
     "tests.support.faulty",
+    "tests.support.vllm_engines",
 ]
 
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.

@@ -8,20 +8,11 @@ from pathlib import Path
 import pytest
 
 from batchyard.models import vllm_installed
-from tests.conftest import StartStack
-from tests.foreign.clients import CLIENTS, answers
-from tests.support.stacks import ROOT, RunningStack, a_chat
+from tests.foreign.clients import CLIENTS, answers, bin_folder
+from tests.support.stacks import RunningStack, a_chat
 
 PROMPTS = ["When does the train leave?", "What is 2 + 3?", 'Say "naïve" in\ntwo lines.']
 OF_TEXT = [client for client, entry in CLIENTS.items() if entry["ways"] and client != "instructor"]
-STRUCTURED = f"""
-[models.mini]
-engine = "vllm"
-source = "{ROOT / "examples/models/mini"}"
-[models.mini.engine_args]
-dtype = "float32"
-max_model_len = 256
-"""
 
 
 @pytest.mark.parametrize("client", OF_TEXT)
@@ -38,9 +29,12 @@ def test_an_unmodified_client_gets_every_answer_in_each_of_its_ways(
 
 @pytest.mark.vllm
 @pytest.mark.skipif(not vllm_installed(), reason="structured answers need vLLM")
-def test_instructor_gets_objects_of_its_schema_from_batches_and_live(start_stack: StartStack, tmp_path: Path) -> None:
-    stack = start_stack(STRUCTURED)
-    by_way = answers("instructor", stack, PROMPTS, tmp_path, STRUCTURED_MODEL="mini")
+def test_instructor_gets_objects_of_its_schema_from_batches_and_live(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    bin_folder("instructor")  # skips before a stack starts
+    vllm_stack: RunningStack = request.getfixturevalue("vllm_stack")
+    by_way = answers("instructor", vllm_stack, PROMPTS, tmp_path, STRUCTURED_MODEL="mini")
     assert set(by_way) == set(CLIENTS["instructor"]["ways"])
     for labels in by_way.values():
         assert len(labels) == len(PROMPTS) and set(labels) <= {"question", "statement"}

@@ -24,8 +24,6 @@ DOCUMENT = ROOT / "docs/testing.md"
 CACHE_KEY = "durations/tests"
 BEGIN, END = "<!-- durations: begin -->\n", "<!-- durations: end -->\n"
 SLOWEST = 25
-STACKS = {"faulty", "stack"}
-"""Fixtures of stacks that live as long as their test process."""
 PHASES = ("setup", "call", "teardown")
 GROUPS = {
     "faults": {"faulty"},
@@ -70,7 +68,8 @@ def group_of(item: pytest.Item) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first, so that the test processes end at about the same time.
 
-    Those that share a stack come after all others: a stack that is there, and does nothing, takes time from them.
+    Those that share a stack or engines come after all others: these live as long as the test process, and take time
+    from the others, even if they do nothing.
     """
     seconds = _recorded_files()
     groups = {item: group_of(item) for item in items}
@@ -79,8 +78,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     of_unit: defaultdict[str, float] = defaultdict(float)
     for unit, file in {(units[item], files[item]) for item in items}:
         of_unit[unit] += seconds.get(file, 0.0)
-    sharing = {units[item] for item in items if not STACKS.isdisjoint(getattr(item, "fixturenames", ()))} - {"vLLM"}
-    items.sort(key=lambda item: (units[item] in sharing, -of_unit[units[item]], units[item], files[item]))
+    late = {units[item] for item in items if "stack" in getattr(item, "fixturenames", ())} | ON_ONE_PROCESS
+    items.sort(key=lambda item: (units[item] in late, -of_unit[units[item]], units[item], files[item]))
     for item, group in groups.items():
         item.user_properties.append(("group", group))
         if group in ON_ONE_PROCESS:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.residents.session import EngineTimeouts
-from tests.support.rows import table
+from tests.support.rows import answer_of, table
 
 TIMEOUTS = EngineTimeouts(request_timeout=180.0, start_timeout=480.0, idle_seconds=600.0)
 
@@ -16,8 +15,8 @@ TIMEOUTS = EngineTimeouts(request_timeout=180.0, start_timeout=480.0, idle_secon
 def responses(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the responses to requests in their order. The engine stays."""
     by_line = {
-        line: json.loads(answer)["response"]
+        row["line"]: answer_of(row)["response"]
         for answers in pipeline.run(spec, endpoint, table(bodies), TIMEOUTS)
-        for line, answer in zip(*(answers.column(name).to_pylist() for name in ("line", "answer")), strict=True)
+        for row in answers.to_pylist()
     }
     return [by_line[line] for line in range(len(bodies))]

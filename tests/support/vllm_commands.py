@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from batchyard.local import ports
+from batchyard.local.process import kill
 
 _SERVE, _RUN_BATCH = "vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.launchers.run_batch"
 # vLLM starts processes that import the script again.
@@ -28,7 +30,7 @@ if __name__ == "__main__":
 CPU = {"dtype": "float32", "max-model-len": 256, "kv-cache-memory-bytes": 64 * 2**20, "gpu-memory-utilization": 0.1}
 """Flags of a small model on the CPU, as the engine's arguments of the tests."""
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-START_SECONDS, BATCH_SECONDS = 120.0, 200.0
+START_SECONDS, BATCH_SECONDS = 240.0, 240.0
 
 
 def flags(model: Path, name: str, **more: Any) -> list[str]:
@@ -67,7 +69,7 @@ def serving(log: Path, *arguments: str) -> Iterator[httpx.Client]:
             try:
                 server.wait(20)
             except subprocess.TimeoutExpired:
-                server.kill()
+                kill([*psutil.Process(server.pid).children(recursive=True), psutil.Process(server.pid)])
 
 
 def run_batch(folder: Path, requests: str, *arguments: str) -> list[dict[str, Any]]:

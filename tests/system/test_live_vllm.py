@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -14,21 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchyard.models import vllm_installed
-from tests.support.stacks import ROOT, RunningStack, a_chat
+from tests.support.stacks import RunningStack, a_chat
+from tests.support.vllm_engines import CLIENT_SECONDS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed")]
-MODELS = f"""
-[models.mini]
-engine = "vllm"
-source = "{ROOT / "examples/models/mini"}"
-[models.mini.engine_args]
-dtype = "float32"
-max_model_len = 512
-max_num_seqs = 8
-kv_cache_memory_bytes = {64 * 2**20}
-enable_auto_tool_choice = true
-tool_call_parser = "hermes"
-"""
 COLOUR = {
     "type": "object",
     "properties": {"colour": {"enum": ["red", "green"]}},
@@ -42,21 +30,16 @@ PLAIN: dict[str, Any] = {"model": "mini", "messages": SUM, "temperature": 0, "ma
 
 
 @pytest.fixture(scope="module")
-def live(start_stack: Callable[..., RunningStack]) -> RunningStack:
-    return start_stack(MODELS, BATCHYARD_RECIPES=str(ROOT / "examples/recipes"))
+def client(vllm_stack: RunningStack) -> Any:
+    return openai.OpenAI(base_url=f"{vllm_stack.url}/v1", api_key=vllm_stack.key, max_retries=0, timeout=CLIENT_SECONDS)
 
 
-@pytest.fixture(scope="module")
-def client(live: RunningStack) -> Any:
-    return openai.OpenAI(base_url=f"{live.url}/v1", api_key=live.key, max_retries=0, timeout=240)
-
-
-def test_a_request_starts_the_engine_and_is_answered_as_in_a_batch(live: RunningStack, client: Any) -> None:
+def test_a_request_starts_the_engine_and_is_answered_as_in_a_batch(vllm_stack: RunningStack, client: Any) -> None:
     whole = client.chat.completions.create(**PLAIN)
     assert whole.choices[0].message.content == "95"
     line = a_chat("a", "What is 37 + 58?", model="mini", temperature=0, max_tokens=64)
-    batch = live.wait(live.submit([line]), seconds=200)
-    (answer,) = live.lines(batch.output_file_id)
+    batch = vllm_stack.wait(vllm_stack.submit([line]), seconds=200)
+    (answer,) = vllm_stack.lines(batch.output_file_id)
     assert answer["response"]["body"]["choices"][0]["message"]["content"] == "95"
     assert answer["response"]["body"]["usage"]["prompt_tokens"] == whole.usage.prompt_tokens
 
@@ -78,25 +61,27 @@ def test_an_answer_keeps_to_its_structure_whole_and_streamed(client: Any) -> Non
     assert whole.choices[0].message.content == text and text in ("red", "green")
 
 
-def test_async_clients_stream_at_once_while_a_batch_has_all_places(live: RunningStack) -> None:
+def test_async_clients_stream_at_once_while_a_batch_has_all_places(vllm_stack: RunningStack) -> None:
     lines = [a_chat(f"id-{n}", f"Say it {n}", model="mini", max_tokens=200, ignore_eos=True) for n in range(60)]
-    batch = live.wait(live.submit(lines), until=lambda batch: batch.request_counts.completed > 0, seconds=200)
+    batch = vllm_stack.wait(
+        vllm_stack.submit(lines), until=lambda batch: batch.request_counts.completed > 0, seconds=200
+    )
 
     async def streamed(client: openai.AsyncOpenAI) -> str:
         stream = await client.chat.completions.create(**PLAIN, stream=True)
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
 
     async def at_once() -> list[str]:
-        async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key=live.key, timeout=120) as client:
+        async with openai.AsyncOpenAI(base_url=f"{vllm_stack.url}/v1", api_key=vllm_stack.key, timeout=120) as client:
             return await asyncio.gather(*(streamed(client) for _ in range(16)))
 
     assert asyncio.run(at_once()) == ["95"] * 16
-    batch = live.wait(batch, seconds=200)
-    ids = Counter(line["custom_id"] for line in live.lines(batch.output_file_id))
+    batch = vllm_stack.wait(batch, seconds=200)
+    ids = Counter(line["custom_id"] for line in vllm_stack.lines(batch.output_file_id))
     assert ids == {f"id-{n}": 1 for n in range(60)}
 
 
-def test_an_agent_calls_tools_turn_by_turn_and_its_tokens_are_those_of_the_engine(live: RunningStack) -> None:
+def test_an_agent_calls_tools_turn_by_turn_and_its_tokens_are_those_of_the_engine(vllm_stack: RunningStack) -> None:
     options = {
         "model": "mini",
         "tools": ["price"],
@@ -106,19 +91,19 @@ def test_an_agent_calls_tools_turn_by_turn_and_its_tokens_are_those_of_the_engin
         "logprobs": True,
         "response_ids": True,
     }
-    rows = [{"prompt": f"What cost {n} apples?"} for n in range(8)]
+    rows = [{"prompt": f"What cost {n} apples?"} for n in range(4)]
     body = {"recipe": "agent", "input": {"items": rows}, "options": options}
-    job: Any = live.wait_for_job(live.client.post("/jobs", body=body, cast_to=object))
+    job: Any = vllm_stack.wait_for_job(vllm_stack.client.post("/jobs", body=body, cast_to=object))
     assert job["status"] == "completed", job["errors"]
     files = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
-    content = io.BytesIO(live.client.files.content(files["trajectories.parquet"]).content)
+    content = io.BytesIO(vllm_stack.client.files.content(files["trajectories.parquet"]).content)
     trajectories = pq.read_table(content).to_pylist()
     assert [row["prompt"][0]["content"] for row in trajectories] == [row["prompt"] for row in rows]
     for row in trajectories:
         calls = [call for message in row["messages"] for call in message.get("tool_calls") or ()]
         results = [message for message in row["messages"] if message["role"] == "tool"]
         assert len(calls) == len(results) > 0, row["messages"]
-    traces = [json.loads(line) for line in live.client.files.content(files["traces.jsonl"]).text.splitlines()]
+    traces = [json.loads(line) for line in vllm_stack.client.files.content(files["traces.jsonl"]).text.splitlines()]
     for trace in traces:
         answers = [node for node in trace["nodes"] if node["sampled"]]
         assert len(answers) == len(trace["calls"]) == 3

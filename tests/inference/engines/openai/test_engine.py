@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,7 +24,7 @@ from inference.engine import Engine, EngineAnswer
 from inference.engines.openai import client, endpoints
 from inference.engines.registry import check_arguments, engine_class
 from inference.residents.session import EngineTimeouts
-from tests.support.rows import all_answers, chat, table, until
+from tests.support.rows import all_answers, chat, table
 from tests.support.servers import Reply, Server, answer, listening, serving
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -625,72 +622,36 @@ def test_a_model_elsewhere_needs_no_source_but_may_have_one(tmp_path: Path) -> N
 
 # A real one
 
-SERVE = """
-import runpy
-if __name__ == "__main__":
-    runpy.run_module("vllm.entrypoints.launchers.api_server.entry", run_name="__main__")
-"""
-
-
-@pytest.fixture(scope="module")
-def vllm_url(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """vLLM's own server of the tiny model, without the command line that wants a distribution named vllm."""
-    folder = tmp_path_factory.mktemp("serve")
-    script, log, port = folder / "serve.py", folder / "log", ports.free()
-    script.write_text(SERVE)
-    arguments = ["--model", tiny, "--served-model-name", "theirs", "--dtype", "float32", "--max-model-len", 256]
-    arguments += ["--kv-cache-memory-bytes", 64 * 2**20, "--gpu-memory-utilization", 0.1, "--enforce-eager"]
-    arguments += ["--host", "127.0.0.1", "--port", port]
-    with log.open("wb") as out:
-        server = subprocess.Popen(
-            [sys.executable, script, *map(str, arguments)],
-            stdout=out,
-            stderr=out,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
-        )
-    url = f"http://127.0.0.1:{port}"
-
-    def up() -> bool:
-        assert server.poll() is None, log.read_text()[-3000:]
-        try:
-            return httpx.get(f"{url}/health").is_success
-        except httpx.TransportError:
-            return False
-
-    try:
-        until(up, 200)
-        yield f"{url}/v1"
-    finally:
-        server.terminate()
-        server.wait(30)
-
 
 @pytest.mark.vllm
 @pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed")
 @pytest.mark.usefixtures("cluster")
-def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_asked_itself(vllm_url: str) -> None:
+def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_asked_itself(
+    vllm_serve: httpx.Client,
+) -> None:
     from inference import pipeline
     from inference.residents import directory
 
     timeouts = EngineTimeouts(request_timeout=60.0, start_timeout=60.0, idle_seconds=600.0)
-    model = spec(endpoints=[{"url": vllm_url}], watch_seconds=1.0)
-    bodies = chat(*[f"what is {index} and {index}?" for index in range(40)], temperature=0, max_tokens=24)
+    url = f"{vllm_serve.base_url}/v1"
+    model = spec(endpoints=[{"url": url}], model="mini", watch_seconds=1.0)
+    bodies = chat(*[f"What is {index} + {index}?" for index in range(40)], temperature=0, max_tokens=24)
     bodies += chat("x" * 900)
     try:
         versions = pipeline.start(model, timeouts).versions
         lines: dict[int, dict[str, Any]] = {}
         for answers in pipeline.run(model, CHAT, table(bodies), timeouts):
             lines |= {row["line"]: {**row, **json.loads(row["answer"])} for row in answers.to_pylist()}
-        (state,) = directory.states().values()
+        (state,) = (state for state in directory.states().values() if state.model == "ours")
     finally:
         directory.stop_all("ours")
     assert versions["engine"] == "openai" and versions["version"].startswith("0.") and "model_sha256" not in versions
-    assert [(one["url"], one["health"]) for one in state.endpoints] == [(vllm_url, "healthy")]
+    assert [(one["url"], one["health"]) for one in state.endpoints] == [(url, "healthy")]
     refused = lines.pop(40)["response"]
     assert refused["status_code"] == 400 and refused["body"]["error"]["code"] == "context_length_exceeded"
     texts = set()
     for line, ours in lines.items():
-        theirs = httpx.post(f"{vllm_url}/chat/completions", json={**bodies[line], "model": "theirs"}).json()
+        theirs = vllm_serve.post(CHAT, json={**bodies[line], "model": "mini"}).json()
         body = ours["response"]["body"]
         assert body["model"] == "ours" and body["choices"] == theirs["choices"] and body["usage"] == theirs["usage"]
         assert ours["output_tokens"] == theirs["usage"]["completion_tokens"]

@@ -10,8 +10,7 @@ import pytest
 
 from batchyard.models import ModelSpec, vllm_installed
 from inference.engines.transformers.engine import Transformers
-from inference.residents import directory
-from tests.support import encoders, pipelines
+from tests.support import encoders, pipelines, vllm_engines
 from tests.support.rows import all_answers
 
 pytestmark = [
@@ -24,21 +23,19 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("name", "check"),
     [
+        # Other tests ask real vLLM for vectors, scores and ranks, so `make test` starts the one that gives labels.
         pytest.param("embed", encoders.vectors, marks=pytest.mark.exhaustive),
-        ("rerank", encoders.scores),
+        pytest.param("rerank", encoders.scores, marks=pytest.mark.exhaustive),
         ("sentiment", encoders.probabilities),
     ],
 )
 def test_an_encoder_does_what_its_card_says_with_the_numbers_of_engine_transformers(
     name: str, check: Callable[[encoders.Ask], list[Any]]
 ) -> None:
-    spec = encoders.encoder(name, "vllm", kv_cache_memory_bytes=64 * 2**20)
-    try:
-        made = check(through_pipeline(spec))
-        (refused,) = pipelines.responses(spec, "/v1/completions", [{"model": name, "prompt": "Once"}])
-        assert refused["body"]["error"]["code"] == "unsupported_endpoint"
-    finally:
-        directory.stop_all(name)
+    spec = vllm_engines.encoder_spec(name)
+    made = check(through_pipeline(spec))
+    (refused,) = pipelines.responses(spec, "/v1/completions", [{"model": name, "prompt": "Once"}])
+    assert refused["body"]["error"]["code"] == "unsupported_endpoint"
     assert flat(made) == pytest.approx(flat(check(alone(encoders.encoder(name, "transformers")))), abs=2e-3)
 
 

@@ -1,37 +1,29 @@
-"""Engine vllm: real vLLM behind the pipeline. One engine is started for most of these tests."""
+"""Engine vllm: real vLLM behind the pipeline. Most of these tests share an engine with those of other files."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import math
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import psutil
 import pytest
-import ray
 
 from batchyard.endpoints import catalog, responses
-from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec, vllm_installed
 from inference import pipeline
-from inference.engines import orphan_reaper
 from inference.engines.transformers.engine import Transformers
 from inference.engines.vllm import internals, parameters
 from inference.engines.vllm.engine import VLLM
 from inference.residents import directory
-from inference.residents.session import EngineTimeouts
-from tests.support.rows import all_answers, answer_of, chat, table, until
+from tests.support.pipelines import TIMEOUTS
+from tests.support.rows import all_answers, answer_of, chat, table
 from tests.support.stacks import ROOT
+from tests.support.vllm_engines import engine_processes, tiny_spec
 
 CHAT = "/v1/chat/completions"
 pytestmark = [
@@ -39,10 +31,6 @@ pytestmark = [
     pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed"),
     pytest.mark.usefixtures("cluster"),
 ]
-TIMEOUTS = EngineTimeouts(request_timeout=180.0, start_timeout=480.0, idle_seconds=600.0)
-ARGUMENTS = {"dtype": "float32", "max_model_len": 256, "kv_cache_memory_bytes": 64 * 2**20}
-STEP = {"max_num_batched_tokens": 64, "max_num_seqs": 64}
-"""A step that many prompts exceed, alone or together, as thousands of requests to a large model exceed a real one."""
 # Seeded requests that do not fit into the KV cache together, nor their prompts into a step, straight to an engine: the
 # pipeline would hold some back.
 PREEMPTED = """
@@ -71,15 +59,18 @@ async def main():
         begun.append(engine.has_begun(progress))
         await asyncio.sleep(0.001)
     print("begun", begun[0], begun[-2], begun == sorted(begun))
+    engine.request_timeout = 0.02
+    bodies = chat(*map(str, range(30)), max_tokens=240, ignore_eos=True)
+    answers = await all_answers(engine, "/v1/chat/completions", bodies)
+    print("too long", {answer.error and answer.error["code"] for answer in answers})
+    engine.request_timeout = 300.0
+    [answer] = await all_answers(engine, "/v1/chat/completions", chat("hi", max_tokens=4))
+    print("goes on", answer.status_code)
     await engine.stop()
 
 if __name__ == "__main__":
     asyncio.run(main())
 """
-
-
-def model(tiny: Path, **fields: Any) -> ModelSpec:
-    return ModelSpec(**{"name": "tiny", "engine": "vllm", "source": str(tiny), "engine_args": ARGUMENTS, **fields})
 
 
 GREEDY = chat(*[f"what is {index} and {index}?" for index in range(40)], temperature=0, max_tokens=24)
@@ -93,17 +84,13 @@ def ours(spec: ModelSpec) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def spec(tiny: Path, cluster: str) -> Iterator[ModelSpec]:
-    spec = model(
-        tiny, engine_args={**ARGUMENTS, **STEP}, max_in_flight=64
-    )  # fewer than some tests' requests: the first come back before the last
-    yield spec
-    directory.stop_all("tiny")
+def spec(tiny: Path, cluster: str) -> ModelSpec:
+    return tiny_spec(tiny)
 
 
-def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]], **timeouts: Any) -> list[dict[str, Any]]:
+def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     lines: dict[int, dict[str, Any]] = {}
-    for answers in pipeline.run(spec, endpoint, table(bodies), replace(TIMEOUTS, **timeouts)):
+    for answers in pipeline.run(spec, endpoint, table(bodies), TIMEOUTS):
         for row in answers.to_pylist():
             assert row["line"] not in lines
             lines[row["line"]] = {**row, **answer_of(row)}
@@ -244,7 +231,7 @@ def test_seeded_requests_that_exceed_a_step_answer_the_same_whatever_runs_beside
     again = [samples(response) for response in reversed_[::-1][: len(bodies)]]
     assert first == again
     assert len({text for several in first for text in several}) > 20
-    assert directory.states(), "the engine of all these requests is there"
+    assert pids(), "the engine of all these requests is there"
 
 
 def samples(response: dict[str, Any]) -> list[str]:
@@ -254,10 +241,14 @@ def samples(response: dict[str, Any]) -> list[str]:
 
 def test_versions_come_from_the_engine_without_another_start(spec: ModelSpec) -> None:
     run(spec, CHAT, chat("hi", max_tokens=1))
-    before = [state.process["pid"] for state in directory.states().values()]
+    before = pids()
     versions = pipeline.start(spec, TIMEOUTS).versions
     assert versions["engine"] == "vllm" and versions["version"] and len(versions["model_sha256"]) == 64
-    assert [state.process["pid"] for state in directory.states().values()] == before
+    assert pids() == before != []
+
+
+def pids() -> list[int]:
+    return [state.process["pid"] for state in directory.states().values() if state.model == "tiny"]
 
 
 def test_a_model_that_generates_answers_on_every_endpoint_that_it_can_do(spec: ModelSpec) -> None:
@@ -303,7 +294,7 @@ def test_engine_transformers_gives_prompts_the_logprobs_that_vllm_gives_them(spe
     ]
     bodies += [{**common, "prompt": "Ray", "logprobs": 2, "max_tokens": 3}]
     expected = [line["response"]["body"] for line in run(spec, "/v1/completions", bodies)]
-    engine = Transformers(model(Path(spec.source), engine="transformers", engine_args={"dtype": "float32"}), 60)
+    engine = Transformers(spec.model_copy(update={"engine": "transformers", "engine_args": {"dtype": "float32"}}), 60)
     asyncio.run(engine.start())
     answers = asyncio.run(all_answers(engine, "/v1/completions", bodies))
     for body, answer in zip(expected, answers, strict=True):
@@ -339,25 +330,9 @@ def test_the_labels_of_a_generative_score_share_one(spec: ModelSpec) -> None:
     assert [one + other for one, other in zip(first, second, strict=True)] == pytest.approx([1, 1], abs=1e-4)
 
 
-def marked() -> list[psutil.Process]:
-    """Processes of this cluster's engines: those that carry the guard's mark, guards left out."""
-    node = ray.get_runtime_context().get_node_id()
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if (
-                process.environ().get(orphan_reaper.TAG, "").startswith(node)
-                and "inference.engines.orphan_reaper" not in process.cmdline()
-            ):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def test_an_engine_without_work_soon_leaves_the_cpus_to_others(spec: ModelSpec) -> None:
     def seconds() -> float:
-        return sum(sum(process.cpu_times()[:2]) for process in marked())
+        return sum(sum(process.cpu_times()[:2]) for process in engine_processes("tiny"))
 
     run(spec, CHAT, chat("Ray", temperature=0, max_tokens=24))
     before = seconds()
@@ -365,42 +340,8 @@ def test_an_engine_without_work_soon_leaves_the_cpus_to_others(spec: ModelSpec) 
     assert seconds() - before < 0.4
 
 
-def test_a_killed_engine_core_and_a_killed_owner_lose_no_row_and_leave_no_process(spec: ModelSpec) -> None:
-    run(spec, CHAT, chat("warm", max_tokens=1))
-    cores = marked()
-    assert cores, "vLLM has processes of its own"
-    bodies = chat(*[f"say {index}" for index in range(400)], temperature=0, max_tokens=100, ignore_eos=True)
-    lines: list[int] = []
-    deaths = 0
-    for answers in pipeline.run(spec, CHAT, table(bodies), TIMEOUTS):
-        assert all(answers.column("ok").to_pylist()), answers.column("answer")[0]
-        lines += answers.column("line").to_pylist()
-        if not deaths:
-            deaths = 1
-            (owner,) = (state.process["pid"] for state in directory.states().values())
-            os.kill(owner, signal.SIGKILL)
-    assert sorted(lines) == list(range(400))
-    until(lambda: not any(core.is_running() and core.status() != psutil.STATUS_ZOMBIE for core in cores))
-    core = next(process for process in marked() if "EngineCore" in process.name())
-    core.kill()
-    assert all(line["ok"] for line in run(spec, CHAT, bodies[:50]))
-    directory.stop_all("tiny")
-    until(lambda: not marked())
-
-
-def test_a_request_that_runs_too_long_is_aborted_and_the_engine_goes_on(tiny: Path) -> None:
-    spec = model(tiny)
-    pipeline.start(spec, replace(TIMEOUTS, request_timeout=0.02))
-    bodies = chat(*map(str, range(30)), max_tokens=240, ignore_eos=True)
-    lines = run(spec, CHAT, bodies, request_timeout=0.02)
-    assert {line["error"]["code"] for line in lines if line["response"] is None} == {"request_timeout"}
-    until(lambda: all(state.in_flight == 0 for state in directory.states().values()))
-    directory.stop_all("tiny")
-
-
-def test_preemptions_are_counted_and_change_no_seeded_answer(tiny: Path) -> None:
-    arguments = {**ARGUMENTS, **STEP, "kv_cache_memory_bytes": 2**19, "disable_log_stats": False}
-    spec = model(tiny, engine_args=arguments).model_dump_json()
+def test_preemptions_change_no_seeded_answer_and_a_request_that_runs_too_long_no_other(tiny: Path) -> None:
+    spec = tiny_spec(tiny, kv_cache_memory_bytes=2**19, disable_log_stats=False).model_dump_json()
     ran = subprocess.run([sys.executable, "-c", PREEMPTED, spec], capture_output=True, text=True, cwd=ROOT)
     counted = re.search(r"^counted (\d+) 12$", ran.stdout, re.M)
     assert counted is not None, ran.stdout + ran.stderr
@@ -410,40 +351,7 @@ def test_preemptions_are_counted_and_change_no_seeded_answer(tiny: Path) -> None
     assert int(looked_up[1]) > int(looked_up[2]) and 0 <= float(looked_up[3]) <= 1
     assert re.search(r"^the same True 12$", ran.stdout, re.M), ran.stdout
     assert "begun False True True" in ran.stdout, "a request has begun when it has its first token"
-
-
-def test_a_model_of_vectors_gives_unit_vectors_and_scores_and_ranks_by_them(tiny: Path) -> None:
-    paths = (catalog.EMBEDDINGS.path, catalog.SCORE.path, catalog.RERANK.path, catalog.POOLING.path)
-    spec = model(tiny, name="vectors", endpoints=paths)
-    lines = run(spec, catalog.EMBEDDINGS.path, [{"model": "vectors", "input": text} for text in ("Ray", "a", "Ray")])
-    vectors = [line["response"]["body"]["data"][0]["embedding"] for line in lines]
-    assert math.isclose(sum(value * value for value in vectors[0]), 1, rel_tol=1e-3)
-    assert vectors[0] == pytest.approx(vectors[2], abs=1e-4) and vectors[0] != pytest.approx(vectors[1], abs=1e-4)
-    assert all(line["input_tokens"] > 0 for line in lines)
-    query, documents = "one two", ["one two", "nine eight seven"]
-    (scores,) = run(spec, catalog.SCORE.path, [{"model": "vectors", "queries": query, "documents": documents}])
-    first, second = (entry["score"] for entry in scores["response"]["body"]["data"])
-    assert first == pytest.approx(1, abs=1e-3) and second < first
-    (ranked,) = run(spec, catalog.RERANK.path, [{"model": "vectors", "query": query, "documents": documents[::-1]}])
-    assert [entry["index"] for entry in ranked["response"]["body"]["results"]] == [1, 0]
-    (pooled,) = run(spec, catalog.POOLING.path, [{"model": "vectors", "input": query}])
-    assert pooled["ok"], pooled
-    directory.stop_all("vectors")
-
-
-def test_a_bfloat16_model_answers_prompts_of_any_length_on_a_cpu_with_amx(tiny: Path) -> None:
-    """vLLM itself is ended by SIGILL at a prompt of three tokens or fewer."""
-    spec = model(tiny, name="short", engine_args={**ARGUMENTS, "dtype": "bfloat16"})
-    prompts = [{"model": "short", "prompt": [5] * tokens, "max_tokens": 4} for tokens in (1, 2, 3, 7, 100)]
-    lines = [line for prompt in prompts for line in run(spec, "/v1/completions", [prompt])]
-    assert [line["input_tokens"] for line in lines if line["ok"]] == [1, 2, 3, 7, 100]
-    directory.stop_all("short")
-
-
-def test_an_engine_that_cannot_start_says_why_and_leaves_no_process(tiny: Path) -> None:
-    with pytest.raises(EngineStartError, match="cache blocks"):
-        run(model(tiny, engine_args={**ARGUMENTS, "kv_cache_memory_bytes": 1024}), CHAT, chat("hi"))
-    until(lambda: not marked())
+    assert "too long {'request_timeout'}" in ran.stdout and "goes on 200" in ran.stdout, ran.stdout
 
 
 def test_every_parameter_we_let_through_is_one_vllm_knows() -> None:
@@ -472,8 +380,8 @@ CALLS = [
 @pytest.mark.parametrize(("endpoint", "choice"), CALLS)
 def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path, endpoint: str, choice: Any) -> None:
     body = {"model": "m", "tools": [{"type": "function"}], **({} if choice is None else {"tool_choice": choice})}
-    able = model(tiny, engine_args={"enable_auto_tool_choice": True, "tool_call_parser": "hermes"})
-    refused = VLLM.unsupported(model(tiny), endpoint, body)
+    able = tiny_spec(tiny, enable_auto_tool_choice=True, tool_call_parser="hermes")
+    refused = VLLM.unsupported(tiny_spec(tiny), endpoint, body)
     assert refused is not None and refused[0] == "body.tools" and "tool_call_parser" in refused[1]
     assert VLLM.unsupported(able, endpoint, body) is None
 
@@ -484,17 +392,17 @@ def test_tools_that_are_not_to_be_called_need_no_parser(tiny: Path) -> None:
         (catalog.RESPONSES.path, "none"),
         (catalog.MESSAGES.path, {"type": "none"}),
     ):
-        assert VLLM.unsupported(model(tiny), endpoint, {"tools": [TOOL], "tool_choice": choice}) is None
-    assert VLLM.unsupported(model(tiny), catalog.TOKENIZE.path, {"messages": [], "tools": [TOOL]}) is None
+        assert VLLM.unsupported(tiny_spec(tiny), endpoint, {"tools": [TOOL], "tool_choice": choice}) is None
+    assert VLLM.unsupported(tiny_spec(tiny), catalog.TOKENIZE.path, {"messages": [], "tools": [TOOL]}) is None
 
 
 def test_a_choice_of_tools_needs_tools(tiny: Path) -> None:
-    able = model(tiny, engine_args={"enable_auto_tool_choice": True, "tool_call_parser": "hermes"})
+    able = tiny_spec(tiny, enable_auto_tool_choice=True, tool_call_parser="hermes")
     for endpoint, choice in ((CHAT, "required"), (CHAT, NAMED), (catalog.MESSAGES.path, {"type": "any"})):
         refused = VLLM.unsupported(able, endpoint, {"tool_choice": choice})
         assert refused is not None and refused[0] == "body.tool_choice"
 
 
 def test_an_unknown_parameter_is_refused_by_its_name(tiny: Path) -> None:
-    unknown = VLLM.unsupported(model(tiny), CHAT, chat("hi", no_such=1)[0])
+    unknown = VLLM.unsupported(tiny_spec(tiny), CHAT, chat("hi", no_such=1)[0])
     assert unknown is not None and unknown[0] == "body.no_such"

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,13 +21,11 @@ from batchyard.models import ModelSpec, vllm_installed
 from inference import catalog, pipeline
 from inference.engines.registry import check_arguments, engine_class
 from inference.engines.vllm.job import VLLMJob
-from inference.residents import directory
-from inference.residents.session import EngineTimeouts
+from tests.support.pipelines import TIMEOUTS
 from tests.support.rows import answer_of, chat, table, until
+from tests.support.vllm_engines import ARGUMENTS, tagged, tiny_spec
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-TIMEOUTS = EngineTimeouts(request_timeout=60.0, start_timeout=240.0, idle_seconds=600.0)
-ARGUMENTS = {"dtype": "float32", "max_model_len": 256, "kv_cache_memory_bytes": 64 * 2**20}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "yes", "schema": {"type": "boolean"}}}
 
 PARTS = [{"type": "text", "text": "say "}, {"type": "text", "text": "it"}]
@@ -50,8 +49,8 @@ def real(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.usefixtures("cluster")(pytest.mark.vllm(test))
 
 
-def model(tiny: Path, engine: str = "vllm-job", **fields: Any) -> ModelSpec:
-    return ModelSpec(**{"name": "tiny", "engine": engine, "source": str(tiny), "engine_args": ARGUMENTS, **fields})
+def model(tiny: Path, **fields: Any) -> ModelSpec:
+    return ModelSpec(**{"name": "tiny", "engine": "vllm-job", "source": str(tiny), "engine_args": ARGUMENTS, **fields})
 
 
 def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -66,14 +65,13 @@ def run(spec: ModelSpec, endpoint: str, bodies: list[dict[str, Any]]) -> list[di
 
 
 def engines() -> list[psutil.Process]:
-    """This cluster's replicas of the job and vLLM's processes."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if ("AnswerStage" in process.name() or "EngineCore" in process.name()) and process.status() != "zombie":
+    """This cluster's replicas of the job and vLLM's processes, but none of the engines that tests share."""
+    children = psutil.Process().children(recursive=True)
+    found = tagged(children, "job/")
+    for process in children:
+        with suppress(psutil.NoSuchProcess):
+            if "AnswerStage" in process.name() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except psutil.NoSuchProcess:
-            continue
     return found
 
 
@@ -93,8 +91,7 @@ def lines(tiny: Path, cluster: str) -> list[dict[str, Any]]:
 
 @real
 def test_answers_and_refusals_are_those_of_engine_vllm(lines: list[dict[str, Any]], tiny: Path) -> None:
-    theirs = run(model(tiny, "vllm"), CHAT, ROWS + BAD)
-    directory.stop_all("tiny")
+    theirs = run(tiny_spec(tiny), CHAT, ROWS + BAD)
     for ours, other in zip(lines, theirs, strict=True):
         assert ours["custom_id"] == other["custom_id"] and ours["error"] is other["error"] is None
         body, wanted = (without_chance(line) for line in (ours, other))

@@ -1,9 +1,14 @@
-"""One table of requests has equal answers of `vllm serve`, of `vllm run-batch` where it can, and of our engine."""
+"""One table of requests has equal answers of `vllm serve`, of `vllm run-batch` where it can, and of our engine.
+
+`make test` compares batches of `mini` with `vllm serve`. The other cells show the same for each kind of model, and that
+`vllm run-batch`, which calls the same handlers as `vllm serve`, answers as that does.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
@@ -17,12 +22,12 @@ from batchyard.endpoints.base import Endpoint
 from batchyard.endpoints.bodies import audio
 from batchyard.models import ModelSpec, vllm_installed
 from inference.residents import directory
-from tests.support import encoders, pictures, pipelines, sounds, vllm_commands
+from tests.support import encoders, pictures, pipelines, sounds, vllm_commands, vllm_engines
+from tests.support.stacks import RunningStack
 
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed"),
-    pytest.mark.usefixtures("cluster"),
 ]
 TOLERANCE = 1e-3
 """How far vectors, scores and probabilities may be apart: requests meet in other steps, so sums have another order."""
@@ -90,10 +95,10 @@ CASES = {
         Case(catalog.TRANSLATIONS, {"file_url": sounds.url(1, 0, language="de"), "language": "de"}),
     ],
 }
-LENGTHS = {"mini": 256, "colours": 256, "tones": 96}
+LENGTHS = {"colours": 256, "tones": 96}
 """Contexts; of others 128."""
 ARGUMENTS: dict[str, dict[str, Any]] = {"colours": {"reasoning_parser": "deepseek_v3"}}
-FLAGS: dict[str, dict[str, Any]] = {"mini": {"enable_scale_out": True}, "tones": {}, **ARGUMENTS}
+FLAGS: dict[str, dict[str, Any]] = {"tones": {}, **ARGUMENTS}
 """Flags of vLLM's commands beside those; others pool."""
 
 
@@ -143,7 +148,24 @@ def ours(name: str) -> list[dict[str, Any]]:
     return [answer["body"] for answer in answers]
 
 
+def in_batches(stack: RunningStack) -> list[dict[str, Any]]:
+    """Return the responses to the requests of `mini` in their order, of a batch for each endpoint."""
+    batches = []
+    for endpoint, cases in groupby(of("mini"), key=lambda case: case.endpoint):
+        lines = [
+            {"custom_id": f"{number}", "method": "POST", "url": endpoint.path, "body": case.body}
+            for number, case in enumerate(cases)
+        ]
+        batches.append(stack.submit(lines, endpoint=endpoint.path))
+    ended = [stack.wait(batch, seconds=200) for batch in batches]
+    answers = [line["response"] for batch in ended for line in stack.lines(batch.output_file_id)]
+    assert [answer["status_code"] for answer in answers] == [200] * len(CASES["mini"]), answers
+    return [answer["body"] for answer in answers]
+
+
 def flags(name: str) -> list[str]:
+    if name == "mini":
+        return vllm_engines.mini_flags()
     more = {"max-model-len": LENGTHS.get(name, 128), **FLAGS.get(name, {"runner": "pooling"})}
     return vllm_commands.flags(encoders.ROOT / "examples/models" / name, name, **more)
 
@@ -157,9 +179,9 @@ def posted(server: httpx.Client, case: Case) -> httpx.Response:
     return server.post(case.endpoint.path, data=fields, files={"file": ("audio.wav", content, media_type)})
 
 
-def theirs(name: str, folder: Path) -> list[dict[str, Any]]:
+def theirs(name: str, server: httpx.Client) -> list[dict[str, Any]]:
     """Return the responses of `vllm serve`."""
-    with vllm_commands.serving(folder / "serve.log", *flags(name)) as server, ThreadPoolExecutor(16) as threads:
+    with ThreadPoolExecutor(16) as threads:
         answers = threads.map(lambda case: posted(server, case), of(name))
         return [answer.raise_for_status().json() for answer in answers]
 
@@ -177,18 +199,33 @@ def of_batch(name: str, folder: Path) -> list[dict[str, Any] | None]:
     return [None if case is None else bodies[str(index)] for index, case in enumerate(cases)]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "mini" else pytest.mark.exhaustive) for name in CASES]
-)
-def test_all_three_ways_give_the_same_answers(name: str, tmp_path: Path) -> None:
-    answers = zip(of(name), ours(name), theirs(name, tmp_path), of_batch(name, tmp_path), strict=True)
-    for (endpoint, body), mine, served, batched in answers:
+def check(name: str, ours: list[dict[str, Any]], others: Sequence[dict[str, Any] | None]) -> None:
+    """Check that two ways give the same answers. None is the answer of a way that does not take the request."""
+    for (endpoint, body), mine, other in zip(of(name), ours, others, strict=True):
         content_of_mine = content(mine, body)
         assert any(content_of_mine[:3]) or content_of_mine.numbers, (endpoint.path, mine)
-        for other in (served, batched):
-            if other is None:
-                continue
-            expected = content(other, body)
-            assert content_of_mine[:4] == expected[:4], (endpoint.path, body)
-            assert content_of_mine.numbers == pytest.approx(expected.numbers, abs=TOLERANCE), (endpoint.path, body)
-            assert all(map(math.isfinite, expected.numbers))
+        if other is None:
+            continue
+        expected = content(other, body)
+        assert content_of_mine[:4] == expected[:4], (endpoint.path, body)
+        assert content_of_mine.numbers == pytest.approx(expected.numbers, abs=TOLERANCE), (endpoint.path, body)
+        assert all(map(math.isfinite, expected.numbers))
+
+
+def test_batches_have_the_answers_of_vllm_serve(vllm_stack: RunningStack, vllm_serve: httpx.Client) -> None:
+    check("mini", in_batches(vllm_stack), theirs("mini", vllm_serve))
+
+
+@pytest.mark.exhaustive
+def test_batches_have_the_answers_of_vllm_run_batch(vllm_stack: RunningStack, tmp_path: Path) -> None:
+    check("mini", in_batches(vllm_stack), of_batch("mini", tmp_path))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("name", [name for name in CASES if name != "mini"])
+def test_all_three_ways_give_the_same_answers(name: str, tmp_path: Path) -> None:
+    mine = ours(name)
+    with vllm_commands.serving(tmp_path / "serve.log", *flags(name)) as server:
+        check(name, mine, theirs(name, server))
+    check(name, mine, of_batch(name, tmp_path))
