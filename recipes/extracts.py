@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.recipes import field_of
 from batchyard.wording import nearest, quoted
 from recipes.patterns import compiled
@@ -65,10 +66,10 @@ def _boxed(text: str, _: str) -> str | None:
 def _json(text: str, path: str) -> str | None:
     """Return the value at a path of names and indices with dots between."""
     try:
-        value = field_of(orjson.loads(text), path)
+        value = field_of(json_lines.loads(text), path)
     except (orjson.JSONDecodeError, KeyError):
         return None
-    return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    return value if isinstance(value, str) else json_lines.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _regex(text: str, pattern: str) -> str | None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.tables.spreadsheets import harmless
 from results.filter import Filter
@@ -76,7 +76,7 @@ def _merged(rows: Rows, chosen: Filter, retries: Sequence[Rows]) -> Iterator[Row
             retry, place = answered
             (newer,) = retry.raw(np.array([place]))
             row = entry.row
-            row = ResultRow.of(row.line, row.custom_id, row.body, orjson.loads(newer.answer), newer.seconds)
+            row = ResultRow.of(row.line, row.custom_id, row.body, json_lines.loads(newer.answer), newer.seconds)
             yield Entry(row, "succeeded", None), newer
         else:
             yield entry, raw

@@ -14,6 +14,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
+from batchyard import json_lines
 from batchyard.client.frames import Kind
 from batchyard.endpoints import output_lines, responses
 from batchyard.errors import ConfigurationError
@@ -51,7 +52,7 @@ class RowText(NamedTuple):
 
 def outcome(line: bytes) -> RowAnswer:
     """Parse a line of an output or error file."""
-    answer = orjson.loads(line)
+    answer = json_lines.loads(line)
     response = answer["response"] or {}
     body = response.get("body")
     tokens = responses.usage(body).total_tokens
@@ -94,7 +95,7 @@ class Structure:
             input_schema = output_schema = _root(dict(schema))
 
             def parse(text: str) -> Mapping[str, Any]:
-                value = orjson.loads(text)
+                value = json_lines.loads(text)
                 validator.validate(value)
                 return dict(value)
 

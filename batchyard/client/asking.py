@@ -222,7 +222,7 @@ def parameters(model: str, **values: Any) -> dict[str, Any]:
     """Return what the bodies of all requests have in common. Raises ConfigurationError if it is no JSON."""
     body = {"model": model, **{name: value for name, value in values.items() if value is not None}}
     try:
-        orjson.dumps(body)
+        json_lines.dumps(body)
     except orjson.JSONEncodeError as error:
         raise ConfigurationError(f"a parameter is no JSON: {error}") from error
     return body
@@ -330,7 +330,9 @@ class _Call:
         """Leave in a file of requests those that are still open."""
         rest = file.with_name(f"{file.name}.rest")
         with file.open("rb") as lines, rest.open("wb") as stream:
-            stream.writelines(line for line in lines if self._results.is_open(_row(orjson.loads(line)["custom_id"])))
+            stream.writelines(
+                line for line in lines if self._results.is_open(_row(json_lines.loads(line)["custom_id"]))
+            )
         rest.replace(file)
 
 

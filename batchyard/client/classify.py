@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.client import answers, asking, frames, label_probabilities
 from batchyard.client.api import ApiClient
 from batchyard.client.asking import RowResults, Values
@@ -190,7 +191,7 @@ def _form(forms: Collection[str], labels: Sequence[str]) -> Mapping[str, Any]:
 def _label(text: str) -> str:
     """Return the label of a text: the text, or what stands in an object with one value."""
     try:
-        value = orjson.loads(text)
+        value = json_lines.loads(text)
     except orjson.JSONDecodeError:
         return text.strip().strip(".\"'")
     values = list(value.values()) if isinstance(value, dict) else [value]

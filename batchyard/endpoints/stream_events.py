@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.endpoints import catalog
 from batchyard.wording import with_code
 
@@ -63,11 +62,11 @@ def error(endpoint: str, fault: dict[str, Any]) -> bytes:
 
 
 def _plain(value: dict[str, Any], *, piece: bool = False) -> StreamEvent:
-    return StreamEvent(b"data: " + orjson.dumps(value) + b"\n\n", piece)
+    return StreamEvent(b"data: " + json_lines.dumps(value) + b"\n\n", piece)
 
 
 def _typed(kind: str, value: dict[str, Any], *, piece: bool = False) -> StreamEvent:
-    data = orjson.dumps({"type": kind, **value})
+    data = json_lines.dumps({"type": kind, **value})
     return StreamEvent(b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n", piece)
 
 

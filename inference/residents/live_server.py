@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from aiohttp import web
 
+from batchyard import json_lines
 from batchyard.endpoints import stream_events
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.endpoints.live_wire import (
@@ -107,7 +107,7 @@ class LiveServer:
     async def _serve(self, endpoint: str, request: web.Request) -> web.StreamResponse:
         if not self._may(request):
             return _error(EngineAnswer.refused("The token is wrong.", code="invalid_token", status=403), {})
-        body = orjson.loads(await request.read())
+        body = json_lines.loads(await request.read())
         if self._is_over():
             return _failed(STOPPING, "the engine is stopping", {})
         self._engine_works()
@@ -153,7 +153,7 @@ class LiveServer:
             running.task.cancel()
         else:
             report = self._left.pop(request_id, {})
-        return web.Response(body=orjson.dumps(report), content_type="application/json")
+        return web.Response(body=json_lines.dumps(report), content_type="application/json")
 
     def _report(self, running: _Running) -> dict[str, Any]:
         """Return the report of a request that is in the engine."""
@@ -175,7 +175,7 @@ class LiveServer:
         Raises:
             _NotInTime: it has waited as long as it may.
         """
-        size = len(orjson.dumps(body)) / BYTES_PER_TOKEN + min(OUTPUT_TOKENS, most_output(body))
+        size = len(json_lines.dumps(body)) / BYTES_PER_TOKEN + min(OUTPUT_TOKENS, most_output(body))
         seconds = self._engine.request_timeout
         turn = self._admission.admit_live(headers.get(PROJECT, ""), round(size))
         if headers.get(TIER) == "flex":
@@ -215,7 +215,7 @@ class LiveServer:
             status=reply.status_code,
             body=reply.body,
             content_type="application/json",
-            headers={REPORT: orjson.dumps(report).decode()},
+            headers={REPORT: json_lines.dumps(report).decode()},
         )
 
     async def _stream(
@@ -234,7 +234,7 @@ class LiveServer:
         if fault is not None:
             await response.write(stream_events.error(endpoint, fault))
         report = running.report(self._admission) | {"error": None if fault is None else fault["code"]}
-        await response.write(REPORT_COMMENT + orjson.dumps(report) + b"\n\n")
+        await response.write(REPORT_COMMENT + json_lines.dumps(report) + b"\n\n")
         await response.write_eof()
         return response
 
@@ -306,7 +306,7 @@ def _error(answer: EngineAnswer, report: Mapping[str, Any]) -> web.Response:
     assert answer.status_code is not None
     return web.Response(
         status=answer.status_code,
-        body=orjson.dumps(answer.body),
+        body=json_lines.dumps(answer.body),
         content_type="application/json",
-        headers={REPORT: orjson.dumps(dict(report)).decode()},
+        headers={REPORT: json_lines.dumps(dict(report)).decode()},
     )

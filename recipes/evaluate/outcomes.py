@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
+from batchyard import json_lines
 from batchyard.recipes import EndedItem
 from recipes.evaluate.normalizing import normalized_truth
 from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate, ground_truth_of
@@ -30,7 +30,7 @@ NO_PREDICTION, OTHER = "(none)", "(other)"
 
 def text_of(value: Any) -> str:
     """Return a cell as a text."""
-    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    return value if isinstance(value, str) else json_lines.dumps(value, default=str).decode()
 
 
 class Outcomes:

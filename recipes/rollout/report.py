@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import IO, Any, TypeAlias
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -233,7 +232,7 @@ def _said(message: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else json_lines.dumps(value).decode()
 
 
 # JSON lines

@@ -88,7 +88,7 @@ class AnswerReader:
     def _advance(self) -> None:
         self.offset += len(self._raw)
         self._raw = self._file.readline(self._max_line_bytes) if self._file else b""
-        self.next = orjson.loads(self._raw) if self._raw else {}
+        self.next = json_lines.loads(self._raw) if self._raw else {}
 
     def take(self) -> dict[str, Any]:
         """Return the next line and read the one after it."""

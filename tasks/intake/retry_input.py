@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import orjson
-
 from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.errors import ConflictError
@@ -67,7 +65,7 @@ def _select(context: AppContext, source_sha256: str, errors_sha256: str, only_pa
         context.artifacts.open(errors_sha256) as errors,
         context.artifacts.create() as target,
     ):
-        answers = map(orjson.loads, errors)
+        answers = map(json_lines.loads, errors)
         answer = next(answers, None)
         for number, raw in enumerate(source, 1):
             if answer is None:

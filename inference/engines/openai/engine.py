@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import aiohttp
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from batchyard import json_lines
 from batchyard.backoff import Backoff, retry_after
 from batchyard.endpoints import responses
 from batchyard.endpoints.catalog import AUDIO, CHAT, COMPLETIONS, ENDPOINTS, RESPONSES
@@ -265,7 +265,7 @@ class OpenAI(Engine):
                 return None
             if progress is not None and (data.get("choices") or data.get("delta")):
                 progress.note()
-            lines[number] = b"data: " + orjson.dumps(data)
+            lines[number] = b"data: " + json_lines.dumps(data)
         return b"\n".join(lines)
 
     def versions(self) -> dict[str, str]:
