@@ -5,7 +5,6 @@ Not the `openai` package, whose import takes a second: a command would take long
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import httpx
 
 from batchyard.backoff import Backoff, retry_after
 from batchyard.client.address import address
+from batchyard.endpoints.stream_end import StreamEnd
 from batchyard.errors import AuthenticationError, BatchyardError, NotFoundError, RequestError, UnavailableError
 from batchyard.wording import without_code
 
@@ -315,22 +315,20 @@ class ApiClient:
         Closing the iterator ends the request.
 
         Raises:
-            BatchyardError: an error in the stream; the answer is not whole.
+            BatchyardError: an error in the stream, or it ends early; the answer is not whole.
         """
+        end = StreamEnd(body)
         response = self._send("POST", path, stream=True, json={**body, "stream": True})
         try:
             for line in response.iter_lines():
-                data = line.removeprefix("data:").strip()
-                if data == line or data == "[DONE]":
-                    continue
-                event = json.loads(data)
-                if error := event.get("error"):
-                    raise BatchyardError(str(error.get("message")).removesuffix("."), code=error.get("code"))
-                yield event
+                if line.startswith("data:") and (event := end.note_data(line[5:].strip())) is not None:
+                    yield event
         except httpx.TransportError as error:
             raise UnavailableError(f"{self.url} has closed the connection before the answer was whole") from error
         finally:
             response.close()
+        if not end.is_whole:
+            raise UnavailableError(f"{self.url} has closed the connection before the answer was whole")
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """Send a request with a JSON body, and return the JSON object that the server answers with."""

@@ -21,7 +21,7 @@ RESULTS = (
     *("embeddings", "tokens", "prompt", "text", "input_tokens"),
 )
 """Keys of the results of all endpoints: each response has one of them."""
-_BROKEN_OFF = ("error", "abort")
+BROKEN_OFF = ("error", "abort")
 """Finish reasons of an output that its server broke off. vLLM says `abort` of what it computes as it ends."""
 NOT_FLAGGED = "not flagged"
 """Label of an input in which a moderation flags nothing."""
@@ -252,7 +252,7 @@ def _of_result(key: str, place: str, result: Any) -> Fault | None:
         return None if isinstance(vector, list | str | tuple) or _is_array(vector) else Fault(f"{place} has no vector")
     if key != "choices":
         return None
-    if (reason := result.get("finish_reason")) in _BROKEN_OFF:
+    if (reason := result.get("finish_reason")) in BROKEN_OFF:
         return Fault(f"{place} ended with finish_reason {reason}")
     message = result.get("message")
     if isinstance(message, Mapping):

@@ -239,6 +239,7 @@ def _readable(arguments: str) -> str:
 
 
 def _text(arguments: Any) -> str:
+    from batchyard import json_lines  # as above
 
     return arguments if isinstance(arguments, str) else json_lines.dumps(arguments, default=str).decode()
 

@@ -35,7 +35,8 @@ from batchyard.endpoints.live_wire import (
     WAIT_SECONDS,
     allow_connections,
 )
-from batchyard.errors import EngineDied
+from batchyard.endpoints.stream_end import ENDED_EARLY, StreamEnd
+from batchyard.errors import EngineDied, EngineError
 from inference.engine import Engine, EngineAnswer
 from inference.progress import PROGRESS, RequestProgress
 from inference.requests.cache_need import BYTES_PER_TOKEN, OUTPUT_TOKENS, most_output
@@ -230,7 +231,7 @@ class LiveServer:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(request)
         async with contextlib.aclosing(stream):
-            fault = await self._send(stream, response)
+            fault = await self._send(stream, response, StreamEnd(body))
         if fault is not None:
             await response.write(stream_events.error(endpoint, fault))
         report = running.report(self._admission) | {"error": None if fault is None else fault["code"]}
@@ -238,24 +239,29 @@ class LiveServer:
         await response.write_eof()
         return response
 
-    async def _send(self, stream: AsyncGenerator[bytes], response: web.StreamResponse) -> dict[str, Any] | None:
+    async def _send(
+        self, stream: AsyncGenerator[bytes], response: web.StreamResponse, end: StreamEnd
+    ) -> dict[str, Any] | None:
         """Send the events of a stream as they come, and return the fault that ended it; None if it is whole."""
         simulated = type(self._engine).simulated
         try:
             async with asyncio.timeout(self._engine.request_timeout):
                 async for event in stream:
                     self._engine.answered_at = time.monotonic()
+                    end.read(event)
                     await response.write(marked_events(event) if simulated else event)
         except TimeoutError:
             return _fault("request_timeout", f"the request ran longer than {self._engine.request_timeout:g} seconds")
         except EngineDied as death:
             return _fault(ENGINE_DIED, self._died(death.message))
+        except EngineError as error:
+            return _fault(error.code or "engine_error", error.message)
         except ConnectionError:
             raise  # the gateway has gone
         except Exception as error:  # noqa: BLE001  one stream that fails is this request's failure alone
             log.error("a stream failed", extra={"error": type(error).__name__})
             return _fault("engine_error", f"the engine's answer could not be read: {type(error).__name__}")
-        return None
+        return None if end.is_whole else _fault("engine_error", ENDED_EARLY)
 
 
 @dataclass(eq=False)

@@ -79,7 +79,7 @@ def test_digits_behind_a_point_do_not_make_a_text_slow() -> None:
 
 @pytest.mark.parametrize("raw", [b"9" * 400, b"-" + b"9" * 5000, b"[" * 1010 + b"9" * 20 + b"]" * 1010])
 def test_what_cannot_be_read_whole_is_refused(raw: bytes) -> None:
-    with pytest.raises(orjson.JSONDecodeError, match="infinity|nested"):
+    with pytest.raises(orjson.JSONDecodeError, match=r"infinity|nested"):
         json_lines.loads(raw)
 
 
