@@ -16,7 +16,7 @@ from batchyard.recipes import field_of
 from batchyard.wording import nearest, quoted
 from recipes.patterns import compiled
 from recipes.rewards import numbers
-from recipes.rewards.comparing import shortest
+from recipes.rewards.comparing import comparable
 
 BOXED = "\\boxed{"
 _FORMS = {"json": "json:<path>", "regex": "regex:<pattern>", "last_regex": "last_regex:<pattern>"}
@@ -28,7 +28,7 @@ def extract(how: str, text: str) -> str | None:
     check(how)
     name, _, parameter = how.partition(":")
     part = _EXTRACTS[name](text, parameter)
-    return None if part is None else _comparable(part)
+    return None if part is None else comparable(part)
 
 
 def check(how: str) -> None:
@@ -98,8 +98,3 @@ _EXTRACTS: dict[str, Callable[[str, str], str | None]] = {
     "regex": _regex,
     "last_regex": _last_regex,
 }
-
-
-def _comparable(text: str) -> str:
-    number = numbers.whole(text)
-    return text.strip() if number is None else shortest(number)

@@ -18,6 +18,7 @@ from recipes.measures import estimates
 from recipes.measures.estimates import Clusters, MetricEstimate
 from recipes.measures.paired import Values
 from recipes.rewards.choices import CHOICES, letter_of
+from recipes.rewards.comparing import comparable
 
 Mask: TypeAlias = NDArray[np.bool_]
 """Which questions are meant."""
@@ -100,7 +101,7 @@ class Outcomes:
         truth = ground_truth_of(columns, metric.ground_truth or self._options.ground_truth)
         if metric.metric == "choice":
             return letter_of(truth, columns.get(CHOICES))
-        return None if truth is None else text_of(normalized_truth(truth, metric.ignore)).strip()
+        return None if truth is None else comparable(normalized_truth(truth, metric.ignore))
 
     @property
     def clusters(self) -> Clusters | None:
