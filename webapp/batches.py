@@ -109,6 +109,8 @@ def _object(
             name=batch.stage or batch.name or batch.input_file_id or batch.id,
             expired=batch.expired,
             cancelled=batch.cancelled,
+            cut_off=batch.cut_off,
+            empty=batch.empty,
             shared=Shared(
                 requests=batch.shared_requests,
                 input_tokens=batch.shared_input_tokens,

@@ -104,6 +104,7 @@ def classify(
     rows = asking.rows(frame, text.needed(frame.columns))
     asking.ask(server, spec, endpoint, asking.requests(endpoint, rows, make, results), results, how)
     columns = {name: results.column(name) for name in COLUMNS}
+    results.warn()
     return frame.table({**columns, **results.details()}) if details else frame.column("label", columns["label"])
 
 

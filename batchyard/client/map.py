@@ -30,6 +30,7 @@ def map(
     response_format: Mapping[str, Any] | None = None,
     window: str = "24h",
     details: bool = False,
+    finish_reason: bool = False,
     again: bool = False,
     progress: bool = True,
     server: ApiClient | None = None,
@@ -54,12 +55,15 @@ def map(
         response_format: another form of answers, as OpenAI's API has it.
         window: until when all must be answered, such as "24h".
         details: return a table with columns `error` and `tokens` beside the answers.
+        finish_reason: return a table with a column that has why each answer ended: `length` if it was cut off.
         again: compute everything anew, also where the same was asked before.
         progress: say on standard error how far it is: a bar in a terminal, elsewhere a line every ten seconds.
         server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
         name: of the batches' input files.
         parameters: any others of the requests' bodies, such as `seed`, `top_p` or `max_completion_tokens`. A row has
             one answer, so `n` is 1; for several samples of a prompt see recipe `rollout`.
+
+    Warns of rows without an answer, and of answers that were cut off or are empty, with their numbers.
 
     Returns:
         A column: a Series of pandas, which has the table's index, or of polars, a ChunkedArray, or a list for a dataset
@@ -89,8 +93,11 @@ def map(
     rows = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
     asking.ask(server, spec, CHAT.path, asking.requests(CHAT.path, rows, make, results), results, how)
     columns = results.columns(structure)
-    if details:
-        return frame.table({**columns, **results.details()})
+    results.warn()
+    if finish_reason:
+        columns["finish_reason"] = results.finish_reasons()
+    if details or finish_reason:
+        return frame.table({**columns, **(results.details() if details else {})})
     return frame.column("answer", columns["answer"]) if structure is None else frame.table(columns)
 
 
@@ -109,6 +116,14 @@ class TextResults(RowResults):
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
         self._texts[row] = text = answers.text(body)
         return text.error
+
+    def flaws(self) -> dict[str, int]:
+        texts = self._texts.values()
+        return {"cut_off": sum(text.is_cut_off for text in texts), "empty": sum(text.is_empty for text in texts)}
+
+    def finish_reasons(self) -> Column:
+        """Return why each answer ended, None where nobody knows."""
+        return Column([text and text.finish_reason for text in (self._texts.get(row) for row in range(len(self)))])
 
     def columns(self, structure: Structure | None) -> dict[str, Column]:
         """Return the texts of the answers, or their properties by `structure`, and note the errors of those."""

@@ -61,7 +61,8 @@ def counts(chain: list[dict[str, Any]]) -> dict[str, int]:
     """Return the requests of the first batch, and how many have an answer in it or in one of its retries."""
     total = chain[0]["request_counts"]["total"]
     completed = sum(batch["request_counts"]["completed"] for batch in chain)
-    return {"total": total, "completed": completed, "failed": total - completed}
+    flaws = {name: sum(batch["batchyard"].get(name, 0) for batch in chain) for name in ("cut_off", "empty")}
+    return {"total": total, "completed": completed, "failed": total - completed, **flaws}
 
 
 def write(server: ApiClient, chain: list[dict[str, Any]], output: Path, errors: Path | None) -> None:

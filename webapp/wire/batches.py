@@ -187,6 +187,8 @@ class Extension(BaseModel):
     created_by: str | None = Field(description="id of the key that created it; null: a schedule, or a job")
     expired: int = Field(description="requests that were never run because the window had passed")
     cancelled: int = Field(description="requests that were never run because the batch was cancelled")
+    cut_off: int = Field(description="of the completed requests, those whose answer ended at a limit of tokens")
+    empty: int = Field(description="of the completed requests, those whose answer has no text")
     shared: Shared = Field(description="what no engine computed, because another request's answer served")
     cost: Cost | None = Field(description="so far; null: no model with a tariff has answered yet")
     simulated: bool
