@@ -33,7 +33,7 @@ _64_BITS = range(-(2**63), 2**64)
 _ESCAPES = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for character in "\x85\u2028\u2029")
 
 
-def loads(raw: bytes | str) -> Any:
+def loads(raw: bytes | bytearray | str) -> Any:
     """Return the value of a JSON text.
 
     Raises:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
@@ -70,9 +71,11 @@ def _merged(rows: Rows, chosen: Filter, retries: Sequence[Rows]) -> Iterator[Row
         places = retry.positions(Filter(state="succeeded"))
         custom_ids = retry.table["custom_id"].take(pa.array(places)).to_pylist()
         better.update(zip(custom_ids, ((retry, place) for place in places.tolist()), strict=True))
+    twice = {one for one, number in Counter(rows.table["custom_id"].to_pylist()).items() if number > 1}
     for entry, raw in rows.each(chosen):
         is_valid = output_lines.invalid_line({"error": entry.row.error}) is None
-        if entry.state != "succeeded" and is_valid and (answered := better.get(entry.row.custom_id)):
+        is_named = is_valid or entry.row.custom_id not in twice  # else a valid line has its custom_id
+        if entry.state != "succeeded" and is_named and (answered := better.get(entry.row.custom_id)):
             retry, place = answered
             (newer,) = retry.raw(np.array([place]))
             row = entry.row

@@ -98,13 +98,19 @@ class ApiClient:
     def cancel(self, batch_id: str) -> dict[str, Any]:
         return self._call("POST", f"/batches/{batch_id}/cancel")
 
-    def retry(self, batch_id: str, errors: Literal["all", "passing"] = "all") -> dict[str, Any]:
+    def retry(
+        self, batch_id: str, errors: Literal["all", "passing"] = "all", fixed_file_id: str | None = None
+    ) -> dict[str, Any]:
         """Create a batch of the requests without an answer, and return it.
 
         Args:
             errors: "passing" leaves out those that would fail again.
+            fixed_file_id: a file of corrected requests.
         """
-        return self._call("POST", f"/batches/{batch_id}/retry", {} if errors == "all" else {"errors": errors})
+        body = ({} if errors == "all" else {"errors": errors}) | (
+            {"fixed_file_id": fixed_file_id} if fixed_file_id else {}
+        )
+        return self._call("POST", f"/batches/{batch_id}/retry", body)
 
     def control(self, name: str, verb: Literal["pause", "resume"]) -> dict[str, Any]:
         """Pause or resume a batch or a job, and return it."""

@@ -41,7 +41,8 @@ def map(
 
     The same call again, also after a crash, takes up the batches of the first: nothing is computed twice. Rows that
     failed for a passing reason, or whose answers were deleted meanwhile, are asked again, and only those.
-    A row with an empty cell (None, NaN, NA, no text) in a column that a template names is not sent.
+    A row with an empty cell (None, NaN, NA, no text) in a column that a template names is not sent. A warning counts
+    rows without an answer, and answers that were cut off or are empty.
 
     Args:
         data: a DataFrame of pandas or polars, a table of pyarrow or of a library that exports Arrow's, a Dataset of
@@ -62,8 +63,6 @@ def map(
         name: of the batches' input files.
         parameters: any others of the requests' bodies, such as `seed`, `top_p` or `max_completion_tokens`. A row has
             one answer, so `n` is 1; for several samples of a prompt see recipe `rollout`.
-
-    Warns of rows without an answer, and of answers that were cut off or are empty, with their numbers.
 
     Returns:
         A column: a Series of pandas, which has the table's index, or of polars, a ChunkedArray, or a list for a dataset
@@ -94,10 +93,9 @@ def map(
     asking.ask(server, spec, CHAT.path, asking.requests(CHAT.path, rows, make, results), results, how)
     columns = results.columns(structure)
     results.warn()
-    if finish_reason:
-        columns["finish_reason"] = results.finish_reasons()
+    beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
     if details or finish_reason:
-        return frame.table({**columns, **(results.details() if details else {})})
+        return frame.table({**columns, **beside, **(results.details() if details else {})})
     return frame.column("answer", columns["answer"]) if structure is None else frame.table(columns)
 
 

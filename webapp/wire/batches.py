@@ -112,6 +112,12 @@ class RetryBatch(Repeatable):
     errors: Literal["all", "passing"] = Field(
         "all", description="`passing` leaves out requests that would fail again, such as those an engine has refused"
     )
+    fixed_file_id: str | None = Field(
+        None,
+        strict=True,
+        max_length=64,
+        description="a file of corrected requests; each replaces the one with its custom_id, or that of its `line`",
+    )
 
 
 class ChangeBatch(BaseModel):

@@ -49,7 +49,7 @@ _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 _CUT = "\ufffd"
 
 
-class _Place(NamedTuple):
+class _TokenPlace(NamedTuple):
     """What stands before a token.
 
     Attributes:
@@ -115,7 +115,7 @@ class LogprobWriter:
             for place, each in zip(self._places(tokens), logprobs, strict=True)
         ]
 
-    def _top(self, place: _Place, piece: str, each: TokenLogprob) -> dict[str, float]:
+    def _top(self, place: _TokenPlace, piece: str, each: TokenLogprob) -> dict[str, float]:
         top = {piece: each.logprob}
         for token, value, _ in _ranked(each)[1:]:  # of several without a text the most likely counts
             top.setdefault(self._text(place, token), value)
@@ -129,28 +129,28 @@ class LogprobWriter:
             pieces[-1] = self._decode([*last.context, *last.pending, tokens[-1]])[len(last.shown) :]
         return pieces
 
-    def _places(self, tokens: Iterable[int]) -> Iterator[_Place]:
-        place = _Place([], "", [])
+    def _places(self, tokens: Iterable[int]) -> Iterator[_TokenPlace]:
+        place = _TokenPlace([], "", [])
         for token in tokens:
             yield place
             if self._text(place, token):
                 context = [*place.pending, token]
-                place = _Place(context, self._decode(context), [])
+                place = _TokenPlace(context, self._decode(context), [])
             else:
                 place = place._replace(pending=[*place.pending, token])
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens))
 
-    def _text(self, place: _Place, token: int) -> str:
+    def _text(self, place: _TokenPlace, token: int) -> str:
         text = self._decode([*place.context, *place.pending, token])
         return "" if text.endswith(_CUT) else text[len(place.shown) :]
 
-    def _entry(self, place: _Place, token: int, logprob: float) -> dict[str, Any]:
+    def _entry(self, place: _TokenPlace, token: int, logprob: float) -> dict[str, Any]:
         text = self._text(place, token)
         return {"token": text, "logprob": logprob, "bytes": list(self._bytes(place, token, text))}
 
-    def _bytes(self, place: _Place, token: int, text: str) -> bytes:
+    def _bytes(self, place: _TokenPlace, token: int, text: str) -> bytes:
         """Return the bytes of one token, which may be a part of a character."""
         alone = self._decode([token])
         if _CUT not in alone:
