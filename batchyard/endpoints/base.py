@@ -27,8 +27,8 @@ AnswerForm = Literal["json", "regex", "choice", "grammar"]
 """What the text of an answer may be held to."""
 Result = Literal["text", "vectors", "labels", "scores", "tokens"]
 
-MOST_TOKENS = 2**63 - 1
-"""The largest integer of databases."""
+MOST_TOKENS = 2**40
+"""A larger limit counts as this one: sums of them would not fit into the integers of databases."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,7 +82,7 @@ class Endpoint:
         return next((key for key in self.content if body.get(key) is not None), self.content[0])
 
     def output_limit(self, body: Mapping[str, Any]) -> int | None:
-        """Return the most output tokens that a valid body allows, 64 bits at most; None if it sets no limit."""
+        """Return the most output tokens that a valid body allows, MOST_TOKENS at most; None if it sets no limit."""
         if not self.generates:
             return 0
         key = self.limit_key(body)
