@@ -40,7 +40,7 @@ def loads(raw: bytes | bytearray | str) -> Any:
         orjson.JSONDecodeError: it is no JSON, or has an integer of more than 308 digits.
     """
     value = orjson.loads(raw)
-    text = raw.encode() if isinstance(raw, str) else raw
+    text = raw.encode() if isinstance(raw, str) else bytes(raw)
     # Two of so many digits stand nine apart, wherever they begin: most texts need not be looked at as a whole.
     if b"00" not in text[:: LONG // 2].translate(_DIGITS) or not _has_long_integer(text):
         return value

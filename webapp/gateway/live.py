@@ -218,6 +218,9 @@ class LiveRequests:
         if streams and endpoint not in stream_events.STREAMED:
             raise LineError("streaming_unsupported", f"Answers of {endpoint} cannot be streamed.", "body.stream")
         plain = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+        if streams and plain.get("prompt_logprobs") is not None:  # no stream has a place for them
+            message = "Log-probabilities of prompts are not streamed; leave out prompt_logprobs or stream."
+            raise LineError("unsupported_parameter", message, "body.prompt_logprobs")
         line = {"custom_id": request_id, "method": "POST", "url": endpoint, "body": plain}
         model = self._checker.check(endpoint, line)
         refusal = self._checker.refusal(endpoint, model, plain, len(raw))

@@ -236,7 +236,8 @@ class OpenAI(Engine):
         )
         if isinstance(answer, OpenStream):
             return self._events(answer, StreamEnd(body), shows_usage=shows_usage)
-        return _streamed(endpoint, body, answer) if answer.status_code == 200 else answer
+        asked = {"stream_options": {"include_usage": shows_usage}}
+        return _streamed(endpoint, asked, answer) if answer.status_code == 200 else answer
 
     def _parameters(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters that the endpoints get."""

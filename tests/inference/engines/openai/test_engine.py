@@ -241,6 +241,7 @@ def test_a_whole_answer_in_place_of_a_stream_is_streamed() -> None:
     with serving(Server()) as (server,):
         content, _ = stream_of(spec(server))
     assert b'"content":"hello"' in content and b'"finish_reason":"stop"' in content and b"[DONE]" in content
+    assert b'"usage"' not in content, "the client has not asked for it"
 
 
 def _completion(**values: Any) -> Reply:
