@@ -71,6 +71,18 @@ def without_code(message: str, code: object) -> str:
     return message.removesuffix(f" ({code})")
 
 
+def flaws(counted: Mapping[str, int], before: str = "") -> str:
+    """Return what is said of answers that were cut off or are empty; empty if there are none.
+
+    Args:
+        counted: `cut_off` and `empty`; more keys do no harm.
+        before: stands before what is said.
+    """
+    parts = [(counted.get("cut_off"), "cut off at their limit of tokens"), (counted.get("empty"), "empty")]
+    said = ", ".join(f"{number:,} {what}" for number, what in parts if number)
+    return said and before + said
+
+
 def column_order(names: Iterable[str]) -> str:
     """Return what is said of the order in which all columns of a table stand in prompts."""
     return f"columns of {{*}}: {', '.join(names)}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from referencing.exceptions import Unresolvable
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines, responses
 from batchyard.recipes import Answer, Failure, Item
 from batchyard.recipes.program import Request
@@ -24,7 +24,7 @@ def answer_of(output_line: str, seconds: float | None, request: Request) -> Answ
 
     A generated answer without a text is not `ok`, and its error says why. A tool call is `ok`: it is in `extra`.
     """
-    line = orjson.loads(output_line)
+    line = json_lines.loads(output_line)
     response = line.get("response") or {}
     status, body = response.get("status_code"), response.get("body") or {}
     common: dict[str, Any] = {"status_code": status, "seconds": seconds, "seed": request.seed, "model": request.model}

@@ -11,11 +11,12 @@ from typing import Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.recipes import field_of
 from batchyard.wording import nearest, quoted
 from recipes.patterns import compiled
 from recipes.rewards import numbers
-from recipes.rewards.comparing import shortest
+from recipes.rewards.comparing import comparable
 
 BOXED = "\\boxed{"
 _FORMS = {"json": "json:<path>", "regex": "regex:<pattern>", "last_regex": "last_regex:<pattern>"}
@@ -27,7 +28,7 @@ def extract(how: str, text: str) -> str | None:
     check(how)
     name, _, parameter = how.partition(":")
     part = _EXTRACTS[name](text, parameter)
-    return None if part is None else _comparable(part)
+    return None if part is None else comparable(part)
 
 
 def check(how: str) -> None:
@@ -65,10 +66,10 @@ def _boxed(text: str, _: str) -> str | None:
 def _json(text: str, path: str) -> str | None:
     """Return the value at a path of names and indices with dots between."""
     try:
-        value = field_of(orjson.loads(text), path)
+        value = field_of(json_lines.loads(text), path)
     except (orjson.JSONDecodeError, KeyError):
         return None
-    return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    return value if isinstance(value, str) else json_lines.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _regex(text: str, pattern: str) -> str | None:
@@ -97,8 +98,3 @@ _EXTRACTS: dict[str, Callable[[str, str], str | None]] = {
     "regex": _regex,
     "last_regex": _last_regex,
 }
-
-
-def _comparable(text: str) -> str:
-    number = numbers.whole(text)
-    return text.strip() if number is None else shortest(number)

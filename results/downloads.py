@@ -8,14 +8,16 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.tables.spreadsheets import harmless
 from results.filter import Filter
@@ -23,9 +25,9 @@ from results.opening import open_rows
 from results.rows import Entry, Rows
 from results.search import Raw
 from results.storage import Storage
-from results.table import SCHEMA, record
+from results.table import SCHEMA, record, text_of
 from store import batches
-from store.formats.results import ResultRow
+from store.formats.results import ResultRow, row_of
 from store.records import Batch
 
 PIECE = 500
@@ -70,13 +72,15 @@ def _merged(rows: Rows, chosen: Filter, retries: Sequence[Rows]) -> Iterator[Row
         places = retry.positions(Filter(state="succeeded"))
         custom_ids = retry.table["custom_id"].take(pa.array(places)).to_pylist()
         better.update(zip(custom_ids, ((retry, place) for place in places.tolist()), strict=True))
+    twice = {one for one, number in Counter(rows.table["custom_id"].to_pylist()).items() if number > 1}
     for entry, raw in rows.each(chosen):
         is_valid = output_lines.invalid_line({"error": entry.row.error}) is None
-        if entry.state != "succeeded" and is_valid and (answered := better.get(entry.row.custom_id)):
+        is_named = is_valid or entry.row.custom_id not in twice  # else a valid line has its custom_id
+        if entry.state != "succeeded" and is_named and (answered := better.get(entry.row.custom_id)):
             retry, place = answered
             (newer,) = retry.raw(np.array([place]))
             row = entry.row
-            row = ResultRow.of(row.line, row.custom_id, row.body, orjson.loads(newer.answer), newer.seconds)
+            row = ResultRow.of(row.line, row.custom_id, row.body, json_lines.loads(newer.answer), newer.seconds)
             yield Entry(row, "succeeded", None), newer
         else:
             yield entry, raw
@@ -90,7 +94,8 @@ def _jsonl(rows: Iterator[Rowed]) -> Iterator[bytes]:
 
 def _csv(rows: Iterator[Rowed]) -> Iterator[bytes]:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\r\n")
+    rows, names = _with_columns(rows)
+    writer = csv.DictWriter(text, [*names.values(), *COLUMNS], extrasaction="ignore", lineterminator="\r\n")
     writer.writeheader()
     yield "\N{BYTE ORDER MARK}".encode()  # without it spreadsheets take UTF-8 for a code page
     while True:
@@ -100,7 +105,21 @@ def _csv(rows: Iterator[Rowed]) -> Iterator[bytes]:
         piece = list(itertools.islice(rows, PIECE))
         if not piece:
             return
-        writer.writerows({name: harmless(value) for name, value in record(entry.row).items()} for entry, _ in piece)
+        records = (_record(entry, raw, names) for entry, raw in piece)
+        writer.writerows({name: harmless(value) for name, value in each.items()} for each in records)
+
+
+def _with_columns(rows: Iterator[Rowed]) -> tuple[Iterator[Rowed], dict[str, str]]:
+    """Return the rows, and what the columns of the table that they were made of are called beside the answers."""
+    first = list(itertools.islice(rows, PIECE))
+    known = dict.fromkeys(name for _, raw in first for name in row_of(raw.request))
+    return itertools.chain(first, rows), {name: f"row.{name}" if name in SCHEMA.names else name for name in known}
+
+
+def _record(entry: Entry, raw: Raw, names: dict[str, str]) -> dict[str, Any]:
+    cells = row_of(raw.request) if names else {}
+    shown = {name: None if (cell := cells.get(name)) is None else text_of(cell) for name in names}
+    return {names[name]: value for name, value in shown.items()} | record(entry.row)
 
 
 class _Sink(io.RawIOBase):
@@ -125,9 +144,11 @@ class _Sink(io.RawIOBase):
 
 def _parquet(rows: Iterator[Rowed]) -> Iterator[bytes]:
     sink = _Sink()
-    with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
-        while piece := [record(entry.row) for entry, _ in itertools.islice(rows, PIECE)]:
-            writer.write_table(pa.Table.from_pylist(piece, SCHEMA))
+    rows, names = _with_columns(rows)
+    schema = pa.schema([*((name, pa.string()) for name in names.values()), *SCHEMA])
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        while piece := [_record(*row, names) for row in itertools.islice(rows, PIECE)]:
+            writer.write_table(pa.Table.from_pylist(piece, schema))
             yield sink.take()
     yield sink.take()
 

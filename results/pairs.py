@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchyard import json_lines
 from batchyard.endpoints import responses
 from results.filter import Numbers
 from results.rows import PIECE, Entry, Rows
@@ -145,7 +145,7 @@ def _answer(raw: Raw) -> Any:
     """Return what a request was answered, without what is new in every answer; None if it has no answer yet."""
     if not raw.answer:
         return None
-    line = orjson.loads(raw.answer)
+    line = json_lines.loads(raw.answer)
     response = line.get("response") or {}
     if response.get("status_code") != 200:
         return rows_file.code(line)

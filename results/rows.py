@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchyard import json_lines
 from batchyard.errors import NotFoundError
 from results.filter import GRADES, NEVER_RUN_STATES, STATES, Filter, Numbers, grade_of, select, state_of
 from results.search import SEARCH_BYTES, Raw, search_for
@@ -137,7 +137,7 @@ class Rows(ABC):
     def entry(self, position: int, raw: Raw) -> Entry:
         """Return the request at a row of `table`, of its lines."""
         line, custom_id, ok, code = (self.table[name][position].as_py() for name in ("line", "custom_id", "ok", "code"))
-        answer = orjson.loads(raw.answer) if raw.answer else {}
+        answer = json_lines.loads(raw.answer) if raw.answer else {}
         row = ResultRow.of(line, custom_id, readable(raw.request)[1], answer, raw.seconds)
         grade = grade_of(self.table["correct"][position].as_py()) if self.has_scores else ""
         return Entry(row, state_of(ok, code), code, grade)

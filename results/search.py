@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import orjson
-
 from batchyard import json_lines
 from batchyard.endpoints import responses
 from batchyard.endpoints.catalog import ENDPOINTS
@@ -39,7 +37,7 @@ def search_for(text: str) -> Callable[[Raw], tuple[bool, int]] | None:
     """
     if not text:
         return None
-    as_written = orjson.dumps(text)
+    as_written = json_lines.dumps(text)
     written = (as_written, json_lines.escaped(as_written), json.dumps(text).encode())
     forms = {form[1:-1].lower() for form in written}
     wanted = text.casefold()
@@ -49,7 +47,7 @@ def search_for(text: str) -> Callable[[Raw], tuple[bool, int]] | None:
         request, answer = raw.request.lower(), raw.answer.lower()
         if not any(form in request or form in answer for form in forms):
             return False, size
-        line = orjson.loads(raw.answer) if raw.answer else {}
+        line = json_lines.loads(raw.answer) if raw.answer else {}
         values = [readable(raw.request)[1], (line.get("response") or {}).get("body"), line.get("error")]
         return any(wanted in said.casefold() for said in _texts(values)), PARSED * size
 

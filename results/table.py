@@ -47,7 +47,7 @@ def record(row: ResultRow) -> dict[str, Any]:
     return {
         "line": row.line,
         "custom_id": row.custom_id,
-        "model": _text(row.body.get("model")),
+        "model": text_of(row.body.get("model")),
         "status_code": row.status_code,
         "text": output.text,
         "reasoning": output.reasoning,
@@ -62,8 +62,8 @@ def record(row: ResultRow) -> dict[str, Any]:
         "output_tokens": usage.output_tokens,
         "reasoning_tokens": usage.reasoning_tokens,
         "seconds": row.seconds,
-        "error_code": _text(error.get("code") or error.get("type")),
-        "error_message": _text(error.get("message")),
+        "error_code": text_of(error.get("code") or error.get("type")),
+        "error_message": text_of(error.get("message")),
         "metadata": _json(metadata),
     }
 
@@ -73,7 +73,8 @@ def _error(row: ResultRow) -> Mapping[str, Any]:
     return row.failure or {} if row.no_text in (None, TOKEN_IDS) else row.no_text._asdict()
 
 
-def _text(value: Any) -> str | None:
+def text_of(value: Any) -> str | None:
+    """Return a value as a text: JSON of what is none."""
     return value if value is None or isinstance(value, str) else _json(value)
 
 

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from typing import IO
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
+from batchyard import json_lines
 from results.cache import cached
 from results.filter import Numbers
 from results.line_reader import max_line_bytes, read_lines
@@ -74,7 +74,7 @@ class UnmergedRows(Rows):
             if failed.size:
                 answers = pa.concat_tables(read_chunk(self._artifacts, sha256, ["answer"])).take(pa.array(failed))
                 for row, answer in zip(failed.tolist(), answers["answer"].to_pylist(), strict=True):
-                    codes[row] = rows_file.code(orjson.loads(answer))
+                    codes[row] = rows_file.code(json_lines.loads(answer))
             return table.append_column("code", pa.array(codes, pa.string()))
 
         return cached((self._artifacts, sha256), read)

@@ -16,6 +16,7 @@ from sqlalchemy import delete, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from batchyard import json_lines
 from store.records import Batch, CachedAnswer, Project
 
 CHUNK = 500
@@ -53,7 +54,7 @@ def key(fingerprint: bytes, config_sha256: str, engine: Mapping[str, str]) -> st
         engine: the engine's description of itself: engine, version, model_sha256, …
     """
     dependencies = {"fingerprint": fingerprint.hex(), "config_sha256": config_sha256, "engine": dict(engine)}
-    return hashlib.sha256(orjson.dumps(dependencies, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return hashlib.sha256(json_lines.dumps(dependencies, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def find(session: Session, project_id: str, keys: Collection[str]) -> dict[str, StoredAnswer]:

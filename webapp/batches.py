@@ -15,7 +15,7 @@ from batchyard import latency
 from batchyard.errors import RequestError
 from batchyard.statuses import PRIORITIES, TERMINAL, priority_name
 from results import stream
-from store import batches, holds, segments
+from store import batches, files, holds, segments
 from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
 from store.records import Batch, File, Hold
@@ -24,6 +24,7 @@ from tasks.execution import progress
 from tasks.finishing import erasure
 from tasks.intake import changes, imports, retry_input, submission
 from tasks.intake.envelopes import Envelopes
+from tasks.intake.retry_input import Corrections
 from tasks.intake.submission import Draft, NewInput
 from tasks.live import traffic
 from tasks.scheduling import deadlines, states
@@ -109,6 +110,8 @@ def _object(
             name=batch.stage or batch.name or batch.input_file_id or batch.id,
             expired=batch.expired,
             cancelled=batch.cancelled,
+            cut_off=batch.cut_off,
+            empty=batch.empty,
             shared=Shared(
                 requests=batch.shared_requests,
                 input_tokens=batch.shared_input_tokens,
@@ -192,6 +195,11 @@ def create() -> BatchObject:
 def _input_file(file_id: str) -> File:
     with current_context().database.read() as session:
         return submission.input_file_or_none(session, caller().project_id, file_id)
+
+
+def _corrections(file_id: str) -> File:
+    with current_context().database.read() as session:
+        return files.get(session, caller().project_id, file_id)
 
 
 def _imported(url: str) -> NewInput:
@@ -347,7 +355,7 @@ def list_segments(batch_id: str) -> SegmentPage:
 def retry(batch_id: str) -> BatchObject:
     """Make a batch of the requests that failed, expired or were cancelled in one that has ended, which stays as it is.
 
-    The body may be left out.
+    The body may be left out. With corrected lines those are sent in place of the ones that were wrong.
     """
     caller()
     body = parse_body(RetryBatch, optional=True)
@@ -357,7 +365,8 @@ def retry(batch_id: str) -> BatchObject:
         original = get_batch(batch_id)
         window = body.completion_window or original.completion_window
         submission.check_window(context.settings, window)
-        unanswered = retry_input.write(context, original, only_passing=body.errors == "passing")
+        fixed = None if body.fixed_file_id is None else Corrections(context, _corrections(body.fixed_file_id))
+        unanswered = retry_input.write(context, original, only_passing=body.errors == "passing", fixed=fixed)
         return submission.retry(context, original, unanswered, completion_window=window, metadata=body.metadata)
 
     return create_once(idempotency.of_request(body, batch_id), draft).to_wire()

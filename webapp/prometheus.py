@@ -33,6 +33,7 @@ TOKENS = {
     "shared_output_tokens": "shared_output",
 }
 OUTCOMES = ("completed", "failed")
+FLAWS = ("cut_off", "empty")
 TIER = ("model", "tier")
 LIVE = "live_"
 """Begins the names of live requests' totals (tasks.live.traffic)."""
@@ -179,6 +180,9 @@ def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
 def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpec]) -> Iterator[Metric]:
     requests = CounterMetricFamily("batchyard_requests", "Requests answered.", labels=["model", "outcome"])
     shared = CounterMetricFamily("batchyard_shared_requests", "Requests that got another's answer.", labels=["model"])
+    flawed = CounterMetricFamily(
+        "batchyard_flawed_answers", "Answers that were cut off or are empty.", labels=["model", "flaw"]
+    )
     tokens = CounterMetricFamily("batchyard_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
     errors = CounterMetricFamily("batchyard_request_errors", "Requests that failed, by code.", labels=["model", "code"])
     retries = CounterMetricFamily("batchyard_segment_retries", "Segments that failed and run again.", labels=["model"])
@@ -201,6 +205,8 @@ def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpe
             tokens.add_metric([model, TOKENS[what]], amount)
         elif what == "shared_requests":
             shared.add_metric([model], amount)
+        elif what in FLAWS:
+            flawed.add_metric([model, what], amount)
         elif what == tally.JUDGEMENT_ERRORS:
             judged.add_metric([model], amount)
         elif what == "engine_deaths":
@@ -210,7 +216,7 @@ def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpe
             retries.add_metric([model], amount)
         else:
             errors.add_metric([model, what.removeprefix("error:")], amount)
-    yield from (requests, shared, tokens, errors, retries, deaths, judged, _request_seconds(timed))
+    yield from (requests, shared, flawed, tokens, errors, retries, deaths, judged, _request_seconds(timed))
 
 
 def _request_seconds(timed: Mapping[tuple[str, str], Mapping[str, int]]) -> HistogramMetricFamily:

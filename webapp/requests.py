@@ -18,6 +18,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 
+from batchyard import json_lines
 from batchyard.errors import (
     AuthenticationError,
     PermissionDeniedError,
@@ -206,7 +207,7 @@ def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = Fals
     if not raw and optional:
         raw = b"{}"
     try:
-        body = orjson.loads(raw)
+        body = json_lines.loads(raw)
     except orjson.JSONDecodeError as error:
         raise RequestError(f"The body is not valid JSON: {error.msg}.", code="invalid_json") from None
     if not isinstance(body, dict):

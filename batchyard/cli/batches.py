@@ -166,10 +166,17 @@ def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_j
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the answers go [standard output].")
 @click.option("--errors", type=click.Path(path_type=Path), help="Where the failed requests' lines go.")
 @click.option("--follow", is_flag=True, help="Print lines as they are answered, until the batch has ended.")
+@click.option("--retries", "merged", is_flag=True, help="With the answers of its retries in their places; needs -o.")
 @data_option
 @json_option
 def results(
-    batch_id: str, output: Path | None, errors: Path | None, follow: bool, data: Path | None, as_json: bool
+    batch_id: str,
+    output: Path | None,
+    errors: Path | None,
+    follow: bool,
+    merged: bool,
+    data: Path | None,
+    as_json: bool,
 ) -> None:
     """Fetch a batch's answers, and with --errors its failed requests."""
     server = connect(data)
@@ -179,6 +186,16 @@ def results(
         with interruptible("the batch goes on; the same command prints all of it again"):
             return _follow(server, batch_id)
     batch = server.batch(batch_id)
+    if merged and output is None:
+        raise click.UsageError("--retries needs -o")
+    if merged and output is not None:
+        from batchyard.client import retries
+
+        chain = retries.chain_of(server, batch)
+        retries.write(server, chain, output, errors)
+        if as_json:
+            click.echo(json.dumps(chain[-1]))
+        return check_success(chain[-1], retries.counts(chain))
     if batch["output_file_id"] is None and batch["error_file_id"] is None:
         raise ConfigurationError(_no_files(batch))
     if as_json and output is None:
@@ -260,11 +277,20 @@ def set_(batch_id: str, changes: tuple[str, ...], data: Path | None, as_json: bo
 
 @click.command()
 @click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
+@click.option(
+    "--fixed",
+    type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False),
+    help="Corrected requests, each in place of the one with its custom_id, or of the line that its key line names.",
+)
 @data_option
 @json_option
-def retry(batch_id: str, data: Path | None, as_json: bool) -> None:
-    """Make a batch of what BATCH did not answer; prints the new batch's id."""
-    batch = connect(data).retry(batch_id)
+def retry(batch_id: str, fixed: Path | None, data: Path | None, as_json: bool) -> None:
+    """Make a batch of what BATCH did not answer; prints the new batch's id.
+
+    `batchyard results BATCH --retries -o FILE` has the answers of both.
+    """
+    server = connect(data)
+    batch = server.retry(batch_id, fixed_file_id=None if fixed is None else server.upload(fixed))
     say(batch, batch["id"], as_json)
 
 

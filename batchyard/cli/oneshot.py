@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchyard import wording
 from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, note, plain, table
@@ -135,8 +136,8 @@ def run(
         click.echo(json.dumps(batch | {"run": {"batches": [one["id"] for one in chain], "request_counts": counts}}))
     elif batch["status"] != "failed":  # a refused file has no requests
         simulated = " (simulated)" if any(one["batchyard"]["simulated"] for one in chain) else ""
-        summary = f"{counts['completed']} of {counts['total']} requests answered{simulated}: {output}"
-        click.echo(summary, err=output_files.is_stdout(output))
+        answered = f"{counts['completed']} of {counts['total']} requests answered{wording.flaws(counts, ', ')}"
+        click.echo(f"{answered}{simulated}: {output}", err=output_files.is_stdout(output))
     check_success(batch, counts)
 
 
@@ -276,6 +277,7 @@ def _echo_progress(text: str, as_json: bool) -> None:
 
 def _report(batch: dict[str, Any], scores: Any, seconds: float, output: Path, folder: Path) -> None:
     counts, usage, ours = batch["request_counts"], batch["usage"], batch["batchyard"]
+    flaws = wording.flaws(ours, ", ")
     if scores:
         rows = [
             [name, task["correct"], task["total"], f"{task['accuracy']:.1%}"] for name, task in scores["tasks"].items()
@@ -283,8 +285,8 @@ def _report(batch: dict[str, Any], scores: Any, seconds: float, output: Path, fo
         rows.append(["all", scores["correct"], scores["total"], f"{scores['accuracy']:.1%}"])
         table(["task", "correct", "of", "accuracy"], rows)
     click.echo(
-        f"{counts['completed']} of {counts['total']} requests answered, {counts['failed']} failed, in {seconds:.1f} s "
-        f"(upload to last step): {usage['input_tokens']} tokens in, {usage['output_tokens']} out"
+        f"{counts['completed']} of {counts['total']} requests answered, {counts['failed']} failed{flaws}, "
+        f"in {seconds:.1f} s (upload to last step): {usage['input_tokens']} tokens in, {usage['output_tokens']} out"
     )
     for model, engine in sorted(ours["models"].items()):
         click.echo(f"Model {model} ran on engine {engine}: {_why(engine)}")

@@ -33,6 +33,7 @@ def facts(batch: dict[str, Any]) -> str:
             ("priority", None if ours["priority"] == "normal" else ours["priority"]),
             ("progress", bar(batch)),
             ("answered/failed/total", counts(batch)),
+            *((("of the answers", flaws),) if (flaws := wording.flaws(ours)) else ()),
             *_right(ours),
             ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
             ("tokens in, out", f"{usage.get('input_tokens')}, {usage.get('output_tokens')}"),
@@ -97,6 +98,8 @@ def progress(batch: dict[str, Any]) -> str:
     parts += [f"done in {duration}"] if duration else []
     held = _held(batch)
     parts += [f"on hold: {held}"] if held else []
+    flaws = wording.flaws(ours)
+    parts += [flaws] if flaws else []
     died = deaths(ours)
     parts += [f"engine deaths: {died}"] if died else []
     return "  ".join([status(batch, width=11), bar(batch), counts(batch)]) + "\n" + ", ".join([*parts, sla(batch)])

@@ -14,6 +14,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
+from batchyard import json_lines
 from batchyard.client.frames import Kind
 from batchyard.endpoints import output_lines, responses
 from batchyard.errors import ConfigurationError
@@ -42,16 +43,18 @@ class RowAnswer(NamedTuple):
 
 
 class RowText(NamedTuple):
-    """The text of an answer, or why it has none. `truncated`: it ends because it had `max_tokens`."""
+    """The text of an answer, or why it has none; and why it ended, if the response says so."""
 
     text: str | None
     error: str | None = None
-    truncated: bool = False
+    finish_reason: str | None = None
+    is_cut_off: bool = False
+    is_empty: bool = False
 
 
 def outcome(line: bytes) -> RowAnswer:
     """Parse a line of an output or error file."""
-    answer = orjson.loads(line)
+    answer = json_lines.loads(line)
     response = answer["response"] or {}
     body = response.get("body")
     tokens = responses.usage(body).total_tokens
@@ -65,10 +68,10 @@ def outcome(line: bytes) -> RowAnswer:
 def text(body: Mapping[str, Any]) -> RowText:
     """Return the text of a response's body."""
     output = responses.output(body)
-    truncated = output.finish_reason == "length"
+    ending = (output.finish_reason, output.is_cut_off, output.is_empty)
     if output.no_text is not None:
-        return RowText(None, f"{output.no_text.code}: {output.no_text.message}", truncated)
-    return RowText(output.text, None, truncated)
+        return RowText(None, f"{output.no_text.code}: {output.no_text.message}", *ending)
+    return RowText(output.text, None, *ending)
 
 
 class Structure:
@@ -94,7 +97,7 @@ class Structure:
             input_schema = output_schema = _root(dict(schema))
 
             def parse(text: str) -> Mapping[str, Any]:
-                value = orjson.loads(text)
+                value = json_lines.loads(text)
                 validator.validate(value)
                 return dict(value)
 
@@ -130,7 +133,7 @@ class Structure:
             reason = str(error)
         except RecursionError:
             reason = "nested too deep"
-        if answer.truncated:
+        if answer.is_cut_off:
             return {}, "the answer ends at max_tokens before its JSON does; raise max_tokens"
         return {}, cut(f"the answer does not fit the schema: {reason}", MAX_REASON + MAX_NAME)
 

@@ -5,7 +5,6 @@ Not the `openai` package, whose import takes a second: a command would take long
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from batchyard import proxies
 from batchyard.backoff import Backoff, retry_after
 from batchyard.client import output_files
 from batchyard.client.address import address
+from batchyard.endpoints.stream_end import StreamEnd
 from batchyard.errors import (
     AuthenticationError,
     BatchyardError,
@@ -105,13 +105,19 @@ class ApiClient:
     def cancel(self, batch_id: str) -> dict[str, Any]:
         return self._call("POST", f"/batches/{batch_id}/cancel")
 
-    def retry(self, batch_id: str, errors: Literal["all", "passing"] = "all") -> dict[str, Any]:
+    def retry(
+        self, batch_id: str, errors: Literal["all", "passing"] = "all", fixed_file_id: str | None = None
+    ) -> dict[str, Any]:
         """Create a batch of the requests without an answer, and return it.
 
         Args:
             errors: "passing" leaves out those that would fail again.
+            fixed_file_id: a file of corrected requests.
         """
-        return self._call("POST", f"/batches/{batch_id}/retry", {} if errors == "all" else {"errors": errors})
+        body = ({} if errors == "all" else {"errors": errors}) | (
+            {"fixed_file_id": fixed_file_id} if fixed_file_id else {}
+        )
+        return self._call("POST", f"/batches/{batch_id}/retry", body)
 
     def control(self, name: str, verb: Literal["pause", "resume"]) -> dict[str, Any]:
         """Pause or resume a batch or a job, and return it."""
@@ -319,22 +325,20 @@ class ApiClient:
         Closing the iterator ends the request.
 
         Raises:
-            BatchyardError: an error in the stream; the answer is not whole.
+            BatchyardError: an error in the stream, or it ends early; the answer is not whole.
         """
+        end = StreamEnd(body)
         response = self._send("POST", path, stream=True, json={**body, "stream": True})
         try:
             for line in response.iter_lines():
-                data = line.removeprefix("data:").strip()
-                if data == line or data == "[DONE]":
-                    continue
-                event = json.loads(data)
-                if error := event.get("error"):
-                    raise BatchyardError(str(error.get("message")).removesuffix("."), code=error.get("code"))
-                yield event
+                if line.startswith("data:") and (event := end.note_data(line[5:].strip())) is not None:
+                    yield event
         except httpx.TransportError as error:
             raise UnavailableError(f"{self.url} has closed the connection before the answer was whole") from error
         finally:
             response.close()
+        if not end.is_whole:
+            raise UnavailableError(f"{self.url} has closed the connection before the answer was whole")
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """Send a request with a JSON body, and return the JSON object that the server answers with."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from batchyard.errors import ConfigurationError, NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError
 from batchyard.tables.template import Template, TemplateError
-from batchyard.wording import MAX_LIST, column_order, cut, nearest, quoted
+from batchyard.wording import MAX_LIST, column_order, cut, flaws, nearest, quoted
 
 MAX_REQUESTS = 50_000
 MAX_BYTES = 200_000_000
@@ -54,6 +56,14 @@ class CallOptions:
 
     def connected(self) -> ApiClient:
         return self.server or connect(settings.load().data, "BATCHYARD_DATA")
+
+
+class AnswerWarning(UserWarning):
+    """Some rows have no answer, or one that may not be whole. `counted`: the latter, `cut_off` and `empty`."""
+
+    def __init__(self, message: str, counted: Mapping[str, int]) -> None:
+        super().__init__(message)
+        self.counted = counted
 
 
 class RowResults(ABC):
@@ -113,6 +123,25 @@ class RowResults(ABC):
         for row, ended in enumerate(self._ended):
             if not ended:
                 self.errors[row] = GONE
+
+    def flaws(self) -> dict[str, int]:
+        """Return how many answers were cut off, and how many are empty."""
+        return {}
+
+    def warn(self) -> None:
+        """Warn of rows without an answer, and of answers that may not be whole."""
+        reasons = Counter(error for error in self.errors if error is not None)
+        found = flaws(counted := self.flaws())
+        parts = []
+        if reasons:
+            reason, most = reasons.most_common(1)[0]
+            rows = f"{reasons.total():,} of {len(self):,} rows have no answer"
+            parts.append(f"{rows}; {most:,} of these: {cut(reason, MAX_LIST)} (details=True adds a column error)")
+        if found:
+            where = "; raise max_tokens; finish_reason=True adds a column" if counted.get("cut_off") else ""
+            parts.append(f"of the answers, {found}{where}")
+        if parts:
+            warnings.warn(AnswerWarning("; ".join(parts), counted), stacklevel=3)
 
     def details(self) -> dict[str, Column]:
         return {"error": Column(self.errors), "tokens": Column(self.tokens, "integer")}
@@ -222,7 +251,7 @@ def parameters(model: str, **values: Any) -> dict[str, Any]:
     """Return what the bodies of all requests have in common. Raises ConfigurationError if it is no JSON."""
     body = {"model": model, **{name: value for name, value in values.items() if value is not None}}
     try:
-        orjson.dumps(body)
+        json_lines.dumps(body)
     except orjson.JSONEncodeError as error:
         raise ConfigurationError(f"a parameter is no JSON: {error}") from error
     return body
@@ -330,7 +359,9 @@ class _Call:
         """Leave in a file of requests those that are still open."""
         rest = file.with_name(f"{file.name}.rest")
         with file.open("rb") as lines, rest.open("wb") as stream:
-            stream.writelines(line for line in lines if self._results.is_open(_row(orjson.loads(line)["custom_id"])))
+            stream.writelines(
+                line for line in lines if self._results.is_open(_row(json_lines.loads(line)["custom_id"]))
+            )
         rest.replace(file)
 
 

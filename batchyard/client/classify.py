@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.client import answers, asking, frames, label_probabilities
 from batchyard.client.api import ApiClient
 from batchyard.client.asking import RowResults, Values
@@ -103,6 +104,7 @@ def classify(
     rows = asking.rows(frame, text.needed(frame.columns))
     asking.ask(server, spec, endpoint, asking.requests(endpoint, rows, make, results), results, how)
     columns = {name: results.column(name) for name in COLUMNS}
+    results.warn()
     return frame.table({**columns, **results.details()}) if details else frame.column("label", columns["label"])
 
 
@@ -190,7 +192,7 @@ def _form(forms: Collection[str], labels: Sequence[str]) -> Mapping[str, Any]:
 def _label(text: str) -> str:
     """Return the label of a text: the text, or what stands in an object with one value."""
     try:
-        value = orjson.loads(text)
+        value = json_lines.loads(text)
     except orjson.JSONDecodeError:
         return text.strip().strip(".\"'")
     values = list(value.values()) if isinstance(value, dict) else [value]

@@ -72,6 +72,7 @@ def embed(
         else:
             send_together(lambda: asking.rows(frame, columns), template, vectors, how, model, **parameters)
         column = Column([vector for chunk in vectors.chunks() for vector in chunk], "vector")
+    vectors.warn()
     return frame.table({"embedding": column, **vectors.details()}) if details else frame.column("embedding", column)
 
 

@@ -30,6 +30,7 @@ def map(
     response_format: Mapping[str, Any] | None = None,
     window: str = "24h",
     details: bool = False,
+    finish_reason: bool = False,
     again: bool = False,
     progress: bool = True,
     server: ApiClient | None = None,
@@ -40,7 +41,8 @@ def map(
 
     The same call again, also after a crash, takes up the batches of the first: nothing is computed twice. Rows that
     failed for a passing reason, or whose answers were deleted meanwhile, are asked again, and only those.
-    A row with an empty cell (None, NaN, NA, no text) in a column that a template names is not sent.
+    A row with an empty cell (None, NaN, NA, no text) in a column that a template names is not sent. A warning counts
+    rows without an answer, and answers that were cut off or are empty.
 
     Args:
         data: a DataFrame of pandas or polars, a table of pyarrow or of a library that exports Arrow's, a Dataset of
@@ -54,6 +56,7 @@ def map(
         response_format: another form of answers, as OpenAI's API has it.
         window: until when all must be answered, such as "24h".
         details: return a table with columns `error` and `tokens` beside the answers.
+        finish_reason: return a table with a column that has why each answer ended: `length` if it was cut off.
         again: compute everything anew, also where the same was asked before.
         progress: say on standard error how far it is: a bar in a terminal, elsewhere a line every ten seconds.
         server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
@@ -89,8 +92,10 @@ def map(
     rows = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
     asking.ask(server, spec, CHAT.path, asking.requests(CHAT.path, rows, make, results), results, how)
     columns = results.columns(structure)
-    if details:
-        return frame.table({**columns, **results.details()})
+    results.warn()
+    beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
+    if details or finish_reason:
+        return frame.table({**columns, **beside, **(results.details() if details else {})})
     return frame.column("answer", columns["answer"]) if structure is None else frame.table(columns)
 
 
@@ -109,6 +114,14 @@ class TextResults(RowResults):
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
         self._texts[row] = text = answers.text(body)
         return text.error
+
+    def flaws(self) -> dict[str, int]:
+        texts = self._texts.values()
+        return {"cut_off": sum(text.is_cut_off for text in texts), "empty": sum(text.is_empty for text in texts)}
+
+    def finish_reasons(self) -> Column:
+        """Return why each answer ended, None where nobody knows."""
+        return Column([text and text.finish_reason for text in (self._texts.get(row) for row in range(len(self)))])
 
     def columns(self, structure: Structure | None) -> dict[str, Column]:
         """Return the texts of the answers, or their properties by `structure`, and note the errors of those."""

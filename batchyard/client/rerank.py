@@ -9,6 +9,7 @@ from typing import Any
 import click
 import orjson
 
+from batchyard import json_lines
 from batchyard.client import asking, frames
 from batchyard.client.api import ApiClient
 from batchyard.client.asking import RowResults, Values
@@ -150,7 +151,7 @@ class Rankings(RowResults):
 
 def _json(text: str) -> Any:
     try:
-        return orjson.loads(text)
+        return json_lines.loads(text)
     except orjson.JSONDecodeError:
         return text
 

@@ -36,9 +36,7 @@ def take_up(server: ApiClient, batch: dict[str, Any]) -> list[dict[str, Any]] | 
     Returns:
         None if a result file of theirs is gone, so that another batch has to compute all of it.
     """
-    chain = [batch]
-    while (retry := _newest_retry(server, chain[-1])) is not None:
-        chain.append(retry)
+    chain = chain_of(server, batch)
     last = chain[-1]
     needed = [one[key] for one in chain for key in ("output_file_id", "error_file_id")]
     needed += [last["input_file_id"]] if last["error_file_id"] is not None else []
@@ -59,11 +57,20 @@ def take_up(server: ApiClient, batch: dict[str, Any]) -> list[dict[str, Any]] | 
     return chain
 
 
+def chain_of(server: ApiClient, batch: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a batch with its retries, each the newest of the one before; without those that failed validation."""
+    chain = [batch]
+    while (retry := _newest_retry(server, chain[-1])) is not None:
+        chain.append(retry)
+    return chain[1:] if batch["status"] == "failed" and len(chain) > 1 else chain
+
+
 def counts(chain: list[dict[str, Any]]) -> dict[str, int]:
     """Return the requests of the first batch, and how many have an answer in it or in one of its retries."""
     total = chain[0]["request_counts"]["total"]
     completed = sum(batch["request_counts"]["completed"] for batch in chain)
-    return {"total": total, "completed": completed, "failed": total - completed}
+    flaws = {name: sum(batch["batchyard"].get(name, 0) for batch in chain) for name in ("cut_off", "empty")}
+    return {"total": total, "completed": completed, "failed": total - completed, **flaws}
 
 
 def write(server: ApiClient, chain: list[dict[str, Any]], output: Path, errors: Path | None) -> None:
@@ -108,11 +115,27 @@ def _in_input_order(
     if server.find_file(file_id) is None:
         yield from index.values()
         return
+    rest = {key: value for key, value in index.items() if isinstance(key, str)}
     for number, line in enumerate(server.lines(file_id), 1):
-        if number in index:
+        if json_lines.is_blank(line):
+            continue
+        custom_id = _readable_id(line)
+        is_corrected = number in index and rest.get(custom_id, (0, False))[1]
+        if number in index and not is_corrected:
             yield index[number]
-        elif not json_lines.is_blank(line):
-            yield index[json.loads(line.removeprefix(codecs.BOM_UTF8))["custom_id"]]
+        elif custom_id in index:
+            rest.pop(custom_id, None)
+            yield index[custom_id]
+    yield from rest.values()  # of corrected lines with another custom_id
+
+
+def _readable_id(line: bytes) -> str:
+    """Return the custom_id of an input line; empty for one that has none."""
+    try:
+        request = json.loads(line.removeprefix(codecs.BOM_UTF8))
+    except (ValueError, RecursionError):
+        return ""
+    return str(request.get("custom_id") or "") if isinstance(request, dict) else ""
 
 
 def _line_at(lines: IO[bytes], position: int) -> bytes:

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
@@ -173,7 +174,7 @@ def write(file: Path, table: Any) -> None:
                     stream.writelines(json_lines.line(row, as_text) for row in rows)
                 else:
                     _write_rows(stream, rows, DELIMITERS[kind])
-    except (pa.ArrowException, orjson.JSONEncodeError) as error:
+    except (pa.ArrowException, OverflowError, orjson.JSONEncodeError) as error:
         raise ConfigurationError(f"{file}: its values do not fit {kind}: {error}; name a .jsonl or .csv") from error
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror or error}; name a file that can be written") from error
@@ -191,8 +192,18 @@ def _names(rows: Rows) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _columns(rows: Rows) -> dict[str, list[Any]]:
-    return {name: [row.get(name) for row in rows] for name in _names(rows)}
+def _columns(rows: Rows) -> dict[str, Any]:
+    return {name: _column([row.get(name) for row in rows]) for name in _names(rows)}
+
+
+def _column(values: list[Any]) -> Any:
+    """Return an Arrow array; integers of more than 64 bits are decimals, which keep all digits."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values)
+    except OverflowError:
+        return pa.array([Decimal(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in values])
 
 
 def _write_rows(stream: IO[bytes], rows: Rows, delimiter: str) -> None:

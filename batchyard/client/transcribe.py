@@ -74,6 +74,7 @@ def transcribe(
             raise ConfigurationError("audio: it names a column of a table; a folder's rows are its files")
         names = listing(Path(data))
         send(_files(Path(data), names), results, how, **options)
+        results.warn()
         frame = frames.of([{FILE: str(name)} for name in names])
         columns = {FILE: Column([str(name) for name in names]), **results.transcripts(times), **results.details()}
         return frame.table(columns)
@@ -83,6 +84,7 @@ def transcribe(
     asking.template(f"{{{audio}}}", "audio", frame.columns)
     rows = ({"audio": row[audio], "column": audio} for row in asking.rows(frame, [audio]))
     send(rows, results, how, **options)
+    results.warn()
     columns = results.transcripts(times)
     if details:
         return frame.table({**columns, **results.details()})

@@ -27,6 +27,9 @@ AnswerForm = Literal["json", "regex", "choice", "grammar"]
 """What the text of an answer may be held to."""
 Result = Literal["text", "vectors", "labels", "scores", "tokens"]
 
+MOST_TOKENS = 2**40
+"""A larger limit counts as this one: sums of them would not fit into the integers of databases."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Endpoint:
@@ -79,11 +82,11 @@ class Endpoint:
         return next((key for key in self.content if body.get(key) is not None), self.content[0])
 
     def output_limit(self, body: Mapping[str, Any]) -> int | None:
-        """Return the most output tokens that a valid body allows; None if it sets no limit."""
+        """Return the most output tokens that a valid body allows, MOST_TOKENS at most; None if it sets no limit."""
         if not self.generates:
             return 0
         key = self.limit_key(body)
-        return None if key is None else _value(body, key)
+        return None if key is None else min(_value(body, key), MOST_TOKENS)
 
     def limit_key(self, body: Mapping[str, Any]) -> str | None:
         """Return the key that sets the limit of `body`; None if none does."""

@@ -108,7 +108,7 @@ def error_code(line: str) -> str:
 
     It is `status_<n>` where the engine gave none or one that is not an identifier.
     """
-    answer = orjson.loads(line)
+    answer = json_lines.loads(line)
     code = error(answer).get("code")
     if isinstance(code, str) and CODE.fullmatch(code):
         return code

@@ -21,8 +21,10 @@ RESULTS = (
     *("embeddings", "tokens", "prompt", "text", "input_tokens"),
 )
 """Keys of the results of all endpoints: each response has one of them."""
-_BROKEN_OFF = ("error", "abort")
+BROKEN_OFF = ("error", "abort")
 """Finish reasons of an output that its server broke off. vLLM says `abort` of what it computes as it ends."""
+_CUT_OFF = ("length", "max_tokens", "model_context_window_exceeded")
+"""Finish reasons of an output that a limit of tokens ended, OpenAI's and Anthropic's."""
 NOT_FLAGGED = "not flagged"
 """Label of an input in which a moderation flags nothing."""
 _ELEMENTS = {"float32": (4, "f"), "float16": (2, "e"), "bfloat16": (2, "")}
@@ -87,6 +89,16 @@ class Output:
     prompt_token_ids: Any = None
 
     @property
+    def is_cut_off(self) -> bool:
+        """True if it ended because it had as many tokens as it may have."""
+        return self.finish_reason in _CUT_OFF
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it has neither a text but blanks, nor a refusal, calls or token ids in its place."""
+        return not (self.text or "").strip() and not (self.refusal or self.tool_calls or self.token_ids)
+
+    @property
     def no_text(self) -> NoText | None:
         """Why it has no text; None if it has one. A text may be empty if the output has nothing else."""
         ended = f" (finish_reason {self.finish_reason})" if self.finish_reason else ""
@@ -99,7 +111,7 @@ class Output:
         if self.tool_calls:
             return TOOL_CALL
         if self.reasoning:
-            remedy = " Raise max_tokens." if self.finish_reason == "length" else ""
+            remedy = " Raise max_tokens." if self.is_cut_off else ""
             return NoText("reasoning_only", f"The answer has reasoning only and no text{ended}.{remedy}")
         if self.text is None and self.token_ids:
             return TOKEN_IDS
@@ -159,6 +171,16 @@ def outputs(body: Any) -> list[Output]:
 def output(body: Any) -> Output:
     """Return the first output; one without a text if there is none."""
     return next(iter(outputs(body)), Output())
+
+
+def is_cut_off(body: Any) -> bool:
+    """True if an output ended because it had as many tokens as it may have."""
+    return any(output.is_cut_off for output in outputs(body))
+
+
+def is_empty(body: Any) -> bool:
+    """True if an output has neither a text but blanks, nor anything in place of one."""
+    return any(output.is_empty for output in outputs(body))
 
 
 def vectors(body: Any, request: Mapping[str, Any] | None = None) -> list[list[float]]:
@@ -252,7 +274,7 @@ def _of_result(key: str, place: str, result: Any) -> Fault | None:
         return None if isinstance(vector, list | str | tuple) or _is_array(vector) else Fault(f"{place} has no vector")
     if key != "choices":
         return None
-    if (reason := result.get("finish_reason")) in _BROKEN_OFF:
+    if (reason := result.get("finish_reason")) in BROKEN_OFF:
         return Fault(f"{place} ended with finish_reason {reason}")
     message = result.get("message")
     if isinstance(message, Mapping):

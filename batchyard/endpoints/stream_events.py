@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.endpoints import catalog
 from batchyard.wording import with_code
 
@@ -63,12 +62,21 @@ def error(endpoint: str, fault: dict[str, Any]) -> bytes:
 
 
 def _plain(value: dict[str, Any], *, piece: bool = False) -> StreamEvent:
-    return StreamEvent(b"data: " + orjson.dumps(value) + b"\n\n", piece)
+    return StreamEvent(b"data: " + json_lines.dumps(value) + b"\n\n", piece)
 
 
 def _typed(kind: str, value: dict[str, Any], *, piece: bool = False) -> StreamEvent:
-    data = orjson.dumps({"type": kind, **value})
+    data = json_lines.dumps({"type": kind, **value})
     return StreamEvent(b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n", piece)
+
+
+_IN_CHUNKS = ("role", "content", "tool_calls")
+"""Keys of a message that have chunks of their own."""
+
+
+def _ending(choice: dict[str, Any]) -> dict[str, Any]:
+    """Return what the last chunk of a choice has: all but its text."""
+    return {key: value for key, value in choice.items() if key not in ("message", "text")}
 
 
 def _chat(request: dict[str, Any], body: dict[str, Any], pieces: Pieces) -> Iterator[StreamEvent]:
@@ -81,14 +89,16 @@ def _chat(request: dict[str, Any], body: dict[str, Any], pieces: Pieces) -> Iter
     for choice in body["choices"]:
         index, message = choice["index"], choice["message"]
         yield chunk({"index": index, "delta": {"role": "assistant", "content": ""}})
-        if thought := message.get("reasoning_content"):
-            yield chunk({"index": index, "delta": {"reasoning_content": thought}})
+        if others := {key: value for key, value in message.items() if key not in _IN_CHUNKS and value}:
+            yield chunk({"index": index, "delta": others})
+        logprobs = choice.get("logprobs")  # all of them stand beside the first piece
         for text in pieces(message.get("content") or ""):
-            yield chunk({"index": index, "delta": {"content": text}}, piece=index == 0)
+            yield chunk({"index": index, "delta": {"content": text}, "logprobs": logprobs}, piece=index == 0)
+            logprobs = None
         if calls := message.get("tool_calls"):
             numbered = [{"index": number, **call} for number, call in enumerate(calls)]
             yield chunk({"index": index, "delta": {"tool_calls": numbered}})
-        yield chunk({"index": index, "delta": {}, "finish_reason": choice["finish_reason"]})
+        yield chunk({**_ending(choice), "delta": {}, "logprobs": logprobs})
     yield from _usage(request, body, head)
     yield DONE
 
@@ -96,19 +106,19 @@ def _chat(request: dict[str, Any], body: dict[str, Any], pieces: Pieces) -> Iter
 def _completions(request: dict[str, Any], body: dict[str, Any], pieces: Pieces) -> Iterator[StreamEvent]:
     head: dict[str, Any] = {key: body[key] for key in ("id", "object", "created", "model") if key in body}
     for choice in body["choices"]:
-        index = choice["index"]
+        index, logprobs = choice["index"], choice.get("logprobs")
         for text in pieces(choice["text"]):
-            part = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+            part = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
             yield _plain({**head, "choices": [part]}, piece=index == 0)
-        end = {"index": index, "text": "", "logprobs": None, "finish_reason": choice["finish_reason"]}
-        yield _plain({**head, "choices": [end]})
+            logprobs = None
+        yield _plain({**head, "choices": [{**_ending(choice), "text": "", "logprobs": logprobs}]})
     yield from _usage(request, body, head)
     yield DONE
 
 
 def _usage(request: dict[str, Any], body: dict[str, Any], head: dict[str, Any]) -> Iterator[StreamEvent]:
     if (request.get("stream_options") or {}).get("include_usage"):
-        yield _plain({**head, "choices": [], "usage": body["usage"]})
+        yield _plain({**head, "choices": [], "usage": body.get("usage")})
 
 
 def _responses(_: dict[str, Any], body: dict[str, Any], pieces: Pieces) -> Iterator[StreamEvent]:

@@ -30,11 +30,11 @@ def put_back(line: str, vectors: bytes | None) -> str:
     """Return an output line with the vectors that were set aside from its response; None if it had none."""
     if vectors is None:
         return line
-    answer, numbers, begin = orjson.loads(line), np.frombuffer(vectors, _NUMBER), 0
+    answer, numbers, begin = json_lines.loads(line), np.frombuffer(vectors, _NUMBER), 0
     for entry in answer["response"]["body"]["data"]:
         end = begin + entry["embedding"]
         entry["embedding"], begin = numbers[begin:end], end
-    return json_lines.escaped(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)).decode()
+    return json_lines.escaped(json_lines.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)).decode()
 
 
 def _has_array(entry: Any) -> bool:

@@ -222,10 +222,12 @@ def _parsed(arguments: Any) -> dict[str, Any] | str:
     """Return the arguments of a call, or why they are none."""
     import orjson  # here, for commands load this module
 
+    from batchyard import json_lines
+
     text = _text(arguments)
     try:
-        parsed = orjson.loads(text or "{}")
-        orjson.dumps(parsed)  # it nests less deeply than it reads
+        parsed = json_lines.loads(text or "{}")
+        json_lines.dumps(parsed)  # it nests less deeply than it reads
     except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
         return f"The arguments are not JSON: {error}. They were: {cut(text, MAX_QUOTED)}"
     return parsed if isinstance(parsed, dict) else f"The arguments are not a JSON object: {cut(text, MAX_QUOTED)}"
@@ -237,9 +239,9 @@ def _readable(arguments: str) -> str:
 
 
 def _text(arguments: Any) -> str:
-    import orjson  # as above
+    from batchyard import json_lines  # as above
 
-    return arguments if isinstance(arguments, str) else orjson.dumps(arguments, default=str).decode()
+    return arguments if isinstance(arguments, str) else json_lines.dumps(arguments, default=str).decode()
 
 
 def _unknown(name: str, tools: Mapping[str, Tool]) -> str:

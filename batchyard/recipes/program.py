@@ -168,11 +168,11 @@ class Program:
         return calls
 
     def _check_json(self, value: Any, what: str) -> None:
-        import orjson  # here, for commands load this module
+        from batchyard import json_lines
 
         try:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-            orjson.dumps(value)  # has no integers of more than 64 bits
+            json_lines.dumps(value)  # nests less deeply than Python
         except (TypeError, ValueError) as error:
             raise RecipeError(f"turn {self.turn}: {what} is no JSON: {error}") from None
 

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.errors import RequestError, TooLargeError
 from batchyard.wording import MAX_NAME, cut, quoted
 
@@ -79,7 +80,7 @@ class InlineBody:
         for _ in self._text.entries("{}", f"'{place}' (request {number})"):
             key = self._text.key(keys)
             request[key] = self._text.value().encode().translate(_WITHOUT_LINE_FEEDS)
-        members = (orjson.dumps(key) + b":" + value for key, value in line(place, request).items())
+        members = (json_lines.dumps(key) + b":" + value for key, value in line(place, request).items())
         return b"{" + b",".join(members) + b"}\n"
 
 
@@ -89,7 +90,7 @@ _WITHOUT_LINE_FEEDS = bytes.maketrans(b"\r\n", b"  ")
 
 def _parsed(key: str, value: str) -> Any:
     try:
-        return orjson.loads(value)
+        return json_lines.loads(value)
     except orjson.JSONDecodeError as error:  # NaN, which Python's decoder takes
         name = cut(key, MAX_NAME)
         raise RequestError(f"The value of '{name}' is not valid JSON: {error.msg}.", code="invalid_json") from None
@@ -136,7 +137,7 @@ class _Text:
         if self.next() != '"':
             raise self._invalid("a key in quotes is missing")
         try:
-            key = str(orjson.loads(self.value()))
+            key = str(json_lines.loads(self.value()))
         except orjson.JSONDecodeError as error:  # half of a surrogate pair, which Python's decoder takes
             raise self._invalid(error.msg) from None
         self._take(":")

@@ -44,7 +44,7 @@ def parse_with_body(number: int, raw: bytes, max_bytes: int = MAX_LINE_BYTES) ->
         )
     raw = json_lines.without_mark(raw)
     try:
-        request = orjson.loads(raw)
+        request = json_lines.loads(raw)
     except orjson.JSONDecodeError as error:
         if constant := not_a_number(raw):
             raise LineError("invalid_json_line", f"The line has {constant}.") from None
@@ -55,9 +55,9 @@ def parse_with_body(number: int, raw: bytes, max_bytes: int = MAX_LINE_BYTES) ->
     if not isinstance(request, dict):
         raise LineError("invalid_json_line", "The line is valid JSON but not an object.")
     try:
-        envelope = orjson.dumps({name: None if name == "body" else value for name, value in request.items()})
+        envelope = json_lines.dumps({name: None if name == "body" else value for name, value in request.items()})
         # The list stands for the line's object, so that the nesting limit applies to the whole line.
-        body = orjson.dumps([request.get("body")])[1:-1]
+        body = json_lines.dumps([request.get("body")])[1:-1]
         _refuse_repeated_keys(raw, envelope.count(b":") + body.count(b":"))
     except (orjson.JSONEncodeError, RecursionError):
         raise LineError("invalid_json_line", "The line is nested more than 254 levels deep.") from None

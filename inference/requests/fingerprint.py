@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.endpoints.catalog import ENDPOINTS
 from inference.requests import media
 
@@ -25,5 +26,5 @@ def fingerprint(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
         return None
     without_effect = ENDPOINTS[endpoint].without_effect
     parameters = {name: value for name, value in body.items() if value is not None and name not in without_effect}
-    text = orjson.dumps([endpoint, parameters], option=orjson.OPT_SORT_KEYS)
+    text = json_lines.dumps([endpoint, parameters], option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(text, digest_size=16).digest()

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.endpoints.catalog import ENDPOINTS
 from inference.requests import media
 
@@ -61,7 +62,7 @@ def prefix_key(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
 
 def _json(value: list[Any]) -> bytes:
     """Return a value as JSON that begins alike where engines read alike. Media are compared as a whole."""
-    return media.digested(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+    return media.digested(json_lines.dumps(value, option=orjson.OPT_SORT_KEYS))
 
 
 def _instructs(turn: object) -> bool:

@@ -17,9 +17,9 @@ import uuid
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
 import ray
 
+from batchyard import json_lines
 from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
 from batchyard.failures.reasons import concerns_memory, explained
 from batchyard.logs import announce
@@ -207,7 +207,7 @@ class EngineActor:
     async def _run(
         self, session: str, rank: Rank, need: CacheNeed, unshared_bytes: int, endpoint: str, body: str
     ) -> EngineReply | None:
-        request = orjson.loads(body)
+        request = json_lines.loads(body)
         tokens = functools.partial(need.tokens, unshared_bytes, most_output(request))
         task = asyncio.current_task()
         assert task is not None
@@ -255,7 +255,7 @@ class EngineActor:
             else:
                 timer.cancel()
             try:
-                replies = await asyncio.gather(*(self._answer(endpoint, orjson.loads(body)) for body in bodies))
+                replies = await asyncio.gather(*(self._answer(endpoint, json_lines.loads(body)) for body in bodies))
             finally:
                 self._admission.reopen()
         present = [reply for reply in replies if reply is not None]

@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from aiohttp import web
 
+from batchyard import json_lines
 from batchyard.endpoints import stream_events
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.endpoints.live_wire import (
@@ -35,7 +35,8 @@ from batchyard.endpoints.live_wire import (
     WAIT_SECONDS,
     allow_connections,
 )
-from batchyard.errors import EngineDied
+from batchyard.endpoints.stream_end import ENDED_EARLY, StreamEnd
+from batchyard.errors import EngineDied, EngineError
 from inference.engine import Engine, EngineAnswer
 from inference.progress import PROGRESS, RequestProgress
 from inference.requests.cache_need import BYTES_PER_TOKEN, OUTPUT_TOKENS, most_output
@@ -107,7 +108,7 @@ class LiveServer:
     async def _serve(self, endpoint: str, request: web.Request) -> web.StreamResponse:
         if not self._may(request):
             return _error(EngineAnswer.refused("The token is wrong.", code="invalid_token", status=403), {})
-        body = orjson.loads(await request.read())
+        body = json_lines.loads(await request.read())
         if self._is_over():
             return _failed(STOPPING, "the engine is stopping", {})
         self._engine_works()
@@ -153,7 +154,7 @@ class LiveServer:
             running.task.cancel()
         else:
             report = self._left.pop(request_id, {})
-        return web.Response(body=orjson.dumps(report), content_type="application/json")
+        return web.Response(body=json_lines.dumps(report), content_type="application/json")
 
     def _report(self, running: _Running) -> dict[str, Any]:
         """Return the report of a request that is in the engine."""
@@ -175,7 +176,7 @@ class LiveServer:
         Raises:
             _NotInTime: it has waited as long as it may.
         """
-        size = len(orjson.dumps(body)) / BYTES_PER_TOKEN + min(OUTPUT_TOKENS, most_output(body))
+        size = len(json_lines.dumps(body)) / BYTES_PER_TOKEN + min(OUTPUT_TOKENS, most_output(body))
         seconds = self._engine.request_timeout
         turn = self._admission.admit_live(headers.get(PROJECT, ""), round(size))
         if headers.get(TIER) == "flex":
@@ -215,7 +216,7 @@ class LiveServer:
             status=reply.status_code,
             body=reply.body,
             content_type="application/json",
-            headers={REPORT: orjson.dumps(report).decode()},
+            headers={REPORT: json_lines.dumps(report).decode()},
         )
 
     async def _stream(
@@ -230,32 +231,37 @@ class LiveServer:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(request)
         async with contextlib.aclosing(stream):
-            fault = await self._send(stream, response)
+            fault = await self._send(stream, response, StreamEnd(body))
         if fault is not None:
             await response.write(stream_events.error(endpoint, fault))
         report = running.report(self._admission) | {"error": None if fault is None else fault["code"]}
-        await response.write(REPORT_COMMENT + orjson.dumps(report) + b"\n\n")
+        await response.write(REPORT_COMMENT + json_lines.dumps(report) + b"\n\n")
         await response.write_eof()
         return response
 
-    async def _send(self, stream: AsyncGenerator[bytes], response: web.StreamResponse) -> dict[str, Any] | None:
+    async def _send(
+        self, stream: AsyncGenerator[bytes], response: web.StreamResponse, end: StreamEnd
+    ) -> dict[str, Any] | None:
         """Send the events of a stream as they come, and return the fault that ended it; None if it is whole."""
         simulated = type(self._engine).simulated
         try:
             async with asyncio.timeout(self._engine.request_timeout):
                 async for event in stream:
                     self._engine.answered_at = time.monotonic()
+                    end.read(event)
                     await response.write(marked_events(event) if simulated else event)
         except TimeoutError:
             return _fault("request_timeout", f"the request ran longer than {self._engine.request_timeout:g} seconds")
         except EngineDied as death:
             return _fault(ENGINE_DIED, self._died(death.message))
+        except EngineError as error:
+            return _fault(error.code or "engine_error", error.message)
         except ConnectionError:
             raise  # the gateway has gone
         except Exception as error:  # noqa: BLE001  one stream that fails is this request's failure alone
             log.error("a stream failed", extra={"error": type(error).__name__})
             return _fault("engine_error", f"the engine's answer could not be read: {type(error).__name__}")
-        return None
+        return None if end.is_whole else _fault("engine_error", ENDED_EARLY)
 
 
 @dataclass(eq=False)
@@ -306,7 +312,7 @@ def _error(answer: EngineAnswer, report: Mapping[str, Any]) -> web.Response:
     assert answer.status_code is not None
     return web.Response(
         status=answer.status_code,
-        body=orjson.dumps(answer.body),
+        body=json_lines.dumps(answer.body),
         content_type="application/json",
-        headers={REPORT: orjson.dumps(dict(report)).decode()},
+        headers={REPORT: json_lines.dumps(dict(report)).decode()},
     )

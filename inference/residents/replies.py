@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.endpoints import responses, vectors
 from inference.engine import EngineAnswer
 
@@ -49,7 +50,7 @@ class EngineReply(NamedTuple):
             return cls(answer.status_code, None, error, seconds=seconds)
         is_apart = apart and answer.status_code == 200
         content, arrays = vectors.set_aside(answer.body) if is_apart else (answer.body, None)
-        body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        body = json_lines.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
         if answer.status_code != 200:
             return cls(answer.status_code, body, error, seconds=seconds)
         fault = responses.fault(answer.body)

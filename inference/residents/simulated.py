@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import orjson
-
+from batchyard import json_lines
 from inference.engine import Engine, EngineAnswer
 
 _DATA = b"data: "
@@ -23,7 +22,7 @@ def marked_events(events: bytes) -> bytes:
     lines = events.split(b"\n")
     for number, line in enumerate(lines):
         if line.startswith(_DATA + b"{"):
-            lines[number] = _DATA + orjson.dumps({**orjson.loads(line[len(_DATA) :]), "simulated": True})
+            lines[number] = _DATA + json_lines.dumps({**json_lines.loads(line[len(_DATA) :]), "simulated": True})
     return b"\n".join(lines)
 
 

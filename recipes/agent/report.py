@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import IO, Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -108,7 +107,7 @@ def _tools(described: list[dict[str, Any]], rows: int) -> pa.Array:
             return array
     except pa.ArrowInvalid:
         pass  # values of several types at one place
-    return pa.array([orjson.dumps(described).decode()] * rows, pa.string())
+    return pa.array([json_lines.dumps(described).decode()] * rows, pa.string())
 
 
 def _values(item: EndedItem, options: AgentLoop) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 
 from batchyard import json_lines
 from batchyard.recipes import Results
@@ -84,7 +83,7 @@ def compare(results: Results, job_id: str, outcomes: Outcomes, options: Mapping[
     path, config = (results.of_child(job_id, name) for name in (RESULTS, CONFIG))
     if path is None or config is None:
         return f"job {job_id} has no {RESULTS} (any more)"
-    before = orjson.loads(config.read_bytes())
+    before = json_lines.loads(config.read_bytes())
     if before.get("recipe") != "evaluate":
         return f"job {job_id} is one of recipe {before.get('recipe')}, not of evaluate"
     with path.open("rb") as lines:

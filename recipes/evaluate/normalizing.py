@@ -9,6 +9,7 @@ from typing import Any
 
 from batchyard.wording import nearest, quoted
 from recipes.patterns import compiled
+from recipes.rewards.comparing import comparable
 from recipes.rewards.overlap import ARTICLE, NO_PUNCTUATION
 
 _DIGITS = str.maketrans("", "", string.digits)
@@ -49,5 +50,5 @@ def normalized_truth(truth: Any, ignore: Sequence[str]) -> Any:
     if not ignore:
         return truth
     if isinstance(truth, list | tuple):
-        return [normalized(str(each), ignore) for each in truth]
-    return normalized(str(truth), ignore)
+        return [normalized(comparable(each), ignore) for each in truth]
+    return normalized(comparable(truth), ignore)

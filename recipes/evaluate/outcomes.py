@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
+from batchyard import json_lines
 from batchyard.recipes import EndedItem
 from recipes.evaluate.normalizing import normalized_truth
 from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate, ground_truth_of
@@ -18,6 +18,7 @@ from recipes.measures import estimates
 from recipes.measures.estimates import Clusters, MetricEstimate
 from recipes.measures.paired import Values
 from recipes.rewards.choices import CHOICES, letter_of
+from recipes.rewards.comparing import comparable
 
 Mask: TypeAlias = NDArray[np.bool_]
 """Which questions are meant."""
@@ -30,7 +31,7 @@ NO_PREDICTION, OTHER = "(none)", "(other)"
 
 def text_of(value: Any) -> str:
     """Return a cell as a text."""
-    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    return value if isinstance(value, str) else json_lines.dumps(value, default=str).decode()
 
 
 class Outcomes:
@@ -100,7 +101,7 @@ class Outcomes:
         truth = ground_truth_of(columns, metric.ground_truth or self._options.ground_truth)
         if metric.metric == "choice":
             return letter_of(truth, columns.get(CHOICES))
-        return None if truth is None else text_of(normalized_truth(truth, metric.ignore)).strip()
+        return None if truth is None else comparable(normalized_truth(truth, metric.ignore))
 
     @property
     def clusters(self) -> Clusters | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.recipes import InvalidItem, Item, Messages, messages_of
 from batchyard.tables.cells import CellError
 from batchyard.tables.template import TemplateError, parsed
@@ -37,7 +38,7 @@ def turns_of(example: Mapping[str, Any], options: Evaluate) -> Messages:
         truth = ground_truth_of(example, options.ground_truth)
         if truth is None:
             raise InvalidItem("invalid_example", f"It has no column {options.ground_truth!r}.")
-        text = truth if isinstance(truth, str) else orjson.dumps(truth).decode()
+        text = truth if isinstance(truth, str) else json_lines.dumps(truth).decode()
     return [*messages_of(example, options.template), {"role": "assistant", "content": text}]
 
 
@@ -55,5 +56,5 @@ def question_of(item: Item) -> str:
     """Return what a question is known by in another run: its custom_id if the row has one, else a hash of the row."""
     if item.columns.get("custom_id") is not None:
         return item.custom_id
-    row = orjson.dumps(dict(item.columns), option=orjson.OPT_SORT_KEYS, default=str)
+    row = json_lines.dumps(dict(item.columns), option=orjson.OPT_SORT_KEYS, default=str)
     return hashlib.blake2b(row, digest_size=8).hexdigest()

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from batchyard import json_lines
 from recipes.experiment.children import ComparedChild
 from recipes.measures import tally
 from recipes.measures.paired import Values
@@ -132,7 +132,7 @@ def read(child: ComparedChild, file: IO[bytes]) -> Measured:
 def _items(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
-            yield orjson.loads(line)
+            yield json_lines.loads(line)
 
 
 def _last_number(path: Path | None) -> int:
@@ -145,7 +145,7 @@ def _last_number(path: Path | None) -> int:
             size = min(start, max(BLOCK_BYTES, len(end)))
             start = file.seek(start - size)
             end = file.read(size) + end
-    return int(orjson.loads(end.rstrip().rpartition(b"\n")[2])["number"]) if end.strip() else -1
+    return int(json_lines.loads(end.rstrip().rpartition(b"\n")[2])["number"]) if end.strip() else -1
 
 
 def _last_number_of(journal: pq.ParquetFile | None) -> int:

@@ -13,6 +13,7 @@ from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
 from referencing import Registry
 
+from batchyard import json_lines
 from batchyard.recipes import Failure, Item, gate
 from recipes.patterns import compiled
 
@@ -37,7 +38,7 @@ def schema_of(value: Any) -> Validator | None:
 @lru_cache(maxsize=128)
 def _validator(schema_json: str) -> Validator:
     try:
-        schema: Any = orjson.loads(schema_json)
+        schema: Any = json_lines.loads(schema_json)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"needs a JSON schema: {error}") from error
     if not isinstance(schema, dict):
@@ -83,7 +84,7 @@ def violation(schema: Mapping[str, Any], value: Any) -> str | None:
 def is_json(text: str, item: Item, value: Any) -> Failure | None:
     """Pass a text that is JSON as a whole, and follows the schema."""
     try:
-        content = orjson.loads(text)
+        content = json_lines.loads(text)
     except orjson.JSONDecodeError as error:
         return Failure("is-json", f"The answer is not JSON: {error}.")
     violation = _violation(schema_of(value), content)

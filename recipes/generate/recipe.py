@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -55,7 +54,7 @@ def record(row: Mapping[str, Any], options: Making) -> dict[str, Any]:
         "text": best["text"],
         "rating": best["rating"],
         **{name: row[name] for name in ("seed", "seed_id", "template", "persona", "round", "candidate")},
-        "draft_prompt": orjson.dumps(row["prompt"]).decode(),
+        "draft_prompt": json_lines.dumps(row["prompt"]).decode(),
         "draft_seed": row["draft_seed"],
         "answer_seed": best["seed"],
         "model": options.model,
@@ -79,7 +78,7 @@ def pair(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _text(content: Any) -> str:
     """Return a message's content as a text; content parts as JSON."""
-    return content if isinstance(content, str) else orjson.dumps(content).decode()
+    return content if isinstance(content, str) else json_lines.dumps(content).decode()
 
 
 def finish(results: Results, options: Generate) -> Report:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.recipes import Item, Messages
 from batchyard.wording import fill
 from recipes.panel.events import Agent
@@ -70,4 +69,4 @@ def _section(title: str, value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else json_lines.dumps(value).decode()

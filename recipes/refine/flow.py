@@ -38,6 +38,7 @@ from recipes.refine import report as refine_report
 from recipes.refine.options import ArbiterOptions, GateOptions, Refine, ReviewerOptions, VoteOptions
 from recipes.refine.policy import Attempt, decide
 from recipes.refine.votes import Vote, count
+from recipes.rewards.comparing import comparable
 
 FIRST_INTEGER = re.compile(r"\d+")
 MOST_SHOWN = 80
@@ -283,7 +284,7 @@ class _Refinement:
 
     def _comparable(self, text: str) -> str:
         votes = self._options.votes
-        return (extracts.extract(votes.extract, text) if votes else None) or text.strip()
+        return (extracts.extract(votes.extract, text) if votes else None) or comparable(text)
 
     def _blind(self, text: str) -> Messages:
         """Return the task without the writer's system messages, and a text."""

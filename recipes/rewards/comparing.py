@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any
 
+import orjson
+
+from batchyard import json_lines
 from batchyard.recipes import reward
 from recipes.patterns import compiled
 from recipes.rewards import numbers
@@ -25,23 +28,58 @@ def shortest(number: Decimal) -> str:
     return f"{normal:f}" if abs(normal.adjusted()) < PLAIN_DIGITS else str(normal)
 
 
-def matches(method: str, answer: str, expected: str) -> bool:
+def comparable(value: Any) -> str:
+    """Return one text for all values that are the same answer: numbers of one value, other texts stripped.
+
+    What is no text is written as JSON: `true` and `95`, also for the float 95.0.
+    """
+    text = value if isinstance(value, str) else json_lines.dumps(value, str, orjson.OPT_SORT_KEYS).decode()
+    number = numbers.whole(text)
+    return text.strip() if number is None else shortest(number)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Return True for equal values: numbers by value, texts without blanks around them, lists in their order."""
+    if isinstance(one, str) and isinstance(other, str):
+        return one.strip() == other.strip()
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other)
+
+
+def same(answer: str, truth: Any) -> bool:
+    """Return True if an answer is the ground truth, a text or any value of JSON."""
+    if isinstance(truth, list | dict):
+        try:
+            return equal(json_lines.loads(answer), truth)
+        except orjson.JSONDecodeError:
+            return False
+    if truth is None or isinstance(truth, bool):
+        return comparable(answer).lower() == comparable(truth)
+    return comparable(answer) == comparable(truth)
+
+
+def matches(method: str, answer: str, expected: Any) -> bool:
     """Return True if the answer is as expected. Raises InvalidPattern if the expected text is none."""
+    if method == "exact":
+        return same(answer, expected)
+    expected = expected if isinstance(expected, str) else comparable(expected)
     if method == "numeric":
         value = numbers.last(expected)
         return value is not None and numbers.last(answer) == value
-    if method == "regex":
-        return compiled(expected).search(answer) is not None
-    return answer.strip() == expected.strip()
+    return compiled(expected).search(answer) is not None
 
 
 @reward("exact", columns=GROUND_TRUTH)
 def exact(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """1 if the answer is the ground truth, both stripped."""
-    answer = solution_str.strip()
-    return {"score": float(matches("exact", answer, str(ground_truth))), "pred": answer}
+    """1 if the answer is the ground truth: numbers by value, other texts stripped."""
+    return {"score": float(same(solution_str, ground_truth)), "pred": comparable(solution_str)}
 
 
 @reward("numeric", columns=GROUND_TRUTH)
@@ -51,7 +89,7 @@ def numeric(
     """1 if the last number of the answer has the value of the ground truth's last number."""
     number = numbers.last(solution_str)
     return {
-        "score": float(matches("numeric", solution_str, str(ground_truth))),
+        "score": float(matches("numeric", solution_str, ground_truth)),
         "pred": None if number is None else shortest(number),
     }
 
@@ -59,4 +97,4 @@ def numeric(
 @reward("regex", columns=GROUND_TRUTH)
 def regex(data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None) -> float:
     """1 if the ground truth, a regular expression of RE2, matches somewhere in the answer."""
-    return float(matches("regex", solution_str, str(ground_truth)))
+    return float(matches("regex", solution_str, ground_truth))

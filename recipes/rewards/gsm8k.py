@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.recipes import reward
+from recipes.rewards import numbers
+from recipes.rewards.comparing import comparable
 
 TAIL = 300
 """The last characters of an answer, where the result is looked for."""
@@ -16,18 +18,22 @@ _FLEXIBLE = re.compile(r"-?[0-9.,]+")
 
 def strict_answer(text: str) -> str | None:
     """Return the last number after `#### `, without commas; None without one."""
-    numbers = _STRICT.findall(text[-TAIL:])
-    return numbers[-1].replace(",", "") if numbers else None
+    found = _STRICT.findall(text[-TAIL:])
+    return found[-1].replace(",", "") if found else None
 
 
 def flexible_answer(text: str) -> str | None:
     """Return the last number but ".", with commas; the first if all are; None without one."""
-    numbers = _FLEXIBLE.findall(text[-TAIL:])
-    return next((number for number in reversed(numbers) if number != "."), numbers[0] if numbers else None)
+    found = _FLEXIBLE.findall(text[-TAIL:])
+    return next((number for number in reversed(found) if number != "."), found[0] if found else None)
 
 
 def _scored(answer: str | None, ground_truth: Any) -> dict[str, Any]:
-    return {"score": float(answer is not None and answer == str(ground_truth)), "pred": answer}
+    if isinstance(ground_truth, str):  # texts as verl compares them
+        right = answer == ground_truth
+    else:
+        right = answer is not None and numbers.last(answer) == numbers.last(comparable(ground_truth))
+    return {"score": float(right), "pred": answer}
 
 
 @reward("gsm8k", data_sources=("openai/gsm8k",), columns=("reward_model.ground_truth",))

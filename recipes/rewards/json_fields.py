@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.recipes import reward
-from recipes.rewards.comparing import GROUND_TRUTH
+from recipes.rewards.comparing import GROUND_TRUTH, equal
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
@@ -21,19 +21,6 @@ def fields_of(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Return True for equal values: numbers by value, texts without blanks around them, lists in their order."""
-    if isinstance(one, str) and isinstance(other, str):
-        return one.strip() == other.strip()
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return bool(one == other)
 
 
 @reward("json-fields", columns=GROUND_TRUTH)

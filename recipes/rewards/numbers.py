@@ -38,8 +38,8 @@ def last(text: str) -> Decimal | None:
 
 
 def whole(text: str) -> Decimal | None:
-    """Return the value of a text that is a number and nothing else; None for others."""
-    match = _NUMBER.fullmatch(text.strip())
+    """Return the value of a text that is a number and nothing else but a full stop; None for others."""
+    match = _NUMBER.fullmatch(text.strip().removesuffix("."))
     return None if match is None else _value(match)
 
 

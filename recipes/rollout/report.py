@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import IO, Any, TypeAlias
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -196,13 +195,20 @@ def _read_by_verl(name: str, kind: pa.DataType, items: Sequence[EndedItem], opti
 
 
 def asked_of(item: EndedItem, options: RewardOptions) -> Messages:
-    """Return the messages that were asked as they are, but for a content of several parts, which is JSON."""
+    """Return the messages that were asked. A content of texts is these, joined by line feeds; of other parts JSON."""
     system = [] if options.system is None else [{"role": "system", "content": options.system}]
     messages = [*system, *messages_of(item.columns, options.template)]
     return [
-        {name: _text(value) if name == "content" and value is not None else value for name, value in message.items()}
+        {name: _content(value) if name == "content" and value is not None else value for name, value in message.items()}
         for message in messages
     ]
+
+
+def _content(value: Any) -> str:
+    parts = value if isinstance(value, list) else []
+    if parts and all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
+        return "\n".join(part["text"] for part in parts)  # as vLLM joins them for templates that take texts only
+    return _text(value)
 
 
 def typed(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,7 +239,7 @@ def _said(message: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else json_lines.dumps(value).decode()
 
 
 # JSON lines

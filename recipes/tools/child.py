@@ -19,7 +19,7 @@ import psutil
 from pydantic import validate_call
 from pydantic_core import to_jsonable_python
 
-from batchyard import kinship
+from batchyard import json_lines, kinship
 from batchyard.recipes import Tool
 from batchyard.recipes.tools import KEY
 
@@ -50,7 +50,7 @@ def run(tool: Tool, arguments: Mapping[str, Any], key: str, folder: Path, result
         info = psutil.Process().memory_info()
         kind, present = (resource.RLIMIT_DATA, info.data) if hasattr(info, "data") else (resource.RLIMIT_AS, info.vms)
         resource.setrlimit(kind, (present + tool.memory_mb * MEBIBYTE,) * 2)
-        _write(result, orjson.dumps(_outcome(tool, arguments, key)))
+        _write(result, json_lines.dumps(_outcome(tool, arguments, key)))
         status = 0
     except BaseException:  # noqa: BLE001  the server reports the end of what it printed
         traceback.print_exc()
@@ -69,7 +69,7 @@ def _outcome(tool: Tool, arguments: Mapping[str, Any], key: str) -> dict[str, An
             value = asyncio.run(value)
         if isinstance(value, str) and len(value) > tool.output_bytes:  # before memory runs out
             return _too_large(tool)
-        content = orjson.dumps(value, default=to_jsonable_python)
+        content = json_lines.dumps(value, default=to_jsonable_python)
         return _too_large(tool) if len(content) > tool.output_bytes else {"ok": True, "value": orjson.Fragment(content)}
     except MemoryError:
         return _failed("tool_error", f"It took more than {tool.memory_mb} MiB of memory.")

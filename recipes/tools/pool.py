@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.recipes import Call, Called
 
 log = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ class ToolCalls:
                 message = f"The process of the tools does not start: {error}."
                 self._end(entry, Called.failed("tool_crashed", message))
                 continue
-            self._requests.put(orjson.dumps(request) + b"\n")
+            self._requests.put(json_lines.dumps(request) + b"\n")
 
     def _start(self) -> None:
         """Start the server unless it runs. Raises OSError."""
@@ -147,7 +148,7 @@ class ToolCalls:
         assert server.stdout is not None
         for line in server.stdout:
             try:
-                outcome = orjson.loads(line)
+                outcome = json_lines.loads(line)
                 key = outcome.pop("id")
             except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):  # what a sandbox says
                 log.warning("the process of the tools wrote something else than outcomes")

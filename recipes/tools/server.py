@@ -25,7 +25,7 @@ from typing import Any
 import orjson
 import psutil
 
-from batchyard import kinship
+from batchyard import json_lines, kinship
 from batchyard.recipes import Tool
 from recipes import mcp_servers, registry
 from recipes.tools import child
@@ -110,7 +110,7 @@ class ToolServer:
                 self._buffer += content
                 *lines, self._buffer = self._buffer.split(b"\n")
                 for line in lines:
-                    self._begin(orjson.loads(line))
+                    self._begin(json_lines.loads(line))
             elif content and key.data is not None:
                 self._take(key.data, key.fd, content)
             elif not content:
@@ -230,7 +230,7 @@ class ToolServer:
             yield self._calls.get(root), processes
 
     def _answer(self, outcome: dict[str, Any]) -> None:
-        content = orjson.dumps(outcome) + b"\n"
+        content = json_lines.dumps(outcome) + b"\n"
         while content:
             content = content[os.write(self._outcomes, content) :]
 
@@ -240,7 +240,7 @@ def _outcome(call: RunningCall, exit_code: int) -> dict[str, Any]:
         code, message = call.failure
     else:
         with contextlib.suppress(orjson.JSONDecodeError):
-            outcome: dict[str, Any] = orjson.loads(call.result)
+            outcome: dict[str, Any] = json_lines.loads(call.result)
             return outcome
         code, message = "tool_crashed", f"Its process ended with exit code {exit_code}."
     printed = call.printed.decode(errors="replace").strip()

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 
+from batchyard import json_lines
 from results.items.requests import RequestRow, requests_of
 from results.items.states import CACHED_CHUNKS, ItemRow, find
 from results.storage import Storage
@@ -92,12 +92,12 @@ def item(storage: Storage, job: Job, number: int) -> ItemDetails:
     details.previous = int(before.max()) if before.size else None
     details.next = int(after.min()) if after.size else None
     if end is not None:
-        value = orjson.loads(end["result"]) if end["result"] else None
+        value = json_lines.loads(end["result"]) if end["result"] else None
         if details.state == "waiting_for_verdict":
             details.waits_for = value
         elif end["ended_at"] is not None:
             details.result = value
-        details.error = orjson.loads(end["error"]) if end["error"] else None
+        details.error = json_lines.loads(end["error"]) if end["error"] else None
         details.started_at, details.ended_at = end["started_at"], end["ended_at"]
     details.turns = _turns(storage, job, position, details)
     with storage.database.read() as session:
@@ -166,4 +166,8 @@ def _judgements(storage: Storage, job: Job, position: int, end: ItemDetails) -> 
             for row in job_chunks.read(storage.artifacts, chunk.sha256).filter(pa.array(places)).to_pylist():
                 if row["kind"] in (job_chunks.HANGS, job_chunks.RECIPE):
                     continue
-                yield row["life"], row["turn"], JudgementRow(row["index"] + 1, row["kind"], orjson.loads(row["value"]))
+                yield (
+                    row["life"],
+                    row["turn"],
+                    JudgementRow(row["index"] + 1, row["kind"], json_lines.loads(row["value"])),
+                )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.recipes import EndedItem
 
 
@@ -16,7 +15,7 @@ def of_row(record: Mapping[str, Any]) -> EndedItem:
     error = record["error"]
     return EndedItem(
         columns={},
-        result=orjson.loads(record["result"]),
-        error=None if error is None else orjson.loads(error),
+        result=json_lines.loads(record["result"]),
+        error=None if error is None else json_lines.loads(error),
         **kept,
     )

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchyard import json_lines
 from results.items.states import CACHED_CHUNKS
 from results.storage import Storage
 from store.artifacts import Artifacts
@@ -70,11 +70,11 @@ def requests_of(storage: Storage, job: Job, position: int) -> Iterator[tuple[int
                 visit=row["visit"],
                 sample=row["sample"] + 1,
                 retry=row["retry"],
-                body=orjson.loads(row["body"]) if row["body"] else {},
+                body=json_lines.loads(row["body"]) if row["body"] else {},
             )
             answer, request.seconds = answers.get(row["line"], (None, None))
             if answer is not None:
-                line = orjson.loads(answer)
+                line = json_lines.loads(answer)
                 response = line.get("response") or {}
                 request.status_code, request.response = response.get("status_code"), response.get("body")
                 request.error = line.get("error")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.recipes import is_wrong
 from results.items.stream import result_chunks
 from results.storage import Storage
@@ -75,7 +74,7 @@ def _ended_rows(
 
 def _samples(result: str | None) -> list[dict[str, Any]]:
     """Return the samples in an item's result that have a score."""
-    values = orjson.loads(result) if result else None
+    values = json_lines.loads(result) if result else None
     samples = values.get("samples") if isinstance(values, dict) else None
     scored = [sample for sample in samples or () if isinstance(sample, dict)]
     return [sample for sample in scored if isinstance(sample.get("score"), int | float)]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchyard import json_lines
 from batchyard.errors import ArtifactMissing, NotFoundError
 from batchyard.statuses import ITEM_STATES, NEVER_ENDED, TERMINAL
 from results.items.stream import collected, result_chunks
@@ -137,7 +137,7 @@ class ItemStates:
         state, reason = ITEM_STATES[self.states[position]], None
         if row is not None and state in _REASONS:
             column, key = _REASONS[state]
-            reason = orjson.loads(row[column] or "{}").get(key)
+            reason = json_lines.loads(row[column] or "{}").get(key)
         turns = int(self.turns[position])
         return ItemRow(
             number=int(self.numbers[position]),
@@ -170,7 +170,7 @@ def cursor(storage: Storage, job: Job, number: int) -> ItemCursor:
         state=ITEM_STATES[known.states[position]],
         life=int(known.lives[position]),
         turns=max(int(known.turns[position]), 0),
-        result=orjson.loads(row.get("result") or "{}"),
+        result=json_lines.loads(row.get("result") or "{}"),
         started_at=row.get("started_at"),
     )
 

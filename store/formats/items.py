@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batchyard import json_lines
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import parquet
 
@@ -122,7 +122,9 @@ class Reader:
         while first < stop:
             group = bisect.bisect_right(self._firsts, first) - 1
             table = self._read_group(group).slice(first - self._firsts[group], stop - first)
-            rows += [StoredItem(**entry | {"columns": orjson.loads(entry["columns"])}) for entry in table.to_pylist()]
+            rows += [
+                StoredItem(**entry | {"columns": json_lines.loads(entry["columns"])}) for entry in table.to_pylist()
+            ]
             first += table.num_rows
         return rows
 

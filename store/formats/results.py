@@ -17,6 +17,8 @@ from store.formats import seconds as seconds_file
 
 OUTPUT = "output.jsonl"
 ERRORS = "errors.jsonl"
+ROW = "row"
+"""Key of a request's line with the cells of the row of a table that it was made of."""
 """The artifacts of a batch with its answers and its errors."""
 
 
@@ -88,13 +90,23 @@ class AnswerReader:
     def _advance(self) -> None:
         self.offset += len(self._raw)
         self._raw = self._file.readline(self._max_line_bytes) if self._file else b""
-        self.next = orjson.loads(self._raw) if self._raw else {}
+        self.next = json_lines.loads(self._raw) if self._raw else {}
 
     def take(self) -> dict[str, Any]:
         """Return the next line and read the one after it."""
         line = self.next
         self._advance()
         return line
+
+
+def row_of(raw: bytes) -> dict[str, Any]:
+    """Return the cells of the table's row that a request was made of; empty without one."""
+    try:
+        request = json_lines.read(raw) if f'"{ROW}"'.encode() in raw else None
+    except orjson.JSONDecodeError:
+        request = None
+    row = request.get(ROW) if isinstance(request, dict) else None
+    return row if isinstance(row, dict) else {}
 
 
 def readable(raw: bytes) -> tuple[str, dict[str, Any]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from batchyard import json_lines
@@ -40,7 +39,7 @@ def read(artifacts: Artifacts, sha256: str) -> pa.Table:
     pieces = [pa.Table.from_batches([], SCHEMA)]
     with artifacts.open(sha256) as file:
         while lines := list(itertools.islice(file, PIECE)):
-            entries = [orjson.loads(raw) for raw in lines]
+            entries = [json_lines.loads(raw) for raw in lines]
             for entry in entries:
                 if entry.setdefault("line", None) is not None:
                     entry["custom_id"] = None

@@ -61,7 +61,7 @@ class Leased:
 
 AMOUNTS = (
     *("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"),
-    *("shared_requests", "shared_input_tokens", "shared_output_tokens"),
+    *("shared_requests", "shared_input_tokens", "shared_output_tokens", "cut_off", "empty"),
 )
 
 
@@ -70,7 +70,8 @@ class AnswerAmounts:
 
     `cached_tokens` counts input tokens from the engine's prefix cache, `reasoning_tokens` output tokens as engines
     report them. The `shared_` columns count requests that were
-    answered with another request's answer, and its tokens.
+    answered with another request's answer, and its tokens. `cut_off` and `empty` count those of the completed whose
+    answer ended at a limit of tokens, or has no text.
     """
 
     completed: Mapped[int] = mapped_column(default=0)
@@ -82,6 +83,8 @@ class AnswerAmounts:
     shared_requests: Mapped[int] = mapped_column(default=0)
     shared_input_tokens: Mapped[int] = mapped_column(default=0)
     shared_output_tokens: Mapped[int] = mapped_column(default=0)
+    cut_off: Mapped[int] = mapped_column(default=0)
+    empty: Mapped[int] = mapped_column(default=0)
 
 
 class Pausable:

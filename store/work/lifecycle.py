@@ -29,6 +29,8 @@ MESSAGE_SECONDS = 30.0
 """The message of new work is sent again if no worker has taken it by then."""
 FINISHING_SECONDS = 86400.0
 """Seconds that finishing may wait for a part of the deployment that is away."""
+_COUNTS = ("total", "completed", "failed", "expired", "cancelled", "cut_off", "empty")
+"""Columns of ended work that its event has."""
 _FAILURES = {"validated": "validation_failed", "continued": "advance_failed", "finished": "finishing_failed"}
 """The code of the error of work that could not be so."""
 
@@ -162,7 +164,8 @@ class Lifecycle(ABC, Generic[Record]):
             work = session.get_one(record, work_id)
             traces.write_end(session, work, after)
             if not _is_stage(work):
-                events.record(session, work, f"{self.noun}.{after}")
+                counted = {name: getattr(work, name) for name in _COUNTS if hasattr(work, name)}
+                events.record(session, work, f"{self.noun}.{after}", counts=counted)
         return True
 
     def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Record:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.errors import EngineStartError, Stopped
 from batchyard.failures import accounts
@@ -247,7 +247,7 @@ class _Answering:
 
 def _account_refusal(line: str) -> str | None:
     """Return the message of an output line that says that a key, a quota or a bill is refused; None for others."""
-    answer = orjson.loads(line)
+    answer = json_lines.loads(line)
     status = (answer.get("response") or {}).get("status_code")
     return output_lines.reason(answer)[1] if accounts.refused(status, output_lines.error(answer)) else None
 

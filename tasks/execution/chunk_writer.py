@@ -12,9 +12,10 @@ from itertools import count
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard import histogram
+from batchyard import histogram, json_lines
 from batchyard.backoff import Backoff
-from batchyard.endpoints import output_lines
+from batchyard.endpoints import output_lines, responses
+from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import UnavailableError
 from batchyard.tariffs import Amounts
 from store import segments
@@ -117,6 +118,7 @@ class ChunkWriter:
             shared_requests=shared.num_rows,
             shared_input_tokens=_sum(shared["input_tokens"]),
             shared_output_tokens=_sum(shared["output_tokens"]),
+            **self._flaws(table),
             created_at=time.time(),
         )
         with self._context.database.write() as session:
@@ -126,6 +128,16 @@ class ChunkWriter:
                 busy = 0.0 if meter is None else meter.measure(session, computed)
                 usage.add(session, self._segment, self._used(chunk, computed, busy))
         return chunk
+
+    def _flaws(self, table: pa.Table) -> dict[str, int]:
+        """Return how many answers were cut off, and how many are empty."""
+        flaws = {"cut_off": 0, "empty": 0}
+        if ENDPOINTS[self._segment.endpoint].generates:
+            for line in table.filter(table["ok"])["answer"].to_pylist():
+                body = (json_lines.loads(line)["response"] or {}).get("body")
+                flaws["cut_off"] += responses.is_cut_off(body)
+                flaws["empty"] += responses.is_empty(body)
+        return flaws
 
     def _used(self, chunk: ResultChunk, computed: pa.Table, busy: float) -> Amounts:
         """Return what a chunk has used. `computed`: its answers that an engine computed, in `busy` seconds."""

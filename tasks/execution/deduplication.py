@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines
 
 COPIED_BYTES = 16 * 1024 * 1024
@@ -48,11 +48,11 @@ class Duplicates:
 
 
 def _copied(answer: pa.Table, duplicates: list[tuple[int, str]]) -> pa.Table:
-    original = orjson.loads(answer["answer"][0].as_py())
+    original = json_lines.loads(answer["answer"][0].as_py())
     response, body = original["response"] or {}, None
     if response:
         extension = response["body"].get("batchyard", {}) | {"same_as": original["custom_id"]}
-        body = orjson.dumps(response["body"] | {"batchyard": extension})
+        body = json_lines.dumps(response["body"] | {"batchyard": extension})
     columns = {
         name: pa.repeat(answer[name][0], len(duplicates))
         for name in answer.column_names

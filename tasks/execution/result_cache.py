@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines, responses, vectors
 from batchyard.errors import UnavailableError
 from inference.answers import ANSWERS
@@ -85,14 +85,14 @@ def _answers(rows: pa.Table, entries: list[cache.StoredAnswer]) -> pa.Table:
     ]
     columns = {"line": rows["line"], "ok": [True] * len(lines), "answer": lines}
     columns |= dict.fromkeys(("seconds", "served_model", "vectors"), [None] * len(lines))
-    columns["reasoning_tokens"] = [responses.usage(orjson.loads(body)).reasoning_tokens or 0 for body in bodies]
+    columns["reasoning_tokens"] = [responses.usage(json_lines.loads(body)).reasoning_tokens or 0 for body in bodies]
     return pa.table(columns | {name: [getattr(entry, name) for entry in entries] for name in TOKENS}, schema=ANSWERS)
 
 
 def _entry(row: Mapping[str, Any]) -> cache.StoredAnswer:
     line = vectors.put_back(row["answer"], row["vectors"])
-    body = orjson.loads(line)["response"]["body"] | {"batchyard": {"cached": True}}
-    return cache.StoredAnswer.of(orjson.dumps(body), *(row[name] for name in TOKENS))
+    body = json_lines.loads(line)["response"]["body"] | {"batchyard": {"cached": True}}
+    return cache.StoredAnswer.of(json_lines.dumps(body), *(row[name] for name in TOKENS))
 
 
 def evict(context: AppContext) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts, ArtifactWriter
@@ -137,7 +137,7 @@ def _codes(answers: pa.RecordBatch) -> pa.StringArray:
     """Return the code of each answer that is an error, null for the others."""
     codes: list[str | None] = [None] * answers.num_rows
     for row in np.flatnonzero(~answers["ok"].to_numpy(zero_copy_only=False)):
-        codes[row] = rows_file.code(orjson.loads(answers["answer"][row].as_py()))
+        codes[row] = rows_file.code(json_lines.loads(answers["answer"][row].as_py()))
     return pa.array(codes, pa.string())
 
 

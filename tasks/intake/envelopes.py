@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import orjson
-
+from batchyard import json_lines
 from store.artifacts import Artifacts, ArtifactWriter
 
 _NO_URL = b'{"url":null,'
@@ -33,7 +32,7 @@ class Envelopes:
         if not self._incomplete:
             lines.commit()
             return lines
-        with_url = b'{"url":' + orjson.dumps(endpoint) + b","
+        with_url = b'{"url":' + json_lines.dumps(endpoint) + b","
         with artifacts.create() as complete, lines.written() as source:
             for line in source:
                 complete.write(with_url + line.removeprefix(_NO_URL) if line.startswith(_NO_URL) else line)

@@ -63,7 +63,7 @@ def parts(endpoint: str, lines: Iterable[bytes]) -> dict[str, Part]:
     for line in lines:
         try:
             body = json_lines.read(line)["body"]
-            model, size, limit = body["model"], len(orjson.dumps(body)), ENDPOINTS[endpoint].output_limit(body)
+            model, size, limit = body["model"], len(json_lines.dumps(body)), ENDPOINTS[endpoint].output_limit(body)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             continue
         if isinstance(model, str) and (limit is None or isinstance(limit, int)):

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import IO, Any
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.errors import RequestError
 from batchyard.request_lines.lines import REFUSED, LineError, parse
 from store.formats.lines import numbered_lines
@@ -82,7 +81,7 @@ def of_prompts(
     try:
         for prompt in prompts:
             # Blank lines put each request on the line of its prompt, so that errors name the line of the source.
-            content += b"\n" * (prompt.number - line) + orjson.dumps(request_template.request(prompt)) + b"\n"
+            content += b"\n" * (prompt.number - line) + json_lines.dumps(request_template.request(prompt)) + b"\n"
             count, line = count + 1, prompt.number + 1
     except RequestError:  # of the whole file
         if whole or count < SHOWN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from batchyard.tables.reading import RULE
 from batchyard.tables.template import Template, TemplateError
 from batchyard.wording import MAX_LIST, cut, quoted
 from store.artifacts import Artifacts, ArtifactWriter
+from store.formats.results import ROW
 
 _CONTENT = ("messages", "prompt")
 MAX_TITLE = 60
@@ -35,12 +37,14 @@ class InputPrompt:
     Attributes:
         number: its line in the source, of Parquet its row.
         refusal: why its row makes no request.
+        row: the cells of its row, if a template was filled with them; answers are shown beside them.
     """
 
     number: int
     content: str | list[Any]
     custom_id: str | None = None
     refusal: LineError | None = None
+    row: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class RequestTemplate:
             "method": "POST",
             "url": self.endpoint,
             "body": body | self.parameters,
+            **({ROW: prompt.row} if prompt.row else {}),
         }
 
 
@@ -209,7 +214,7 @@ def of_file(
             _check_columns(template, columns)
         elif not set(columns) & set(_CONTENT):
             return columns
-        wanted = (*_CONTENT, *images.COLUMNS, *images.OTHER_MEDIA) if template is None else template.needed(columns)
+        wanted = (*_CONTENT, *images.COLUMNS, *images.OTHER_MEDIA) if template is None else columns
         return [name for name in dict.fromkeys([*wanted, "custom_id"]) if name in columns]
 
     word = "Row" if kind == "parquet" else "Line"
@@ -230,7 +235,8 @@ def of_file(
                 refusal = LineError(error.code, f"{word} {row.line}: {error}.", error.column)
                 yield InputPrompt(row.line, "", custom_id, refusal)
             else:
-                yield InputPrompt(row.line, content, custom_id)
+                kept = None if template is None else _kept(row.values, template)
+                yield InputPrompt(row.line, content, custom_id, row=kept)
     except TableError as error:
         raise refused(error) from None
 
@@ -287,6 +293,16 @@ def _check_kind(template: Template, kind: Format) -> None:
         )
 
 
+def _kept(row: Mapping[str, Any], template: Template) -> dict[str, Any]:
+    """Return the cells of a row that JSON has, without images, which are in its request."""
+    kept = {}
+    for name, cell in row.items():
+        if name not in template.images:
+            with suppress(CellError):
+                kept[name] = cells.json_value(cell, name)
+    return kept
+
+
 def _filled(template: Template, row: Mapping[str, Any]) -> str | list[Any]:
     content = template.fill(row)
     return content if isinstance(content, str) else [{"role": "user", "content": content}]
@@ -338,6 +354,7 @@ def read_back(lines: Iterable[bytes]) -> tuple[RequestTemplate, Format, str] | N
     for raw in lines:
         try:
             request = json_lines.read(raw)
+            request.pop(ROW, None)
             request_common, content = _taken_apart(request)
             number = int(request["custom_id"].removeprefix("prompt-"))
         except (orjson.JSONDecodeError, TypeError, KeyError, ValueError, AttributeError):

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.endpoints.bodies.validation import validation_error
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.models import ModelSpec, served_by_name
@@ -48,7 +47,7 @@ class Refusal:
     @property
     def json(self) -> bytes:
         """The body of the answer."""
-        return orjson.dumps(self.body)
+        return json_lines.dumps(self.body)
 
 
 class RequestChecker:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 import pyarrow as pa
 from sqlalchemy.orm import Session
 
+from batchyard import json_lines
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
 from results.items import states
@@ -163,7 +163,7 @@ def _completed(cursor: ItemCursor, result: Mapping[str, Any]) -> pa.Table:
         "state": "completed",
         "life": cursor.life,
         "turns": cursor.turns,
-        "result": orjson.dumps(result).decode(),
+        "result": json_lines.dumps(result).decode(),
         "error": None,
         "started_at": cursor.started_at,
         "ended_at": time.time(),

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.plugins import Registry
 from tasks.steps.step import Results, Step, StepOptions
 
@@ -56,7 +55,7 @@ def run(entry: dict[str, Any], results: Results) -> dict[str, Any]:
     summary = step.run(results, step.options.model_validate(entry))
     if not summary:
         return {"status": "completed"}
-    text = orjson.dumps(dict(summary))
+    text = json_lines.dumps(dict(summary))
     if len(text) > MAX_SUMMARY_BYTES:
         raise ValueError(f"its summary has {len(text):,} bytes, at most {MAX_SUMMARY_BYTES:,} are kept")
-    return {"status": "completed", "summary": orjson.loads(text)}
+    return {"status": "completed", "summary": json_lines.loads(text)}

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any
 
-import orjson
 from standardwebhooks import Webhook as Signer
 
-from batchyard import __version__
+from batchyard import __version__, json_lines
 from batchyard.backoff import Backoff, retry_after
 from batchyard.errors import RequestError
 from batchyard.queues import WEBHOOK_THREADS
@@ -112,7 +111,7 @@ def payload(event: Event) -> dict[str, Any]:
 
 def signed(event: Event, secrets: list[str]) -> tuple[bytes, dict[str, str]]:
     """Return body and headers of a request, signed now with each secret as Standard Webhooks defines."""
-    body = orjson.dumps(payload(event))
+    body = json_lines.dumps(payload(event))
     timestamp = datetime.now(UTC)
     return body, {
         "Content-Type": "application/json",

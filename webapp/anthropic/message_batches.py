@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import flask
-import orjson
 from flask import Blueprint, Response, g, url_for
 
+from batchyard import json_lines
 from batchyard.endpoints.catalog import MESSAGES
 from batchyard.errors import NotFoundError, RequestError
 from batchyard.request_lines.inline import KEY
@@ -43,7 +43,7 @@ routes = Blueprint("message_batches", __name__)
 
 _PREFIX, _STORED_PREFIX = "msgbatch_", "batch_"
 _FILE_NAME = "message_batch.jsonl"
-_POST, _URL = orjson.dumps("POST"), orjson.dumps(MESSAGES.path)
+_POST, _URL = json_lines.dumps("POST"), json_lines.dumps(MESSAGES.path)
 
 
 @routes.after_app_request

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import orjson
-
 from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.errors import ConflictError, NotFoundError
@@ -51,7 +49,7 @@ def read(context: AppContext, batch: Batch, stack: ExitStack) -> Iterator[bytes]
     if len(hashes) < len(ids):
         raise NotFoundError("The results of this message batch were deleted or have expired.")
     opened = [stack.enter_context(context.artifacts.open(sha256)) for sha256 in hashes]
-    return _pieces(map(orjson.loads, itertools.chain.from_iterable(opened)))
+    return _pieces(map(json_lines.loads, itertools.chain.from_iterable(opened)))
 
 
 def is_unmerged(batch: Batch) -> bool:

@@ -16,6 +16,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from batchyard import json_lines
 from batchyard.endpoints import live_wire, stream_events
 from batchyard.endpoints.bodies.audio import PLAIN_FORMATS
 from batchyard.endpoints.catalog import AUDIO, PATHS
@@ -217,6 +218,9 @@ class LiveRequests:
         if streams and endpoint not in stream_events.STREAMED:
             raise LineError("streaming_unsupported", f"Answers of {endpoint} cannot be streamed.", "body.stream")
         plain = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+        if streams and plain.get("prompt_logprobs") is not None:  # no stream has a place for them
+            message = "Log-probabilities of prompts are not streamed; leave out prompt_logprobs or stream."
+            raise LineError("unsupported_parameter", message, "body.prompt_logprobs")
         line = {"custom_id": request_id, "method": "POST", "url": endpoint, "body": plain}
         model = self._checker.check(endpoint, line)
         refusal = self._checker.refusal(endpoint, model, plain, len(raw))
@@ -298,13 +302,13 @@ class LiveRequests:
         self, live: LiveRequest, upstream: aiohttp.ClientResponse, headers: dict[str, str]
     ) -> web.StreamResponse | None:
         data = await upstream.read()
-        report = orjson.loads(upstream.headers.get(live_wire.REPORT, "{}"))
+        report = json_lines.loads(upstream.headers.get(live_wire.REPORT, "{}"))
         if upstream.status == 200:
             self._account(live, report, None)  # nobody has seen a first token
             if live.plain:
-                return web.Response(text=orjson.loads(data)["text"], headers=headers)
+                return web.Response(text=json_lines.loads(data)["text"], headers=headers)
             return web.Response(body=data, content_type="application/json", headers=headers)
-        fault = orjson.loads(data).get("error", {})
+        fault = json_lines.loads(data).get("error", {})
         if fault.get("code") == live_wire.STOPPING:
             return None
         self._account(live, {**report, "failed": True}, None)
@@ -312,7 +316,7 @@ class LiveRequests:
             headers = {**headers, "Retry-After": "5"}
         body = errors.body(live.endpoint, upstream.status, fault, live.id)
         return web.Response(
-            status=upstream.status, body=orjson.dumps(body), content_type="application/json", headers=headers
+            status=upstream.status, body=json_lines.dumps(body), content_type="application/json", headers=headers
         )
 
     async def _stream(
@@ -399,7 +403,7 @@ class LiveRequests:
                 headers = {"Authorization": f"Bearer {address.token}"}
                 url = f"{address.url}{live_wire.REQUESTS}/{live.id}"
                 async with self._session.delete(url, headers=headers) as response:
-                    report = orjson.loads(await response.read())
+                    report = json_lines.loads(await response.read())
             self._account(live, {**report, "failed": True}, None)
 
 
@@ -439,7 +443,7 @@ async def _body(request: web.Request, endpoint: str) -> bytes:
         RequestError: it is a form that cannot be read.
     """
     if endpoint in AUDIO and request.content_type == "multipart/form-data":
-        return orjson.dumps(await forms.audio_body(request))
+        return json_lines.dumps(await forms.audio_body(request))
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:

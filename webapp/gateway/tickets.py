@@ -11,11 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import orjson
 from aiohttp import web
 from pydantic import BaseModel
 
-from batchyard import durations
+from batchyard import durations, json_lines
 from batchyard.endpoints import responses
 from store.keys import Principal
 
@@ -48,7 +47,7 @@ async def redeem(request: web.Request, data: bytes, headers: Mapping[str, str], 
     """Answer a request to which the web app has responded with a ticket and these headers."""
     ticket = Ticket.model_validate_json(data)
     began = time.monotonic()
-    response = await answer(request, ticket.endpoint, ticket.principal, orjson.dumps(ticket.body))
+    response = await answer(request, ticket.endpoint, ticket.principal, json_lines.dumps(ticket.body))
     if ticket.page is None or not isinstance(response, web.Response):
         return response
     before, after = ticket.page
@@ -64,7 +63,7 @@ async def redeem(request: web.Request, data: bytes, headers: Mapping[str, str], 
 
 def _shown(status: int, data: bytes, seconds: float) -> str:
     """Return an answer, or why there is none, as HTML."""
-    body = orjson.loads(data)
+    body = json_lines.loads(data)
     if status != 200:
         message = str(responses.error(body).get("message", "There is no answer."))
         return f'<p class="problem" role="alert"><bdi>{html.escape(message)}</bdi></p>'

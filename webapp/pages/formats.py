@@ -116,6 +116,7 @@ def after_death(following: str) -> str:
 FILTERS = (
     *(count, rate, figure, percent, size, money, duration, brief, timestamp, ago, short, shown_json, after_death),
     wording.live_share,
+    wording.flaws,
 )
 
 

@@ -13,6 +13,7 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, BeforeValidator, Field
 
+from batchyard import json_lines
 from batchyard.errors import BatchyardError, ConflictError, NotFoundError
 from batchyard.statuses import ITEM_STATES, TERMINAL, ItemState
 from results.items import listing
@@ -208,7 +209,7 @@ def _charts(view: File | None) -> list[Chart]:
     if view.bytes > MAX_VIEW_BYTES:
         return [Chart(VIEW, problem=f"is too large to be drawn: {view.bytes:,} bytes")]
     try:
-        return charts_of(orjson.loads(current_context().artifacts.read(view.sha256)))
+        return charts_of(json_lines.loads(current_context().artifacts.read(view.sha256)))
     except (orjson.JSONDecodeError, BatchyardError) as error:
         return [Chart(VIEW, problem=f"cannot be read: {error}")]
 

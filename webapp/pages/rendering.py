@@ -18,6 +18,8 @@ from markdown_it.token import Token
 from markdown_it.utils import OptionsDict
 from markupsafe import Markup
 
+from batchyard import json_lines
+
 MOST_CHARACTERS, MOST_BRACKETS = 50_000, 5_000
 """Limits of a text that is rendered, in about 0.1 s. The time for brackets left open grows with their square."""
 
@@ -76,7 +78,7 @@ def rendered(text: str) -> Rendered | None:
         return None
     if text.lstrip()[0] in "{[":
         try:
-            value = orjson.loads(text)
+            value = json_lines.loads(text)
         except orjson.JSONDecodeError:
             pass
         else:

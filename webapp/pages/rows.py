@@ -223,7 +223,7 @@ def _shown(content: bytes) -> str | None:
     if len(content) > SHOWN_BYTES:
         return None
     try:
-        return answers.text_of(orjson.loads(content))
+        return answers.text_of(json_lines.loads(content))
     except orjson.JSONDecodeError:
         return content.decode(errors="replace")
 
@@ -255,7 +255,7 @@ def _line_of(context: AppContext, sha256: str, quoted: set[bytes], custom_id: st
         with context.artifacts.open(sha256) as file:
             while raw := file.readline(MAX_LINE_BYTES):
                 if any(form in raw for form in quoted):
-                    line = orjson.loads(raw)
+                    line = json_lines.loads(raw)
                     if isinstance(line, dict) and line.get("custom_id") == custom_id:
                         return line
     except UnavailableError as error:

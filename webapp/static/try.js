@@ -30,7 +30,7 @@ document.addEventListener("DOMContentLoaded", () => {
       rest = done ? "" : parts.pop();
       for (const part of parts) {
         const data = part.split(/\r?\n/).filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart()).join("\n");
-        if (data && data !== "[DONE]") yield JSON.parse(data);
+        if (data) yield data === "[DONE]" ? { done: true } : JSON.parse(data);
       }
       if (done) return;
     }
@@ -45,7 +45,7 @@ document.addEventListener("DOMContentLoaded", () => {
     stop.hidden = false;
     const began = performance.now();
     const since = (at) => (performance.now() - at) / 1000;
-    let first = null, last = null, pieces = 0, tokens = null, reason = null, stopped = false, failed = false;
+    let first = null, last = null, pieces = 0, tokens = null, reason = null, whole = false, stopped = false, failed = false;
     const says = () => {
       const parts = [];
       const wait = Math.floor(since(began));
@@ -77,9 +77,11 @@ document.addEventListener("DOMContentLoaded", () => {
           text.append(piece);
         }
         reason = choice?.finish_reason ?? reason;
+        whole ||= Boolean(event.done || reason);
         tokens = event.usage?.completion_tokens ?? tokens;
         says();
       }
+      if (!whole) throw new Error("The connection was closed before the answer was whole.");
     } catch (error) {
       stopped = running.signal.aborted;
       failed = !stopped;

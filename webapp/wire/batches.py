@@ -112,6 +112,12 @@ class RetryBatch(Repeatable):
     errors: Literal["all", "passing"] = Field(
         "all", description="`passing` leaves out requests that would fail again, such as those an engine has refused"
     )
+    fixed_file_id: str | None = Field(
+        None,
+        strict=True,
+        max_length=64,
+        description="a file of corrected requests; each replaces the one with its custom_id, or that of its `line`",
+    )
 
 
 class ChangeBatch(BaseModel):
@@ -187,6 +193,8 @@ class Extension(BaseModel):
     created_by: str | None = Field(description="id of the key that created it; null: a schedule, or a job")
     expired: int = Field(description="requests that were never run because the window had passed")
     cancelled: int = Field(description="requests that were never run because the batch was cancelled")
+    cut_off: int = Field(description="of the completed requests, those whose answer ended at a limit of tokens")
+    empty: int = Field(description="of the completed requests, those whose answer has no text")
     shared: Shared = Field(description="what no engine computed, because another request's answer served")
     cost: Cost | None = Field(description="so far; null: no model with a tariff has answered yet")
     simulated: bool

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from batchyard import durations
+from batchyard import durations, json_lines
 from tasks.steps import registry
 
 
@@ -59,7 +59,7 @@ def from_json_text(value: Any) -> Any:
     """Parse a form field's JSON text. Any other value, and text that is not JSON, is returned unchanged."""
     if isinstance(value, str):
         try:
-            return orjson.loads(value)
+            return json_lines.loads(value)
         except orjson.JSONDecodeError:
             return value
     return value

@@ -53,8 +53,7 @@ def _missing(server: ApiClient, job: dict[str, Any], asks: bool) -> str | None:
 
 def _has_passing_error(server: ApiClient, batch_id: str) -> bool:
     """True if a request of a batch has failed that may be answered if it is asked again."""
-    import orjson
-
+    from batchyard import json_lines
     from batchyard.endpoints import output_lines
 
     file_id = server.batch(batch_id)["error_file_id"]
@@ -65,4 +64,4 @@ def _has_passing_error(server: ApiClient, batch_id: str) -> bool:
         except NotFoundError:  # nobody knows any more
             return False
         with file.open("rb") as lines:
-            return any(output_lines.is_passing(orjson.loads(line)) for line in lines)
+            return any(output_lines.is_passing(json_lines.loads(line)) for line in lines)

@@ -51,6 +51,7 @@ def call(name: str, arguments: str) -> None:
     """Call a tool with ARGUMENTS, a JSON object, in a process with its limits, and print what it returns."""
     import orjson
 
+    from batchyard import json_lines
     from batchyard.recipes import Call, Called
     from recipes import registry
     from recipes.gates import json_texts
@@ -59,7 +60,7 @@ def call(name: str, arguments: str) -> None:
     settings = load_settings()
     entry = registry.load(settings.recipes or None).tool(name, "NAME")
     try:
-        values = orjson.loads(arguments)
+        values = json_lines.loads(arguments)
     except orjson.JSONDecodeError as error:
         raise click.BadParameter(f"it is not JSON: {error}", param_hint="ARGUMENTS") from None
     if (violation := json_texts.violation(entry.parameters, values)) is not None:

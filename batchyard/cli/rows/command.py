@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchyard import wording
 from batchyard.cli import background, completion, requests
 from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, plain
@@ -57,18 +59,20 @@ class RowsCommand:
             rows: the table; by default that of the source.
         """
         from batchyard.client import frames, tables
-        from batchyard.client.asking import DETAILS
+        from batchyard.client.asking import DETAILS, AnswerWarning
 
         tables.check_output(self.output)
         requests.check_writable(self.output)
         table = tables.read(self.source) if rows is None else rows
         cells = tables.cells(self.source, table, self.null_values) if rows is None else rows
         self.check_new([*names, *DETAILS], frames.of(table).columns)
-        with self.server() as server:
+        with self.server() as server, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", AnswerWarning)
             answers = ask(cells, self.options(server))
             simulated = self.simulated(server)
         tables.write(self.output, tables.beside(table, answers, self.prefix))
-        self.report(frames.of(answers).cells("error"), simulated)
+        flaws = [one.message.counted for one in caught if isinstance(one.message, AnswerWarning)]
+        self.report(frames.of(answers).cells("error"), simulated, *flaws)
 
     def check_new(self, names: Sequence[str], columns: Sequence[str]) -> None:
         """Raise ConfigurationError if the file has a column of a new one's name."""
@@ -96,18 +100,23 @@ class RowsCommand:
         """A name of the batches' input files."""
         return self.source.name.partition(".")[0] or "rows"
 
-    def report(self, errors: Sequence[str | None], simulated: bool) -> None:
-        """Say how many rows have an answer, and why others have none. Raises Unsuccessful."""
+    def report(self, errors: Sequence[str | None], simulated: bool, flaws: Mapping[str, int] | None = None) -> None:
+        """Say how many rows have an answer, and why others have none. Raises Unsuccessful.
+
+        Args:
+            flaws: how many answers were cut off or are empty.
+        """
         from batchyard.client.asking import is_unsent
 
         reasons = Counter(error for error in errors if error is not None)
         rows, answered = len(errors), len(errors) - reasons.total()
         if self.as_json:
-            report = {"rows": rows, "answered": answered, "errors": reasons}
+            report = {"rows": rows, "answered": answered, **(flaws or {}), "errors": reasons}
             click.echo(json.dumps({**report, "simulated": simulated, "output": str(self.output)}))
         else:
-            summary = f"{answered} of {rows} rows answered{' (simulated)' if simulated else ''}: {self.output}"
-            click.echo(summary, err=output_files.is_stdout(self.output))
+            said = f"{answered} of {rows} rows answered{wording.flaws(flaws or {}, ', ')}"
+            said += f"{' (simulated)' if simulated else ''}: {self.output}"
+            click.echo(said, err=output_files.is_stdout(self.output))
             for reason, count in reasons.most_common(REASONS):
                 click.echo(plain(f"{count} without an answer: {cut(reason, 150)}"), err=True)
         failed = sum(count for reason, count in reasons.items() if not is_unsent(reason))

@@ -30,6 +30,7 @@ from batchyard.errors import ConfigurationError
     type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False),
     help="A JSON schema of an object: answers have this form, and its properties are columns.",
 )
+@click.option("--finish-reason", is_flag=True, help="Add a column with why each answer ended: length if cut off.")
 @common_options
 def map_(
     template: str,
@@ -38,6 +39,7 @@ def map_(
     max_tokens: int | None,
     max_completion_tokens: int | None,
     schema: Path | None,
+    finish_reason: bool,
     **shared: Any,
 ) -> None:
     """Ask a model about each row of FILE; write all its columns and answer, error and tokens.
@@ -64,11 +66,13 @@ def map_(
             max_completion_tokens=max_completion_tokens,
             schema=form,
             details=True,
+            finish_reason=finish_reason,
             name=command.name,
             **options,
         )
 
-    command.add_columns([*Structure(form).columns] if form else ["answer"], ask)
+    reasons = ["finish_reason"] if finish_reason else []
+    command.add_columns([*(Structure(form).columns if form else ["answer"]), *reasons], ask)
 
 
 def _schema(file: Path) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.client import tables
 from batchyard.client.evaluations.evaluation import written, wrong
 from batchyard.tables import formats
@@ -56,7 +57,7 @@ def examples(path: Path, split: str | None, folder: Path, seed: int) -> list[dic
             kept.append(row)
         elif (place := random.randrange(number + 1)) < MOST_EXAMPLES:
             kept[place] = row
-    return orjson.loads(orjson.dumps(kept, default=str, option=orjson.OPT_SERIALIZE_NUMPY))  # type: ignore[no-any-return]
+    return json_lines.loads(json_lines.dumps(kept, default=str, option=orjson.OPT_SERIALIZE_NUMPY))  # type: ignore[no-any-return]
 
 
 def rows(source: Path) -> Iterator[dict[str, Any]]:
@@ -68,10 +69,10 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file with a list of them, or with one on each line."""
     content = path.read_bytes()
     try:
-        value = orjson.loads(content)
+        value = json_lines.loads(content)
     except orjson.JSONDecodeError:
         try:
-            value = [orjson.loads(line) for line in content.split(b"\n") if line.strip()]
+            value = [json_lines.loads(line) for line in content.split(b"\n") if line.strip()]
         except orjson.JSONDecodeError as error:
             raise wrong(path, f"it is no JSON: {error}") from None
     entries = value if isinstance(value, list) else [value]
@@ -84,7 +85,7 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
 def _parts(path: Path, split: str | None) -> list[Path]:
     """Return the files of a split in their order."""
     if (path / _ARROW_SPLITS).is_file():
-        names = orjson.loads((path / _ARROW_SPLITS).read_bytes()).get("splits") or []
+        names = json_lines.loads((path / _ARROW_SPLITS).read_bytes()).get("splits") or []
         return _arrow_files(path / _chosen(path, split, names))
     if (path / _ARROW_STATE).is_file():
         if split is not None:
@@ -121,7 +122,7 @@ def _chosen(path: Path, split: str | None, names: Sequence[str]) -> str:
 
 
 def _arrow_files(path: Path) -> list[Path]:
-    state = orjson.loads((path / _ARROW_STATE).read_bytes())
+    state = json_lines.loads((path / _ARROW_STATE).read_bytes())
     if state.get("_indices_data_files"):
         raise wrong(path, "the data set is a selection of rows; save it after flatten_indices()")
     return [path / entry["filename"] for entry in state.get("_data_files") or []]

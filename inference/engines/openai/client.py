@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import orjson
 
-from batchyard import __version__
+from batchyard import __version__, json_lines
 from batchyard.endpoints.responses import Fault
 from inference.engine import EngineAnswer, refusal_code
 from inference.engines.openai.contents import Content
@@ -176,7 +176,7 @@ def refused(status: int, data: bytes) -> EngineAnswer:
         error = {"message": error}
     message = error.get("message") or error.get("detail") or data[:1000].decode(errors="replace")
     if not isinstance(message, str):
-        message = orjson.dumps(message).decode()
+        message = json_lines.dumps(message).decode()
     # Some servers have a number as code (vLLM: the status again), which OpenAI's clients do not accept.
     details = {key: error[key] for key in ("type", "param", "code") if isinstance(error.get(key), str)}
     answer = EngineAnswer.refused(message or described(status), code=refusal_code(message), status=status)
@@ -187,7 +187,7 @@ def refused(status: int, data: bytes) -> EngineAnswer:
 def no_answer(url: str, data: bytes, fault: Fault) -> EngineAnswer:
     """Return the error of a response with status 200 that is no answer: the endpoint's, or what is wrong with it."""
     if fault.error:
-        return refused(fault.status or BAD_GATEWAY, orjson.dumps({"error": fault.error}))
+        return refused(fault.status or BAD_GATEWAY, json_lines.dumps({"error": fault.error}))
     text = " ".join(data[:MAX_QUOTED].decode(errors="replace").split()) or "an empty body"
     return EngineAnswer.failed(
         "invalid_response", f"endpoint {url}: HTTP 200 without an answer: {fault.message}: {text}"
@@ -197,7 +197,7 @@ def no_answer(url: str, data: bytes, fault: Fault) -> EngineAnswer:
 def json_object(data: bytes) -> dict[str, Any]:
     """Return a JSON object; an empty one if `data` is not a JSON object."""
     try:
-        value = orjson.loads(data)
+        value = json_lines.loads(data)
     except orjson.JSONDecodeError:
         return {}
     return value if isinstance(value, dict) else {}

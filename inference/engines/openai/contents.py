@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import httpx
-import orjson
 
+from batchyard import json_lines
 from batchyard.endpoints.bodies.audio import MAX_AUDIO_BYTES, PLAIN_FORMATS, TOO_LARGE, decoded
 from batchyard.endpoints.catalog import AUDIO
 from batchyard.wording import quoted
@@ -35,7 +35,7 @@ class Content(NamedTuple):
 async def of(endpoint: str, parameters: Mapping[str, Any]) -> Content | EngineAnswer:
     """Return what an endpoint is sent, or the answer to a request whose file cannot be had."""
     if endpoint not in AUDIO:
-        return Content(orjson.dumps(parameters))
+        return Content(json_lines.dumps(parameters))
     url = parameters["file_url"]
     try:
         media_type, file = decoded(url) if url[:5].lower() == "data:" else await _downloaded(url)
@@ -59,7 +59,7 @@ def _fields(parameters: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, list):
             fields[f"{name}[]"] = [str(entry) for entry in value]
         else:
-            fields[name] = orjson.dumps(value).decode() if isinstance(value, dict) else value
+            fields[name] = json_lines.dumps(value).decode() if isinstance(value, dict) else value
     return fields
 
 

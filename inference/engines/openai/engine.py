@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import aiohttp
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from batchyard import json_lines
 from batchyard.backoff import Backoff, retry_after
-from batchyard.endpoints import responses
+from batchyard.endpoints import responses, stream_events
 from batchyard.endpoints.catalog import AUDIO, CHAT, COMPLETIONS, ENDPOINTS, RESPONSES
+from batchyard.endpoints.stream_end import ENDED_EARLY, StreamEnd
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec
@@ -157,6 +158,21 @@ def _note_usage(progress: RequestProgress | None, holder: dict[str, Any]) -> Non
         progress.output_tokens = usage.output_tokens or progress.output_tokens
 
 
+def _streamed(endpoint: str, request: dict[str, Any], answer: EngineAnswer) -> EngineAnswer | AsyncGenerator[bytes]:
+    """Return the events of a whole answer, which a server gave although a stream was asked for."""
+    assert answer.body is not None
+    try:
+        events = [event.data for event in stream_events.events(endpoint, request, answer.body)]
+    except (LookupError, TypeError, AttributeError):
+        return EngineAnswer.failed("engine_error", "the server gave no stream but an answer that cannot be streamed")
+
+    async def sent() -> AsyncGenerator[bytes]:
+        _note_usage(PROGRESS.get(), answer.body or {})
+        yield b"".join(events)
+
+    return sent()
+
+
 class OpenAI(Engine):
     """Passes requests on unchanged but for nulls and the model's name there, and returns the endpoint's answers.
 
@@ -218,7 +234,10 @@ class OpenAI(Engine):
         answer = await self._answer(
             endpoint, self._parameters(endpoint, body), prefix_key(endpoint, body), streams=True
         )
-        return answer if isinstance(answer, EngineAnswer) else self._events(answer, shows_usage=shows_usage)
+        if isinstance(answer, OpenStream):
+            return self._events(answer, StreamEnd(body), shows_usage=shows_usage)
+        asked = {"stream_options": {"include_usage": shows_usage}}
+        return _streamed(endpoint, asked, answer) if answer.status_code == 200 else answer
 
     def _parameters(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters that the endpoints get."""
@@ -227,19 +246,23 @@ class OpenAI(Engine):
             parameters.pop("background", None)
         return {**parameters, "model": self._model}  # some servers refuse a name even with null
 
-    async def _events(self, opened: OpenStream, *, shows_usage: bool) -> AsyncGenerator[bytes]:
+    async def _events(self, opened: OpenStream, end: StreamEnd, *, shows_usage: bool) -> AsyncGenerator[bytes]:
         """Yield the events of an endpoint's stream, under our name of the model.
 
         Raises:
-            EngineError: the connection broke off.
+            EngineError: the connection broke off, the stream reports an error, or it has no end.
         """
         progress = PROGRESS.get()
         try:
             async for event in self._client.events(opened.response):
                 self.answered_at = time.monotonic()
+                end.read(event)
                 changed = self._renamed_event(event, progress, shows_usage=shows_usage)
                 if changed is not None:
                     yield changed + b"\n\n"
+            if not end.is_whole:
+                opened.endpoint.failed(time.monotonic(), ENDED_EARLY)
+                raise EngineError(f"endpoint {opened.endpoint.url}: {ENDED_EARLY}")
             opened.endpoint.answered(time.monotonic(), opened.began, opened.beside)
             self._served_at = time.monotonic()
         except NoReply as error:
@@ -265,7 +288,7 @@ class OpenAI(Engine):
                 return None
             if progress is not None and (data.get("choices") or data.get("delta")):
                 progress.note()
-            lines[number] = b"data: " + orjson.dumps(data)
+            lines[number] = b"data: " + json_lines.dumps(data)
         return b"\n".join(lines)
 
     def versions(self) -> dict[str, str]:

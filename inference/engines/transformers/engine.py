@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import orjson
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from batchyard import json_lines
 from batchyard.endpoints import catalog
 from batchyard.endpoints.bodies.scoring import PAIRS
 from batchyard.endpoints.catalog import CHAT, ENDPOINTS
@@ -126,7 +126,9 @@ class Transformers(Engine):
             raise EngineStartError(f"{type(error).__name__}: {error}") from error
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
-        waiting = _QueuedRequest(endpoint, body, len(orjson.dumps(body)), asyncio.get_running_loop().create_future())
+        waiting = _QueuedRequest(
+            endpoint, body, len(json_lines.dumps(body)), asyncio.get_running_loop().create_future()
+        )
         self._waiting.append(waiting)
         if self._batches is None or self._batches.done():
             self._batches = asyncio.create_task(self._run_batches())

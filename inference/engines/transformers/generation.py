@@ -92,7 +92,7 @@ class TextGenerator:
         ends = settings.get("eos_token_id", [])
         ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
         self._decoder = Decoder(model, tokenizer, frozenset(ends))
-        self._logprobs = LogprobWriter(tokenizer.decode)
+        self._logprobs = LogprobWriter(tokenizer)
 
     def answers(
         self, endpoint: str, bodies: list[dict[str, Any]], model: str, cancelled: threading.Event
@@ -166,7 +166,7 @@ class TextGenerator:
         choices = [self._choice(chat, index, sample, options) for index, sample in enumerate(request.samples)]
         of_prompt = {}
         if chat and options.prompt_top is not None:
-            of_prompt = {"prompt_logprobs": self._logprobs.prompt(request.samples[0].prompt_logprobs)}
+            of_prompt = {"prompt_logprobs": self._prompt_logprobs(request.samples[0])}
         return EngineAnswer(
             200,
             {
@@ -189,17 +189,21 @@ class TextGenerator:
         wanted = sample.sampling.logprobs
         if chat:
             message = {"role": "assistant", "content": sample.text, "refusal": None}
-            logprobs = self._logprobs.chat(sample.logprobs) if wanted else None
+            logprobs = self._logprobs.chat(sample.tokens, sample.logprobs) if wanted else None
             return {"index": index, "message": message, "logprobs": logprobs, **ending}
         tokens, tops, text = sample.tokens, sample.logprobs, sample.text
         if options.reads_only:
             tokens, tops, text = [], [], ""
+        texts = [tokens]
         if options.echo:
-            tokens, text = [*sample.prompt, *tokens], self._tokenizer.decode(sample.prompt) + text
+            texts, text = [sample.prompt, tokens], self._tokenizer.decode(sample.prompt) + text
         logprobs = None
         if wanted:
-            logprobs = self._logprobs.completion(tokens, [*sample.prompt_logprobs, *tops] if options.echo else tops)
+            logprobs = self._logprobs.completion(texts, [*sample.prompt_logprobs, *tops] if options.echo else tops)
         of_prompt = {}
         if options.prompt_top is not None:
-            of_prompt = {"prompt_logprobs": self._logprobs.prompt(sample.prompt_logprobs)}
+            of_prompt = {"prompt_logprobs": self._prompt_logprobs(sample)}
         return {"index": index, "text": text, "logprobs": logprobs, **ending, **of_prompt}
+
+    def _prompt_logprobs(self, sample: GeneratedSample) -> list[dict[str, Any] | None]:
+        return self._logprobs.prompt(sample.prompt, sample.prompt_logprobs)

@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.endpoints import output_lines, responses, vectors
 from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS
 from batchyard.errors import ConfigurationError, EngineStartError
@@ -110,7 +109,7 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
 
     async def udf(self, batch: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
         """Yield an answer for each row, in any order."""
-        rows = {row[self.IDX_IN_BATCH_COLUMN]: (row["custom_id"], orjson.loads(row["body"])) for row in batch}
+        rows = {row[self.IDX_IN_BATCH_COLUMN]: (row["custom_id"], json_lines.loads(row["body"])) for row in batch}
         inputs = []
         for row in batch:
             index = row[self.IDX_IN_BATCH_COLUMN]
@@ -217,7 +216,7 @@ def _sampling_params(params: Any) -> dict[str, Any]:
 def _columns(custom_id: str, answer: EngineAnswer) -> dict[str, Any]:
     """An answer as the columns of `answers.ANSWERS`, without the line number."""
     content, arrays = (None, None) if answer.body is None else vectors.set_aside(answer.body)
-    body = None if content is None else orjson.dumps(content)
+    body = None if content is None else json_lines.dumps(content)
     usage = responses.usage(answer.body) if answer.status_code == 200 else responses.TokenUsage()
     return {
         "ok": answer.status_code == 200,

@@ -35,7 +35,9 @@ def report_of(context: AppContext, job: Job, results: JobResults) -> Report:
         report = Report()
         if recipe.finish is not None:
             report = recipe.finish(results, recipe.options.model_validate(job.options))
-        orjson.dumps([report.metrics, blocks.as_json(report.view), report.warnings], option=orjson.OPT_SERIALIZE_NUMPY)
+        json_lines.dumps(
+            [report.metrics, blocks.as_json(report.view), report.warnings], option=orjson.OPT_SERIALIZE_NUMPY
+        )
     except (LeaseLost, UnavailableError):
         raise
     except Exception as error:
@@ -114,4 +116,4 @@ def write_manifest(
 
 def _write_json(results: JobResults, name: str, value: Any) -> None:
     with results.create(name) as file:
-        file.write(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2) + b"\n")
+        file.write(json_lines.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2) + b"\n")

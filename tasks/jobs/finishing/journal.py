@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchyard import json_lines
 from batchyard.recipes import Answer
 from batchyard.recipes.program import Request
 from recipes.answers import answer_of
@@ -85,19 +85,19 @@ def write(
         for order, stage in enumerate(stages):
             for row in _requests(artifacts, stage, numbers):
                 place = (order, row["visit"], row["sample"], row["retry"])
-                rows.add((row["number"], row["life"], row["turn"] or 0, 0, *place, orjson.dumps(row)))
+                rows.add((row["number"], row["life"], row["turn"] or 0, 0, *place, json_lines.dumps(row)))
         for sha256 in judgements:
             for row in job_chunks.read(artifacts, sha256).to_pylist():
                 number = int(numbers[row["position"]])
                 values = {name: row[name] for name in ("life", "turn", "kind", "value")}
-                text = orjson.dumps(values | {"number": number, "sample": row["index"]})
+                text = json_lines.dumps(values | {"number": number, "sample": row["index"]})
                 rows.add((number, row["life"], row["turn"], 1, 0, 0, row["index"], 0, text))
         for reply in item_replies:
             if reply.kind != "verdict":  # that is a judgement, too
                 number = int(numbers[reply.position])
-                value = orjson.dumps(reply.body).decode()
+                value = json_lines.dumps(reply.body).decode()
                 row = {"number": number, "life": reply.life, "turn": reply.turn, "kind": reply.kind, "value": value}
-                rows.add((number, reply.life, reply.turn, 2, 0, 0, 0, 0, orjson.dumps(row)))
+                rows.add((number, reply.life, reply.turn, 2, 0, 0, 0, 0, json_lines.dumps(row)))
         count = 0
         with pq.ParquetWriter(file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False) as writer:
             texts = rows.select("row", f"ORDER BY {', '.join(_ORDER)}, rowid")
@@ -108,7 +108,7 @@ def write(
 
 
 def _row(text: bytes) -> dict[str, Any]:
-    row: dict[str, Any] = orjson.loads(text)
+    row: dict[str, Any] = json_lines.loads(text)
     if row.get("ask"):
         row["ask"] = bytes.fromhex(row["ask"])
     return row
@@ -128,7 +128,7 @@ def _requests(artifacts: Artifacts, stage: StageRecords, numbers: Numbers) -> It
             of_group = answers.select("*", "WHERE line BETWEEN ? AND ?", (min(lines), max(lines)))
             texts = {line: (answer, seconds) for line, answer, seconds in of_group}
             for row in table.to_pylist():
-                body = orjson.loads(row["body"] or bodies[row["same_as"]])
+                body = json_lines.loads(row["body"] or bodies[row["same_as"]])
                 answer_json, seconds = texts.get(row["line"], (None, None))
                 yield _request(stage.name, row, body, answer_json, seconds, int(numbers[row["position"]]))
 
@@ -163,7 +163,7 @@ def _request(
         "finish_reason": answer.finish_reason,
         "error": error.get("code"),
         "message": error.get("message"),
-        "extra": orjson.dumps(dict(answer.extra)).decode() if answer.extra else None,
+        "extra": json_lines.dumps(dict(answer.extra)).decode() if answer.extra else None,
         **{name: getattr(answer, name) for name in ("input_tokens", "cached_tokens", "output_tokens", "seconds")},
     }
 
@@ -221,5 +221,5 @@ def _answer(row: Mapping[str, Any]) -> Answer:
         seconds=row["seconds"],
         seed=row["seed"],
         model=row["model"],
-        extra=orjson.loads(row["extra"]) if row["extra"] else {},
+        extra=json_lines.loads(row["extra"]) if row["extra"] else {},
     )

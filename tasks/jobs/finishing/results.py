@@ -15,6 +15,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from batchyard import json_lines
 from batchyard.recipes import EndedItem
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import items as items_file
@@ -57,10 +58,10 @@ class JobResults:
         order = np.flatnonzero(starts[:, 1])
         for number in order.tolist():
             columns_at, columns_size, result_at, result_size = starts[number].tolist()
-            custom_id, columns = orjson.loads(self._read(columns_at, columns_size))
+            custom_id, columns = json_lines.loads(self._read(columns_at, columns_size))
             result: dict[str, Any] = {"state": self._unended, "result": {"text": None}, "error": None}
             if result_size:
-                result = orjson.loads(self._read(result_at, result_size))
+                result = json_lines.loads(self._read(result_at, result_size))
             yield EndedItem(
                 number=number,
                 custom_id=custom_id,
@@ -124,7 +125,7 @@ class JobResults:
         at = 0
         for first in range(0, reader.total, items_file.GROUP_ITEMS):
             for row in reader.read(first, items_file.GROUP_ITEMS):
-                text = orjson.dumps([row.custom_id, row.columns])
+                text = json_lines.dumps([row.custom_id, row.columns])
                 self._file.write(text)
                 starts[row.number, :2] = at, len(text)
                 at += len(text)
@@ -141,7 +142,7 @@ class JobResults:
                     "started_at": row["started_at"],
                     "ended_at": row["ended_at"],
                 }
-                text = orjson.dumps(ended)
+                text = json_lines.dumps(ended)
                 self._file.write(text)
                 starts[row["number"], 2:] = at, len(text)
                 at += len(text)

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.models import ModelSpec, served_by_name
 from batchyard.recipes import Answer, Item
 from batchyard.recipes.program import Request
@@ -64,7 +65,7 @@ class Preparer:
         except (TypeError, ValueError) as error:  # a body that is no JSON
             return _refused(str(error), "invalid_request", None)
         try:
-            body_json = orjson.dumps(body)
+            body_json = json_lines.dumps(body)
             # orjson writes a number that is none as null, too.
             if b"null" in body_json and (constant := not_a_number(json.dumps(body, default=str))) is not None:
                 raise TypeError(f"it has {constant}")
@@ -108,5 +109,5 @@ def _refused(message: str, code: str | None, param: str | None) -> Answer:
 
 
 def _digest(request: Request, body: Mapping[str, Any]) -> bytes:
-    text = orjson.dumps([request.stage, request.endpoint, body], option=orjson.OPT_SORT_KEYS)
+    text = json_lines.dumps([request.stage, request.endpoint, body], option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(text, digest_size=16).digest()

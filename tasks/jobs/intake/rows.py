@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import IO, Any, TypeAlias
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -140,4 +139,4 @@ def _type(one: pa.Schema, other: pa.Schema, name: str) -> pa.DataType:
 
 
 def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
+    return value if value is None or isinstance(value, str) else json_lines.dumps(value).decode()

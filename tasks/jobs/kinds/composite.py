@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.errors import ArtifactMissing, RequestError, UnavailableError
 from batchyard.models import ModelSpec
 from batchyard.recipes import Child, CompositeOptions, CompositeRecipe, Options
@@ -68,7 +67,7 @@ class CompositeKind(OfJobs[CompositeRecipe[Any]]):
         children = enumerate(recipe.children(recipe.options.model_validate(job.options)), 1)
         return items_file.write(
             context.artifacts,
-            ((n, child.key, orjson.dumps({name: getattr(child, name) for name in names})) for n, child in children),
+            ((n, child.key, json_lines.dumps({name: getattr(child, name) for name in names})) for n, child in children),
         )
 
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:

@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-import orjson
-
-from batchyard import durations
+from batchyard import durations, json_lines
 from batchyard.errors import RequestError
 from batchyard.recipes import FlowRecipe
 from batchyard.request_lines.lines import LineError
@@ -65,7 +63,7 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
         **_end(context, recipe, draft, stages, shares, requests),
         parts=_parts(stages, shares, requests),
         requests=[
-            FirstRequest(request.stage, endpoints[request.stage], orjson.loads(request.body))
+            FirstRequest(request.stage, endpoints[request.stage], json_lines.loads(request.body))
             for request in next(filter(None, turns), ())
         ],
         errors=errors,

@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import orjson
 
+from batchyard import json_lines
 from batchyard.errors import RequestError
 from batchyard.models import ModelSpec
 from batchyard.recipes import Answer, FlowRecipe, InvalidItem, Item, Options, messages_of
@@ -158,7 +158,7 @@ class ItemChecker:
             item = self.checked(number, row, probed=number <= PROBED_ITEMS)
             if item is None or self._report.count:
                 continue
-            entry = (number, item.custom_id, orjson.dumps(self._stored(item.columns), default=str))
+            entry = (number, item.custom_id, json_lines.dumps(self._stored(item.columns), default=str))
             if self._options.shuffle is None:
                 writer.add(*entry)
             else:

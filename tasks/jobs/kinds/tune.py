@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import orjson
-
-from batchyard import durations
+from batchyard import durations, json_lines
 from batchyard.errors import ConfigurationError, PermissionDeniedError, RequestError
 from batchyard.models import ModelSpec, served_by_name
 from batchyard.statuses import TERMINAL
@@ -129,7 +127,7 @@ def _check_cells(
 
 def _write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
     """Write the items file of a tune. Return its SHA-256 and the number of cells."""
-    rows = ((number, cell.name, orjson.dumps(cell.model_dump(mode="json"))) for number, cell in enumerate(cells, 1))
+    rows = ((number, cell.name, json_lines.dumps(cell.model_dump(mode="json"))) for number, cell in enumerate(cells, 1))
     return items_file.write(context.artifacts, rows)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.recipes import Call, Called, Item, Tool
 from batchyard.wording import nearest, quoted
 from recipes.gates import json_texts
@@ -41,7 +42,7 @@ class Tools:
     def key(self, item: Item, turn: int, index: int, call: Call) -> str:
         """Return the idempotency key of a call: no other call has it, and the same call has it after a crash."""
         place = [self.job_id, item.custom_id, item.life, turn, index, call.tool, call.arguments]
-        return hashlib.blake2b(orjson.dumps(place, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+        return hashlib.blake2b(json_lines.dumps(place, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
 
     def is_retriable(self, call: Call) -> bool:
         """True for a call that may be made again. One of a tool that is there no more may not."""

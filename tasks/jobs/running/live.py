@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from batchyard import json_lines
 from batchyard.recipes import Answer, Call, Called, Check, Checked, Item, Reply, Score, Scored, Wait
 from batchyard.recipes.program import Chosen, RecipeError, Request
 from recipes.answers import answer_of
@@ -295,7 +296,7 @@ class LiveItems:
             live.set_outcome(index, outcome)
             return
         if not has_begun:
-            value = orjson.dumps({"key": key, "tool": call.tool, "arguments": call.arguments})
+            value = json_lines.dumps({"key": key, "tool": call.tool, "arguments": call.arguments})
             self.uncommitted.note(live.position, live.item, program.turn, index, CALL, value)
         is_retriable = tools.is_retriable(call)
         self._tool_calls.append(PendingToolCall(live.position, program.turn, index, key, call, is_retriable))
@@ -320,7 +321,7 @@ class LiveItems:
             key = self.programs.tools.key(live.item, program.turn, index, want)
             values = {"key": key, **vars(outcome)}
             self.uncommitted.called.append(key)
-        value = orjson.dumps(values, default=str)
+        value = json_lines.dumps(values, default=str)
         self.uncommitted.note(live.position, live.item, program.turn, index, kind or _KINDS[type(outcome)], value)
 
     def _grow(self, live: LiveItem, size: int) -> None:
@@ -334,7 +335,7 @@ class LiveItems:
         if live.history is not None:
             self.programs.check(live.position, program, live.history)
         try:
-            value = orjson.dumps({"text": result.text, **result.values}, option=orjson.OPT_SERIALIZE_NUMPY)
+            value = json_lines.dumps({"text": result.text, **result.values}, option=orjson.OPT_SERIALIZE_NUMPY)
         except TypeError as error:
             no_json = RecipeError(f"no JSON: {error}")
             self.uncommitted.fail(live.position, live.item, program.turn, no_json, live.started_at)
@@ -343,7 +344,7 @@ class LiveItems:
             self.uncommitted.counters[name] += number
         if result.state == "completed" and result.text is not None:
             self._accepted.append((live.position, result.text))
-        error_json = None if result.error is None else orjson.dumps(result.error, default=str)
+        error_json = None if result.error is None else json_lines.dumps(result.error, default=str)
         self.uncommitted.end(live.position, live.item, result.state, program.turn, value, error_json, live.started_at)
 
     def _drop(self, live: LiveItem) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-import orjson
-
+from batchyard import json_lines
 from batchyard.recipes import Item
 from batchyard.recipes.program import RecipeError
 from store.formats.job_chunks import RECIPE
@@ -137,7 +136,7 @@ class Uncommitted:
     def begin_life(self, position: int, item: Item, recipe_sha256: str, restarts: int, at: float) -> None:
         """Note that a life of an item begins, or goes on with another file of the recipe."""
         values = {"recipe_sha256": recipe_sha256, "hint": item.hint, "restarts": restarts, "at": at}
-        self.note(position, item, 0, 0, RECIPE, orjson.dumps(values))
+        self.note(position, item, 0, 0, RECIPE, json_lines.dumps(values))
 
     def move(
         self, position: int, item: Item, state: str, turns: int, values: Mapping[str, Any], started_at: float
@@ -157,5 +156,5 @@ class Uncommitted:
 
     def fail(self, position: int, item: Item, turns: int, error: RecipeError, started_at: float) -> None:
         """Note the end of an item by an error of its recipe."""
-        details = orjson.dumps({"code": error.code, "message": error.message})
+        details = json_lines.dumps({"code": error.code, "message": error.message})
         self.end(position, item, "failed", turns, b'{"text":null}', details, started_at)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchyard import json_lines
 from store.artifacts import Artifacts
 from store.formats import asks, chunks, job_chunks
 from tasks.jobs.running.records import Issued, Life
@@ -103,18 +103,18 @@ def read(
         table = job_chunks.read(artifacts, sha256)
         hangs = pc.equal(table["kind"], job_chunks.HANGS)
         for row in table.filter(hangs).to_pylist():
-            message = orjson.loads(row["value"])["message"]
+            message = json_lines.loads(row["value"])["message"]
             recorded.hung[row["position"], row["life"]] = (row["turn"], message)
         judged += table.filter(pc.and_(pc.invert(hangs), pc.is_in(table["position"], live))).to_pylist()
     for row in judged:
         if row["kind"] == job_chunks.RECIPE and row["life"] >= recorded.life(row["position"]).number:
-            value = orjson.loads(row["value"])
+            value = json_lines.loads(row["value"])
             restarts = value.get("restarts", row["life"] - 1)  # an older version has counted all lives
             recorded._lives[row["position"]] = Life(row["life"], value["recipe_sha256"], value.get("hint"), restarts)
     for row in judged:
         if row["kind"] != job_chunks.RECIPE and row["life"] == recorded.life(row["position"]).number:
             place = (row["position"], row["turn"], row["index"])
-            recorded._judgements[place] = (row["kind"], orjson.loads(row["value"]))
+            recorded._judgements[place] = (row["kind"], json_lines.loads(row["value"]))
     for stage in stages:
         _read_stage(artifacts, stage, live, recorded)
     return recorded

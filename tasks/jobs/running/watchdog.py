@@ -263,16 +263,16 @@ def record(database: Database, artifacts: Artifacts, process: str, reasons: Mapp
     Raises:
         UnavailableError: the database or the artifact store cannot be reached. Nothing is recorded.
     """
-    import orjson
     import pyarrow as pa
 
+    from batchyard import json_lines
     from store import leases
     from store.formats import job_chunks
     from store.jobs import chunk_records
 
     chunks = {}
     for step, reason in reasons.items():
-        value = orjson.dumps({"message": reason}).decode()
+        value = json_lines.dumps({"message": reason}).decode()
         row = {"position": step.position, "life": step.life, "turn": step.turn, "index": 0, "kind": job_chunks.HANGS}
         table = pa.Table.from_pylist([row | {"value": value}], schema=job_chunks.JUDGEMENT)
         chunks[step] = job_chunks.write(artifacts, table)

@@ -93,3 +93,11 @@ def test_a_batch_that_was_too_short_or_never_ran_has_no_speed() -> None:
 def test_a_running_batch_has_the_speed_of_the_last_minute() -> None:
     ours = {"rows_per_second": 3.25, "tokens_per_second": 40.0}
     assert facts("in_progress", ours=ours)["rows/s, tokens/s"] == "3.2, 40.0"
+
+
+def test_answers_that_were_cut_off_are_said_beside_the_counts() -> None:
+    assert "of the answers" not in facts("completed")
+    said = "90 cut off at their limit of tokens, 1 empty"
+    flawed = OURS | {"cut_off": 90, "empty": 1}
+    assert facts("completed", ours={"cut_off": 90, "empty": 1})["of the answers"] == said
+    assert said in view.brief(BATCH | {"status": "completed", "batchyard": flawed})

@@ -48,8 +48,10 @@ def text(choice: dict[str, Any]) -> RowText:
 def test_a_line_becomes_text_tokens_and_error() -> None:
     good = answers.outcome(line({"message": {"content": "yes"}, "finish_reason": "stop"}))
     assert good.body is not None and good[::2] == ("row-3", None, False) and good.tokens == 7
-    assert answers.text(good.body) == RowText("yes")
-    assert text({"message": {"content": "ye"}, "finish_reason": "length"}) == RowText("ye", truncated=True)
+    assert answers.text(good.body) == RowText("yes", None, "stop")
+    assert text({"message": {"content": "ye"}, "finish_reason": "length"}) == RowText(
+        "ye", None, "length", is_cut_off=True
+    )
     thinking = {"message": {"content": None, "reasoning": "let me see"}, "finish_reason": "length"}
     assert text(thinking).error == (
         "reasoning_only: The answer has reasoning only and no text (finish_reason length). Raise max_tokens."
@@ -100,7 +102,7 @@ SCHEMA = {
 def test_an_answer_that_does_not_fit_is_an_error_that_says_where(
     schema: Any, text: str, truncated: bool, error: str
 ) -> None:
-    properties, reason = Structure(schema).parse(RowText(text, truncated=truncated))
+    properties, reason = Structure(schema).parse(RowText(text, is_cut_off=truncated))
     assert properties == {}
     assert reason is not None and error in reason
 

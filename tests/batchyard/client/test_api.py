@@ -134,3 +134,9 @@ def test_a_stream_yields_its_events_and_raises_the_error_in_it(scripted: Callabl
     assert raised.value.code == "engine_died"
     with pytest.raises(RequestError, match="Bad"):
         list(server.client.stream("/chat/completions", {}))
+
+
+@pytest.mark.parametrize("cut", ['data: {"choices": [{"index": 0, "delta": {}}]}\n\n', '{"choices": []}', ""])
+def test_a_stream_that_ends_before_its_answer_does_is_an_error(scripted: Callable[..., Scripted], cut: str) -> None:
+    with pytest.raises(UnavailableError, match="before the answer was whole"):
+        list(scripted(httpx.Response(200, text=cut)).client.stream("/chat/completions", {}))

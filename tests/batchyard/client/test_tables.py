@@ -36,6 +36,18 @@ def test_parquet_keeps_its_types_and_compressed_files_are_compressed(tmp_path: P
     assert gzip.decompress((tmp_path / "t.csv.gz").read_bytes()) == b"id,at\r\n1,\r\n2,1.5\r\n"
 
 
+WEI = [{"wei": 123456789012345678901234, "n": 2**64 - 1}, {"wei": None, "n": -1}]
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.csv", "t.parquet"])
+def test_an_integer_of_more_than_64_bits_keeps_its_digits_in_every_format(tmp_path: Path, name: str) -> None:
+    tables.write(tmp_path / name, WEI)
+    cells = [[str(row["wei"]), str(row["n"])] for row in tables.rows_of(tmp_path / name)]
+    assert cells[0] == ["123456789012345678901234", "18446744073709551615"] and cells[1][1] == "-1"
+    with pytest.raises(ConfigurationError, match="do not fit parquet"):
+        tables.write(tmp_path / "t.parquet", [{"a": [2**70]}])
+
+
 def test_only_cells_of_csv_are_empty_where_they_say_so_and_their_text_stays(tmp_path: Path) -> None:
     assert tables.cells(tmp_path / "t.csv", ROWS, ["NA"])[1] == {"id": "1.50", "text": None}
     assert tables.cells(tmp_path / "t.csv", ROWS, []) == tables.cells(tmp_path / "t.jsonl", ROWS, ["NA"]) == ROWS

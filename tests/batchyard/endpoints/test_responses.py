@@ -237,3 +237,26 @@ def test_token_ids_without_a_text_are_an_answer() -> None:
 )
 def test_the_label_of_a_moderation_is_the_worst_category_that_is_flagged(result: Any, label: str) -> None:
     assert responses.labels({"results": [result]}) == [label]
+
+
+def choices(*endings: tuple[str | None, str], **message: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": text, **message}, "finish_reason": why} for text, why in endings]}
+
+
+@pytest.mark.parametrize(
+    ("body", "is_cut_off", "is_empty"),
+    [
+        (choices(("yes", "stop")), False, False),
+        (choices(("yes", "stop"), ("ye", "length")), True, False),
+        (choices(("yes", "stop"), (" \n", "stop")), False, True),
+        (choices((None, "length"), reasoning_content="hm"), True, True),
+        (choices((None, "tool_calls"), tool_calls=[{"id": "c"}]), False, False),
+        (choices((None, "stop"), refusal="no"), False, False),
+        ({"choices": [{"text": "", "finish_reason": "length"}]}, True, True),
+        ({"output": [], "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, True, True),
+        ({"content": [{"type": "text", "text": "ye"}], "stop_reason": "max_tokens"}, True, False),
+        ({"data": [{"embedding": [1.0]}]}, False, False),
+    ],
+)
+def test_answers_that_were_cut_off_or_are_empty_are_known(body: Any, is_cut_off: bool, is_empty: bool) -> None:
+    assert (responses.is_cut_off(body), responses.is_empty(body)) == (is_cut_off, is_empty)

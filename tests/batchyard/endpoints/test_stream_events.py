@@ -80,6 +80,23 @@ def test_a_completion_of_two_samples() -> None:
     assert texts == {0: ANSWER.text, 1: ANSWER.text}
 
 
+LOGPROBS = [
+    (CHAT, {"content": [{"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}], "refusal": None}),
+    (COMPLETIONS, {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0}], "text_offset": [0]}),
+]
+
+
+@pytest.mark.parametrize("text", ["", "a", "a b"])
+@pytest.mark.parametrize(("endpoint", "logprobs"), LOGPROBS)
+def test_the_logprobs_of_the_chunks_are_those_of_the_whole_answer(endpoint: Any, logprobs: Any, text: str) -> None:
+    output = {"message": {"role": "assistant", "content": text}} if endpoint is CHAT else {"text": text}
+    choice = {"index": 0, **output, "logprobs": logprobs, "finish_reason": "stop", "stop_reason": "."}
+    events = stream_events.events(endpoint.path, {}, {"choices": [choice]}, stream_events.words)
+    chunks = [json.loads(event.data[6:]) for event in events if event != stream_events.DONE]
+    assert [part["logprobs"] for chunk in chunks for part in chunk["choices"] if part["logprobs"]] == [logprobs]
+    assert chunks[-1]["choices"][0]["stop_reason"] == "."
+
+
 def test_a_response() -> None:
     body = body_of(RESPONSES.path, {"input": "hi"})
     client = openai_client(RESPONSES.path, {}, body)

@@ -192,6 +192,37 @@ def test_the_death_of_the_engine_is_said_in_the_answer_and_in_the_stream() -> No
     served(scene, Dying(ModelSpec(name="m", engine="echo"), 5.0))
 
 
+class Cut(Echo):
+    """An engine whose streams have an event of these and end in good order."""
+
+    event = b""
+
+    async def stream(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer | AsyncGenerator[bytes]:
+        async def events() -> AsyncGenerator[bytes]:
+            yield self.event
+
+        return events()
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (b'data: {"choices": [{"index": 0, "delta": {"content": "half"}}]}\n\n', "before its end"),
+        (b'data: {"error": {"message": "out of memory", "code": 500}}\n\ndata: [DONE]\n\n', "out of memory"),
+    ],
+)
+def test_a_stream_without_an_end_and_one_with_an_error_are_failures(event: bytes, said: str) -> None:
+    async def scene(session: aiohttp.ClientSession, _address: LiveAddress, queue: AdmissionQueue) -> None:
+        async with session.post(CHAT.path, json=question("go", stream=True)) as response:
+            content, report = split_report(await response.read())
+        assert report is not None and report["error"] == "engine_error"
+        assert said in content.decode() and b"(engine_error)" in content and b"[DONE]" not in content
+
+    engine = Cut(ModelSpec(name="m", engine="echo"), 5.0)
+    engine.event = event
+    served(scene, engine)
+
+
 def test_an_engine_that_is_about_to_stop_has_begun_nothing() -> None:
     async def scene(session: aiohttp.ClientSession, _address: LiveAddress, _queue: AdmissionQueue) -> None:
         async with session.post(EMBEDDINGS.path, json={"model": "m", "input": "x"}) as response:

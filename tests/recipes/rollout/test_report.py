@@ -171,10 +171,13 @@ def test_a_prompt_that_is_longer_than_a_block_is_written_with_the_others_in_orde
     assert pq.ParquetFile(io.BytesIO(results.artifacts["rollouts.parquet"])).num_row_groups == 5
 
 
-def test_a_content_that_is_no_text_is_written_as_json() -> None:
-    parts = [{"type": "text", "text": "6 * 7?"}]
-    results, _ = run([GSM8K | {"prompt": [{"role": "user", "content": parts}]}], scripted("#### 42"))
-    assert results.lines("samples.jsonl")[0]["input"] == '[{"type":"text","text":"6 * 7?"}]'
+def test_texts_of_a_content_are_joined_and_other_parts_are_written_as_json() -> None:
+    texts = [{"type": "text", "text": "6 * 7?"}, {"type": "text", "text": "Be brief."}]
+    image = [{"type": "image_url", "image_url": {"url": "data:x"}}]
+    rows = [GSM8K | {"prompt": [{"role": "user", "content": parts}]} for parts in (texts, image)]
+    results, _ = run(rows, scripted("#### 42"))
+    joined, as_json = "6 * 7?\nBe brief.", '[{"type":"image_url","image_url":{"url":"data:x"}}]'
+    assert {line["input"] for line in results.lines("samples.jsonl")} == {joined, as_json}
 
 
 def test_a_sample_without_a_text_is_unanswered_with_the_reason_and_what_it_has_instead() -> None:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import select
 
-from batchyard import latency
+from batchyard import json_lines, latency
 from batchyard.backoff import Backoff
+from batchyard.endpoints import output_lines
 from batchyard.errors import LeaseLost, UnavailableError
 from store.formats import chunks
 from store.records import Batch, ResultChunk
@@ -94,6 +95,31 @@ def test_a_chunk_says_what_its_answers_add_up_to(context: AppContext, batch: Bat
     counts = reload(context.database, batch)
     assert (counts.completed, counts.failed, counts.input_tokens, counts.shared_requests) == (2, 1, 6, 1)
     assert the_segment(context.database, batch).answered == 3
+
+
+def test_answers_that_were_cut_off_or_are_empty_are_counted_at_their_batch_and_for_metrics(
+    connected: AppContext, project: str
+) -> None:
+    batch = plan_batch(connected, project, ["one", "two", "three"])
+    writer = ChunkWriter(connected, started(connected.database, batch), threading.Event())
+    lines = [
+        output_lines.line(f"r{number}", 200, json_lines.dumps({"choices": [choice]}), None)
+        for number, choice in enumerate(
+            [
+                {"message": {"content": "whole"}, "finish_reason": "stop"},
+                {"message": {"content": "cu"}, "finish_reason": "length"},
+                {"message": {"content": None}, "finish_reason": "length"},
+            ]
+        )
+    ]
+    plain = table(1, 2, 3)
+    place = plain.schema.get_field_index("answer")
+    writer.add(plain.set_column(place, "answer", pa.array(lines)))
+    writer.flush()
+    counts = reload(connected.database, batch)
+    assert (counts.completed, counts.cut_off, counts.empty) == (3, 2, 1)
+    totals = tally.read(connected)
+    assert (totals["cut_off", "echo"], totals["empty", "echo"]) == (2, 1)
 
 
 def test_nothing_is_appended_where_nothing_came(context: AppContext, batch: Batch, writer: ChunkWriter) -> None:

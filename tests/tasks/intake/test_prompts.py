@@ -6,6 +6,8 @@ import io
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,3 +81,20 @@ def test_requests_that_no_prompts_make_are_not_read_back(changed: dict[str, Any]
     assert prompts.read_back([orjson.dumps(one), orjson.dumps(two | changed)]) is None
     assert prompts.read_back([orjson.dumps(one), b"no json"]) is None
     assert prompts.read_back([]) is None
+
+
+def test_a_request_keeps_the_row_that_its_template_was_filled_with() -> None:
+    table = io.BytesIO(b"shop,review,custom_id\nAda,good,a\n")
+    (prompt,) = prompts.of_file(table, "csv", prompts.template_of("Label: {review}"))
+    request = RequestTemplate("/v1/chat/completions", "m", None, {}).request(prompt)
+    assert request["row"] == {"shop": "Ada", "review": "good", "custom_id": "a"}
+    (plain,) = prompts.of_file(io.BytesIO(b"prompt\nhi\n"), "csv", None)
+    assert "row" not in RequestTemplate("/v1/chat/completions", "m", None, {}).request(plain)
+
+
+def test_cells_that_are_no_json_are_not_kept_with_a_request() -> None:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"review": ["good"], "photo": [b"\x89PNG"], "wei": [2**60]}), file)
+    file.seek(0)
+    (prompt,) = prompts.of_file(file, "parquet", prompts.template_of("Label: {review}"))
+    assert prompt.row == {"review": "good", "wei": 2**60}

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from batchyard.endpoints import output_lines
-from batchyard.errors import ConflictError
+from batchyard.errors import ConflictError, RequestError
 from store.records import Batch, File
 from tasks.context import AppContext
 from tasks.intake import retry_input
+from tasks.intake.retry_input import Corrections
 from tests.support.webapps import on_sqlite
 
 pytestmark = on_sqlite
@@ -57,7 +58,7 @@ def test_the_lines_without_a_good_answer_stay_as_they_are_and_in_their_order(
     ("status", "errors", "says"),
     [
         ("in_progress", b"", "wait for its end"),
-        ("failed", b"", "correct the lines"),
+        ("failed", b"", "corrected"),
         ("completed", None, "nothing to retry"),
     ],
 )
@@ -102,3 +103,50 @@ def test_only_what_failed_for_a_passing_reason_is_sent_again(context: AppContext
     with pytest.raises(ConflictError, match="would come again") as refused:
         retry_input.write(context, batch(line("a"), error("a", "engine_died")), only_passing=True)
     assert refused.value.code == "nothing_to_retry"
+
+
+def invalid(number: int, custom_id: str | None) -> bytes:
+    refusal = {"code": "invalid_request", "message": "temperature 9", "param": "body.temperature"}
+    return output_lines.invalid(number, custom_id, refusal).encode() + b"\n"
+
+
+def test_a_corrected_line_takes_the_place_of_the_one_it_names(
+    context: AppContext, batch: Callable[..., Batch], upload: Upload
+) -> None:
+    source = line("a") + line("b") + b"no JSON\n" + line("c") + line("d")
+    broken = batch(source, error("b") + invalid(3, None) + invalid(4, "c") + error("d"))
+    corrected = upload(b'{"custom_id":"c","body":{"n":1}}\n\n{"line":3,"custom_id":"x","body":{}}\n' + line("b"))
+    retried = retry_input.write(context, broken, fixed=Corrections(context, corrected))
+    assert context.artifacts.read(retried.sha256).splitlines() == [
+        b'{"custom_id":"b","body":{}}',
+        b'{"custom_id":"x","body":{}}',
+        b'{"custom_id":"c","body":{"n":1}}',
+        line("d").rstrip(),
+    ]
+
+
+def test_of_a_batch_that_failed_validation_all_lines_are_sent_with_the_corrected_ones_among_them(
+    context: AppContext, batch: Callable[..., Batch], upload: Upload
+) -> None:
+    failed = batch(line("a") + line("b"), None, "failed")
+    corrected = upload(b'{"line": 2, "custom_id": "b", "body": {"n": 1}}')
+    retried = retry_input.write(context, failed, fixed=Corrections(context, corrected))
+    assert context.artifacts.read(retried.sha256) == line("a") + b'{"custom_id":"b","body":{"n":1}}\n'
+
+
+@pytest.mark.parametrize(
+    ("corrected", "says"),
+    [
+        (line("b") + line("zzz"), "Line 2 of the corrected lines: no request without an answer is 'zzz'"),
+        (line("a"), "Line 1 .* 'a'"),
+        (b'{"line": 9}', "no request without an answer is '9'"),
+        (b'{"body": {}}', "Line 1 .* names neither a line nor a custom_id"),
+        (b"{", "Line 1 of the corrected lines: The line is not valid JSON"),
+    ],
+)
+def test_a_correction_of_no_line_without_an_answer_is_refused(
+    context: AppContext, batch: Callable[..., Batch], upload: Upload, corrected: bytes, says: str
+) -> None:
+    with pytest.raises(RequestError, match=says):
+        fixed = Corrections(context, upload(corrected))
+        retry_input.write(context, batch(line("a") + line("b"), error("b")), fixed=fixed)

@@ -84,6 +84,9 @@ def test_a_body_that_is_no_json_and_a_stream_where_none_can_be_are_refused(http:
     assert (answer.status_code, error(answer)["code"]) == (400, "invalid_json_line")
     answer = http.post("/v1/embeddings", json={"model": "echo", "input": "a", "stream": True})
     assert (answer.status_code, error(answer)["code"]) == (400, "streaming_unsupported")
+    body = {"model": "echo", "prompt": "a", "stream": True, "prompt_logprobs": 1}
+    refused = error(http.post("/v1/completions", json=body))
+    assert (refused["code"], refused["param"]) == ("unsupported_parameter", "prompt_logprobs")
 
 
 def test_a_wrong_key_and_a_revoked_one_open_nothing(

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from batchyard.errors import ConfigurationError, EngineStartError
+from batchyard.errors import ConfigurationError, EngineError, EngineStartError
 from batchyard.local import ports
 from batchyard.models import ModelSpec, vllm_installed
 from inference import catalog
@@ -184,6 +184,61 @@ def test_a_request_that_fails_each_time_is_answered_with_the_last_failure() -> N
         (answer,) = ask(spec(server), "hello")
     assert answer.error is not None and answer.error["code"] == "engine_error"
     assert len(server.asked) == 5
+
+
+def test_an_integer_of_any_size_is_the_same_at_the_endpoint_and_in_its_answer() -> None:
+    number = 123456789012345678901234
+    with serving(Server(always=_completion(choices=[{"index": 0, "message": {"content": "a"}}], id=number))) as (
+        server,
+    ):
+
+        async def scene() -> EngineAnswer:
+            async with started(spec(server)) as engine:
+                return await engine.answer(CHAT, chat("hi", metadata={"maximum": number})[0])
+
+        answer = asyncio.run(scene())
+    assert server.asked[0][1]["metadata"] == {"maximum": number}
+    assert answer.body is not None and answer.body["id"] == number
+
+
+def stream_of(model: ModelSpec, path: str = CHAT) -> tuple[bytes, list[str]]:
+    """Return what an engine streams as its answer, and the reasons of its endpoints' health. Raises EngineError."""
+
+    async def scene() -> tuple[bytes, list[str]]:
+        async with started(model) as engine:
+            stream = await engine.stream(path, {**chat("hello")[0], "stream": True})
+            assert not isinstance(stream, EngineAnswer), stream
+            try:
+                return b"".join([event async for event in stream]), []
+            except EngineError as error:
+                raise EngineError(f"{error.message}; {[one['reason'] for one in engine.endpoints()]}") from error
+
+    return asyncio.run(scene())
+
+
+def _stream(*events: Any) -> Reply:
+    content = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    return Reply(headers={"Content-Type": "text/event-stream"}, body=content)
+
+
+def test_a_stream_that_ends_in_good_order_before_its_answer_does_fails_and_its_endpoint_takes_note() -> None:
+    piece = {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": None}]}
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    for broken, reason in (
+        (_stream(piece), r"ended before its end; \['the answer ended before its end'\]"),
+        (_stream(piece, {"error": {"message": "overloaded"}}), "overloaded"),
+    ):
+        with serving(Server(always=broken)) as (server,), pytest.raises(EngineError, match=reason):
+            stream_of(spec(server))
+    with serving(Server(always=_stream(piece, last))) as (server,):  # some servers send no [DONE]
+        assert b"half" in stream_of(spec(server))[0]
+
+
+def test_a_whole_answer_in_place_of_a_stream_is_streamed() -> None:
+    with serving(Server()) as (server,):
+        content, _ = stream_of(spec(server))
+    assert b'"content":"hello"' in content and b'"finish_reason":"stop"' in content and b"[DONE]" in content
+    assert b'"usage"' not in content, "the client has not asked for it"
 
 
 def _completion(**values: Any) -> Reply:

@@ -195,8 +195,7 @@ def test_prompts_have_the_logprobs_that_the_model_gives_each_alone(engine: Trans
             assert next(iter(entry)) == str(token) and set(entry) == {str(token), *map(str, best.indices.tolist())}
             assert entry[str(token)]["logprob"] == pytest.approx(float(expected[place][token]), abs=1e-4)
             assert entry[str(int(best.indices[0]))]["rank"] == 1
-            text = tokenizer.decode([token])
-            assert entry[str(token)]["decoded_token"] == ("" if text.endswith("\ufffd") else text)
+        assert "".join(next(iter(entry.values()))["decoded_token"] for entry in rest) == tokenizer.decode(ids[1:])
 
 
 def test_a_long_prompt_read_in_pieces_has_the_same_logprobs(
@@ -236,6 +235,35 @@ def test_an_echo_has_its_prompt_before_the_answer_in_text_and_logprobs(engine: T
         after["logprobs"]["top_logprobs"], after["logprobs"]["token_logprobs"], after["logprobs"]["tokens"], strict=True
     ):
         assert top == {token: value}, "a greedy answer is the most likely one"
+
+
+def test_the_tokens_of_a_character_are_its_text_together_and_offsets_are_places_in_the_text() -> None:
+    mini = Transformers(ModelSpec(name="mini", engine="transformers", source="examples/models/mini"), 60.0)
+    text = "naïve 🙂 1 + 1"
+    bodies = [{"model": "mini", "prompt": prompt, "echo": True, "logprobs": 2} for prompt in (text, [132, 225, 177])]
+    common = {"temperature": 1.9, "logprobs": True, "top_logprobs": 2, "max_tokens": 24}
+    asyncio.run(mini.start())
+    echoes = bodies_of(ask(mini, COMPLETIONS, [{**body, "max_tokens": 1} for body in bodies]))
+    chats = bodies_of(ask(mini, CHAT, [chat("é🙂漢", seed=seed, **common)[0] for seed in range(8)]))
+    for body in echoes:
+        choice = body["choices"][0]
+        tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+        assert "".join(tokens).startswith(choice["text"])
+        assert [choice["text"][at : at + len(token)] for at, token in zip(offsets, tokens, strict=True)] == tokens
+    first = echoes[0]["choices"][0]["logprobs"]
+    assert first["tokens"][:5] == ["n", "a", "", "ï", "v"] and first["text_offset"][:5] == [0, 1, 2, 2, 3]
+    assert "🙂" in first["tokens"]
+    texts = set()
+    for body in chats:
+        choice = body["choices"][0]
+        entries = choice["logprobs"]["content"]
+        said = entries[:-1] if choice["finish_reason"] == "stop" else entries
+        assert (
+            b"".join(bytes(entry["bytes"]) for entry in said).decode(errors="replace") == choice["message"]["content"]
+        )
+        assert "".join(entry["token"] for entry in said) in choice["message"]["content"]
+        texts.add(choice["message"]["content"])
+    assert any("\ufffd" in text for text in texts), "some sample has a part of a character"
 
 
 def test_a_chat_has_the_logprobs_of_its_prompt_beside_its_choices(engine: Transformers) -> None:
