@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import aiohttp
 import orjson
@@ -83,7 +83,8 @@ class OpenAIArguments(BaseModel):
     """`engine_args` of engine openai.
 
     `model` is what the endpoints call the model (default: as models.toml does); `allowed_media_domains` are those that
-    endpoints may fetch images, audio and videos from (inference/requests/media.py); `api_key_env` is for the endpoints
+    endpoints may fetch images, audio and videos from, and `allowed_parameters` those by which a request may reach
+    further (inference/requests/media.py); `api_key_env` is for the endpoints
     that name none, those of `endpoint_folder` included; the two last are seconds: the first wait before a request or a
     probe is tried again, and how often the folder is read and due probes are sent.
     """
@@ -96,6 +97,7 @@ class OpenAIArguments(BaseModel):
     api_key_env: str | None = Variable
     max_model_len: PositiveInt | None = None
     allowed_media_domains: tuple[str, ...] = ()
+    allowed_parameters: tuple[Literal["chat_template", "kv_transfer_params", "mcp", "mcp_servers"], ...] = ()
     backoff_seconds: PositiveFloat = 0.5
     watch_seconds: PositiveFloat = 1.0
 
