@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchyard.errors import RequestError, TooLargeError
+from batchyard.request_lines.lines import REFUSED
+from tasks.context import AppContext
 from tasks.intake import prompts
 from tasks.intake.prompts import RequestTemplate
 
@@ -79,3 +82,22 @@ def test_requests_that_no_prompts_make_are_not_read_back(changed: dict[str, Any]
     assert prompts.read_back([orjson.dumps(one), orjson.dumps(two | changed)]) is None
     assert prompts.read_back([orjson.dumps(one), b"no json"]) is None
     assert prompts.read_back([]) is None
+
+
+def test_a_request_or_a_file_that_is_too_long_is_not_stored(context: AppContext) -> None:
+    """A template and instructions make a line longer than the row that it came from."""
+    template = RequestTemplate("/v1/chat/completions", "m", "s" * 100, {})
+    limits = {"max_line_bytes": 300, "max_bytes": 1000}
+
+    def write(*texts: str, skip: bool = False) -> list[dict[str, Any]]:
+        inputs = prompts.of_list(list(texts))
+        stored = prompts.write(context.artifacts, inputs, template, id, 9, skip_invalid=skip, **limits)
+        with context.artifacts.open(stored.sha256) as file:
+            return [orjson.loads(line) for line in file]
+
+    with pytest.raises(RequestError) as long:
+        write("a", "b" * 100)
+    assert long.value.code == "line_too_long"
+    assert [line.get(REFUSED, {}).get("code") for line in write("a", "b" * 100, skip=True)] == [None, "line_too_long"]
+    with pytest.raises(TooLargeError):
+        write(*"abcdef")
