@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from batchyard import durations
+from batchyard import durations, urls
 from batchyard.errors import ConfigurationError
 from batchyard.schema_words import invalid_values
 from batchyard.wording import nearest
@@ -285,12 +285,12 @@ class Settings(BaseSettings):
     @cached_property
     def database(self) -> str:
         """The SQLAlchemy URL: `database_url`, or SQLite in the data folder."""
-        return self.database_url or f"sqlite:///{self.data.resolve() / 'batchyard.db'}"
+        return self.database_url or urls.sqlite(self.data.resolve() / "batchyard.db")
 
     @cached_property
     def artifacts(self) -> str:
         """The fsspec URL of the artifact store: `artifacts_url`, or a folder in the data folder."""
-        return self.artifacts_url or f"file://{self.data.resolve() / 'artifacts'}"
+        return self.artifacts_url or urls.folder(self.data.resolve() / "artifacts")
 
     @cached_property
     def input_prefix_list(self) -> list[str]:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from batchyard import urls
 from batchyard.errors import ConfigurationError
 from store.artifacts import SHARDS, Artifacts
 
@@ -48,7 +49,7 @@ class BackupFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = path / ROWS
-        self.artifacts = Artifacts(f"file://{path.resolve() / 'artifacts'}")
+        self.artifacts = Artifacts(urls.folder(path.resolve() / "artifacts"))
 
     def create(self) -> None:
         """Make the folder, for this user alone. Raises ConfigurationError if something is in it."""

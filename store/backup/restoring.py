@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from batchyard import urls
 from batchyard.errors import ConfigurationError
 from store import leases
 from store.artifacts import SHARDS, Artifacts
@@ -50,7 +51,7 @@ def _restore_rows(folder: BackupFolder, database: Database) -> None:
     with tempfile.TemporaryDirectory(prefix="batchyard-") as temporary:
         file = Path(temporary) / folder.rows.name
         shutil.copyfile(folder.rows, file)
-        source = Database(f"sqlite:///{file}")
+        source = Database(urls.sqlite(file))
         try:
             source.upgrade()
             with source.snapshot() as connection, database.write() as session:
