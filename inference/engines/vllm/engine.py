@@ -27,7 +27,7 @@ from inference.engines.vllm.arguments import MAX_RANK, cache_bytes, engine_argum
 from inference.engines.vllm.environment import set_environment
 from inference.engines.vllm.failures import Processes
 from inference.engines.vllm.handlers import Handler, handlers
-from inference.engines.vllm.parameters import SUPPORTED, unusable_tools
+from inference.engines.vllm.parameters import SUPPORTED, contradiction, unusable_tools
 from inference.engines.vllm.protocol import parse, refusal
 from inference.engines.weights import model_sha256
 from inference.progress import RequestProgress
@@ -60,7 +60,11 @@ class VLLM(Engine):
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
         able = bool(spec.engine_args.get("enable_auto_tool_choice"))
-        return first_unsupported(cls.name, endpoint, SUPPORTED[endpoint], body) or unusable_tools(endpoint, body, able)
+        return (
+            first_unsupported(cls.name, endpoint, SUPPORTED[endpoint], body)
+            or unusable_tools(endpoint, body, able)
+            or contradiction(body)
+        )
 
     @classmethod
     def adapter_refusal(cls, spec: ModelSpec, config: Mapping[str, Any]) -> str | None:

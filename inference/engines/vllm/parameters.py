@@ -89,6 +89,9 @@ def unusable_tools(endpoint: str, body: Mapping[str, Any], able: bool) -> tuple[
     """
     if endpoint not in CALLING:
         return None
+    if endpoint == catalog.CHAT.path and body.get("tools") == []:
+        message = "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely."
+        return "body.tools", message
     choice = body.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if kind == "none":
@@ -97,5 +100,33 @@ def unusable_tools(endpoint: str, body: Mapping[str, Any], able: bool) -> tuple[
         needless = kind is None or (kind == "auto" and endpoint == catalog.RESPONSES.path)
         return None if needless else ("body.tool_choice", "tool_choice needs tools to choose from; leave it out")
     if able:
-        return None
+        return _unknown_tool(body["tools"], choice)
     return "body.tools", "tools need enable_auto_tool_choice and tool_call_parser in the model's engine_args"
+
+
+def _unknown_tool(tools: Any, choice: Any) -> tuple[str, str] | None:
+    """Return parameter and reason for a choice that names none of the tools."""
+    function = choice.get("function", choice) if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
+    if name is None or any(isinstance(one, dict) and one.get("name") == name for one in functions):
+        return None
+    return "body.tool_choice", "The tool specified in `tool_choice` does not match any of the specified `tools`"
+
+
+def contradiction(body: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return parameter and reason of what vLLM's schemas refuse first among values that each are valid."""
+    count = body.get("prompt_logprobs")
+    if type(count) is int and count < -1:
+        return "body.prompt_logprobs", "`prompt_logprobs` must be a positive value or -1."
+    outputs = body.get("structured_outputs")
+    kinds = [
+        name for name in ("json", "regex", "choice") if isinstance(outputs, dict) and outputs.get(name) is not None
+    ]
+    if len(kinds) > 1:
+        message = "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
+        return "body.structured_outputs", message
+    if body.get("continue_final_message") and body.get("add_generation_prompt"):
+        message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+        return "body.continue_final_message", message
+    return None

@@ -13,6 +13,7 @@ import httpx
 import openai
 import orjson
 import pytest
+from aiohttp import web
 
 from store import keys, projects
 from store.accounting import usage
@@ -274,3 +275,32 @@ def test_tokens_of_messages_are_counted_for_the_anthropic_client(gateway: Runnin
     client = anthropic.Anthropic(base_url=gateway.url, api_key=key, max_retries=0)
     messages: Any = [{"role": "user", "content": "three wagons here"}]
     assert client.messages.count_tokens(model="priced", messages=messages, system="one two").input_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("parameters", "param"),
+    [
+        ({"stream": "false"}, "stream"),
+        ({"stream": 1}, "stream"),
+        ({"stream": True, "stream_options": "include_usage"}, "stream_options"),
+        ({"stream": True, "stream_options": True}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ],
+)
+def test_flags_of_a_stream_have_their_types(send: Send, parameters: dict[str, Any], param: str) -> None:
+    answer = send(**parameters)
+    assert (answer.status_code, error(answer)["param"]) == (400, param), answer.text
+    assert send(stream=None, stream_options=None).status_code == 200
+
+
+@pytest.mark.parametrize("text", ["Server got itself in trouble", "[]", '{"error": "no"}', '"no"'])
+def test_an_engines_error_that_is_no_json_is_an_error_in_openais_form(
+    send: Send, engines: dict[str, LiveEngine], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    async def broken(*_: Any) -> web.Response:
+        return web.Response(status=500, text=text)
+
+    monkeypatch.setattr(engines["echo"]._server, "_answer", broken)
+    answer = send()
+    assert (answer.status_code, error(answer)["code"]) == (500, "engine_error")
