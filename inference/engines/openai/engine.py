@@ -184,6 +184,8 @@ class OpenAI(Engine):
             limit = entry.max_in_flight or spec.in_flight()
             self._endpoints[DiscoveredServer(entry.url, 0.0)] = self._endpoint(entry.url, limit, entry.api_key_env)
         self._slots = SlotQueue(self._endpoints)
+        self._without_options: set[str] = set()
+        """URLs of endpoints that do not know `stream_options`."""
         self._attempts: dict[asyncio.Timeout, RemoteEndpoint] = {}
         self._served_at = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
@@ -215,10 +217,13 @@ class OpenAI(Engine):
 
     async def stream(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer | AsyncGenerator[bytes]:
         shows_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        bare = None
         if endpoint in (CHAT.path, COMPLETIONS.path):  # their streams say what they used only if they are asked
+            if body.get("stream_options") is None:
+                bare = contents.Content(orjson.dumps(self._parameters(endpoint, body)))
             body = {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
         answer = await self._answer(
-            endpoint, self._parameters(endpoint, body), prefix_key(endpoint, body), streams=True
+            endpoint, self._parameters(endpoint, body), prefix_key(endpoint, body), streams=True, bare=bare
         )
         return answer if isinstance(answer, EngineAnswer) else self._events(answer, shows_usage=shows_usage)
 
@@ -343,8 +348,19 @@ class OpenAI(Engine):
                 scope.reschedule(asyncio.get_running_loop().time())
 
     async def _answer(
-        self, path: str, parameters: dict[str, Any], prefix: bytes | None, *, streams: bool = False
+        self,
+        path: str,
+        parameters: dict[str, Any],
+        prefix: bytes | None,
+        *,
+        streams: bool = False,
+        bare: contents.Content | None = None,
     ) -> EngineAnswer | OpenStream:
+        """Answer a request at one endpoint after the other.
+
+        Args:
+            bare: the request without options that a server may not know.
+        """
         arrived = time.monotonic()
         endpoint = await self._slots.acquire(
             lambda: max(arrived, self._served_at) + self.request_timeout, prefix=prefix
@@ -356,7 +372,7 @@ class OpenAI(Engine):
         if isinstance(content, EngineAnswer):
             return content
         while endpoint is not None:
-            outcome = await self._attempt(endpoint, path, content, deadline, streams=streams)
+            outcome = await self._attempt(endpoint, path, content, deadline, streams=streams, bare=bare)
             if not isinstance(outcome, FailedAttempt):
                 return outcome
             attempts += 1
@@ -386,14 +402,26 @@ class OpenAI(Engine):
                 self._slots.release(endpoint)
 
     async def _attempt(
-        self, endpoint: RemoteEndpoint, path: str, content: contents.Content, deadline: float, *, streams: bool
+        self,
+        endpoint: RemoteEndpoint,
+        path: str,
+        content: contents.Content,
+        deadline: float,
+        *,
+        streams: bool,
+        bare: contents.Content | None,
     ) -> EngineAnswer | FailedAttempt | OpenStream:
         began, beside, holds_slot = time.monotonic(), endpoint.in_flight, True
         try:
             async with asyncio.timeout(deadline - began) as scope:
                 self._attempts[scope] = endpoint
                 try:
+                    if bare is not None and endpoint.url in self._without_options:
+                        content = bare
                     reply = await self._client.post(endpoint, path, content, streams=streams)
+                    if bare not in (None, content) and reply.status in (400, 422) and b"stream_options" in reply.data:
+                        self._without_options.add(endpoint.url)
+                        reply = await self._client.post(endpoint, path, bare, streams=streams)
                 finally:
                     del self._attempts[scope]
             if reply.stream is not None:
