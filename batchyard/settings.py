@@ -280,6 +280,11 @@ class Settings(BaseSettings):
     audit: str = Field(
         "", description="file to which what clients do is appended as JSON lines, or `stdout`; empty for none"
     )
+    cors_origins: str = Field(
+        "",
+        description="origins whose pages may send requests from a browser, with commas, such as "
+        "`https://app.example.org`; `*` for all; empty: none",
+    )
     log_level: str = Field("INFO", description="level of the structured logs")
 
     @cached_property
@@ -291,6 +296,11 @@ class Settings(BaseSettings):
     def artifacts(self) -> str:
         """The fsspec URL of the artifact store: `artifacts_url`, or a folder in the data folder."""
         return self.artifacts_url or urls.folder(self.data.resolve() / "artifacts")
+
+    @cached_property
+    def cors_origin_list(self) -> list[str]:
+        """The origins whose pages may send requests."""
+        return [origin.strip().rstrip("/") for origin in self.cors_origins.split(",") if origin.strip()]
 
     @cached_property
     def input_prefix_list(self) -> list[str]:
