@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel
 
 from batchyard.endpoints import responses, stream_events
+from batchyard.endpoints.bodies.messages import edits_nothing
 from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
 from batchyard.models import CAPACITY, ModelSpec
 from batchyard.wording import hint, quoted
@@ -315,6 +316,8 @@ def first_unsupported(
         if key == "chat_template_kwargs" and isinstance(value, dict) and (taken := sorted(RENDERING & value.keys())):
             return f"body.{key}.{taken[0]}", f"chat_template_kwargs must not set {quoted(taken[0])}"
         if key in supported or key in without_effect or value is None:
+            continue
+        if key == "context_management" and edits_nothing(body):
             continue
         if any(value == default and type(value) in (type(default), int, float) for default in DEFAULTS.get(key, ())):
             continue

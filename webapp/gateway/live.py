@@ -34,6 +34,7 @@ from tasks.intake.requests import RequestChecker
 from tasks.live.addresses import EngineAddress
 from tasks.live.demand import answers_live
 from webapp.access.audit_log import AuditLog
+from webapp.anthropic.errors import is_spoken
 from webapp.gateway import errors, forms, traces
 from webapp.gateway.accounting import Accounting, Subject
 from webapp.gateway.callers import Caller, Callers
@@ -166,6 +167,8 @@ class LiveRequests:
     ) -> web.StreamResponse:
         """Return the response to a live request, or to its refusal."""
         headers = {"x-request-id": request_id}
+        if is_spoken(request.path):
+            headers["request-id"] = request_id
         try:
             if principal is None:
                 caller = await self._callers.caller(_key(request))

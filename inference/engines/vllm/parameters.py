@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.endpoints import catalog
+from batchyard.endpoints.bodies.messages import turns
+from batchyard.endpoints.bodies.scoring import bare
 
 COMMON = frozenset({"model", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"})
 POOLED = COMMON | {"mm_processor_kwargs", "padding"}
@@ -55,7 +57,7 @@ SUPPORTED = {
     catalog.SCORE.path: SCORED | {
         "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2",
     },
-    catalog.RERANK.path: SCORED | {"query", "documents", "top_n"},
+    catalog.RERANK.path: SCORED | {"query", "documents", "top_n", "return_documents"},
     catalog.CLASSIFY.path: POOLED | CHAT_TEMPLATE | {"input", "messages", "use_activation"},
     catalog.POOLING.path: POOLED | CHAT_TEMPLATE | {
         "input", "messages", "use_activation", "task", "dimensions", "encoding_format", "embed_dtype", "endianness",
@@ -112,6 +114,18 @@ def _unknown_tool(tools: Any, choice: Any) -> tuple[str, str] | None:
     if name is None or any(isinstance(one, dict) and one.get("name") == name for one in functions):
         return None
     return "body.tool_choice", "The tool specified in `tool_choice` does not match any of the specified `tools`"
+
+
+def sent(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body as vLLM takes it."""
+    if endpoint == catalog.RESPONSES.path:  # vLLM keeps no responses, and refuses to compute one that nobody waits for
+        return {**body, "background": False, "store": False}
+    if endpoint in (catalog.MESSAGES.path, catalog.COUNT_TOKENS.path):
+        return {**body, "messages": turns(body.get("messages"))}
+    if endpoint == catalog.RERANK.path:
+        texts = {name: bare(body[name]) for name in ("query", "documents") if name in body}
+        return {name: value for name, value in body.items() if name != "return_documents"} | texts
+    return dict(body)
 
 
 def contradiction(body: Mapping[str, Any]) -> tuple[str, str] | None:
