@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel
 
 from batchyard.endpoints import responses, stream_events
-from batchyard.endpoints.bodies.messages import edits_nothing
-from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
+from batchyard.endpoints.bodies.messages import changes_nothing
+from batchyard.endpoints.catalog import CHAT, COMPLETIONS, COUNT_TOKENS, EMBEDDINGS, ENDPOINTS, MESSAGES
 from batchyard.models import CAPACITY, ModelSpec
 from batchyard.wording import hint, quoted
 from inference import heads
@@ -39,6 +39,8 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "encoding_format": ("float",),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
     "include": ([], ["reasoning.encrypted_content"]),  # an engine without the parameter gives no reasoning apart
     "text": ({"format": {"type": "text"}},),
     "thinking": ({"type": "disabled"},),
@@ -317,7 +319,7 @@ def first_unsupported(
             return f"body.{key}.{taken[0]}", f"chat_template_kwargs must not set {quoted(taken[0])}"
         if key in supported or key in without_effect or value is None:
             continue
-        if key == "context_management" and edits_nothing(body):
+        if endpoint in (MESSAGES.path, COUNT_TOKENS.path) and changes_nothing(key, value):
             continue
         if any(value == default and type(value) in (type(default), int, float) for default in DEFAULTS.get(key, ())):
             continue

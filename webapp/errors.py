@@ -114,9 +114,9 @@ def _served_below_v1() -> bool:
 
 
 def _served() -> list[str]:
-    """Return what the API has: each first name below /v1, and what stands beside it."""
+    """Return what the API has, live requests too: each first name below /v1, and what stands beside it."""
     paths = [rule.rule for rule in flask.current_app.url_map.iter_rules()]
-    below = {"/".join(path.split("/")[:3]) for path in paths if path.startswith("/v1/")}
+    below = {"/".join(path.split("/")[:3]) for path in [*paths, *PATHS] if path.startswith("/v1/")}
     return [*sorted(below), "/start", "/openapi.json"]
 
 

@@ -63,7 +63,6 @@ MESSAGES = Endpoint(
     content=("messages",),
     leading=("tools", "system"),
     system="system",
-    without_effect=ACCOUNT | {"cache_control", "inference_geo"},
     output_limits=("max_tokens",),
     generates=True,
     result="text",
@@ -75,7 +74,6 @@ COUNT_TOKENS = Endpoint(
     content=("messages",),
     leading=("tools", "system"),
     system="system",
-    without_effect=ACCOUNT | {"cache_control", "inference_geo"},
     result="text",
     example={"messages": [{"role": "user", "content": "Say hello."}]},
 )

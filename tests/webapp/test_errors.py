@@ -81,3 +81,8 @@ def test_a_base_url_with_v1_twice_is_told_the_right_one(client: FlaskClient) -> 
 def test_health_and_version_stand_where_clients_of_vllm_look(client: FlaskClient) -> None:
     assert client.get("/health").status_code == 200
     assert client.get("/version").get_json().keys() == {"version"}
+
+
+def test_an_unknown_route_is_answered_with_live_endpoints_too(client: FlaskClient) -> None:
+    message = client.get("/v1/nope").get_json()["error"]["message"]
+    assert "/v1/chat," in message and "/v1/embeddings," in message

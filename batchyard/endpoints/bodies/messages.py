@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -43,10 +42,11 @@ def turns(messages: Any) -> Any:
     return messages[:-1] if is_empty else messages
 
 
-def edits_nothing(body: Mapping[str, Any]) -> bool:
-    """True if `context_management` leaves the messages as they are."""
-    management = body.get("context_management")
-    edits = management.get("edits") if isinstance(management, dict) and len(management) == 1 else None
+def changes_nothing(name: str, value: Any) -> bool:
+    """True for a parameter of the account, and for `context_management` that leaves the messages as they are."""
+    if name in ("cache_control", "inference_geo"):
+        return True
+    edits = value.get("edits") if name == "context_management" and isinstance(value, dict) else None
     return isinstance(edits, list) and all(
         isinstance(edit, dict)
         and edit.get("type") == "clear_thinking_20251015"

@@ -53,7 +53,9 @@ SUPPORTED = {
     catalog.COUNT_TOKENS.path: frozenset({
         "chat_template_kwargs", "messages", "model", "output_config", "system", "thinking", "tool_choice", "tools",
     }),
-    catalog.EMBEDDINGS.path: POOLED | CHAT_TEMPLATE | {"input", "messages", "dimensions", "encoding_format"},
+    catalog.EMBEDDINGS.path: POOLED | CHAT_TEMPLATE | {
+        "input", "messages", "dimensions", "encoding_format", "embed_dtype", "endianness",
+    },
     catalog.SCORE.path: SCORED | {
         "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2",
     },
