@@ -123,7 +123,7 @@ def _responses(_: dict[str, Any], body: dict[str, Any], pieces: Pieces) -> Itera
     yield event("created", {"response": begun})
     yield event("in_progress", {"response": begun})
     for index, item in enumerate(body["output"]):
-        empty = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+        empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
         yield event("output_item.added", {"output_index": index, "item": {**item, "status": "in_progress", **empty}})
         if item["type"] == "function_call":
             where, arguments = {"item_id": item["id"], "output_index": index}, item["arguments"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from batchyard.tables import arrow
+from batchyard.tables import arrow, thrift
 from batchyard.tables.formats import TableError
 
 if TYPE_CHECKING:
@@ -22,9 +23,8 @@ DICTIONARY_BYTES = 2**20
 _ROWS = 64
 _VALUE_BYTES = 4
 """Least bytes of a value in memory. Runs of equal ones take none in the file."""
+FOOTER_BYTES = 8 * 2**20
 _DICTIONARY_PAGE, _DELTA_BYTE_ARRAY = 2, 7
-_FIELDS = 64
-"""More than a page header has."""
 
 
 @dataclass
@@ -58,10 +58,13 @@ def opened(file: IO[bytes], pick: Picked | None = None, max_bytes: int | None = 
             raise TableError(f"Two columns have one name: {', '.join(names)}")
         needed, batch = names if pick is None else list(pick(names)), _ROWS
         if max_bytes is not None:
-            dictionaries, batch = _checked(file, source, needed, max_bytes)
+            try:
+                dictionaries, batch = _checked(file, source, needed, max_bytes)
+            except (TypeError, ValueError, LookupError, OverflowError) as error:  # a footer of other values
+                raise EOFError("its footer or a page header cannot be read") from error
             source = pq.ParquetFile(file, metadata=source.metadata, read_dictionary=dictionaries, **options)
         yield Opened(source, needed, batch)
-    except (pa.ArrowException, OSError, EOFError) as error:
+    except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
         raise TableError(f"The file is not Parquet: {error}") from None
 
 
@@ -111,7 +114,7 @@ def _decoded(array: Any) -> int:
     if pa.types.is_nested(kind):
         return _decoded(array.flatten())
     lengths = _lengths(array)
-    return max(array.nbytes, pc.sum(lengths).as_py() or 0 if lengths else 0)
+    return int(max(array.nbytes, pc.sum(lengths).as_py() or 0 if lengths else 0))
 
 
 def _lengths(array: Any) -> Any:
@@ -143,19 +146,18 @@ class _Pages:
 def _checked(file: IO[bytes], source: pq.ParquetFile, needed: Collection[str], max_bytes: int) -> tuple[list[str], int]:
     """Return the columns that have to stay dictionaries, and the rows of a batch. Raises TableError: too large."""
     dictionaries, total, delta = set[str](), 0, 1
+    groups = _chunks(file)
     for index in range(source.metadata.num_columns):
         column = source.schema.column(index)
         path, nested = column.path, column.path not in source.schema_arrow.names
         if not any(path == name or path.startswith(f"{name}.") for name in needed):
             continue
-        for group in range(source.metadata.num_row_groups):
-            pages = _pages(file, source.metadata.row_group(group).column(index))
+        for group in groups:
+            pages = _pages(file, group[index])
             total += max(pages.bytes, max(_VALUE_BYTES, column.length or 0) * pages.values)
             if pages.largest > PAGE_BYTES or (nested and pages.delta):
                 what = "nested values in DELTA_BYTE_ARRAY" if pages.delta else f"a page of {pages.largest} bytes"
-                raise TableError(
-                    f"The column {path!r} has {what}; write it with smaller, plain pages", "file_too_large"
-                )
+                raise TableError(f"The column {path!r} has {what}; write it with smaller, plain pages")
             if total > max_bytes:
                 raise too_large(max_bytes)
             delta = max(delta, pages.delta)
@@ -165,69 +167,48 @@ def _checked(file: IO[bytes], source: pq.ParquetFile, needed: Collection[str], m
     return sorted(dictionaries), max(1, min(_ROWS, _ROWS * DICTIONARY_BYTES // delta))
 
 
-def _pages(file: IO[bytes], column: Any) -> _Pages:
-    """Read the headers of all pages, as far as a reader goes. Raises EOFError."""
+def _chunks(file: IO[bytes]) -> list[list[list[Any]]]:
+    """Return the metadata of all columns of each row group. pyarrow's own ends the process for some wrong footers.
+
+    Raises EOFError.
+    """
+    size = int.from_bytes(_at(file, file.seek(-8, io.SEEK_END), 4), "little")
+    if size > FOOTER_BYTES:
+        raise EOFError(f"its footer has more than {FOOTER_BYTES} bytes")
+    footer = thrift.struct(io.BytesIO(_at(file, file.seek(-8 - size, io.SEEK_END), size)))
+    return [[chunk[3] for chunk in group[1]] for group in footer[4] or ()]
+
+
+def _at(file: IO[bytes], place: int, size: int) -> bytes:
+    file.seek(place)
+    return file.read(size)
+
+
+def _pages(file: IO[bytes], chunk: list[Any]) -> _Pages:
+    """Read the headers of all pages of a column's chunk, as far as a reader goes. Raises EOFError."""
     pages = _Pages()
-    start = column.data_page_offset
-    if 0 < (column.dictionary_page_offset or 0) < start:
-        start = column.dictionary_page_offset
-    end = start + column.total_compressed_size
+    start, dictionary = chunk[9], chunk[11]
+    if 0 < dictionary < start:
+        start = dictionary
+    end = start + chunk[7]
     file.seek(start)
-    while file.tell() < end and pages.values < column.num_values:
-        kind, size, compressed, *others = _struct(file, 1)
-        if size < 0 or not 0 <= compressed <= end - file.tell():
-            raise EOFError("a page has no size")
-        pages.bytes += size
-        pages.largest = max(pages.largest, size)
-        if kind == _DICTIONARY_PAGE:
-            pages.dictionary = max(pages.dictionary, size)
-        else:
-            values, *rest = others[1] or others[4]  # DataPageHeader or DataPageHeaderV2
-            pages.values += values
-            encoding = rest[0] if others[1] else rest[2]
-            pages.delta = max(pages.delta, size if encoding == _DELTA_BYTE_ARRAY else 0)
-        file.seek(compressed, 1)
+    while file.tell() < end and pages.values < chunk[5]:
+        _add(pages, file, end)
     return pages
 
 
-def _struct(file: IO[bytes], depth: int) -> list[Any]:
-    """Read the first 8 fields of a struct in Thrift's compact protocol: its numbers and structs, and 0 for others."""
-    fields: list[Any] = [0] * 8
-    number = 0
-    for _ in range(_FIELDS):
-        head = _byte(file)
-        if not head:
-            return fields
-        number = number + (head >> 4) if head >> 4 else _zigzag(file)
-        kind, value = head & 15, None
-        if kind in (4, 5, 6):
-            value = _zigzag(file)
-        elif kind == 8:
-            file.seek(min(_varint(file), 2**31), 1)
-        elif kind == 12 and depth < 4:
-            value = _struct(file, depth + 1)
-        elif kind not in (1, 2):  # true and false are in the field's head
-            break
-        if 1 <= number <= len(fields) and value is not None:
-            fields[number - 1] = value
-    raise EOFError("a page header cannot be read")
-
-
-def _byte(file: IO[bytes]) -> int:
-    byte = file.read(1)
-    if not byte:
-        raise EOFError("it ends too early")
-    return byte[0]
-
-
-def _varint(file: IO[bytes]) -> int:
-    value = shift = 0
-    while (byte := _byte(file)) & 0x80 and shift < 63:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    return value | byte << shift
-
-
-def _zigzag(file: IO[bytes]) -> int:
-    value = _varint(file)
-    return value >> 1 ^ -(value & 1)
+def _add(pages: _Pages, file: IO[bytes], end: int) -> None:
+    """Count the page whose header begins here, and go to the next one."""
+    header = thrift.struct(file)
+    kind, size, compressed = header[1:4]
+    if size < 0 or not 0 <= compressed <= end - file.tell():
+        raise EOFError("a page has no size")
+    pages.bytes += size
+    pages.largest = max(pages.largest, size)
+    if kind == _DICTIONARY_PAGE:
+        pages.dictionary = max(pages.dictionary, size)
+    elif data := header[5] or header[8]:  # DataPageHeader or DataPageHeaderV2
+        pages.values += data[1]
+        encoding = data[2] if header[5] else data[4]
+        pages.delta = max(pages.delta, size if encoding == _DELTA_BYTE_ARRAY else 0)
+    file.seek(compressed, 1)

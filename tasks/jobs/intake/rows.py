@@ -50,7 +50,7 @@ def rows(
     max_line_bytes = json_lines.MAX_LINE_BYTES if settings is None else settings.max_line_bytes
     try:
         content = formats.decompressed(file, kind.compression, max_bytes)
-        limits = {"max_line_bytes": max_line_bytes, "max_bytes": max_bytes or reading.MAX_PARQUET_BYTES}
+        limits: dict[str, Any] = {"max_line_bytes": max_line_bytes, "max_bytes": max_bytes or reading.MAX_PARQUET_BYTES}
         for row in reading.rows(content, kind.format, **limits, null_values=null_values):
             if row.problem is None:
                 yield row.values
