@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from dotenv import dotenv_values
 from pydantic import (
@@ -23,7 +24,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from batchyard import durations, urls
+from batchyard import durations
 from batchyard.errors import ConfigurationError
 from batchyard.schema_words import invalid_values
 from batchyard.wording import nearest
@@ -62,6 +63,16 @@ def _prefixes(value: str) -> str:
                 f"{prefix!r} is no prefix of a bucket; write scheme://bucket/folder/, such as s3://mine/in/"
             )
     return value
+
+
+def sqlite_url(file: Path) -> str:
+    """Return the SQLAlchemy URL of a SQLite file, whose name may have any character."""
+    return f"sqlite:///{quote(str(file))}"
+
+
+def folder_url(folder: Path) -> str:
+    """Return the fsspec URL of a folder: with its path as it is, since nothing is decoded (`store.artifacts`)."""
+    return f"file://{folder}"
 
 
 def input_prefixes(text: str) -> list[str]:
@@ -290,12 +301,12 @@ class Settings(BaseSettings):
     @cached_property
     def database(self) -> str:
         """The SQLAlchemy URL: `database_url`, or SQLite in the data folder."""
-        return self.database_url or urls.sqlite(self.data.resolve() / "batchyard.db")
+        return self.database_url or sqlite_url(self.data.resolve() / "batchyard.db")
 
     @cached_property
     def artifacts(self) -> str:
         """The fsspec URL of the artifact store: `artifacts_url`, or a folder in the data folder."""
-        return self.artifacts_url or urls.folder(self.data.resolve() / "artifacts")
+        return self.artifacts_url or folder_url(self.data.resolve() / "artifacts")
 
     @cached_property
     def cors_origin_list(self) -> list[str]:

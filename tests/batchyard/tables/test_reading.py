@@ -227,7 +227,7 @@ def test_a_small_file_of_parquet_makes_no_large_table(bomb: str) -> None:
         for row in reading.rows(io.BytesIO(content), "parquet", max_bytes=100_000_000):
             assert row.problem is not None or len(row.values["text"] or "") <= len(LONG)
             assert pa.total_allocated_bytes() - before < 400_000_000
-    assert refused.value.code == ("invalid_value" if bomb == "a cell" else "file_too_large")
+    assert refused.value.code == ("invalid_value" if "cell" in bomb else "file_too_large")
 
 
 @pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"data_page_version": "2.0"}])

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
-from batchyard import settings, urls
+from batchyard import settings
+from batchyard.settings import folder_url, sqlite_url
 from store.artifacts import Artifacts, file_system
 from store.backup import creation, restoring
 from store.database import Database
@@ -21,7 +22,7 @@ NAMES = ["runs?a", "seed=1?lr=2", "50%25 #1", "a::b", "[x]*", "ü +&;", "a'b\"c\
 @given(st.text(st.characters(exclude_characters="/\x00", exclude_categories=["Cs"]), min_size=1))
 def test_a_url_has_the_path_and_nothing_more(name: str) -> None:
     path = Path("/data") / name
-    url = make_url(urls.sqlite(path))
+    url = make_url(sqlite_url(path))
     assert (url.database, dict(url.query), url.host) == (str(path), {}, None)
 
 
@@ -39,8 +40,8 @@ def test_a_data_folder_of_any_name_has_its_own_rows_and_content(
     assert (data / "batchyard.db").exists() and file_system(configuration.artifacts)[1] == str(data / "artifacts")
     backup = tmp_path / f"{name}-backup"
     creation.create(backup, database, artifacts, garbage_grace_seconds=0, results_seconds=0)
-    restored = Database(urls.sqlite(tmp_path / f"{name}-restored/rows.db"))
-    restoring.restore(backup, restored, Artifacts(urls.folder(tmp_path / f"{name}-restored/a")))
+    restored = Database(sqlite_url(tmp_path / f"{name}-restored/rows.db"))
+    restoring.restore(backup, restored, Artifacts(folder_url(tmp_path / f"{name}-restored/a")))
     with restored.read() as session:
         assert session.execute(text("SELECT count(*) FROM batches")).scalar() == 0
     restored.close()
