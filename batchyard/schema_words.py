@@ -239,6 +239,8 @@ def _invalid_value(path: Path, errors: list[ErrorDetails], document: Document, s
     of_schema = _joined(document, iter(schemas))
     if not of_schema or _ANYTHING in of_schema or _PATTERN in of_schema:
         of_schema = ", or ".join(dict.fromkeys(map(_of_kind, errors)))
+    if value in ([], {}) and of_schema.endswith("not empty"):
+        return InvalidValue(path, kind, value, f"is empty; it should be {of_schema}")
     reason = f"{shown(value)} is not {of_schema}" if show else f"must be {of_schema}"
     return InvalidValue(path, kind, value, reason, choices=_choices(first, schemas) if kind == "literal_error" else ())
 

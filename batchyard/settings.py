@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from dotenv import dotenv_values
 from pydantic import (
@@ -74,6 +75,16 @@ def _prefixes(value: str) -> str:
                 f"{prefix!r} is no prefix of a bucket; write scheme://bucket/folder/, such as s3://mine/in/"
             )
     return value
+
+
+def sqlite_url(file: Path) -> str:
+    """Return the SQLAlchemy URL of a SQLite file, whose name may have any character."""
+    return f"sqlite:///{quote(str(file))}"
+
+
+def folder_url(folder: Path) -> str:
+    """Return the fsspec URL of a folder: with its path as it is, since nothing is decoded (`store.artifacts`)."""
+    return f"file://{folder}"
 
 
 def input_prefixes(text: str) -> list[str]:
@@ -292,17 +303,27 @@ class Settings(BaseSettings):
     audit: PathText = Field(
         "", description="file to which what clients do is appended as JSON lines, or `stdout`; empty for none"
     )
+    cors_origins: str = Field(
+        "",
+        description="origins whose pages may send requests from a browser, with commas, such as "
+        "`https://app.example.org`; `*` for all; empty: none",
+    )
     log_level: str = Field("INFO", description="level of the structured logs")
 
     @cached_property
     def database(self) -> str:
         """The SQLAlchemy URL: `database_url`, or SQLite in the data folder."""
-        return self.database_url or f"sqlite:///{self.data.resolve() / 'batchyard.db'}"
+        return self.database_url or sqlite_url(self.data.resolve() / "batchyard.db")
 
     @cached_property
     def artifacts(self) -> str:
         """The fsspec URL of the artifact store: `artifacts_url`, or a folder in the data folder."""
-        return self.artifacts_url or f"file://{self.data.resolve() / 'artifacts'}"
+        return self.artifacts_url or folder_url(self.data.resolve() / "artifacts")
+
+    @cached_property
+    def cors_origin_list(self) -> list[str]:
+        """The origins whose pages may send requests."""
+        return [origin.strip().rstrip("/") for origin in self.cors_origins.split(",") if origin.strip()]
 
     @cached_property
     def input_prefix_list(self) -> list[str]:

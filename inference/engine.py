@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel
 
 from batchyard.endpoints import responses, stream_events
-from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
+from batchyard.endpoints.bodies.messages import changes_nothing
+from batchyard.endpoints.catalog import CHAT, COMPLETIONS, COUNT_TOKENS, EMBEDDINGS, ENDPOINTS, MESSAGES
 from batchyard.models import CAPACITY, ModelSpec
 from batchyard.wording import hint, quoted
 from inference import heads
@@ -38,6 +39,8 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "encoding_format": ("float",),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
     "include": ([], ["reasoning.encrypted_content"]),  # an engine without the parameter gives no reasoning apart
     "text": ({"format": {"type": "text"}},),
     "thinking": ({"type": "disabled"},),
@@ -47,6 +50,12 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
 }
 """Values without effect. An engine that lacks the parameter accepts them; null has no effect in any parameter."""
 
+RENDERING = frozenset({"add_generation_prompt", "chat_template", "compiled_template", "continue_final_message"}) | {
+    *("conversation", "conversations", "documents", "load_audio_from_video", "max_length", "messages", "model_config"),
+    *("padding", "processor_kwargs", "return_assistant_tokens_mask", "return_dict", "return_tensors", "self"),
+    *("tokenize", "tokenizer", "tokenizer_kwargs", "tools", "truncation"),
+}
+"""Parameters of `apply_chat_template`, and of what calls it. They are no variables of a template."""
 _CONTEXT = re.compile(r"maximum context length|cannot be greater than max_model_len")
 
 
@@ -306,7 +315,11 @@ def first_unsupported(
     """Return the first parameter of `body` that is not supported and has an effect, as (param, message)."""
     without_effect = ENDPOINTS[endpoint].without_effect
     for key, value in body.items():
+        if key == "chat_template_kwargs" and isinstance(value, dict) and (taken := sorted(RENDERING & value.keys())):
+            return f"body.{key}.{taken[0]}", f"chat_template_kwargs must not set {quoted(taken[0])}"
         if key in supported or key in without_effect or value is None:
+            continue
+        if endpoint in (MESSAGES.path, COUNT_TOKENS.path) and changes_nothing(key, value):
             continue
         if any(value == default and type(value) in (type(default), int, float) for default in DEFAULTS.get(key, ())):
             continue

@@ -8,7 +8,9 @@ process: a server that hangs, or is a process that crashes, costs that call alon
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -24,13 +26,16 @@ from batchyard.recipes.tools import Mode
 
 SUFFIX = ".mcp.json"
 PACKAGE = "mcp"
+MAX_NAME = 64
+"""Most characters of a tool's name."""
 
 
 class McpTool(BaseModel):
-    """A tool as its server describes it. `mode` is the operator's to change."""
+    """A tool as its server describes it. `mode` is the operator's to change, and `called`, its name for models."""
 
     model_config = ConfigDict(extra="forbid")
     name: str
+    called: str | None = None
     description: str = ""
     parameters: dict[str, Any]
     mode: Mode = "once"
@@ -73,7 +78,7 @@ class RemoteTool:
 
 
 def tools_of(folder: Path) -> list[Tool]:
-    """Return the tools of all servers of a folder, named `<server>_<tool>`.
+    """Return the tools of all servers of a folder, named `<server>_<tool>`, or as the file says.
 
     Raises:
         ConfigurationError: a file is wrong, or the package `mcp` is missing.
@@ -91,9 +96,25 @@ def tools_of(folder: Path) -> list[Tool]:
     return tools
 
 
+def renamed(server: str, tools: Sequence[McpTool]) -> list[McpTool]:
+    """Return a server's tools with names for models: MCP allows more characters, and longer names, than their APIs."""
+    prefix, longest = f"{server}_", MAX_NAME - len(server) - 1
+    plain = [re.sub(r"[^A-Za-z0-9_-]", "_", tool.name) for tool in tools]
+    names = [
+        name
+        if len(name) <= longest and (name == tool.name or plain.count(name) == 1)
+        else f"{name[: max(0, longest - 9)]}_{hashlib.sha256(tool.name.encode()).hexdigest()[:8]}"
+        for name, tool in zip(plain, tools, strict=True)
+    ]
+    return [
+        tool.model_copy(update={"called": prefix + name if name != tool.name else None})
+        for name, tool in zip(names, tools, strict=True)
+    ]
+
+
 def _tool(server: McpServer, entry: McpTool, file: Path) -> Tool:
     return Tool(
-        name=f"{file.name.removesuffix(SUFFIX)}_{entry.name}",
+        name=entry.called or f"{file.name.removesuffix(SUFFIX)}_{entry.name}",
         function=RemoteTool(server, entry.name, file),
         description=entry.description,
         parameters=entry.parameters,

@@ -212,6 +212,8 @@ def file_system(url: str) -> tuple[AbstractFileSystem, str]:
     options = _OPTIONS.get(scheme, {})
     try:
         # A cached listing would hide what other processes write.
+        if scheme == "file":  # it would take `::` in a path for a chain of URLs
+            return LocalFileSystem(), str(LocalFileSystem._strip_protocol(url))
         files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
     except (ValueError, ImportError) as error:
         raise ConfigurationError(str(error)) from error

@@ -299,7 +299,7 @@ def pause(batch_id: str) -> BatchObject:
 
 
 @routes.post("/v1/batches/<batch_id>/resume")
-@operation(BatchObject, refusals=(404, 409))
+@operation(BatchObject, refusals=(403, 404, 409))
 def resume(batch_id: str) -> BatchObject:
     """Let a paused batch go on where it is."""
     return to_wire([work.control(BATCHES, batch_id, "resume")])[0]

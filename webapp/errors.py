@@ -50,7 +50,8 @@ def error_response(
 
 def _error_object(status: int, message: str, type_: str, param: str | None, code: str | None) -> Response:
     message = with_code(message, code)
-    if anthropic_errors.is_spoken(flask.request.path):
+    # A client that adds /v1 itself may have it in its base URL, too.
+    if anthropic_errors.is_spoken(flask.request.path.replace("/v1/v1/", "/v1/", 1)):
         response = jsonify(anthropic_errors.of_status(status, message, g.request_id).model_dump())
     else:
         response = jsonify(error={"message": message, "type": type_, "param": param, "code": code})
@@ -79,6 +80,12 @@ def _unknown_url() -> Response:
             message = f"Not allowed to {cut(request.method, MAX_NAME)} {path}: send a POST."
             return _error_object(405, message, "invalid_request_error", None, "method_not_allowed")
         code, message = "gateway_passed_by", _BEHIND_GATEWAY.format(path)
+    elif request.path.startswith("/v1/v1/"):
+        base = request.host_url.rstrip("/")
+        spoken = anthropic_errors.is_spoken(request.path[3:]) or "anthropic-version" in request.headers
+        base += "" if spoken else "/v1"
+        message = f"Unknown request URL: {request.method} {path}. The client adds /v1 itself: its base URL is {base}"
+        message += ", without /v1." if spoken else "."
     elif _served_below_v1():
         message = f"Unknown request URL: {request.method} {path}. base_url must end in /v1: {request.host_url}v1"
     else:
@@ -107,9 +114,9 @@ def _served_below_v1() -> bool:
 
 
 def _served() -> list[str]:
-    """Return what the API has: each first name below /v1, and what stands beside it."""
+    """Return what the API has, live requests too: each first name below /v1, and what stands beside it."""
     paths = [rule.rule for rule in flask.current_app.url_map.iter_rules()]
-    below = {"/".join(path.split("/")[:3]) for path in paths if path.startswith("/v1/")}
+    below = {"/".join(path.split("/")[:3]) for path in [*paths, *PATHS] if path.startswith("/v1/")}
     return [*sorted(below), "/start", "/openapi.json"]
 
 

@@ -21,7 +21,7 @@ from batchyard.errors import UnavailableError
 from tasks.context import AppContext
 from webapp.document import operation
 from webapp.requests import current_context
-from webapp.wire.health import Health, Readiness
+from webapp.wire.health import Health, Readiness, Version
 
 routes = Blueprint("health", __name__)
 
@@ -69,6 +69,20 @@ def register(app: Flask) -> None:
 def healthz() -> Health:
     """Whether this process is up, and its version."""
     return Health()
+
+
+@routes.get("/health")
+@operation(Health, public=True)
+def health() -> Health:
+    """The same at the path where clients of `vllm serve` look for it."""
+    return Health()
+
+
+@routes.get("/version")
+@operation(Version, public=True)
+def version() -> Version:
+    """The version of this server."""
+    return Version()
 
 
 @routes.get("/readyz")

@@ -260,7 +260,7 @@ def pause(job_id: str) -> JobObject:
 
 
 @routes.post("/v1/jobs/<job_id>/resume")
-@operation(JobObject, refusals=(404, 409))
+@operation(JobObject, refusals=(403, 404, 409))
 def resume(job_id: str) -> JobObject:
     """Let a paused job go on where it is."""
     return to_wire([work.control(JOBS, job_id, "resume")])[0]

@@ -17,7 +17,7 @@ from store.accounting import usage
 from store.records import Batch, File, Job
 from store.work.artifacts import AnyArtifact
 from store.work.lifecycle import Lifecycle, Record, Verb
-from tasks.intake import estimate
+from tasks.intake import budgets, estimate
 from tasks.intake.estimate import Part
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
@@ -42,9 +42,14 @@ def get(life: Lifecycle[Record], work_id: str) -> Record:
 
 
 def control(life: Lifecycle[Record], work_id: str, verb: Verb) -> Record:
-    """Cancel, pause or resume work of the caller's project. Raises NotFoundError, ConflictError."""
+    """Cancel, pause or resume work of the caller's project.
+
+    Raises NotFoundError, ConflictError; PermissionDeniedError if its budget keeps it paused.
+    """
     owner = caller()
     with current_context().database.write() as session:
+        if verb == "resume":
+            budgets.check_resume(session, owner, life.get(session, owner.project_id, work_id))
         return life.control(session, owner, work_id, verb)
 
 

@@ -59,4 +59,4 @@ def address(data: Path, option: str = "--data") -> tuple[str, str]:
             f"no API key for {url}: set BATCHYARD_API_KEY, or name a local stack's folder with {option} "
             f"({key_file} is not there)"
         )
-    return url.rstrip("/"), key
+    return url.rstrip("/").removesuffix("/v1"), key  # OpenAI's clients are given the longer one

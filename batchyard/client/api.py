@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import httpx
 
@@ -182,7 +183,7 @@ class ApiClient:
     def page(self, name: str | None = None) -> str:
         """Return the address of the page of a batch or a job, or of the page of what runs."""
         kind = "jobs" if name is not None and name.startswith("job_") else "batches"
-        return f"{self.url}/" + ("" if name is None else f"{kind}/{name}")
+        return f"{self.url}/" + ("" if name is None else quote(f"{kind}/{name}"))
 
     def models(self, *, engines: bool = False) -> list[dict[str, Any]]:
         return list(self._call("GET", "/models", None, **({"engines": "true"} if engines else {}))["data"])
@@ -358,7 +359,8 @@ class ApiClient:
             wait, error = _BACKOFF.seconds(attempt), self._away()
             cause: httpx.TransportError | None = None
             try:
-                response = self._http.send(self._http.build_request(method, path, **options), stream=stream)
+                request = self._http.build_request(method, quote(path), **options)
+                response = self._http.send(request, stream=stream)
                 if response.is_success:
                     return response
                 response.read()

@@ -118,7 +118,12 @@ def rows_of(
     try:
         with file.open("rb") as stream:
             content = formats.decompressed(stream, kind.compression)
-            unlimited: dict[str, Any] = {"max_line_bytes": _UNLIMITED, "null_values": null_values, "pick": pick}
+            unlimited: dict[str, Any] = {
+                "max_line_bytes": _UNLIMITED,
+                "null_values": null_values,
+                "pick": pick,
+                "max_bytes": None,
+            }
             for row in reading.rows(content, kind.format, **unlimited):
                 if row.problem is not None:
                     raise ConfigurationError(f"{file}: line {row.line} {row.problem}")

@@ -133,9 +133,14 @@ def _responses(_: dict[str, Any], body: dict[str, Any], pieces: Pieces) -> Itera
     yield event("created", {"response": begun})
     yield event("in_progress", {"response": begun})
     for index, item in enumerate(body["output"]):
-        yield event(
-            "output_item.added", {"output_index": index, "item": {**item, "status": "in_progress", "content": []}}
-        )
+        empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+        yield event("output_item.added", {"output_index": index, "item": {**item, "status": "in_progress", **empty}})
+        if item["type"] == "function_call":
+            where, arguments = {"item_id": item["id"], "output_index": index}, item["arguments"]
+            if arguments:
+                yield event("function_call_arguments.delta", {**where, "delta": arguments}, piece=index == 0)
+            done = {**where, "name": item["name"], "arguments": arguments}
+            yield event("function_call_arguments.done", done)
         for place, part in enumerate(item.get("content") or ()):
             where = {"item_id": item["id"], "output_index": index, "content_index": place}
             yield event("content_part.added", {**where, "part": {**part, "text": ""}})

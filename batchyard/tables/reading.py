@@ -17,15 +17,15 @@ import orjson
 
 from batchyard import json_lines
 from batchyard.json_lines import MAX_LINE_BYTES
-from batchyard.tables import arrow
+from batchyard.tables import parquet
 from batchyard.tables.formats import DELIMITERS, Format, TableError
 from batchyard.tables.json_text import half_character, not_a_number
+from batchyard.tables.parquet import Picked
 
 RULE = "---"
 """The line between two prompts of several lines."""
+MAX_PARQUET_BYTES = 200 * 2**20
 _CHUNK = 1 << 20
-# At once in memory: a value that many rows share is small in the file.
-_PARQUET_ROWS = 64
 _UNLIMITED = 2**31 - 1
 
 
@@ -45,9 +45,6 @@ class TableRow(NamedTuple):
     code: str = "invalid_value"
 
 
-Picked = Callable[[list[str]], Collection[str]]
-
-
 def rows(
     file: IO[bytes],
     kind: Format,
@@ -55,19 +52,26 @@ def rows(
     max_line_bytes: int = MAX_LINE_BYTES,
     null_values: Collection[str] = (),
     pick: Picked | None = None,
+    max_bytes: int | None = MAX_PARQUET_BYTES,
 ) -> Iterator[TableRow]:
     """Yield the rows of a table.
 
     Args:
-        max_line_bytes: most bytes of a line, of csv and prompts of a row.
+        max_line_bytes: most bytes of a line, of csv, prompts and Parquet of a row.
         null_values: cells of csv and tsv that have no value, such as NA.
         pick: returns which columns of Parquet are needed; the others are not read.
+        max_bytes: most bytes of the values of Parquet; None: the file is trusted.
 
     Raises:
         TableError: the rest of the file cannot be read.
     """
     if kind == "parquet":
-        yield from _parquet(file, pick)
+        with parquet.opened(file, pick, max_bytes) as opened:
+            for number, values in enumerate(parquet.rows(opened, max_line_bytes, max_bytes), 1):
+                if values is None:
+                    yield TableRow(number, {}, f"is longer than {max_line_bytes} bytes", "line_too_long")
+                else:
+                    yield TableRow(number, values)
         return
     lines = _Lines(file, max_line_bytes)
     if kind in DELIMITERS:
@@ -262,23 +266,3 @@ def _header(cells: list[str], problem: tuple[str, str] | None) -> list[str]:
     if len(set(cells)) < len(cells):
         raise TableError(f"In the first line two columns have one name: {', '.join(cells)}")
     return cells
-
-
-def _parquet(file: IO[bytes], pick: Picked | None) -> Iterator[TableRow]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(file) as source:
-            names = source.schema_arrow.names
-            if len(set(names)) < len(names):
-                raise TableError(f"Two columns have one name: {', '.join(names)}")
-            needed = None if pick is None else list(pick(names))
-            number = 1
-            for batch in source.iter_batches(_PARQUET_ROWS, columns=needed):
-                cells = [arrow.values(column) for column in batch.columns]
-                for values in zip(*cells, strict=True) if cells else [()] * batch.num_rows:
-                    yield TableRow(number, dict(zip(batch.schema.names, values, strict=True)))
-                    number += 1
-    except (pa.ArrowException, OSError) as error:
-        raise TableError(f"The file is not Parquet: {error}") from None

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from batchyard.endpoints import catalog
 from batchyard.endpoints.bodies.audio import decoded
 from batchyard.endpoints.bodies.common import prompts
+from batchyard.endpoints.bodies.messages import turns
 from inference.engines import response_bodies
 
 Body = Mapping[str, Any]
@@ -37,7 +38,7 @@ class Generated(NamedTuple):
 
 def prompt_text(body: Body) -> str:
     """Return the last message, or whatever else is the prompt, as text."""
-    messages = body.get("messages") or body.get("input")
+    messages = turns(body.get("messages")) or body.get("input")
     if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
         return _text(messages[-1].get("content", messages[-1].get("output")))
     if body.get("file_url") is not None:
@@ -59,8 +60,8 @@ def response(endpoint: str, request: Body, number: int, completion: Generated) -
 def _text(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return " ".join(_text(part.get("text", "")) for part in value)
-    if isinstance(value, dict) and "content" in value:
-        return _text(value["content"])
+    if isinstance(value, dict) and ("content" in value or "text" in value):
+        return _text(value.get("content", value.get("text")))
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
@@ -193,7 +194,8 @@ def _rerank(request: Body, number: int, _: Generated) -> dict[str, Any]:
     scores = [_overlap(query, text) for text in texts]
     tokens = sum(map(_words, [query, *texts]))
     name, model, top = f"rerank-echo-{number}", request["model"], request.get("top_n")
-    return response_bodies.ranking(name, model, texts, scores, top=top, tokens=tokens)
+    shown = request.get("return_documents") is not False
+    return response_bodies.ranking(name, model, texts, scores, top=top, tokens=tokens, shown=shown)
 
 
 def _decisions(request: Body, number: int, _: Generated) -> dict[str, Any]:

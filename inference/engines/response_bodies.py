@@ -78,11 +78,18 @@ def listed(name: str, model: str, data: list[dict[str, Any]], tokens: int) -> di
 
 
 def ranking(
-    name: str, model: str, documents: Sequence[str], scores: Sequence[float], *, top: int | None, tokens: int
+    name: str,
+    model: str,
+    documents: Sequence[str],
+    scores: Sequence[float],
+    *,
+    top: int | None,
+    tokens: int,
+    shown: bool = True,
 ) -> dict[str, Any]:
-    """Return documents by their scores, the highest first; only `top` of them if that is set."""
+    """Return documents by their scores, the highest first; only `top` of them if that is set. `shown`: with texts."""
     results: list[dict[str, Any]] = [
-        {"index": index, "document": {"text": text}, "relevance_score": score}
+        {"index": index, **({"document": {"text": text}} if shown else {}), "relevance_score": score}
         for index, (text, score) in enumerate(zip(documents, scores, strict=True))
     ]
     results.sort(key=lambda result: -result["relevance_score"])

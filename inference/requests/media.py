@@ -2,28 +2,41 @@
 
 Whoever fetches stands inside the deployment's network, so a client's URL reaches what only that network can reach.
 `data:` URLs are always allowed, and the domains that a model names in its `engine_args` as `allowed_media_domains`.
+For the same reason a request has no parameter that makes a server run code or connect to an address (REACHING), unless
+`allowed_parameters` names it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from batchyard.endpoints.base import ACCOUNT
 from batchyard.models import ModelSpec
 from batchyard.wording import quoted
 from inference.engine import EngineAnswer
 
-TEXTS = frozenset({"refusal", "text", "thinking"})
-"""Keys of a content part whose texts no engine fetches."""
-CALLS = frozenset({"tool_use", "function_call"})
-"""Types of content parts that hold a tool's arguments, which no engine fetches either."""
-SCORED = ("query", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
-WITH_PARTS = ("messages", "input", "system", *SCORED)
-"""Keys of a body that may hold content parts."""
+TEXTS = frozenset({"content", "description", "input", "instructions", "output", "reasoning", "reasoning_content"}) | {
+    "refusal", "text", "thinking", "title",
+}  # fmt: skip
+"""Keys whose texts no engine fetches."""
+MEDIA = frozenset({"audio", "file", "files", "image", "images", "video", "videos"})
+"""Keys of a body whose texts are URLs."""
+UNREAD = ACCOUNT | {"questions", "state", "structured_outputs"}
+"""Keys of a body in which no engine looks for media."""
+OFFERED = frozenset({"functions", "output_config", "output_format", "response_format", "text", "tools"})
+"""Keys of a body that describe tools and answers. Their texts are no URLs; their schemas hold anything."""
+SCHEMAS = frozenset({"input_schema", "parameters", "schema"})
+QUOTED = frozenset({"annotations", "arguments", "citations"})
+"""Keys of what a model wrote: arguments of tools, and sources."""
+REACHING = frozenset({"chat_template", "kv_transfer_params", "mcp", "mcp_servers"})
+"""Parameters by which a server runs code of a request or connects to addresses in it."""
 # Parsers of URLs differ in all else (users, backslashes, blanks), and an engine's is not this one.
 _URL = re.compile(r"https?://([a-z0-9.-]+)(:[0-9]{1,5})?([/?#][!-\[\]-~]*)?", re.IGNORECASE | re.ASCII)
+
+_ADDRESS = re.compile(r"://|^\s*[a-z][a-z0-9+.-]*:[/\\]", re.IGNORECASE)
 
 _DATA = r'"data:[^"\\,]{0,200};base64,[^"\\]*"'
 _DATA_TEXT, _DATA_BYTES = re.compile(_DATA), re.compile(_DATA.encode())
@@ -43,42 +56,62 @@ def digested(text: bytes) -> bytes:
 
 def remote(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield place and URL of a valid request's media that do not come with it."""
-    for place, part in _parts(body):
-        pending = [("url" if isinstance(part, str) else "", part)]
-        while pending:
-            key, value = pending.pop()
-            if isinstance(value, dict):
-                data = str(value.get("type")) in CALLS
-                pending += ((name, entry) for name, entry in value.items() if name not in TEXTS and not data)
-            elif isinstance(value, list):
-                pending += ((key, entry) for entry in value)
-            elif isinstance(value, str) and _is_remote(key, value):
-                yield place, value
+    for path, value in _values(body):
+        if isinstance(value, str) and _is_remote(path, value):
+            yield _place(path), value
 
 
-def _parts(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield all content parts of a valid request, each with its place, and the URLs that stand for one."""
-    for name in WITH_PARTS:
-        value = body.get(name)
-        for number, entry in enumerate(value if isinstance(value, list) else [value]):
-            place = f"{name}[{number}]" if isinstance(value, list) else name
-            for key in ("content", "output") if isinstance(entry, dict) else ():
-                parts = entry.get(key)
-                if isinstance(parts, list):
-                    yield from ((f"{place}.{key}[{index}]", part) for index, part in enumerate(parts))
-                elif isinstance(parts, dict):
-                    yield f"{place}.{key}", parts
-    for name in ("images", "audio", "videos"):
-        urls = body.get(name)
-        yield from ((f"{name}[{index}]", url) for index, url in enumerate(urls if isinstance(urls, list) else ()))
-    if isinstance(body.get("file_url"), str):
-        yield "file_url", body["file_url"]
+def reaching(spec: ModelSpec, body: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the first of REACHING in a body that the model's operator has not allowed, as (param, message)."""
+    allowed = spec.engine_args.get("allowed_parameters") or ()
+    for path, value in _values(body):
+        name = value if path[-1] == "type" and value == "mcp" else path[-1]
+        if name in REACHING and name not in allowed:
+            return f"body.{_named(path)}", f"{quoted(name)} is not allowed for the model {spec.name!r}"
+    return None
 
 
-def _is_remote(key: str, value: str) -> bool:
+def _values(body: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield the path and value of each entry of a body, except for tools' arguments, schemas and numbers."""
+    pending: list[tuple[tuple[str | int, ...], Any]] = [((key,), body[key]) for key in body if key not in UNREAD]
+    pending.reverse()
+    while pending:
+        path, value = pending.pop()
+        if value is None:
+            continue
+        yield path, value
+        entries: Iterable[tuple[str | int, Any]] = ()
+        if isinstance(value, dict):
+            skipped = (QUOTED | SCHEMAS) if path[0] in OFFERED else QUOTED
+            if str(value.get("type")).endswith(("tool_use", "tool_call", "_call")):
+                skipped |= {"action", "input"}
+            entries = ((key, entry) for key, entry in value.items() if key not in skipped)
+        elif isinstance(value, list):
+            entries = ((index, entry) for index, entry in enumerate(value) if isinstance(entry, dict | list | str))
+        pending += reversed([((*path, step), entry) for step, entry in entries])
+
+
+def _is_remote(path: tuple[str | int, ...], value: str) -> bool:
     if not value or value[:5].lower() == "data:":
         return False
-    return key.endswith("url") or "://" in value
+    names = [step for step in path if isinstance(step, str)]
+    if names[-1].lower().endswith(("url", "uri")) or (len(names) == 1 and names[0] in MEDIA):
+        return True
+    if len(names) == 1 or names[-1] in TEXTS or names[0] in OFFERED:
+        return False
+    return _ADDRESS.search(value) is not None
+
+
+def _place(path: tuple[str | int, ...]) -> str:
+    """Return the place of a value, or of the content part that it is in."""
+    for index, step in enumerate(path):
+        if step in ("content", "output"):
+            return _named(path[: index + 2] if isinstance(path[index + 1], int) else path[: index + 1])
+    return _named(path)
+
+
+def _named(path: tuple[str | int, ...]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
 def allowed_domains(spec: ModelSpec) -> list[str]:
@@ -90,8 +123,10 @@ def allowed_domains(spec: ModelSpec) -> list[str]:
 def refusal(spec: ModelSpec, body: Mapping[str, Any]) -> EngineAnswer | None:
     """Return the answer to a request with media that the model's engine may not fetch, or None."""
     allowed = allowed_domains(spec)
+    reachable = spec.engine_args.get("allowed_parameters") or ()
     for place, url in remote(body):
-        if not _is_allowed(url, allowed):
+        parameter = "mcp" if place.endswith(".server_url") else re.split(r"[.\[]", place)[0]
+        if not _is_allowed(url, allowed) and parameter not in reachable:
             message = (
                 f"The media URL {quoted(url)} is not allowed here. Send the media as a data: URL, or name its domain "
                 f"in engine_args.allowed_media_domains of the model {spec.name!r}."

@@ -226,6 +226,10 @@ class LiveServer:
             stream = await self._engine.stream(endpoint, body)
         except EngineDied as death:
             return _failed(ENGINE_DIED, self._died(death.message), running.report(self._admission))
+        except Exception as error:  # noqa: BLE001  as for a whole answer
+            log.error("a stream did not begin", extra={"error": type(error).__name__})
+            message = f"the engine's answer could not be read: {type(error).__name__}"
+            return _failed("engine_error", message, running.report(self._admission))
         if isinstance(stream, EngineAnswer):
             return _error(stream, running.report(self._admission))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})

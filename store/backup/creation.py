@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from batchyard import __version__
+from batchyard.settings import sqlite_url
 from store import garbage
 from store.artifacts import SHARDS, Artifacts
 from store.backup import contents, rows
@@ -46,7 +47,7 @@ def create(
         now = time.time()
         folder.rows.unlink(missing_ok=True)
         revision = rows.snapshot(database, folder.rows)
-        snapshot = Database(f"sqlite:///{folder.rows.resolve()}")
+        snapshot = Database(sqlite_url(folder.rows.resolve()))
         try:
             before = missing
             missing = _copy_artifacts(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from batchyard.errors import ConfigurationError
+from batchyard.settings import folder_url
 from store.artifacts import SHARDS, Artifacts
 
 ROWS, SUMS, MANIFEST = "batchyard.db", "SHA256SUMS", "manifest.json"
@@ -48,7 +49,7 @@ class BackupFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = path / ROWS
-        self.artifacts = Artifacts(f"file://{path.resolve() / 'artifacts'}")
+        self.artifacts = Artifacts(folder_url(path.resolve() / "artifacts"))
 
     def create(self) -> None:
         """Make the folder, for this user alone. Raises ConfigurationError if something is in it."""

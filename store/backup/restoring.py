@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from batchyard.errors import ConfigurationError
+from batchyard.settings import sqlite_url
 from store import leases
 from store.artifacts import SHARDS, Artifacts
 from store.backup import contents, rows
@@ -50,7 +51,7 @@ def _restore_rows(folder: BackupFolder, database: Database) -> None:
     with tempfile.TemporaryDirectory(prefix="batchyard-") as temporary:
         file = Path(temporary) / folder.rows.name
         shutil.copyfile(folder.rows, file)
-        source = Database(f"sqlite:///{file}")
+        source = Database(sqlite_url(file))
         try:
             source.upgrade()
             with source.snapshot() as connection, database.write() as session:

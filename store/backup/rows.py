@@ -29,6 +29,7 @@ from sqlalchemy import (
 )
 
 from batchyard.errors import ConfigurationError, UnavailableError
+from batchyard.settings import sqlite_url
 from store.database import Database, revisions
 from store.records import Base
 
@@ -49,7 +50,7 @@ def snapshot(source: Database, file: Path) -> str:
         if source.sqlite:
             _copy_file(connection, file)
         else:
-            target = Database(f"sqlite:///{file}")
+            target = Database(sqlite_url(file))
             target.upgrade()
             with target.write() as session:
                 copy(connection, session.connection())

@@ -29,12 +29,14 @@ _LINES = ("jsonl", "txt")
 def bucket(settings: Settings, project_id: str, url: str, param: str = "url") -> Bucket:
     """Return the bucket at a URL. Raises PermissionDeniedError unless its prefix is allowed."""
     path = url.partition("://")[2]
-    has_odd_parts = any(part in (".", "..") for part in path.split("/")) or any(odd in path for odd in "*?[]#\\")
+    # fsspec takes `::` for a chain of URLs; a star is meant as a pattern.
+    odd = next((odd for odd in ("*", "\\", "::", "/./", "/../") if odd in f"/{path}/" or odd in url), None)
     prefixes = [prefix.replace(PROJECT, project_id) for prefix in settings.input_prefix_list]
-    if has_odd_parts or "::" in url or not any(_is_below(url, prefix) for prefix in prefixes):
+    if odd is not None or not any(_is_below(url, prefix) for prefix in prefixes):
         remedy = "the operator allows prefixes with BATCHYARD_INPUT_PREFIXES"
         allowed = f"allowed are URLs below {', '.join(prefixes)}" if prefixes else f"none is allowed; {remedy}"
-        raise PermissionDeniedError(f"The URL '{url}' cannot be read here: {allowed}.", param=param)
+        reason = f"{allowed}, without {odd!r}" if odd else allowed
+        raise PermissionDeniedError(f"The URL '{url}' cannot be read here: {reason}.", param=param)
     return Bucket(url)
 
 

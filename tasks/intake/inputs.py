@@ -63,8 +63,18 @@ def of_prompts(context: AppContext, options: InputOptions, inputs: Iterable[Inpu
             raise RequestError(cut(error.message, MAX_MESSAGE), code=error.code, param=param) from None
 
     return prompts.write(
-        context.artifacts, inputs, common, check, context.settings.max_requests, skip_invalid=options.skip_invalid
+        context.artifacts,
+        inputs,
+        common,
+        check,
+        context.settings.max_requests,
+        skip_invalid=options.skip_invalid,
+        **_limits(context),
     )
+
+
+def _limits(context: AppContext) -> dict[str, int]:
+    return {"max_line_bytes": context.settings.max_line_bytes, "max_bytes": context.settings.max_file_bytes}
 
 
 def of_file(context: AppContext, options: InputOptions, upload: ArtifactWriter, name: str) -> ArtifactWriter:
@@ -102,7 +112,7 @@ def ordered(context: AppContext, options: InputOptions, upload: ArtifactWriter |
             file,
             prompts.kind_of(name).format,
             null_values=options.null_values,
-            max_line_bytes=context.settings.max_line_bytes,
+            **_limits(context),
         )
     return replace(options, template=template)
 
@@ -114,7 +124,7 @@ def read_prompts(context: AppContext, options: InputOptions, file: IO[bytes], ki
         kind,
         options.template,
         null_values=options.null_values,
-        max_line_bytes=context.settings.max_line_bytes,
+        **_limits(context),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import IO, Any
 
 import orjson
@@ -97,13 +97,16 @@ def write(
     limit: int,
     *,
     skip_invalid: bool = False,
+    max_line_bytes: int = json_lines.MAX_LINE_BYTES,
+    max_bytes: int = reading.MAX_PARQUET_BYTES,
 ) -> ArtifactWriter:
     """Store one request per prompt. `check` gets the first one and may raise RequestError.
 
     With `skip_invalid` a row that makes no request has a line that says why; validation makes it an error line.
 
     Raises:
-        RequestError: a prompt is invalid, there are no prompts, or more than `limit`.
+        RequestError: a prompt is invalid or too long, there are no prompts, or more than `limit`.
+        TooLargeError: the requests have more than `max_bytes`.
     """
     count = 0
     checked = False
@@ -121,7 +124,17 @@ def write(
                     f"There are more than {limit} prompts; split them, or raise BATCHYARD_MAX_REQUESTS.",
                     code="too_many_tasks",
                 )
-            target.write(json_lines.line(request))
+            line = json_lines.line(request)
+            if len(line) > max_line_bytes:
+                message = f"Line {prompt.number} makes a request of more than {max_line_bytes} bytes."
+                if not skip_invalid:
+                    raise RequestError(message, code="line_too_long", param="file")
+                refusal = LineError("line_too_long", message)
+                line = json_lines.line(request_template.request(replace(prompt, content="", refusal=refusal)))
+            target.write(line)
+            if target.size > max_bytes:
+                message = f"The requests have more than {max_bytes} bytes"
+                raise refused(TableError(message, "file_too_large"))
         if count == 0:
             raise none()
     return target
@@ -191,6 +204,7 @@ def of_file(
     *,
     null_values: Collection[str] = (),
     max_line_bytes: int = json_lines.MAX_LINE_BYTES,
+    max_bytes: int = reading.MAX_PARQUET_BYTES,
 ) -> Iterator[InputPrompt]:
     """Yield the prompts of a file while reading it.
 
@@ -201,6 +215,7 @@ def of_file(
     Args:
         null_values: cells of csv and tsv that are empty, such as NA.
         max_line_bytes: most bytes of a line.
+        max_bytes: most bytes of the values of Parquet.
 
     Raises:
         RequestError: the file or the template cannot be used; the message names the line.
@@ -220,7 +235,8 @@ def of_file(
     word = "Row" if kind == "parquet" else "Line"
     checked = False
     try:
-        for row in reading.rows(file, kind, max_line_bytes=max_line_bytes, null_values=null_values, pick=pick):
+        limits = {"max_line_bytes": max_line_bytes, "max_bytes": max_bytes}
+        for row in reading.rows(file, kind, **limits, null_values=null_values, pick=pick):
             if row.problem is not None:
                 yield InputPrompt(row.line, "", refusal=LineError(row.code, f"{word} {row.line} {row.problem}."))
                 continue
@@ -267,6 +283,7 @@ def ordered(
     *,
     null_values: Collection[str] = (),
     max_line_bytes: int = json_lines.MAX_LINE_BYTES,
+    max_bytes: int = reading.MAX_PARQUET_BYTES,
 ) -> Template:
     """Return a template with all columns in the order that the rows of a file decide. Reads rows if it is open.
 
@@ -275,7 +292,7 @@ def ordered(
     if not template.is_open:
         return template
     _check_kind(template, kind)
-    rows = reading.rows(file, kind, max_line_bytes=max_line_bytes, null_values=null_values)
+    rows = reading.rows(file, kind, max_line_bytes=max_line_bytes, null_values=null_values, max_bytes=max_bytes)
     try:
         return template.ordered((row.values for row in rows if row.problem is None), uniform=kind in formats.UNIFORM)
     except TemplateError as error:

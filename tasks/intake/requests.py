@@ -87,7 +87,7 @@ class RequestChecker:
             raise LineError(
                 "streaming_unsupported", "Streaming is not supported in batches; leave 'stream' out.", "body.stream"
             )
-        unsupported = model.engine.unsupported(model.spec, endpoint, body)
+        unsupported = media.reaching(model.spec, body) or model.engine.unsupported(model.spec, endpoint, body)
         if unsupported is not None:
             raise LineError("unsupported_parameter", unsupported[1], unsupported[0])
         for check in self._step_checks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import re
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import mcp.client.stdio  # noqa: F401  its default for errors is what standard error is when it is imported
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from batchyard.cli.main import cli
 from batchyard.errors import ConfigurationError
@@ -147,3 +148,57 @@ def test_a_file_that_is_wrong_stops_the_start_with_its_name(tmp_path: Path, cont
     with pytest.raises(ConfigurationError) as raised:
         registry.load(str(tmp_path))
     assert message in raised.value.message
+
+
+ODD = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("odd")
+NAMES = ["repo.issues.list", "repo_issues_list", "repo/issues/list", "a" * 70 + "1", "a" * 70 + "2", "plain"]
+for name in NAMES:
+    server.add_tool(lambda name=name: name, name=name, description=name)
+server.run()
+"""
+
+
+def add(folder: Path, name: str, script: Path) -> Result:
+    command = ["tool", "add", name, "--", sys.executable, str(script)]
+    return CliRunner().invoke(cli, command, env={"BATCHYARD_RECIPES": str(folder)})
+
+
+def test_names_that_apis_of_models_refuse_are_replaced_once_each(tmp_path: Path) -> None:
+    script, folder = tmp_path / "server.py", tmp_path / "recipes"
+    script.write_text(ODD)
+    folder.mkdir()
+    added = add(folder, "dots", script)
+    assert added.exit_code == 0, added.output
+    tools = registry.load(str(folder)).tools
+    assert len(tools) == 6 and "dots_plain" in tools and "dots_repo_issues_list" in tools
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in tools)
+    own = {name: tool.function.name for name, tool in tools.items() if isinstance(tool.function, RemoteTool)}
+    assert set(own.values()) >= {"repo.issues.list", "repo/issues/list", "a" * 70 + "1"}
+    renamed = next(name for name, called in own.items() if called == "repo.issues.list")
+    assert f"Renamed: repo.issues.list is {renamed}" in added.output and "plain is" not in added.output
+    calls = ToolCalls(str(folder), processes=1)
+    try:
+        (outcome,) = outcomes(calls, Call(renamed))
+    finally:
+        calls.close()
+    assert "repo.issues.list" in outcome.text
+
+
+@pytest.mark.parametrize("name", ["a/b", "../a", ".a", "a b", "1a", ""])
+def test_a_server_is_not_named_as_no_tool_may_be(tmp_path: Path, name: str) -> None:
+    refused = add(tmp_path, name, tmp_path / "none.py")
+    assert refused.exit_code == 2 and "letters, digits" in refused.output and not [*tmp_path.iterdir()]
+
+
+def test_a_file_that_no_stack_would_start_with_is_not_written(tmp_path: Path) -> None:
+    script, folder = tmp_path / "server.py", tmp_path / "recipes"
+    script.write_text(SERVER)
+    folder.mkdir()
+    taken = 'from batchyard.recipes import tool\n\n@tool("shop_price")\ndef price() -> int:\n    return 1\n'
+    (folder / "own.py").write_text(taken)
+    refused = add(folder, "shop", script)
+    assert refused.exit_code != 0 and "shop_price" in str(refused.exception)
+    assert registry.load(str(folder)).tools.keys() == {"shop_price"}

@@ -66,3 +66,23 @@ def test_no_answer_has_the_frameworks_words(client: FlaskClient) -> None:
     answers = [client.get("/nope", headers=browser), client.get("/nope"), client.delete("/v1/batches")]
     for answer in answers:
         assert "spelling" not in answer.text and "requested URL" not in answer.text
+
+
+def test_a_base_url_with_v1_twice_is_told_the_right_one(client: FlaskClient) -> None:
+    for path in ("/v1/v1/messages", "/v1/v1/messages/batches"):
+        answer = client.post(path, json={})
+        document = answer.get_json()
+        assert (answer.status_code, document["type"], document["error"]["type"]) == (404, "error", "not_found_error")
+        assert "its base URL is http://localhost, without /v1" in document["error"]["message"]
+    models = client.get("/v1/v1/models").get_json()
+    assert "its base URL is http://localhost/v1." in models["error"]["message"]
+
+
+def test_health_and_version_stand_where_clients_of_vllm_look(client: FlaskClient) -> None:
+    assert client.get("/health").status_code == 200
+    assert client.get("/version").get_json().keys() == {"version"}
+
+
+def test_an_unknown_route_is_answered_with_live_endpoints_too(client: FlaskClient) -> None:
+    message = client.get("/v1/nope").get_json()["error"]["message"]
+    assert "/v1/chat," in message and "/v1/embeddings," in message

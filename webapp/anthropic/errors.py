@@ -37,10 +37,12 @@ def is_spoken(path: str) -> bool:
     return f"{path}/".startswith(f"{MESSAGES.path}/")
 
 
-def of_status(status: int, message: str, request_id: str | None) -> MessageError:
-    """Return the error of an HTTP status."""
+def of_status(status: int, message: str, request_id: str | None, param: str | None = None) -> MessageError:
+    """Return the error of an HTTP status. `param`: what it is about."""
     type_ = _TYPES.get(status, _TYPES[400 if status < 500 else 500])
-    return MessageError(error=MessageErrorDetail(type=type_, message=message), request_id=request_id)
+    # The package `anthropic` sends the request again without the parameter then.
+    details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]} if param == "thread" else None
+    return MessageError(error=MessageErrorDetail(type=type_, message=message, details=details), request_id=request_id)
 
 
 def of_line(answer: Mapping[str, Any]) -> MessageError:
@@ -49,7 +51,8 @@ def of_line(answer: Mapping[str, Any]) -> MessageError:
     code, message = output_lines.reason(answer)
     is_invalid = output_lines.invalid_line(answer) is not None
     status = response.get("status_code") or _OF_CODES.get(code, 400 if is_invalid else 500)
-    error = of_status(status, message or code, response.get("request_id"))
+    param = str(output_lines.error(answer).get("param") or "").removeprefix("body.")
+    error = of_status(status, message or code, response.get("request_id"), param)
     named = output_lines.error(answer).get("type")
     if isinstance(named, str) and named in _TYPES.values():
         error.error.type = named

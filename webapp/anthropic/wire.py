@@ -85,6 +85,7 @@ class MessageBatchDeleted(BaseModel):
 class MessageErrorDetail(BaseModel):
     type: str
     message: str
+    details: dict[str, Any] | None = Field(None, exclude_if=lambda details: details is None)
 
 
 class MessageError(BaseModel):

@@ -22,7 +22,7 @@ def body(path: str, status: int, fault: Mapping[str, Any], request_id: str | Non
     """
     message = with_code(str(fault["message"]), fault.get("code"))
     if anthropic_errors.is_spoken(path):
-        return anthropic_errors.of_status(status, message, request_id).model_dump()
+        return anthropic_errors.of_status(status, message, request_id, fault.get("param")).model_dump()
     return {"error": {"message": message, **{name: fault.get(name) for name in ("type", "param", "code")}}}
 
 

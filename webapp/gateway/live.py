@@ -19,6 +19,7 @@ from aiohttp import web
 from batchyard import json_lines
 from batchyard.endpoints import live_wire, stream_events
 from batchyard.endpoints.bodies.audio import PLAIN_FORMATS
+from batchyard.endpoints.bodies.validation import stream_error
 from batchyard.endpoints.catalog import AUDIO, PATHS
 from batchyard.endpoints.live_wire import TIERS, Tier
 from batchyard.errors import AuthenticationError, BatchyardError, RequestError, TooLargeError
@@ -34,6 +35,7 @@ from tasks.intake.requests import RequestChecker
 from tasks.live.addresses import EngineAddress
 from tasks.live.demand import answers_live
 from webapp.access.audit_log import AuditLog
+from webapp.anthropic.errors import is_spoken
 from webapp.gateway import errors, forms, traces
 from webapp.gateway.accounting import Accounting, Subject
 from webapp.gateway.callers import Caller, Callers
@@ -166,6 +168,8 @@ class LiveRequests:
     ) -> web.StreamResponse:
         """Return the response to a live request, or to its refusal."""
         headers = {"x-request-id": request_id}
+        if is_spoken(request.path):
+            headers["request-id"] = request_id
         try:
             if principal is None:
                 caller = await self._callers.caller(_key(request))
@@ -214,11 +218,12 @@ class LiveRequests:
         if other_encoding(raw):
             raise LineError("invalid_json_line", "The body is not UTF-8.")
         body = parse(1, raw, len(raw))  # it was limited as it was read
-        streams = body.get("stream")
-        if streams and endpoint not in stream_events.STREAMED:
+        if (invalid := stream_error(body)) is not None:
+            raise LineError("invalid_request", invalid[1], invalid[0])
+        if body.get("stream") and endpoint not in stream_events.STREAMED:
             raise LineError("streaming_unsupported", f"Answers of {endpoint} cannot be streamed.", "body.stream")
         plain = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
-        if streams and plain.get("prompt_logprobs") is not None:  # no stream has a place for them
+        if body.get("stream") and plain.get("prompt_logprobs") is not None:  # no stream has a place for them
             message = "Log-probabilities of prompts are not streamed; leave out prompt_logprobs or stream."
             raise LineError("unsupported_parameter", message, "body.prompt_logprobs")
         line = {"custom_id": request_id, "method": "POST", "url": endpoint, "body": plain}
@@ -308,7 +313,7 @@ class LiveRequests:
             if live.plain:
                 return web.Response(text=json_lines.loads(data)["text"], headers=headers)
             return web.Response(body=data, content_type="application/json", headers=headers)
-        fault = json_lines.loads(data).get("error", {})
+        fault = _fault(data)
         if fault.get("code") == live_wire.STOPPING:
             return None
         self._account(live, {**report, "failed": True}, None)
@@ -451,6 +456,16 @@ async def _body(request: web.Request, endpoint: str) -> bytes:
             f"The body has more than {request.client_max_size} bytes; shorten it, or raise BATCHYARD_MAX_LINE_BYTES.",
             code="line_too_long",
         ) from error
+
+
+def _fault(data: bytes) -> dict[str, Any]:
+    """Return the error of an engine's response, which may be no JSON."""
+    try:
+        fault = orjson.loads(data)["error"]
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        fault = None
+    message = "The engine answered with an error that cannot be read."
+    return fault if isinstance(fault, dict) else {"message": message, "code": "engine_error"}
 
 
 def _tier(body: Mapping[str, Any], caller: Caller) -> Tier:

@@ -17,6 +17,7 @@ from batchyard.endpoints.catalog import PATHS
 from batchyard.errors import ConfigurationError
 from batchyard.telemetry import spans
 from tasks.context import AppContext, build
+from webapp.gateway import cors
 from webapp.gateway.live import LiveRequests
 from webapp.gateway.proxy import WebApp
 
@@ -29,7 +30,11 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
     """Return the application. `web_url`: where the web app is (see WebApp)."""
     live = LiveRequests(context)
 
+    origins = context.settings.cors_origin_list
+
     async def answer(request: web.Request) -> web.StreamResponse:
+        if (allowance := cors.preflight(request, origins)) is not None:
+            return allowance
         if request.method == "POST" and request.path in PATHS:
             return await live.answer(request)
         return await request.app[_WEB].answer(request)
@@ -45,6 +50,8 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
 
     app = web.Application(client_max_size=context.settings.max_line_bytes)
     app.router.add_route("*", r"/{path:[\s\S]*}", answer)  # a path may have line feeds, too
+    if origins:
+        app.on_response_prepare.append(cors.marks(origins))
     app.on_startup.append(start)
     app.on_cleanup.append(stop)
     return app

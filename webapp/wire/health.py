@@ -1,4 +1,4 @@
-"""The models of /healthz and /readyz."""
+"""The models of /healthz, /version and /readyz."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from batchyard import __version__
 
 class Health(BaseModel):
     status: Literal["ok"] = "ok"
+    version: str = Field(__version__, description="of Batchyard")
+
+
+class Version(BaseModel):
     version: str = Field(__version__, description="of Batchyard")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import re
 import secrets
 from pathlib import Path
 
@@ -90,8 +91,12 @@ def add(name: str, command: tuple[str, ...], url: str | None, headers: tuple[str
     batchyard tool add files -- npx -y @modelcontextprotocol/server-filesystem /srv/data
     batchyard tool add search --url https://mcp.example.com --header 'Authorization=Bearer ${TOKEN}'
     """
-    from recipes import mcp_servers
+    from recipes import mcp_servers, registry
 
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,39}", name):
+        raise click.BadParameter(
+            "take at most 40 letters, digits, hyphens and underscores, a letter first", param_hint="NAME"
+        )
     folder = load_settings().recipes
     if not folder:
         raise ConfigurationError("BATCHYARD_RECIPES names no folder; set it to the one for the deployment's recipes")
@@ -104,11 +109,20 @@ def add(name: str, command: tuple[str, ...], url: str | None, headers: tuple[str
         headers=_pairs("--header", headers),
         env=_pairs("--env", env),
     )
-    tools = asyncio.run(mcp_servers.asked(server))
+    tools = mcp_servers.renamed(name, asyncio.run(mcp_servers.asked(server)))
     file = Path(folder) / f"{name}{mcp_servers.SUFFIX}"
     document = server.model_copy(update={"tools": tools}).model_dump(exclude_defaults=True)
+    before = file.read_bytes() if file.exists() else None
     file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    table(["name", "mode"], [[f"{name}_{each.name}", each.mode] for each in tools])
+    try:
+        registry.load(folder)
+    except ConfigurationError:  # no stack would start with it
+        file.unlink() if before is None else file.write_bytes(before)
+        raise
+    table(["name", "mode"], [[each.called or f"{name}_{each.name}", each.mode] for each in tools])
+    for each in tools:
+        if each.called:
+            click.echo(f"Renamed: {each.name} is {each.called}, since APIs of models take no other name.")
     click.echo(f"Written: {file}. Look at each mode: a tool that is `once` is not called again after a crash.")
 
 

@@ -76,9 +76,20 @@ class Body(BodyObject):
     prompt_cache_key: str = ""
 
 
+class StreamOptions(BodyObject):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Streaming(BodyObject):
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+
 class Generation(SamplingParameters, Body):
     stream: bool = False
-    stream_options: dict[str, Any] = Field(default_factory=dict)
+    stream_options: StreamOptions | None = None
     logit_bias: Biases = None
     response_format: ResponseFormat | None = None
     use_beam_search: bool = False

@@ -12,3 +12,5 @@ class EmbeddingBody(Pooled):
 
     dimensions: Dimensions | None = None
     encoding_format: Literal["float", "base64"] = "float"
+    embed_dtype: str | None = None
+    endianness: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from batchyard.endpoints.bodies.common import BodyObject
@@ -35,6 +35,26 @@ class Turn(BodyObject):
         return content
 
 
+def turns(messages: Any) -> Any:
+    """Return messages without an empty last one of the assistant, which stands for none."""
+    last = messages[-1] if isinstance(messages, list) and len(messages) > 1 else None
+    is_empty = isinstance(last, dict) and last.get("role") == "assistant" and last.get("content") in ("", [])
+    return messages[:-1] if is_empty else messages
+
+
+def changes_nothing(name: str, value: Any) -> bool:
+    """True for a parameter of the account, and for `context_management` that leaves the messages as they are."""
+    if name in ("cache_control", "inference_geo"):
+        return True
+    edits = value.get("edits") if name == "context_management" and isinstance(value, dict) else None
+    return isinstance(edits, list) and all(
+        isinstance(edit, dict)
+        and edit.get("type") == "clear_thinking_20251015"
+        and edit.get("keep") in ("all", {"type": "all"})
+        for edit in edits
+    )
+
+
 class OfferedTool(BodyObject):
     name: str = Field(min_length=1)
     description: str = ""
@@ -50,7 +70,7 @@ class CountBody(BodyObject):
     """The body of /v1/messages/count_tokens."""
 
     model: str = Field(min_length=1)
-    messages: list[Turn] = Field(min_length=1, fail_fast=True)
+    messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True), BeforeValidator(turns)]
     system: Content = ""
     tools: list[OfferedTool] = Field(default_factory=list, fail_fast=True)
     tool_choice: dict[str, Any] = Field(default_factory=dict)

@@ -51,7 +51,5 @@ class ResponseBody(Body):
     @classmethod
     def _complete(cls, value: Any) -> Any:
         if value is not None:
-            raise PydanticCustomError(
-                "stored", "a request of a batch has nothing stored to go on from; put all of it into input"
-            )
+            raise PydanticCustomError("stored", "no response is stored here to go on from; put all of it into input")
         return value

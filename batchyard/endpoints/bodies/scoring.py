@@ -19,6 +19,12 @@ class Multimodal(BodyObject):
     content: list[dict[str, Any]] = Field(min_length=1, fail_fast=True)
 
 
+class TextDocument(BodyObject):
+    """A document as Cohere's and Jina's clients send it."""
+
+    text: str
+
+
 Text = str | Multimodal
 _LISTED = Field(min_length=1, fail_fast=True)
 Texts = Text | Annotated[list[Text], _LISTED]
@@ -28,6 +34,13 @@ class _Scoring(Body):
     instruction: str = ""
     max_tokens_per_query: NonNegativeInt = 0
     max_tokens_per_doc: NonNegativeInt = 0
+
+
+def bare(value: Any) -> Any:
+    """Return a query or documents with texts in place of objects that hold nothing else of use."""
+    if isinstance(value, list):
+        return [bare(entry) for entry in value]
+    return value["text"] if isinstance(value, dict) and "content" not in value and "text" in value else value
 
 
 class ScoreBody(_Scoring):
@@ -59,9 +72,10 @@ class ScoreBody(_Scoring):
 class RerankBody(_Scoring):
     """The body of /v1/rerank."""
 
-    query: Text
-    documents: Texts
+    query: Text | TextDocument
+    documents: Text | Annotated[list[Text | TextDocument], _LISTED]
     top_n: NonNegativeInt = 0
+    return_documents: bool = True
 
 
 class GenerativeScoringBody(Body):

@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from batchyard.endpoints.base import Endpoint
 from batchyard.endpoints.bodies.chat import ReadMessage
+from batchyard.endpoints.bodies.common import Streaming
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.schema_words import InvalidValue, invalid_values
 from batchyard.wording import hint, quoted
@@ -48,6 +49,19 @@ def validation_error(endpoint: str, body: dict[str, Any], *, passed_on: bool = F
         first = max(values, key=lambda value: len(value.path))
         path = "body" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first.path)
         return path, f"{path}: {first.reason}."
+    return None
+
+
+def stream_error(body: dict[str, Any]) -> tuple[str, str] | None:
+    """Return what is wrong with the flags of a stream in a live request's body, as (param, message)."""
+    flags = {name: body[name] for name in Streaming.model_fields if body.get(name) is not None}
+    try:
+        Streaming.model_validate(flags)
+    except ValidationError as error:
+        path = "body." + ".".join(map(str, (first := invalid_values(error, flags)[0]).path))
+        return path, f"{path}: {first.reason}."
+    if flags.get("stream_options") and not flags.get("stream"):
+        return "body.stream_options", "Stream options can only be defined when `stream` is true."
     return None
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
@@ -84,7 +84,8 @@ class OpenAIArguments(BaseModel):
     """`engine_args` of engine openai.
 
     `model` is what the endpoints call the model (default: as models.toml does); `allowed_media_domains` are those that
-    endpoints may fetch images, audio and videos from (inference/requests/media.py); `api_key_env` is for the endpoints
+    endpoints may fetch images, audio and videos from, and `allowed_parameters` those by which a request may reach
+    further (inference/requests/media.py); `api_key_env` is for the endpoints
     that name none, those of `endpoint_folder` included; the two last are seconds: the first wait before a request or a
     probe is tried again, and how often the folder is read and due probes are sent.
     """
@@ -97,6 +98,7 @@ class OpenAIArguments(BaseModel):
     api_key_env: str | None = Variable
     max_model_len: PositiveInt | None = None
     allowed_media_domains: tuple[str, ...] = ()
+    allowed_parameters: tuple[Literal["chat_template", "kv_transfer_params", "mcp", "mcp_servers"], ...] = ()
     backoff_seconds: PositiveFloat = 0.5
     watch_seconds: PositiveFloat = 1.0
 
@@ -198,6 +200,8 @@ class OpenAI(Engine):
             limit = entry.max_in_flight or spec.in_flight()
             self._endpoints[DiscoveredServer(entry.url, 0.0)] = self._endpoint(entry.url, limit, entry.api_key_env)
         self._slots = SlotQueue(self._endpoints)
+        self._without_options: set[str] = set()
+        """URLs of endpoints that do not know `stream_options`."""
         self._attempts: dict[asyncio.Timeout, RemoteEndpoint] = {}
         self._served_at = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
@@ -229,10 +233,13 @@ class OpenAI(Engine):
 
     async def stream(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer | AsyncGenerator[bytes]:
         shows_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        bare = None
         if endpoint in (CHAT.path, COMPLETIONS.path):  # their streams say what they used only if they are asked
+            if body.get("stream_options") is None:
+                bare = contents.Content(orjson.dumps(self._parameters(endpoint, body)))
             body = {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
         answer = await self._answer(
-            endpoint, self._parameters(endpoint, body), prefix_key(endpoint, body), streams=True
+            endpoint, self._parameters(endpoint, body), prefix_key(endpoint, body), streams=True, bare=bare
         )
         if isinstance(answer, OpenStream):
             return self._events(answer, StreamEnd(body), shows_usage=shows_usage)
@@ -364,8 +371,19 @@ class OpenAI(Engine):
                 scope.reschedule(asyncio.get_running_loop().time())
 
     async def _answer(
-        self, path: str, parameters: dict[str, Any], prefix: bytes | None, *, streams: bool = False
+        self,
+        path: str,
+        parameters: dict[str, Any],
+        prefix: bytes | None,
+        *,
+        streams: bool = False,
+        bare: contents.Content | None = None,
     ) -> EngineAnswer | OpenStream:
+        """Answer a request at one endpoint after the other.
+
+        Args:
+            bare: the request without options that a server may not know.
+        """
         arrived = time.monotonic()
         endpoint = await self._slots.acquire(
             lambda: max(arrived, self._served_at) + self.request_timeout, prefix=prefix
@@ -377,7 +395,7 @@ class OpenAI(Engine):
         if isinstance(content, EngineAnswer):
             return content
         while endpoint is not None:
-            outcome = await self._attempt(endpoint, path, content, deadline, streams=streams)
+            outcome = await self._attempt(endpoint, path, content, deadline, streams=streams, bare=bare)
             if not isinstance(outcome, FailedAttempt):
                 return outcome
             attempts += 1
@@ -407,14 +425,26 @@ class OpenAI(Engine):
                 self._slots.release(endpoint)
 
     async def _attempt(
-        self, endpoint: RemoteEndpoint, path: str, content: contents.Content, deadline: float, *, streams: bool
+        self,
+        endpoint: RemoteEndpoint,
+        path: str,
+        content: contents.Content,
+        deadline: float,
+        *,
+        streams: bool,
+        bare: contents.Content | None,
     ) -> EngineAnswer | FailedAttempt | OpenStream:
         began, beside, holds_slot = time.monotonic(), endpoint.in_flight, True
         try:
             async with asyncio.timeout(deadline - began) as scope:
                 self._attempts[scope] = endpoint
                 try:
+                    if bare is not None and endpoint.url in self._without_options:
+                        content = bare
                     reply = await self._client.post(endpoint, path, content, streams=streams)
+                    if bare not in (None, content) and reply.status in (400, 422) and b"stream_options" in reply.data:
+                        self._without_options.add(endpoint.url)
+                        reply = await self._client.post(endpoint, path, bare, streams=streams)
                 finally:
                     del self._attempts[scope]
             if reply.stream is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.endpoints import responses
+from batchyard.endpoints.bodies.messages import turns
 from batchyard.endpoints.catalog import MESSAGES, RESPONSES
 from inference.engine import EngineAnswer
 from inference.engines import response_bodies
@@ -49,7 +50,7 @@ def chat(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of the chat that a valid body is."""
     first = body.get("instructions" if endpoint == RESPONSES.path else "system")
     values = body["input" if endpoint == RESPONSES.path else "messages"]
-    items = [{"role": "user", "content": values}] if isinstance(values, str) else values
+    items = [{"role": "user", "content": values}] if isinstance(values, str) else turns(values)
     messages = [{"role": "system", "content": _text(first)}] if first else []
     messages += [{"role": item.get("role") or "user", "content": _text(item.get("content"))} for item in items]
     parameters = {name: body[key] for key, name in PARAMETERS[endpoint].items() if body.get(key) is not None}

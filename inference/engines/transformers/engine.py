@@ -50,7 +50,7 @@ SUPPORTED = {
     **{path: frozenset({"model", *parameters}) for path, parameters in dialects.PARAMETERS.items()},
     catalog.EMBEDDINGS.path: frozenset({"model", "input", "encoding_format"}),
     catalog.SCORE.path: frozenset({"model", "use_activation", *itertools.chain(*PAIRS)}),
-    catalog.RERANK.path: frozenset({"model", "use_activation", "query", "documents", "top_n"}),
+    catalog.RERANK.path: frozenset({"model", "use_activation", "query", "documents", "top_n", "return_documents"}),
     catalog.CLASSIFY.path: frozenset({"model", "use_activation", "input"}),
 }
 

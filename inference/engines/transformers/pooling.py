@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import numpy as np
 
 from batchyard.endpoints import catalog
-from batchyard.endpoints.bodies.scoring import PAIRS
+from batchyard.endpoints.bodies.scoring import PAIRS, bare
 from inference.engine import EngineAnswer
 from inference.engines import response_bodies
 from inference.engines.transformers.inputs import InputPair, Inputs, Refused
@@ -166,7 +166,9 @@ class Pooler:
             scores = [output[0] for output in outputs]
         if endpoint == catalog.RERANK.path:
             (_, (documents, _)), top = sides(body), body.get("top_n")
-            return response_bodies.ranking(f"rerank-{name}", model, documents, scores, top=top, tokens=request.tokens)
+            shown = body.get("return_documents") is not False
+            name = f"rerank-{name}"
+            return response_bodies.ranking(name, model, documents, scores, top=top, tokens=request.tokens, shown=shown)
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
         return response_bodies.listed(f"score-{name}", model, data, request.tokens)
 
@@ -220,7 +222,7 @@ def sides(body: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
     )
     if names is None:
         raise Refused("queries and documents are missing", param="documents", code="missing_required_parameter")
-    values = [(value if isinstance(value := body[name], list) else [value], name) for name in names]
+    values = [(value if isinstance(value := bare(body[name]), list) else [value], name) for name in names]
     for texts, name in values:
         if not all(isinstance(text, str) for text in texts):
             raise Refused(f"engine transformers takes text only in {name}", param=name, code="invalid_type")

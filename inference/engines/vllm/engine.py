@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from batchyard.endpoints.catalog import CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING, RESPONSES, TRANSCRIPTIONS
+from batchyard.endpoints.catalog import CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING, TRANSCRIPTIONS
 from batchyard.errors import EngineDied, EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported, unsupported_endpoint
@@ -27,7 +27,7 @@ from inference.engines.vllm.arguments import MAX_RANK, cache_bytes, engine_argum
 from inference.engines.vllm.environment import set_environment
 from inference.engines.vllm.failures import Processes
 from inference.engines.vllm.handlers import Handler, handlers
-from inference.engines.vllm.parameters import SUPPORTED, unusable_tools
+from inference.engines.vllm.parameters import SUPPORTED, contradiction, sent, unusable_tools
 from inference.engines.vllm.protocol import parse, refusal
 from inference.engines.weights import model_sha256
 from inference.progress import RequestProgress
@@ -60,7 +60,11 @@ class VLLM(Engine):
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
         able = bool(spec.engine_args.get("enable_auto_tool_choice"))
-        return first_unsupported(cls.name, endpoint, SUPPORTED[endpoint], body) or unusable_tools(endpoint, body, able)
+        return (
+            first_unsupported(cls.name, endpoint, SUPPORTED[endpoint], body)
+            or unusable_tools(endpoint, body, able)
+            or contradiction(body)
+        )
 
     @classmethod
     def adapter_refusal(cls, spec: ModelSpec, config: Mapping[str, Any]) -> str | None:
@@ -104,17 +108,17 @@ class VLLM(Engine):
             raise EngineStartError(cause) from error
 
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
-        if endpoint == RESPONSES.path:  # vLLM keeps no responses, and refuses to compute one that nobody waits for
-            body = {**body, "background": False, "store": False}
-        return await self._one(endpoint, body, self.request_timeout)
+        answer = await self._one(endpoint, sent(endpoint, body), self.request_timeout)
+        if body.get("return_documents") is False and answer.status_code == 200 and answer.body is not None:
+            for result in answer.body["results"]:
+                result.pop("document", None)
+        return answer
 
     async def stream(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer | AsyncGenerator[bytes]:
-        if endpoint == RESPONSES.path:
-            body = {**body, "background": False, "store": False}
         handler = self._handlers.get(endpoint)
         if handler is None:
             return unsupported_endpoint(self.spec.name, endpoint, self._handlers)
-        request = parse(handler.schema, body)
+        request = parse(handler.schema, sent(endpoint, body))
         if isinstance(request, EngineAnswer):
             return request
         try:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.endpoints import catalog
+from batchyard.endpoints.bodies.messages import turns
+from batchyard.endpoints.bodies.scoring import bare
 
 COMMON = frozenset({"model", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"})
 POOLED = COMMON | {"mm_processor_kwargs", "padding"}
@@ -51,11 +53,13 @@ SUPPORTED = {
     catalog.COUNT_TOKENS.path: frozenset({
         "chat_template_kwargs", "messages", "model", "output_config", "system", "thinking", "tool_choice", "tools",
     }),
-    catalog.EMBEDDINGS.path: POOLED | CHAT_TEMPLATE | {"input", "messages", "dimensions", "encoding_format"},
+    catalog.EMBEDDINGS.path: POOLED | CHAT_TEMPLATE | {
+        "input", "messages", "dimensions", "encoding_format", "embed_dtype", "endianness",
+    },
     catalog.SCORE.path: SCORED | {
         "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2",
     },
-    catalog.RERANK.path: SCORED | {"query", "documents", "top_n"},
+    catalog.RERANK.path: SCORED | {"query", "documents", "top_n", "return_documents"},
     catalog.CLASSIFY.path: POOLED | CHAT_TEMPLATE | {"input", "messages", "use_activation"},
     catalog.POOLING.path: POOLED | CHAT_TEMPLATE | {
         "input", "messages", "use_activation", "task", "dimensions", "encoding_format", "embed_dtype", "endianness",
@@ -89,6 +93,9 @@ def unusable_tools(endpoint: str, body: Mapping[str, Any], able: bool) -> tuple[
     """
     if endpoint not in CALLING:
         return None
+    if endpoint == catalog.CHAT.path and body.get("tools") == []:
+        message = "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely."
+        return "body.tools", message
     choice = body.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if kind == "none":
@@ -97,5 +104,45 @@ def unusable_tools(endpoint: str, body: Mapping[str, Any], able: bool) -> tuple[
         needless = kind is None or (kind == "auto" and endpoint == catalog.RESPONSES.path)
         return None if needless else ("body.tool_choice", "tool_choice needs tools to choose from; leave it out")
     if able:
-        return None
+        return _unknown_tool(body["tools"], choice)
     return "body.tools", "tools need enable_auto_tool_choice and tool_call_parser in the model's engine_args"
+
+
+def _unknown_tool(tools: Any, choice: Any) -> tuple[str, str] | None:
+    """Return parameter and reason for a choice that names none of the tools."""
+    function = choice.get("function", choice) if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
+    if name is None or any(isinstance(one, dict) and one.get("name") == name for one in functions):
+        return None
+    return "body.tool_choice", "The tool specified in `tool_choice` does not match any of the specified `tools`"
+
+
+def sent(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body as vLLM takes it."""
+    if endpoint == catalog.RESPONSES.path:  # vLLM keeps no responses, and refuses to compute one that nobody waits for
+        return {**body, "background": False, "store": False}
+    if endpoint in (catalog.MESSAGES.path, catalog.COUNT_TOKENS.path):
+        return {**body, "messages": turns(body.get("messages"))}
+    if endpoint == catalog.RERANK.path:
+        texts = {name: bare(body[name]) for name in ("query", "documents") if name in body}
+        return {name: value for name, value in body.items() if name != "return_documents"} | texts
+    return dict(body)
+
+
+def contradiction(body: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return parameter and reason of what vLLM's schemas refuse first among values that each are valid."""
+    count = body.get("prompt_logprobs")
+    if type(count) is int and count < -1:
+        return "body.prompt_logprobs", "`prompt_logprobs` must be a positive value or -1."
+    outputs = body.get("structured_outputs")
+    kinds = [
+        name for name in ("json", "regex", "choice") if isinstance(outputs, dict) and outputs.get(name) is not None
+    ]
+    if len(kinds) > 1:
+        message = "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
+        return "body.structured_outputs", message
+    if body.get("continue_final_message") and body.get("add_generation_prompt"):
+        message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+        return "body.continue_final_message", message
+    return None

@@ -19,7 +19,7 @@ def parse(schema: Any, body: dict[str, Any]) -> Any:
     except ValidationError as error:
         first = invalid_values(error, body)[0]
         return EngineAnswer.refused(str(first), param=first.place or None, code="invalid_value")
-    except ValueError as error:  # vLLM's validators raise other errors too
+    except Exception as error:  # noqa: BLE001  vLLM's validators raise its own errors, and any that a value causes
         return refusal(internals.create_error_response(error))
 
 

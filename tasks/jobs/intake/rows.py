@@ -49,7 +49,8 @@ def rows(
     max_line_bytes = json_lines.MAX_LINE_BYTES if settings is None else settings.max_line_bytes
     try:
         content = formats.decompressed(file, kind.compression, max_bytes)
-        for row in reading.rows(content, kind.format, max_line_bytes=max_line_bytes, null_values=null_values):
+        limits: dict[str, Any] = {"max_line_bytes": max_line_bytes, "max_bytes": max_bytes or reading.MAX_PARQUET_BYTES}
+        for row in reading.rows(content, kind.format, **limits, null_values=null_values):
             if row.problem is None:
                 yield row.values
             else:

@@ -55,3 +55,9 @@ def test_a_server_runs_where_one_is_named_or_a_stack_lives(data: Path, monkeypat
 def test_a_program_is_told_of_the_variable_that_names_the_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="name a local stack's folder with BATCHYARD_DATA"):
         address.address(tmp_path, "BATCHYARD_DATA")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8010/v1", "http://127.0.0.1:8010/v1/"])
+def test_an_address_may_end_as_that_of_openais_clients(url: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHYARD_URL", url)
+    assert address.address(data) == ("http://127.0.0.1:8010", "admin")

@@ -131,3 +131,22 @@ def test_an_error_has_the_form_of_its_dialect(path: str) -> None:
     data = json.loads(event.partition("data: ")[2])
     assert event.endswith("\n\n")
     assert "gone" in (data["message"] if path == RESPONSES.path else data["error"]["message"])
+
+
+def test_a_call_of_a_function_is_streamed_with_its_arguments() -> None:
+    arguments = '{"fruit": "pear"}'
+    call = {"type": "function_call", "id": "fc-1", "call_id": "c", "status": "completed"}
+    call |= {"name": "price", "arguments": arguments}
+    body = body_of(RESPONSES.path, {"input": "hi"}) | {"output": [call]}
+    lines = streamed(RESPONSES.path, {}, body).decode().splitlines()
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        *("created", "in_progress", "output_item.added"),
+        *("function_call_arguments.delta", "function_call_arguments.done", "output_item.done", "completed"),
+    ]
+    assert [event["sequence_number"] for event in events] == list(range(7))
+    assert events[2]["item"]["arguments"] == "" and "content" not in events[2]["item"]
+    assert (events[3]["delta"], events[4]["arguments"], events[4]["name"]) == (arguments, arguments, "price")
+    client = openai_client(RESPONSES.path, {}, body)
+    with client.responses.stream(model="m", input="hi") as stream:
+        assert stream.get_final_response().output[0].to_dict()["arguments"] == arguments

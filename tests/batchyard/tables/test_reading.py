@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -188,3 +189,85 @@ def test_rows_come_while_the_file_is_read(kind: Format) -> None:
     source = Counting(line, 1_000_000)
     next(iter(reading.rows(io.BufferedReader(source, 8192), kind)))
     assert source.size < 100_000
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(table, file, compression="zstd", **options)
+    return file.getvalue()
+
+
+def shared(value: str | bytes, times: int) -> pa.DictionaryArray:
+    """A column that names one value many times."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * times, pa.int32()), [value])
+
+
+LONG = "a" * 5_000_000
+BOMBS = {
+    "a cell": parquet(pa.table({"text": ["a" * 150_000_000]})),
+    "many cells": parquet(pa.table({"text": [LONG] * 50}), use_dictionary=False),
+    "a shared value": parquet(pa.table({"text": shared(LONG, 100_000)}), dictionary_pagesize_limit=2**30),
+    "a shared value in lists": parquet(
+        pa.table({"text": pa.ListArray.from_arrays([0, 10**6], pa.array(["a" * 300] * 10**6))})
+    ),
+    "a repeated beginning": parquet(
+        pa.table({"text": [LONG] * 50}), use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"}
+    ),
+    "runs of numbers": parquet(pa.table({"text": pa.array([[1] * 30_000_000], pa.list_(pa.int8()))})),
+    "nulls": parquet(pa.table({"text": pa.nulls(30_000_000, pa.string())})),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_small_file_of_parquet_makes_no_large_table(bomb: str) -> None:
+    content = BOMBS[bomb]
+    assert len(content) < 200_000
+    before = pa.total_allocated_bytes()
+    with pytest.raises(TableError) as refused:
+        for row in reading.rows(io.BytesIO(content), "parquet", max_bytes=100_000_000):
+            assert row.problem is not None or len(row.values["text"] or "") <= len(LONG)
+            assert pa.total_allocated_bytes() - before < 400_000_000
+    assert refused.value.code == ("invalid_value" if "cell" in bomb else "file_too_large")
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"data_page_version": "2.0"}])
+def test_a_row_of_parquet_that_is_too_long_has_a_problem(options: dict[str, Any]) -> None:
+    words = pa.array([["b"], ["c" * 150, "d" * 60], None], pa.list_(pa.string()))
+    table = pa.table({"text": ["a", "b", "a" * 300], "words": words})
+    assert read(parquet(table, **options), "parquet", max_line_bytes=LIMIT) == [
+        {"text": "a", "words": ["b"]},
+        "2: is longer than 200 bytes",
+        "3: is longer than 200 bytes",
+    ]
+    picked = read(parquet(table, **options), "parquet", max_line_bytes=LIMIT, pick=lambda _: ["text"])
+    assert picked == [{"text": "a"}, {"text": "b"}, "3: is longer than 200 bytes"]
+
+
+def test_all_types_of_parquet_are_read_within_limits() -> None:
+    kinds: dict[str, pa.Array] = {
+        "map": pa.array([[("k", "v")], None], pa.map_(pa.string(), pa.string())),
+        "fixed": pa.array([[1.5, 2.5], None], pa.list_(pa.float32(), 2)),
+        "struct": pa.array([{"a": {"b": ["c"]}}, None]),
+        "decimal": pa.array(["1.5", None]).cast(pa.decimal128(9, 2)),
+        "date": pa.array([0, None], pa.date32()),
+        "bytes": pa.array([b"a", None], pa.large_binary()),
+        "category": shared("a", 2),
+        "a.b": pa.array([True, None]),
+    }
+    table = pa.table(kinds)
+    assert read(parquet(table), "parquet") == table.to_pylist()
+
+
+def test_a_damaged_file_of_parquet_is_refused_or_read_and_ends_no_process() -> None:
+    table = pa.table({"a": [f"{number % 7}" for number in range(99)], "b": [[number, 2] for number in range(99)]})
+    files = [parquet(table), parquet(table, use_dictionary=False, data_page_version="2.0", data_page_size=200)]
+    chance, outcomes = random.Random(1), set[bool]()
+    for number in range(600):
+        content = bytearray(files[number % 2])
+        for _ in range(chance.randint(1, 4)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        try:
+            outcomes.add(len(read(bytes(content), "parquet", max_bytes=10**7)) >= 0)
+        except TableError:
+            outcomes.add(False)
+    assert outcomes == {True, False}

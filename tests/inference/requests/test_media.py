@@ -134,3 +134,79 @@ def test_audio_is_fetched_from_allowed_domains_only(url: str) -> None:
     assert answer is not None and answer.body is not None and answer.body["error"]["param"] == "file_url"
     assert media.refusal(OPEN, {"model": "m", "file_url": "https://images.example.org/a.wav"}) is None
     assert media.refusal(CLOSED, {"model": "m", "file_url": DATA}) is None
+
+
+PART = {"type": "input_image", "image_url": URL}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": said({"type": "function_call", "image_url": {"url": URL}})},
+        {"messages": said({"type": "tool_use", "image": URL})},
+        {"messages": said({"image_url": {"url": URL}})},
+        {"input": [PART]},
+        {"input": [{"type": "input_file", "file_url": URL}]},
+        {"input": [{"image": URL}]},
+        {"input": "a", "instructions": said(PART)},
+        {"input": "a", "prompt": {"id": "p", "variables": {"picture": PART}}},
+        {"input": "a", "tools": [{"type": "mcp", "server_label": "a", "server_url": URL}]},
+        {"messages": said(), "mcp_servers": [{"type": "url", "url": URL}]},
+        {"messages": said(), "system": [SOURCE]},
+        {"messages": said(), "prediction": {"type": "content", "content": [IMAGE]}},
+        {"messages": said(), "documents": [{"image": URL}]},
+        {"messages": said({"type": "image", "image": "file:/etc/passwd"})},
+        {"messages": said(), "image_url": URL},
+    ],
+)
+def test_a_url_is_seen_in_any_place_of_a_body(body: dict[str, Any]) -> None:
+    assert media.refusal(CLOSED, body) is not None
+
+
+SCHEMA = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "properties": {"mcp": {"type": "string", "default": URL}},
+}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "tool", "tool_call_id": "1", "content": f"see {URL}"}]},
+        {"messages": said({"type": "tool_result", "tool_use_id": "1", "content": f"see {URL}"})},
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "get", "arguments": {"url": URL}}}]}]},
+        {"messages": said(), "tools": [{"type": "function", "function": {"description": URL, "parameters": SCHEMA}}]},
+        {"messages": said(), "tools": [{"name": "get", "input_schema": SCHEMA}]},
+        {"messages": said(), "response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+        {"messages": said(), "structured_outputs": {"regex": "https://.*"}},
+        {"messages": said(), "stop": ["http://"], "user": URL, "metadata": {"url": URL, "mcp": "a"}},
+        {"input": [{"type": "web_search_call", "action": {"type": "open_page", "url": URL}}]},
+        {"input": said({"type": "output_text", "text": "a", "annotations": [{"type": "url_citation", "url": URL}]})},
+    ],
+)
+def test_a_url_that_no_engine_fetches_is_no_media(body: dict[str, Any]) -> None:
+    assert media.refusal(CLOSED, body) is None and media.reaching(CLOSED, body) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"chat_template": "{{ 1 }}"}, "body.chat_template"),
+        ({"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "body.chat_template_kwargs.chat_template"),
+        ({"kv_transfer_params": {"remote_host": "10.0.0.1"}}, "body.kv_transfer_params"),
+        (
+            {"sampling_params": {"extra_args": {"kv_transfer_params": {"remote_host": "a"}}}},
+            "body.sampling_params.extra_args.kv_transfer_params",
+        ),
+        ({"mcp_servers": [{"type": "url", "url": URL}]}, "body.mcp_servers"),
+        ({"tools": [{"type": "mcp", "server_label": "a", "server_url": URL}]}, "body.tools[0].type"),
+        ({"mcp": {"url": URL}}, "body.mcp"),
+    ],
+)
+def test_what_makes_a_server_run_code_or_connect_elsewhere_needs_the_operator(body: dict[str, Any], param: str) -> None:
+    refused = media.reaching(CLOSED, body)
+    assert refused is not None and refused[0] == param
+    names = {"endpoints": [{"url": "http://a/v1"}], "allowed_parameters": sorted(media.REACHING)}
+    allowing = ModelSpec(name="m", engine="openai", engine_args=names)
+    assert media.reaching(allowing, body) is None and media.refusal(allowing, body) is None

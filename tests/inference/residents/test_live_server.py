@@ -229,3 +229,16 @@ def test_an_engine_that_is_about_to_stop_has_begun_nothing() -> None:
             assert (response.status, (await response.json())["error"]["code"]) == (503, "engine_stopping")
 
     served(scene, over=True)
+
+
+def test_a_stream_that_cannot_begin_is_an_error_in_json() -> None:
+    class Broken(Echo):
+        async def stream(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer | AsyncGenerator[bytes]:
+            raise RuntimeError("the schema broke")
+
+    async def scene(session: aiohttp.ClientSession, _address: LiveAddress, _queue: AdmissionQueue) -> None:
+        async with session.post(CHAT.path, json=question("a", stream=True)) as response:
+            assert (response.content_type, response.status >= 500) == ("application/json", True)
+            assert (await response.json())["error"]["code"] == "engine_error"
+
+    served(scene, Broken(ModelSpec(name="m", engine="echo"), 5.0))

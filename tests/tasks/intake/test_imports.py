@@ -216,3 +216,22 @@ def test_each_run_of_a_schedule_reads_the_bucket_of_its_day(
     assert ran["state"] == "created", ran
     batch = client.get(f"/v1/batches/{ran['batch_id']}").json
     assert content_of(context, batch["input_file_id"]) == LINES[0]
+
+
+@pytest.mark.parametrize("name", ["Q3 [final] #1", "100%", "a?b=c&d", "ü +;'\"", "{x}"])
+def test_a_folder_of_any_name_is_read(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "bucket" / name
+    folder.mkdir(parents=True)
+    names = ["a b.jsonl", "c#d.jsonl", "e+f%20.jsonl", "g[h]*?.jsonl"]
+    for file in names:
+        (folder / file).write_bytes(LINES[0])
+    client = client_of(context_in(tmp_path, input_prefixes=f"file://{tmp_path}/bucket/"))
+    body = {"url": f"file://{folder}/", "purpose": "batch"}
+    answer = client.post("/v1/imports", json=body | {"join": False})
+    assert answer.status_code == 200, answer.text
+    assert sorted(file["filename"] for file in answer.json["data"]) == names
+    one = client.post("/v1/imports", json=body | {"url": f"file://{folder}/c#d.jsonl"})
+    assert [file["filename"] for file in one.json["data"]] == ["c#d.jsonl"]
+    star = error(client.post("/v1/imports", json=body | {"url": f"file://{folder}/*.jsonl"}))
+    assert star[0] == 403 and "without '*'" in star[2]
+    close_contexts()

@@ -76,3 +76,32 @@ def test_a_spent_budget_refuses_batches_and_jobs_of_its_project_only(
     ):
         assert (answer.status_code, answer.get_json()["error"]["code"]) == (403, "budget_exceeded"), answer.text
     assert other.post("/v1/batches", json=others).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["batches", "jobs"])
+@pytest.mark.parametrize("paused", ["by the budget", "before it"])
+def test_a_key_does_not_resume_what_an_exceeded_budget_keeps_paused(
+    context: AppContext, client: FlaskClient, admin: FlaskClient, project: str, kind: str, paused: str
+) -> None:
+    if kind == "batches":
+        file = upload(client, (json.dumps(a_chat("a", "hello")) + "\n").encode()).get_json()["id"]
+        body = {"endpoint": "/v1/chat/completions", "completion_window": "24h", "input_file_id": file}
+        created = client.post("/v1/batches", json=body)
+    else:
+        panel = {"recipe": "panel", "options": {"model": "echo"}, "input": {"prompts": ["hello"]}}
+        created = client.post("/v1/jobs", json=panel)
+    path, budget = f"/v1/{kind}/{created.get_json()['id']}", f"/v1/projects/{project}/budget"
+    terms = {"currency": "EUR", "when_exceeded": "pause"}
+    if paused == "before it":
+        client.post(f"{path}/pause")
+    spend(context.database, project, 2)
+    admin.post(budget, json={"amount": "1", **terms})
+    assert client.get(path).get_json()["batchyard"]["paused_at"] is not None
+    answer = client.post(f"{path}/resume")
+    assert (answer.status_code, answer.get_json()["error"]["code"]) == (403, "budget_exceeded"), answer.text
+    assert client.get(path).get_json()["batchyard"]["paused_at"] is not None
+    own_admin = client_of(context, admin=True, project="default")
+    assert own_admin.post(f"{path}/resume").status_code == 200
+    client.post(f"{path}/pause")
+    admin.post(budget, json={"amount": "3", **terms})
+    assert client.post(f"{path}/resume").status_code == 200

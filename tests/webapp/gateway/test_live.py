@@ -13,6 +13,7 @@ import httpx
 import openai
 import orjson
 import pytest
+from aiohttp import web
 
 from store import keys, projects
 from store.accounting import usage
@@ -277,3 +278,118 @@ def test_tokens_of_messages_are_counted_for_the_anthropic_client(gateway: Runnin
     client = anthropic.Anthropic(base_url=gateway.url, api_key=key, max_retries=0)
     messages: Any = [{"role": "user", "content": "three wagons here"}]
     assert client.messages.count_tokens(model="priced", messages=messages, system="one two").input_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("parameters", "param"),
+    [
+        ({"stream": "false"}, "stream"),
+        ({"stream": 1}, "stream"),
+        ({"stream": True, "stream_options": "include_usage"}, "stream_options"),
+        ({"stream": True, "stream_options": True}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ],
+)
+def test_flags_of_a_stream_have_their_types(send: Send, parameters: dict[str, Any], param: str) -> None:
+    answer = send(**parameters)
+    assert (answer.status_code, error(answer)["param"]) == (400, param), answer.text
+    assert send(stream=None, stream_options=None).status_code == 200
+
+
+@pytest.mark.parametrize("text", ["Server got itself in trouble", "[]", '{"error": "no"}', '"no"'])
+def test_an_engines_error_that_is_no_json_is_an_error_in_openais_form(
+    send: Send, engines: dict[str, LiveEngine], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    async def broken(*_: Any) -> web.Response:
+        return web.Response(status=500, text=text)
+
+    monkeypatch.setattr(engines["echo"]._server, "_answer", broken)
+    answer = send()
+    assert (answer.status_code, error(answer)["code"]) == (500, "engine_error")
+
+
+def test_an_empty_prefill_is_none(http: httpx.Client) -> None:
+    user: dict[str, Any] = {"role": "user", "content": "hi"}
+
+    def answer(*messages: dict[str, Any]) -> httpx.Response:
+        return http.post("/v1/messages", json={"model": "echo", "max_tokens": 8, "messages": messages})
+
+    for content in ("", []):
+        prefilled = answer(user, {"role": "assistant", "content": content})
+        assert prefilled.status_code == 200 and prefilled.json()["content"][0]["text"] == "hi", prefilled.text
+    refused = answer({"role": "assistant", "content": ""}, user)
+    assert refused.status_code == 400 and "messages[0].content" in error(refused)["message"]
+    assert answer({"role": "assistant", "content": ""}).status_code == 400
+
+
+def test_parameters_of_claude_code_without_effect_are_taken_and_others_are_not(http: httpx.Client) -> None:
+    keep_all: dict[str, Any] = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    body: dict[str, Any] = {
+        "model": "echo",
+        "max_tokens": 8,
+        "messages": [{"role": "user", "content": "hi"}],
+        "cache_control": {"type": "ephemeral"},
+        "inference_geo": "us",
+        "context_management": keep_all,
+    }
+    assert http.post("/v1/messages?beta=true", json=body).status_code == 200
+    body["context_management"] = {"edits": [{"type": "clear_tool_uses_20250919"}]}
+    assert http.post("/v1/messages", json=body).status_code == 400
+
+
+def test_threads_are_refused_as_the_anthropic_package_expects(gateway: RunningGateway, key: str) -> None:
+    client = anthropic.Anthropic(base_url=gateway.url, api_key=key, max_retries=0)
+    messages: Any = [{"role": "user", "content": "hi"}]
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        client.messages.create(model="echo", max_tokens=8, messages=messages, extra_body={"thread": {"type": "create"}})
+    body: Any = refused.value.body
+    assert body["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert refused.value.request_id is not None and refused.value.request_id == body["request_id"]
+    answered = client.messages.create(model="echo", max_tokens=8, messages=messages)
+    assert (answered._request_id or "").startswith("req_")
+
+
+def test_documents_are_ranked_as_cohere_and_jina_send_them(http: httpx.Client) -> None:
+    texts = ["It rains.", "A train leaves at noon."]
+    body = {"model": "priced", "query": "When does a train leave?", "documents": texts}
+
+    def results(**changes: Any) -> list[dict[str, Any]]:
+        answer = http.post("/v1/rerank", json=body | changes)
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["results"])
+
+    objects = [{"text": text, "title": "a"} for text in texts]
+    assert results() == results(documents=objects) == results(documents=objects, return_documents=True)
+    assert [result["index"] for result in results()] == [1, 0]
+    assert results()[0]["document"] == {"text": texts[1]}
+    assert all("document" not in result for result in results(documents=objects, return_documents=False))
+
+
+def test_a_page_of_an_allowed_origin_may_send_requests(
+    live_context: AppContext, thread: LoopThread, engines: dict[str, LiveEngine], key: str
+) -> None:
+    settings = live_context.settings.model_copy(update={"cors_origins": "http://localhost:3000"})
+    running = RunningGateway(thread, dataclasses.replace(live_context, settings=settings))
+    asks = {"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST"}
+    asks["Access-Control-Request-Headers"] = "authorization,x-stainless-os"
+    sent = {"Authorization": f"Bearer {key}", "Origin": "http://localhost:3000"}
+    body: dict[str, Any] = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
+    with httpx.Client(base_url=running.url) as http:
+        for path in ("/v1/chat/completions", "/v1/models", "/v1/batches"):
+            allowed = http.options(path, headers=asks)
+            assert allowed.status_code == 204
+            assert allowed.headers["access-control-allow-origin"] == "http://localhost:3000"
+            assert allowed.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
+            assert "POST" in allowed.headers["access-control-allow-methods"]
+            other = http.options(path, headers=asks | {"Origin": "http://evil.example"})
+            assert "access-control-allow-origin" not in other.headers
+        for parameters in ({}, {"stream": True}, {"model": "ecko"}):
+            answer = http.post("/v1/chat/completions", json=body | parameters, headers=sent)
+            assert answer.headers["access-control-allow-origin"] == "http://localhost:3000"
+    running.stop()
+
+
+def test_no_origin_is_allowed_unless_the_operator_says_so(http: httpx.Client) -> None:
+    asks = {"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST"}
+    assert "access-control-allow-origin" not in http.options("/v1/chat/completions", headers=asks).headers

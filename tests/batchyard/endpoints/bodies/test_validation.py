@@ -159,3 +159,8 @@ def test_any_body_at_all_has_at_most_one_mistake_with_a_short_message(endpoint: 
         assert len(error[1]) < 350
         for text in filter(lambda value: isinstance(value, str) and len(value) > 100, body.values()):
             assert json.dumps(text) not in error[1]
+
+
+def test_an_empty_list_is_called_empty() -> None:
+    error = validation_error(CHAT, messages=[])
+    assert error is not None and error[1] == "body.messages: is empty; it should be a list, not empty."

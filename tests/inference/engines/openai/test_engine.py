@@ -712,3 +712,30 @@ def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_aske
         assert ours["output_tokens"] == theirs["usage"]["completion_tokens"]
         texts.add(body["choices"][0]["message"]["content"])
     assert len(lines) == 40 and len(texts) > 20
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_server_that_does_not_know_our_option_of_streams_is_asked_without_it(own: bool) -> None:
+    """What the client itself has sent is the server's to refuse."""
+    unknown = Reply(422, body=b'{"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs"}]}')
+    events = Reply(headers={"Content-Type": "text/event-stream"}, body=b'data: {"choices": []}\n\ndata: [DONE]\n\n')
+    options = {"stream_options": {"include_usage": True}} if own else {}
+
+    async def ask_all(model: ModelSpec) -> list[Any]:
+        async with started(model) as engine:
+            answers = []
+            for _ in range(2):
+                answer = await engine.stream(CHAT, {"model": "m", **chat("hi")[0], "stream": True, **options})
+                answers.append(
+                    answer if isinstance(answer, EngineAnswer) else b"".join([event async for event in answer])
+                )
+            return answers
+
+    with serving(Server(script=[unknown, events, events])) as (server,):
+        first, second = asyncio.run(ask_all(spec(server)))
+        sent = ["stream_options" in body for _, body in server.asked]
+    assert b"[DONE]" in second
+    if own:
+        assert first.status_code == 422 and sent == [True, True]
+    else:
+        assert b"[DONE]" in first and sent == [True, False, False]
