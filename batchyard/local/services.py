@@ -46,6 +46,10 @@ _THREADS = ["env", *(f"{name}={value}" for name, value in HEAPS.items()), *_CELE
 _WORKER = ["--prefetch-multiplier=1", "--without-gossip", "--without-mingle", "--heartbeat-interval=10"]
 
 
+WEB_THREADS = 32
+"""Threads of the web app. The gateway sends it no more requests at once."""
+
+
 def import_path() -> dict[str, str]:
     """Return the environment in which a service finds our packages, not a user's tasks.py in the folder where it runs.
 
@@ -115,7 +119,8 @@ def web_at(bind: str) -> list[str]:
         f"--bind={bind}",
         "--worker-class=gthread",
         "--workers=1",  # so that /metrics counts everything
-        "--threads=32",  # gthread's timeout is that of its heartbeat, not of an upload
+        "--config=python:batchyard.local.web_server",
+        f"--threads={WEB_THREADS}",  # gthread's timeout is that of its heartbeat, not of an upload
         # Shorter than `batchyard up` (5 s) and Docker (10 s) wait before they kill.
         "--graceful-timeout=3",
         # Clients that poll every few seconds need not connect each time.
