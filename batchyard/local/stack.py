@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 
 from batchyard import wording
+from batchyard.endpoints import live_wire
 from batchyard.errors import BatchyardError
 from batchyard.local import children, ports, process, services
 from batchyard.local.data_folder import DataFolder
@@ -106,6 +107,8 @@ class Stack:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._count_signal)
         self._say = say
+        if few := live_wire.few_connections():
+            self._say(f"Only {few} open files are allowed here: many clients at once get 503. Raise it (ulimit -n).")
         try:
             self._start()
             if not self._signals:
