@@ -27,6 +27,8 @@ SPARE_PROCESSES = 2
 WEBHOOK_THREADS = 20
 """Threads of the webhook worker: receivers may hang, and a waiting thread costs next to nothing."""
 
+WEB_THREADS = 32
+"""Threads of the web app. The gateway sends it no more requests at once."""
 JOB_THREADS = 8
 """Threads beside those: so many jobs are advanced at once."""
 

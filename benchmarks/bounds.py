@@ -2,7 +2,7 @@
 
 Against the stack of BATCHYARD_URL (loopback only), which serves engine `echo` as model `echo`. Beside each attack
 another tenant sends a batch of 20 lines, and live requests one after the other. BATCHYARD_API_KEY is an admin key, with
-which it makes the keys of two projects.
+which it makes the keys of two projects; BATCHYARD_DATA is the stack's data folder.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -127,13 +128,12 @@ async def tenant(key: str, seconds: float) -> tuple[float | None, list[float], i
 
 
 def memory() -> dict[str, int]:
-    """Return the MiB of the gateways and web apps on this machine."""
-    sizes: dict[str, int] = {}
-    for process in psutil.process_iter(["cmdline", "memory_info"]):
-        line = " ".join(process.info["cmdline"] or ())
-        for name, words in (("gateway", ("batchyard gateway", "webapp.gateway.server")), ("web", ("batchyard web:",))):
-            if any(word in line for word in words) and process.info["memory_info"]:
-                sizes[name] = sizes.get(name, 0) + process.info["memory_info"].rss // 2**20
+    """Return the MiB of gateway and web app, which the folder of BATCHYARD_DATA belongs to."""
+    sizes = {}
+    for name in ("gateway", "web"):
+        process = psutil.Process(int(Path(os.environ["BATCHYARD_DATA"], "run", f"{name}.pid").read_text()))
+        processes = [process, *process.children(recursive=True)]
+        sizes[name] = sum(one.memory_info().rss for one in processes) // 2**20
     return sizes
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from batchyard.errors import LeaseLost, UnavailableError
 from store.work import turns as waiting
 from store.work.turns import Noun
-from tasks import messages, turns
+from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import segment
 from tasks.execution.running import RUNNING
@@ -17,7 +17,7 @@ from tasks.intake import validation
 from tasks.jobs import finish as job_finish
 from tasks.jobs import validation as job_validation
 from tasks.jobs.finishing import ready
-from tasks.scheduling import dispatch
+from tasks.scheduling import dispatch, turns
 
 log = logging.getLogger(__name__)
 

@@ -46,10 +46,6 @@ _THREADS = ["env", *(f"{name}={value}" for name, value in HEAPS.items()), *_CELE
 _WORKER = ["--prefetch-multiplier=1", "--without-gossip", "--without-mingle", "--heartbeat-interval=10"]
 
 
-WEB_THREADS = 32
-"""Threads of the web app. The gateway sends it no more requests at once."""
-
-
 def import_path() -> dict[str, str]:
     """Return the environment in which a service finds our packages, not a user's tasks.py in the folder where it runs.
 
@@ -120,7 +116,7 @@ def web_at(bind: str) -> list[str]:
         "--worker-class=gthread",
         "--workers=1",  # so that /metrics counts everything
         "--config=python:batchyard.local.web_server",
-        f"--threads={WEB_THREADS}",  # gthread's timeout is that of its heartbeat, not of an upload
+        f"--threads={queues.WEB_THREADS}",  # gthread's timeout is that of its heartbeat, not of an upload
         # Shorter than `batchyard up` (5 s) and Docker (10 s) wait before they kill.
         "--graceful-timeout=3",
         # Clients that poll every few seconds need not connect each time.

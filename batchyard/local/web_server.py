@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import Any
 
-from gunicorn.workers import gthread
+from gunicorn.workers import gthread  # type: ignore[import-untyped]
 
 from batchyard.settings import load
 

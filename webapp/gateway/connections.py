@@ -44,10 +44,13 @@ class Connections:
 
     def open(self, server: web.Server) -> Connection:
         """Return a new connection of a server."""
-        # What is compressed goes to the web app as it came.
-        return Connection(
-            server, self, asyncio.get_running_loop(), keepalive_timeout=KEPT_SECONDS, lingering_time=LINGER_SECONDS
-        )
+        options: dict[str, Any] = {
+            "keepalive_timeout": KEPT_SECONDS,
+            "lingering_time": LINGER_SECONDS,
+            "auto_decompress": False,  # what is compressed goes to the web app as it came
+            "access_log": None,
+        }
+        return Connection(server, self, asyncio.get_running_loop(), **options)
 
     def enter(self, address: str) -> bool | None:
         """Count a connection. True if it is one too many; None if it cannot even be told so."""
@@ -80,7 +83,7 @@ class Connection(web.RequestHandler):
     def __init__(
         self, server: web.Server, connections: Connections, loop: asyncio.AbstractEventLoop, **options: Any
     ) -> None:
-        super().__init__(server, loop=loop, auto_decompress=False, access_log=None, **options)
+        super().__init__(server, loop=loop, **options)
         self.too_many = self.has_sent = False
         self._connections = connections
         self._address = ""

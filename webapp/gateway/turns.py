@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 
 from batchyard.errors import RateLimitError, UnavailableError
-from batchyard.local.services import WEB_THREADS
+from batchyard.queues import WEB_THREADS
 
 PLACES = WEB_THREADS - 4
 """Requests in the web app at once. What needs no turn, /readyz, always finds a thread."""
