@@ -1,7 +1,7 @@
 """Passes requests on to the web app, and its responses back, piece by piece.
 
 The web app has a thread for each request that it answers. So small bodies are passed on once they are whole, larger
-ones at the pace that `webapp.gateway.pace` asks for, and each sender in its turn (`webapp.gateway.turns`).
+ones at the pace that `webapp.gateway.pace` asks for, and each sender in its turn (`webapp.gateway.places`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from batchyard.errors import TooSlowError
 from batchyard.settings import Settings
 from webapp.gateway import errors, tickets
-from webapp.gateway.bodies import BodyMemory
+from webapp.gateway.bodies import BodyMemory, HeldBytes
 from webapp.gateway.pace import Pace
-from webapp.gateway.turns import Turns
+from webapp.gateway.places import Places
 
 HOP_BY_HOP = frozenset(
     {
@@ -56,7 +56,7 @@ class WebApp:
     """
 
     def __init__(self, url: str, answer_live: tickets.Answer, settings: Settings, memory: BodyMemory) -> None:
-        self._settings, self._memory, self._turns = settings, memory, Turns()
+        self._settings, self._memory, self._places = settings, memory, Places()
         self._answer_live = answer_live
         path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self._base = "http://web" if path else url
@@ -96,9 +96,9 @@ class WebApp:
             held = stack.enter_context(self._memory.hold(sender))
             body = _Body(request, pace) if with_body and request.can_read_body else None
             if body is not None and (request.content_length or 0) <= SMALL_BYTES:
-                held.grow(request.content_length or SMALL_BYTES)
-                await body.read_first(SMALL_BYTES)
-            over = (lambda: None) if request.path in AT_ONCE else await self._turns.take(sender)
+                held.grow(request.content_length or 0)
+                await body.read_first(SMALL_BYTES, held)
+            over = (lambda: None) if request.path in AT_ONCE else await self._places.take(sender)
             stack.callback(over)
             headers = _forwarded(request)
             if not with_body:
@@ -156,14 +156,15 @@ class _Body:
         self._whole = False
         self.problem: TooSlowError | None = None
 
-    async def read_first(self, most: int) -> None:
-        """Read until its end, or until there are more than so many bytes. Raises TooSlowError."""
+    async def read_first(self, most: int, held: HeldBytes) -> None:
+        """Read until its end, or until there are more than so many bytes. Raises as WebApp.answer."""
         while len(self._first) <= most:
             piece = await self._pace.receive(self._request.content.readany())
             if not piece:
                 self._whole = True
                 return
             self._first += piece
+            held.grow(len(self._first))
 
     def sent(self) -> bytes | AsyncIterator[bytes]:
         """Return what is sent: all of it, or its pieces as they come."""

@@ -18,7 +18,7 @@ REQUESTS_EACH = 256
 WAIT_SECONDS = 60.0
 
 
-class Turns:
+class Places:
     """Who may have the web app answer a request."""
 
     def __init__(self) -> None:
