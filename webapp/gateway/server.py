@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import secrets
 import signal
 
 from aiohttp import web
@@ -69,6 +70,7 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
             except BatchyardError as error:
                 response = errors.of_error(request.path, error, headers={})
             if isinstance(response, web.Response) and not response.prepared:
+                response.headers.setdefault("x-request-id", f"req_{secrets.token_hex(12)}")
                 await response.prepare(request)
                 await Pace(context.settings).send(request, response.write_eof(), response.content_length or 0)
         except ConnectionError as error:
