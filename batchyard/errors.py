@@ -6,8 +6,10 @@ BatchyardError                     500
 │   ├── AuthenticationError        401
 │   ├── PermissionDeniedError      403
 │   ├── NotFoundError              404
+│   ├── TooSlowError               408  the client sends too slowly
 │   ├── ConflictError              409
 │   ├── TooLargeError              413
+│   ├── EncodingError              415  a Content-Encoding that is not read
 │   └── RateLimitError             429  over a rate limit; may be accepted later
 ├── UnavailableError               503  broker, database or artifact store is unreachable or full
 │   ├── ArtifactMissing             503  the artifact store does not have the content
@@ -70,6 +72,13 @@ class NotFoundError(RequestError):
     status = 404
 
 
+class TooSlowError(RequestError):
+    """The client sends its request more slowly than the deployment waits."""
+
+    status = 408
+    code = "request_too_slow"
+
+
 class ConflictError(RequestError):
     """The object's state does not allow this; retrying will not help."""
 
@@ -80,6 +89,13 @@ class TooLargeError(RequestError):
     """The request has more bytes than the deployment accepts."""
 
     status = 413
+
+
+class EncodingError(RequestError):
+    """The request's body is compressed in a way that is not read."""
+
+    status = 415
+    code = "unsupported_content_encoding"
 
 
 class RateLimitError(RequestError):

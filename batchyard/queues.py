@@ -16,6 +16,8 @@ JOBS = "jobs"
 NAMES = (BATCHES, POST_PROCESSING, HOUSEKEEPING, WEBHOOKS, JOBS)
 PRIORITY_STEPS = (0, 3, 6, 9)
 """kombu keeps one Redis list for each of these priorities of a queue."""
+LATER = PRIORITY_STEPS[1]
+"""The priority of validations: what was begun is finished first, however much is waiting to begin."""
 WAITING = (WEBHOOKS, JOBS)
 """The queues of the worker of threads: what waits for others, or holds a job's items in its memory."""
 HOUSEKEEPER = (POST_PROCESSING, HOUSEKEEPING)
@@ -25,19 +27,21 @@ SPARE_PROCESSES = 2
 WEBHOOK_THREADS = 20
 """Threads of the webhook worker: receivers may hang, and a waiting thread costs next to nothing."""
 
+WEB_THREADS = 32
+"""Threads of the web app. The gateway sends it no more requests at once."""
 JOB_THREADS = 8
 """Threads beside those: so many jobs are advanced at once."""
 
 ROUTES = {
     "batch.segment": {"queue": BATCHES},
     "engine.*": {"queue": BATCHES},
-    "batch.validate": {"queue": POST_PROCESSING},
+    "batch.validate": {"queue": POST_PROCESSING, "priority": LATER},
     "batch.advance": {"queue": POST_PROCESSING},
     "batch.merge": {"queue": POST_PROCESSING},
     "batch.finish": {"queue": POST_PROCESSING},
     "post.*": {"queue": POST_PROCESSING},
     "job.advance": {"queue": JOBS},
-    "job.validate": {"queue": POST_PROCESSING},
+    "job.validate": {"queue": POST_PROCESSING, "priority": LATER},
     "job.finish": {"queue": POST_PROCESSING},
     "housekeeping.*": {"queue": HOUSEKEEPING},
     "schedule.*": {"queue": HOUSEKEEPING},

@@ -182,8 +182,24 @@ class Settings(BaseSettings):
         60, description="a live request of tier flex waits this long for its turn, seconds or `1m`"
     )
     upload_bytes_per_minute: PositiveInt = Field(4 * 1024**3, description="most bytes uploaded with one key")
+    transfer_pause_seconds: Duration = Field(
+        30,
+        description="a client that sends its request, or reads the response, may pause this long, seconds or `1m`; "
+        "then its connection ends",
+    )
+    transfer_bytes_per_second: PositiveInt = Field(
+        4096, description="bytes a second by which a client earns further pauses: the slowest it may be on the average"
+    )
+    body_memory_bytes: PositiveInt = Field(
+        256 * 1024 * 1024,
+        description="most bytes of request bodies in one gateway's memory; one key, or one address without a key, may "
+        "have a quarter of them",
+    )
     max_bytes_in_flight: PositiveInt = Field(
         20 * 1024**3, description="most input bytes of a project's batches that have not ended"
+    )
+    max_unvalidated: PositiveInt = Field(
+        1000, description="most batches and jobs of a project that were not validated yet"
     )
     min_window: Duration = Field(600, description="shortest completion window, seconds or `10m`")
     max_window: Duration = Field(7 * 86400, description="longest completion window, seconds or `7d`")

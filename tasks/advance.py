@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 
 from batchyard.errors import LeaseLost, UnavailableError
+from store.work import turns as waiting
+from store.work.turns import Noun
+from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import segment
 from tasks.execution.running import RUNNING
 from tasks.finishing import finalize
 from tasks.intake import validation
+from tasks.jobs import finish as job_finish
+from tasks.jobs import validation as job_validation
 from tasks.jobs.finishing import ready
-from tasks.scheduling import dispatch
+from tasks.scheduling import dispatch, turns
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +36,45 @@ def advance(context: AppContext, holder: str | None = None) -> None:
             log.warning("batch not finished at once: %s", error, extra={"batch_id": small})
 
 
-def finish(context: AppContext, batch_id: str, holder: str, *, merge: bool) -> None:
-    """End a batch, then start the finishing of its job if that was the last one."""
+def finish(context: AppContext, batch_id: str, holder: str, *, merge: bool) -> bool:
+    """End a batch, then start the finishing of its job if that was the last one. False if it has ended already."""
     batch = finalize.end(context, batch_id, holder, merge=merge)
     if batch is not None and batch.job_id is not None:
         ready.start_ready(context)
+    return batch is not None
 
 
-def validate(context: AppContext, batch_id: str, holder: str) -> None:
-    """Validate a batch, then start its first segments, or its finishing if none is needed."""
-    if validation.run(context, batch_id, holder):
-        advance(context, holder)
+def finish_next(context: AppContext, named: tuple[Noun, str], holder: str) -> None:
+    """Finish the batch without steps, or the job, whose project has its turn."""
+    run: Mapping[Noun, Callable[[str], bool]] = {
+        "batch": lambda batch_id: finish(context, batch_id, holder, merge=True),
+        "job": lambda job_id: job_finish.run(context, job_id, holder),
+    }
+    turns.take(context, named, waiting.unfinished, run)
+
+
+def validate_next(context: AppContext, named: tuple[Noun, str], holder: str) -> None:
+    """Validate the batch or the job whose project has its turn, then start what may run of it."""
+    run: Mapping[Noun, Callable[[str], bool]] = {
+        "batch": lambda batch_id: validate(context, batch_id, holder),
+        "job": lambda job_id: _validate_job(context, job_id, holder),
+    }
+    turns.take(context, named, waiting.unvalidated, run)
+
+
+def validate(context: AppContext, batch_id: str, holder: str) -> bool:
+    """Validate a batch, then start its first segments, or its finishing if none is needed. False as validation.run."""
+    if not validation.run(context, batch_id, holder):
+        return False
+    advance(context, holder)
+    return True
+
+
+def _validate_job(context: AppContext, job_id: str, holder: str) -> bool:
+    if not job_validation.run(context, job_id, holder):
+        return False
+    messages.wake_job(context.redis, job_id)
+    return True
 
 
 def run_segment(context: AppContext, segment_id: int, epoch: int, holder: str) -> None:

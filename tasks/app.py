@@ -25,7 +25,7 @@ from batchyard import kinship, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.telemetry import spans
 from recipes import registry as recipes
-from tasks import advance, housekeeping, messages, metrics
+from tasks import advance, housekeeping, metrics
 from tasks.celery_app import app
 from tasks.context import context, served_models
 from tasks.execution import engine_status, result_cache, segment
@@ -34,8 +34,6 @@ from tasks.finishing import finalize, garbage, retention
 from tasks.heartbeat import holder
 from tasks.intake import budgets
 from tasks.jobs import advance as job_advance
-from tasks.jobs import finish as job_finish
-from tasks.jobs import validation as job_validation
 from tasks.live.starter import Starter
 from tasks.recurring import schedules
 from tasks.scheduling import deadlines
@@ -177,7 +175,7 @@ def _end_if_large(**_: Any) -> None:
 
 @app.task(name="batch.validate", bind=True)
 def validate(task: Task, batch_id: str) -> None:
-    advance.validate(context(), batch_id, holder(task.request.id))
+    advance.validate_next(context(), ("batch", batch_id), holder(task.request.id))
 
 
 @app.task(name="batch.advance")
@@ -203,7 +201,10 @@ def merge(task: Task, batch_id: str) -> None:
 
 @app.task(name="batch.finish", bind=True)
 def finish(task: Task, batch_id: str, merge: bool = False) -> None:
-    advance.finish(context(), batch_id, holder(task.request.id), merge=merge)
+    if merge:
+        advance.finish_next(context(), ("batch", batch_id), holder(task.request.id))
+    else:
+        advance.finish(context(), batch_id, holder(task.request.id), merge=False)
 
 
 def _register_step(name: str) -> None:
@@ -219,8 +220,7 @@ for _name in (*(step.name for step in registry.STEPS.load()), finalize.UNINSTALL
 
 @app.task(name="job.validate", bind=True)
 def validate_job(task: Task, job_id: str) -> None:
-    if job_validation.run(context(), job_id, holder(task.request.id)):
-        messages.wake_job(context().redis, job_id)
+    advance.validate_next(context(), ("job", job_id), holder(task.request.id))
 
 
 @app.task(name="job.advance", bind=True)
@@ -230,7 +230,7 @@ def advance_job(task: Task, job_id: str) -> None:
 
 @app.task(name="job.finish", bind=True)
 def finish_job(task: Task, job_id: str) -> None:
-    job_finish.run(context(), job_id, holder(task.request.id))
+    advance.finish_next(context(), ("job", job_id), holder(task.request.id))
 
 
 @app.task(name="housekeeping.tick")

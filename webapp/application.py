@@ -35,6 +35,7 @@ from webapp import (
 from webapp.access import audit
 from webapp.accounts import budgets, keys, projects, usage
 from webapp.anthropic import message_batches
+from webapp.encodings import InflatedBodies
 from webapp.intake import imports, open_batches, start, uploads
 
 SWITCH_SECONDS = 0.0005
@@ -83,7 +84,8 @@ def create(context: AppContext | None) -> Flask:
     app = Flask("webapp")
     # What a client sends in this header is never believed: each trusted proxy appends to it.
     proxies = context.settings.proxies
-    app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=proxies)  # type: ignore[method-assign]
+    proxied = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=proxies)
+    app.wsgi_app = InflatedBodies(proxied)  # type: ignore[method-assign]
     app.request_class = requests.StreamedRequest
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["context"] = context

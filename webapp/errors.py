@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge
 
 from batchyard.endpoints.catalog import PATHS
-from batchyard.errors import AuthenticationError, BatchyardError, ConflictError, RateLimitError
+from batchyard.errors import AuthenticationError, BatchyardError, ConflictError, RateLimitError, TooSlowError
 from batchyard.wording import MAX_NAME, cut, with_code
 from webapp.anthropic import errors as anthropic_errors
 from webapp.requests import current_context
@@ -160,6 +160,11 @@ def register(app: Flask) -> None:
             if name.lower() == "allow":
                 response.headers[name] = value
         return response
+
+    @app.errorhandler(BlockingIOError)
+    def _silent(error: BlockingIOError) -> Response:
+        slow = TooSlowError("The rest of the request did not come in time; send it again.")
+        return error_response(slow.status, slow.message, slow.type, None, slow.code)
 
     @app.errorhandler(SQLAlchemyError)
     def _database(error: SQLAlchemyError) -> Response:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, NamedTuple, TypeVar, cast
@@ -17,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.utils import cached_property
 
 from batchyard import json_lines
 from batchyard.errors import (
@@ -34,7 +37,7 @@ from batchyard.wording import MAX_NAME, cut, unsupported
 from store import keys
 from store.artifacts import Artifacts, ArtifactWriter
 from tasks.context import AppContext
-from webapp import limits
+from webapp import encodings, limits
 
 log = logging.getLogger("webapp")
 
@@ -44,6 +47,7 @@ MAX_BULK_BYTES = 8 * 1024 * 1024
 # Closing a socket with unread input sends RST: the client may lose the response, or its next request.
 DRAIN_BYTES = 16 * 1024 * 1024
 DRAIN_SECONDS = 2.0
+DRAIN_PAUSE = 0.3
 TOO_LARGE = "split it, or raise BATCHYARD_MAX_FILE_BYTES"
 """What a client does about a file that is too large."""
 
@@ -105,6 +109,16 @@ class StreamedRequest(flask.Request):
 
     upload: Upload | None = None
     upload_limit: UploadLimit | None = None
+
+    @cached_property
+    def stream(self) -> IO[bytes]:
+        """The body, which nobody reads before it is known who sends it: a thread would wait for it. Raises as `caller`.
+
+        A page's visitor is known by now, but for the forms that say who somebody is.
+        """
+        if "caller" not in g and self.blueprint != "pages.sessions":
+            caller()
+        return super().stream
 
     def _get_file_stream(
         self,
@@ -182,6 +196,19 @@ def administrator() -> keys.Principal:
     return owner
 
 
+def whole_body(most: int, too_large: str) -> bytes:
+    """Return the request's body. Raises TooLargeError, with this message, if it has more than `most` bytes."""
+    request = flask.request
+    request.max_content_length = most + 1  # a body of unknown length is cut there
+    try:
+        raw = request.get_data(cache=False)
+    except RequestEntityTooLarge:
+        raise TooLargeError(too_large) from None
+    if len(raw) > most:
+        raise TooLargeError(too_large)
+    return raw
+
+
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
@@ -195,13 +222,8 @@ def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = Fals
         TooLargeError: the body is larger than MAX_JSON_BYTES, a `bulk` one than MAX_BULK_BYTES.
         RateLimitError.
     """
-    request = flask.request
-    request.max_content_length = MAX_BULK_BYTES if bulk else MAX_JSON_BYTES
-    try:
-        raw = request.get_data(cache=False)
-    except RequestEntityTooLarge:
-        remedy = "; send its prompts as a file" if bulk else ""
-        raise TooLargeError(f"The body is larger than {request.max_content_length} bytes{remedy}.") from None
+    most, remedy = (MAX_BULK_BYTES, "; send its prompts as a file") if bulk else (MAX_JSON_BYTES, "")
+    raw = whole_body(most, f"The body is larger than {most} bytes{remedy}.")
     if bulk:
         limits.count_bytes(current_context(), caller().key_id, len(raw))
     if not raw and optional:
@@ -344,24 +366,31 @@ def after_response(call: Callable[[], None]) -> None:
 
 
 def _drain() -> None:
-    """Read the rest of a refused request's body, up to DRAIN_BYTES and DRAIN_SECONDS."""
+    """Read the rest of a refused request's body: DRAIN_BYTES in DRAIN_SECONDS at most, and no longer than it comes."""
     environ = flask.request.environ
     connection: socket.socket | None = environ.get("gunicorn.socket")
     if connection is None or (flask.request.content_length or 0) > DRAIN_BYTES:
         return
-    timeout, deadline = connection.gettimeout(), time.monotonic() + DRAIN_SECONDS
-    remaining = DRAIN_BYTES
+    timeout, remaining = connection.gettimeout(), DRAIN_BYTES
+    # The server reads until it has as many bytes as it was asked for, however slowly they come.
+    deadline = threading.Timer(DRAIN_SECONDS, _stop_reading, [connection])
+    deadline.start()
+    connection.settimeout(DRAIN_PAUSE)
     try:
-        while remaining > 0 and (seconds := deadline - time.monotonic()) > 0:
-            connection.settimeout(seconds)
-            size = len(environ["wsgi.input"].read(min(remaining, 65536)))
-            if not size:
-                return
+        while remaining > 0 and (size := len(environ["wsgi.input"].read(min(remaining, 65536)))):
             remaining -= size
-    except OSError as error:  # a client that is gone or slow: its connection is closed
+    except (OSError, RequestError) as error:
         log.debug("request body not read: %s", error)
+        _stop_reading(connection)  # the server would wait for the rest, too
     finally:
+        deadline.cancel()
         connection.settimeout(timeout)
+
+
+def _stop_reading(connection: socket.socket) -> None:
+    """Have whoever reads see the end of what a client sends."""
+    with contextlib.suppress(OSError):  # the client has gone
+        connection.shutdown(socket.SHUT_RD)
 
 
 def register(app: Flask) -> None:
@@ -371,6 +400,7 @@ def register(app: Flask) -> None:
     def _begin() -> None:
         g.request_id = "req_" + secrets.token_hex(12)
         g.began = time.monotonic()
+        encodings.encoding_of(flask.request.content_encoding)  # what was decompressed has none any more
 
     @app.after_request
     def _end(response: Response) -> Response:

@@ -25,6 +25,8 @@ HEALTH = "/live/health"
 """A GET there is answered by whoever is not hanging."""
 REPORT = "x-batchyard-report"
 REPORT_COMMENT = b": batchyard "
+FEW = 4096
+"""Fewer open files than that refuse connections under a load that one machine may well have."""
 STOPPING = "engine_stopping"
 """The error code of a request that never entered the engine, since that is about to end."""
 
@@ -48,3 +50,9 @@ def allow_connections() -> None:
     """Let this process have as many connections as it may: shells start processes with a lower limit than that."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def few_connections() -> int | None:
+    """Return the limit of open files that `allow_connections` cannot pass, if that is low; else None."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if most == resource.RLIM_INFINITY or most >= FEW else most

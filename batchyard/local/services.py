@@ -115,7 +115,8 @@ def web_at(bind: str) -> list[str]:
         f"--bind={bind}",
         "--worker-class=gthread",
         "--workers=1",  # so that /metrics counts everything
-        "--threads=32",  # gthread's timeout is that of its heartbeat, not of an upload
+        "--config=python:batchyard.local.web_server",
+        f"--threads={queues.WEB_THREADS}",  # gthread's timeout is that of its heartbeat, not of an upload
         # Shorter than `batchyard up` (5 s) and Docker (10 s) wait before they kill.
         "--graceful-timeout=3",
         # Clients that poll every few seconds need not connect each time.

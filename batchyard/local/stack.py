@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 
 from batchyard import wording
+from batchyard.endpoints import live_wire
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import children, ports, process, services
 from batchyard.local.data_folder import DataFolder
@@ -114,6 +115,8 @@ class Stack:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._count_signal)
         self._say = say
+        if few := live_wire.few_connections():
+            self._say(f"Only {few} open files are allowed here: many clients at once get 503. Raise it (ulimit -n).")
         try:
             self._start()
             if not self._signals:

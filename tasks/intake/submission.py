@@ -26,7 +26,7 @@ from store.formats import plan
 from store.formats.lines import numbered_lines
 from store.records import Batch, File, Job
 from store.speeds import Expected, RequestClass, Throughput
-from store.work import overview
+from store.work import overview, turns
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.intake import budgets
@@ -138,12 +138,19 @@ def admit(context: AppContext, session: Session, project_id: str, size: int) -> 
         Seconds until new work of the project is due by its tier; None if its window decides.
 
     Raises:
-        RateLimitError: the project would have too many bytes in flight.
+        RateLimitError: the project would have too many bytes in flight, or it has too much that was not validated yet.
         PermissionDeniedError: it has spent its budget.
     """
     project = projects.get(session, project_id, lock=True)  # two concurrent sums would exceed the limit
     budgets.check(session, project_id, project.name)
     limit = context.settings.max_bytes_in_flight
+    unvalidated, most = turns.count_unvalidated(session, project_id), context.settings.max_unvalidated
+    if unvalidated >= most:
+        raise RateLimitError(
+            f"{unvalidated} batches and jobs of this project wait to be validated, and {most} may. Try again in a "
+            "while, and send many requests as one batch.",
+            retry_after=IN_FLIGHT_RETRY_SECONDS,
+        )
     in_flight = overview.bytes_in_flight(session, project_id)
     if in_flight + size > limit:
         raise RateLimitError(

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
-from aiohttp import web
-
 from batchyard.models import ModelSpec
 from inference.engines.echo import Echo
 from inference.residents.admission import AdmissionQueue
@@ -17,7 +15,7 @@ from inference.residents.live_server import LiveServer
 from tasks.context import AppContext
 from tasks.live import addresses
 from tasks.live.addresses import EngineAddress
-from webapp.gateway.server import create_app
+from webapp.gateway.server import Gateway
 
 T = TypeVar("T")
 
@@ -69,14 +67,13 @@ class RunningGateway:
 
     def __init__(self, thread: LoopThread, context: AppContext, web_url: str = "http://127.0.0.1:9") -> None:
         self._thread = thread
-        self._runner = web.AppRunner(create_app(context, web_url), handler_cancellation=True, access_log=None)
-        thread.run(self._runner.setup())
-        thread.run(web.TCPSite(self._runner, "127.0.0.1", 0).start())
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._gateway = Gateway(context, web_url)
+        self.port = thread.run(self._gateway.start("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def stop(self) -> None:
         """Write what is to be written, and close the port."""
-        self._thread.run(self._runner.cleanup())
+        self._thread.run(self._gateway.stop())
 
 
 @contextlib.contextmanager

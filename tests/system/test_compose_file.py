@@ -160,7 +160,7 @@ class Deployment:
             "--port=8001": f"--port={self.behind}",
             "http://web:8001": f"http://127.0.0.1:{self.behind}",
             "--port=5555": f"--port={self.flower}",
-            "('127.0.0.1', 8000)": f"('127.0.0.1', {self.web})",
+            "http://127.0.0.1:8000/": f"http://127.0.0.1:{self.web}/",
             "127.0.0.1:8001": f"127.0.0.1:{self.behind}",
             "127.0.0.1:5555": f"127.0.0.1:{self.flower}",
             "ray-head:6379": f"{_address()}:{self.ray}",

@@ -8,6 +8,7 @@ import logging
 import time
 from dataclasses import dataclass
 
+from aiohttp import web
 from sqlalchemy.orm import Session
 
 from batchyard.endpoints.live_wire import TIERS, Tier
@@ -163,3 +164,22 @@ class Callers:
                 first = by_project[project_id]
                 caller.project, caller.tiers, caller.refusal = first.project, first.tiers, first.refusal
             return gone
+
+
+def key_of(request: web.Request) -> str:
+    """Return the key that a request sends. Raises AuthenticationError."""
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key:
+        key = request.headers.get("x-api-key", "")  # as Anthropic's clients send it
+    if not key:
+        raise AuthenticationError(
+            "You didn't provide an API key. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
+        )
+    return key.strip()
+
+
+def address_of(request: web.Request, proxies: int) -> str:
+    """Return the client's address: of those that the proxies have appended to X-Forwarded-For, the first."""
+    texts = request.headers.getall("X-Forwarded-For", [])
+    addresses = [*(part.strip() for text in texts for part in text.split(",")), request.remote or ""]
+    return addresses[-min(proxies + 1, len(addresses))]

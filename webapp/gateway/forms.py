@@ -5,18 +5,19 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from aiohttp import BodyPartReader, web
+from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
 
 from batchyard.endpoints.bodies.audio import MAX_AUDIO_BYTES, TOO_LARGE
 from batchyard.errors import RequestError, TooLargeError
 
 MAX_FIELD_BYTES = 64 * 1024
 MAX_FIELDS = 50
+MAX_FORM_BYTES = MAX_AUDIO_BYTES + MAX_FIELDS * MAX_FIELD_BYTES
 _NUMBERS = {"temperature": float, "max_completion_tokens": int, "seed": int}
 _LISTS = ("timestamp_granularities", "include")
 
 
-async def audio_body(request: web.Request) -> dict[str, Any]:
+async def audio_body(request: web.Request, form: bytes) -> dict[str, Any]:
     """Return the form of a transcription as the body of a request whose `file_url` holds the file.
 
     Raises:
@@ -24,7 +25,13 @@ async def audio_body(request: web.Request) -> dict[str, Any]:
         RequestError: the form has no file, too many fields, or a number that is none.
     """
     body: dict[str, Any] = {}
-    reader = await request.multipart()
+    stream = StreamReader(request.protocol, limit=len(form))
+    stream.feed_data(form)
+    stream.feed_eof()
+    try:
+        reader = MultipartReader(request.headers, stream)
+    except (AssertionError, ValueError) as error:  # aiohttp's words for a header without a boundary
+        raise RequestError(f"The form cannot be read: {error}.", code="invalid_value") from error
     for _ in range(MAX_FIELDS):
         part = await reader.next()
         if part is None:

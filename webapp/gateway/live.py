@@ -18,11 +18,11 @@ from aiohttp import web
 
 from batchyard import json_lines
 from batchyard.endpoints import live_wire, stream_events
-from batchyard.endpoints.bodies.audio import PLAIN_FORMATS
+from batchyard.endpoints.bodies.audio import PLAIN_FORMATS, TOO_LARGE
 from batchyard.endpoints.bodies.validation import stream_error
 from batchyard.endpoints.catalog import AUDIO, PATHS
 from batchyard.endpoints.live_wire import TIERS, Tier
-from batchyard.errors import AuthenticationError, BatchyardError, RequestError, TooLargeError
+from batchyard.errors import BatchyardError, RequestError, TooLargeError
 from batchyard.json_lines import other_encoding
 from batchyard.models import ModelSpec, served_by_name
 from batchyard.request_lines.lines import LineError, parse
@@ -36,11 +36,14 @@ from tasks.live.addresses import EngineAddress
 from tasks.live.demand import answers_live
 from webapp.access.audit_log import AuditLog
 from webapp.anthropic.errors import is_spoken
-from webapp.gateway import errors, forms, traces
+from webapp.gateway import bodies, errors, forms, traces
 from webapp.gateway.accounting import Accounting, Subject
-from webapp.gateway.callers import Caller, Callers
+from webapp.gateway.bodies import BodyMemory, HeldBytes
+from webapp.gateway.callers import Caller, Callers, address_of, key_of
 from webapp.gateway.engines import LiveEngines, LiveReplica, NoEngine
 from webapp.gateway.limits import LiveLimits, LiveRateLimitError
+from webapp.gateway.pace import Pace
+from webapp.gateway.streams import EventStream, OpenStreams
 
 ATTEMPTS = 3
 """Replicas that a request is given to, as long as none has begun it."""
@@ -61,6 +64,7 @@ STATUS_OF_CODES = {"model_not_found": 404, "line_too_long": 413}
 
 log = logging.getLogger(__name__)
 _PRINCIPAL = web.RequestKey("principal", Principal)
+_STREAM = web.RequestKey("stream", EventStream)
 
 
 @dataclass
@@ -74,6 +78,7 @@ class LiveRequest:
         arrived: time.monotonic().
         span: its span, which most do not write.
         plain: the answer is a text, and no JSON.
+        held: its bytes in memory.
     """
 
     id: str
@@ -86,6 +91,8 @@ class LiveRequest:
     arrived: float
     span: Span
     plain: bool = False
+    streamed: bool = False
+    held: HeldBytes | None = None
 
     @property
     def subject(self) -> Subject:
@@ -97,18 +104,18 @@ class LiveRequest:
 class LiveRequests:
     """Answers live requests."""
 
-    def __init__(self, context: AppContext) -> None:
-        self._context = context
+    def __init__(self, context: AppContext, callers: Callers, memory: BodyMemory) -> None:
+        self._context, self._callers, self._memory = context, callers, memory
         self._checker = RequestChecker(context.models)
         self._specs = served_by_name(context.models)
-        self._callers = Callers(context)
         self._limits = LiveLimits(context.settings)
         self._engines = LiveEngines(context)
         self._accounting = Accounting(context)
         self._audit = AuditLog(context.settings.audit) if context.settings.audit else None
         self._session: aiohttp.ClientSession | None = None
         self._aborting: set[asyncio.Task[None]] = set()
-        self._watching: asyncio.Task[None] | None = None
+        self._streams = OpenStreams()
+        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to answer."""
@@ -117,15 +124,13 @@ class LiveRequests:
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
         )
-        self._watching = asyncio.create_task(self._watch())
-        await self._callers.start()
+        self._watching = [asyncio.create_task(run) for run in (self._watch(), self._streams.run())]
         await self._accounting.start()
 
     async def stop(self) -> None:
         """Close the connections, and write what was used."""
-        if self._watching is not None:
-            self._watching.cancel()
-        await self._callers.stop()
+        for task in self._watching:
+            task.cancel()
         await asyncio.gather(*self._aborting, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
@@ -149,11 +154,19 @@ class LiveRequests:
         try:
             response = await self._response(request, endpoint, principal, raw, request_id, arrived)
             status = response.status
+            if (
+                (stream := request.get(_STREAM)) is not None
+                and stream.response.prepared
+                and isinstance(response, web.Response)
+            ):
+                response = await stream.fail(response)
         finally:
+            if (stream := request.get(_STREAM)) is not None:
+                self._streams.discard(stream)
             details = {"request_id": request_id, "status": status, "seconds": round(time.monotonic() - arrived, 4)}
             log.info("POST %s", request.path, extra=details)
             if self._audit is not None:
-                by, address = request.get(_PRINCIPAL), _address(request, self._context.settings.proxies)
+                by, address = request.get(_PRINCIPAL), address_of(request, self._context.settings.proxies)
                 self._audit.write("live", endpoint, by, address=address, status=status, request_id=request_id)
         return response
 
@@ -172,15 +185,21 @@ class LiveRequests:
             headers["request-id"] = request_id
         try:
             if principal is None:
-                caller = await self._callers.caller(_key(request))
+                caller = await self._callers.caller(key_of(request))
             else:
                 caller = await self._callers.of(principal)
             request[_PRINCIPAL] = caller.principal
             key_id = caller.principal.key_id
             headers |= self._limits.count_request(key_id)
-            with self._limits.at_once(key_id):
-                raw = await _body(request, endpoint) if raw is None else raw
+            with self._limits.at_once(key_id), self._memory.hold(key_id) as held:
+                pace = Pace(self._context.settings)
+                raw = await self._body(request, endpoint, pace, held) if raw is None else raw
                 live = self._checked(request, endpoint, raw, caller, request_id, arrived)
+                live.held = held
+                del raw
+                if live.streamed:
+                    request[_STREAM] = EventStream(request, endpoint, headers, pace)
+                    self._streams.add(request[_STREAM])
                 with live.span as span:
                     response = await self._forward(request, live, headers)
                     span.set({"http.response.status_code": response.status})
@@ -203,6 +222,23 @@ class LiveRequests:
             if isinstance(error, NoEngine):
                 headers["Retry-After"] = f"{error.retry_after:g}"
             return errors.of_error(request.path, error, headers=headers, request_id=request_id)
+
+    async def _body(self, request: web.Request, endpoint: str, pace: Pace, held: HeldBytes) -> bytes:
+        """Return a body as JSON: as it came, or made of the form that audio comes in.
+
+        Raises:
+            RequestError: as `bodies.read`; or it is a form that cannot be read.
+            UnavailableError: there is no memory for it.
+        """
+        if endpoint in AUDIO and request.content_type == "multipart/form-data":
+            too_large = TooLargeError(f"The file {TOO_LARGE}.", code="file_too_large", param="file")
+            form = await bodies.read(request, forms.MAX_FORM_BYTES, pace, held, too_large)
+            raw = orjson.dumps(await forms.audio_body(request, form))
+            held.grow(len(raw))
+            return raw
+        most = self._context.settings.max_line_bytes
+        message = f"The body has more than {most} bytes; shorten it, or raise BATCHYARD_MAX_LINE_BYTES."
+        return await bodies.read(request, most, pace, held, TooLargeError(message, code="line_too_long"))
 
     def _checked(
         self, request: web.Request, endpoint: str, raw: bytes, caller: Caller, request_id: str, arrived: float
@@ -250,6 +286,7 @@ class LiveRequests:
             arrived,
             traces.of_request(request.headers, endpoint, spec, arrived, self._context.settings.trace_requests),
             plain=endpoint in AUDIO and body.get("response_format") in PLAIN_FORMATS,
+            streamed=bool(streams),
         )
 
     async def _forward(self, request: web.Request, live: LiveRequest, headers: dict[str, str]) -> web.StreamResponse:
@@ -289,7 +326,7 @@ class LiveRequests:
         try:
             async with self._session.post(address.url + live.endpoint, data=live.raw, headers=sent) as upstream:
                 if upstream.content_type == "text/event-stream":
-                    return await self._stream(request, live, upstream, address, headers)
+                    return await self._stream(request[_STREAM], live, upstream, address)
                 return await self._whole(live, upstream, headers)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             return None
@@ -325,23 +362,13 @@ class LiveRequests:
         )
 
     async def _stream(
-        self,
-        request: web.Request,
-        live: LiveRequest,
-        upstream: aiohttp.ClientResponse,
-        address: EngineAddress,
-        headers: dict[str, str],
+        self, stream: EventStream, live: LiveRequest, upstream: aiohttp.ClientResponse, address: EngineAddress
     ) -> web.StreamResponse:
         """Pass the pieces of a stream on as they come, and keep its report."""
-        response = web.StreamResponse(
-            headers={
-                **headers,
-                "Content-Type": "text/event-stream; charset=utf-8",
-                "Cache-Control": "no-cache",
-                "X-Accel-Buffering": "no",  # nginx would wait for more
-            }
-        )
-        await response.prepare(request)
+        live.raw = b""  # nobody needs it any more
+        if live.held is not None:
+            live.held.release()
+        await stream.begin()
         report: dict[str, Any] | None = None
         times: list[float] = [live.arrived]
         async for piece in _pieces(upstream, live.spec.name):
@@ -350,10 +377,10 @@ class LiveRequests:
             if piece:
                 times.append(time.monotonic())
                 try:
-                    await response.write(piece)
+                    await stream.send(piece)
                 except ConnectionError:  # the client has gone
                     self._abort(live, address)
-                    return response
+                    return stream.response
         if report is None:
             fault = {
                 "message": "The engine ended while it had the request; send it again.",
@@ -361,11 +388,10 @@ class LiveRequests:
                 "param": None,
                 "code": "engine_died",
             }
-            await response.write(stream_events.error(live.endpoint, fault))
+            await stream.send(stream_events.error(live.endpoint, fault))
         waits = [after - before for before, after in itertools.pairwise(times)]
         self._account(live, report or {"failed": True}, waits[0] if waits else None, waits[1:])
-        await response.write_eof()
-        return response
+        return await stream.end()
 
     async def _watch(self) -> None:
         """Ask the replicas that have requests whether they are there: one that hangs closes no connection."""
@@ -419,43 +445,6 @@ async def _pieces(upstream: aiohttp.ClientResponse, model: str) -> AsyncIterator
             yield piece
     except aiohttp.ClientError as error:
         log.warning("engine lost in a stream: %s", error, extra={"model": model})
-
-
-def _key(request: web.Request) -> str:
-    """Return the key that a request sends. Raises AuthenticationError."""
-    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key:
-        key = request.headers.get("x-api-key", "")  # as Anthropic's clients send it
-    if not key:
-        raise AuthenticationError(
-            "You didn't provide an API key. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
-        )
-    return key.strip()
-
-
-def _address(request: web.Request, proxies: int) -> str:
-    """Return the client's address: of those that the proxies have appended to X-Forwarded-For, the first."""
-    texts = request.headers.getall("X-Forwarded-For", [])
-    addresses = [*(part.strip() for text in texts for part in text.split(",")), request.remote or ""]
-    return addresses[-min(proxies + 1, len(addresses))]
-
-
-async def _body(request: web.Request, endpoint: str) -> bytes:
-    """Return a body as JSON: as it came, or made of the form that audio comes in.
-
-    Raises:
-        TooLargeError: it has too many bytes.
-        RequestError: it is a form that cannot be read.
-    """
-    if endpoint in AUDIO and request.content_type == "multipart/form-data":
-        return json_lines.dumps(await forms.audio_body(request))
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise TooLargeError(
-            f"The body has more than {request.client_max_size} bytes; shorten it, or raise BATCHYARD_MAX_LINE_BYTES.",
-            code="line_too_long",
-        ) from error
 
 
 def _fault(data: bytes) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Passes requests on to the web app, and its responses back, piece by piece."""
+"""Passes requests on to the web app, and its responses back, piece by piece.
+
+The web app has a thread for each request that it answers. So small bodies are passed on once they are whole, larger
+ones at the pace that `webapp.gateway.pace` asks for, and each sender in its turn (`webapp.gateway.places`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,12 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from batchyard.errors import TooSlowError
+from batchyard.settings import Settings
 from webapp.gateway import errors, tickets
+from webapp.gateway.bodies import BodyMemory, HeldBytes
+from webapp.gateway.pace import Pace
+from webapp.gateway.places import Places
 
 HOP_BY_HOP = frozenset(
     {
@@ -28,6 +37,12 @@ HOP_BY_HOP = frozenset(
 """Headers of one connection (RFC 9110, section 7.6.1)."""
 CONNECT_SECONDS = 5.0
 PIECE_BYTES = 256 * 1024
+SMALL_BYTES = 1024 * 1024
+"""A body of so many bytes is passed on once it is whole."""
+SENT_BYTES = 32 * 1024
+"""What a client is given at a time: a slow one is seen to read, and one that reads nothing is soon seen not to."""
+AT_ONCE = frozenset({"/readyz"})
+"""What needs no turn."""
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +55,8 @@ class WebApp:
         answer_live: answers the live requests that the web app hands over (see webapp.gateway.tickets).
     """
 
-    def __init__(self, url: str, answer_live: tickets.Answer) -> None:
+    def __init__(self, url: str, answer_live: tickets.Answer, settings: Settings, memory: BodyMemory) -> None:
+        self._settings, self._memory, self._places = settings, memory, Places()
         self._answer_live = answer_live
         path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self._base = "http://web" if path else url
@@ -63,36 +79,107 @@ class WebApp:
         """Close all connections."""
         await self._session.close()
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Pass a request on, and return the web app's response."""
-        headers = _forwarded(request)
-        body = _pieces(request) if request.can_read_body else None
+    async def answer(self, request: web.Request, sender: str, *, with_body: bool) -> web.StreamResponse:
+        """Pass a request on, and return the web app's response.
+
+        Args:
+            sender: whose turn it is.
+            with_body: pass its body on, too. The web app refuses it without one.
+
+        Raises:
+            TooSlowError: the body comes too slowly.
+            RateLimitError, UnavailableError: it is not the sender's turn, or there is no memory for the body.
+            ConnectionError: the client reads too slowly, or has gone.
+        """
+        pace = Pace(self._settings)
+        with contextlib.ExitStack() as stack:
+            held = stack.enter_context(self._memory.hold(sender))
+            body = _Body(request, pace) if with_body and request.can_read_body else None
+            if body is not None and (request.content_length or 0) <= SMALL_BYTES:
+                held.grow(request.content_length or 0)
+                await body.read_first(SMALL_BYTES, held)
+            over = (lambda: None) if request.path in AT_ONCE else await self._places.take(sender)
+            stack.callback(over)
+            headers = _forwarded(request)
+            if not with_body:
+                headers.popall("Content-Length", None)
+            try:
+                upstream = await self._session.request(
+                    request.method,
+                    self._base + request.raw_path,
+                    headers=headers,
+                    data=None if body is None else body.sent(),
+                    allow_redirects=False,
+                )
+            except aiohttp.ClientConnectorError as error:
+                log.warning("web app not reached: %s", error)
+                return errors.response(request.path, 503, "The web app does not answer; it may be starting. Try again.")
+            except aiohttp.ClientError as error:
+                if body is not None and body.problem is not None:
+                    raise body.problem from error
+                log.warning("web app failed a request: %s", error)
+                return errors.response(request.path, 502, "The web app ended while it had the request. Try again.")
+            del body
+            held.release()
+            async with contextlib.aclosing(_Closing(upstream)):
+                upstream.content.on_eof(over)  # the web app's thread is free, however slowly the client reads
+                if tickets.HEADER in upstream.headers:
+                    return await tickets.redeem(request, await upstream.read(), upstream.headers, self._answer_live)
+                return await _passed_back(request, upstream, pace)
+
+
+async def _passed_back(request: web.Request, upstream: aiohttp.ClientResponse, pace: Pace) -> web.StreamResponse:
+    """Send the web app's response to the client."""
+    response = web.StreamResponse(status=upstream.status, reason=upstream.reason)
+    for name, value in _passed_on(upstream.headers).items():
+        response.headers.add(name, value)
+    await response.prepare(request)
+    if request.method != "HEAD":
+        async for piece in upstream.content.iter_any():
+            for at in range(0, len(piece), SENT_BYTES):
+                part = piece[at : at + SENT_BYTES]
+                await pace.send(request, response.write(part), len(part))
+    await pace.send(request, response.write_eof(), 0)
+    return response
+
+
+class _Body:
+    """A body on its way to the web app.
+
+    Attributes:
+        problem: why it was not read to its end.
+    """
+
+    def __init__(self, request: web.Request, pace: Pace) -> None:
+        self._request, self._pace = request, pace
+        self._first = bytearray()
+        self._whole = False
+        self.problem: TooSlowError | None = None
+
+    async def read_first(self, most: int, held: HeldBytes) -> None:
+        """Read until its end, or until there are more than so many bytes. Raises as WebApp.answer."""
+        while len(self._first) <= most:
+            piece = await self._pace.receive(self._request.content.readany())
+            if not piece:
+                self._whole = True
+                return
+            self._first += piece
+            held.grow(len(self._first))
+
+    def sent(self) -> bytes | AsyncIterator[bytes]:
+        """Return what is sent: all of it, or its pieces as they come."""
+        return bytes(self._first) if self._whole else self._pieces()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        if self._first:
+            yield bytes(self._first)
         try:
-            upstream = await self._session.request(
-                request.method,
-                self._base + request.raw_path,
-                headers=headers,
-                data=body,
-                allow_redirects=False,
-            )
-        except aiohttp.ClientConnectorError as error:
-            log.warning("web app not reached: %s", error)
-            return errors.response(request.path, 503, "The web app does not answer; it may be starting. Try again.")
-        except aiohttp.ClientError as error:
-            log.warning("web app failed a request: %s", error)
-            return errors.response(request.path, 502, "The web app ended while it had the request. Try again.")
-        async with contextlib.aclosing(_Closing(upstream)):
-            if tickets.HEADER in upstream.headers:
-                return await tickets.redeem(request, await upstream.read(), upstream.headers, self._answer_live)
-            response = web.StreamResponse(status=upstream.status, reason=upstream.reason)
-            for name, value in _passed_on(upstream.headers).items():
-                response.headers.add(name, value)
-            await response.prepare(request)
-            if request.method != "HEAD":
-                async for piece in upstream.content.iter_any():
-                    await response.write(piece)
-            await response.write_eof()
-            return response
+            while piece := await self._pace.receive(self._request.content.readany()):
+                yield piece
+                await asyncio.sleep(0)
+        except TooSlowError as error:
+            self.problem = error
+            raise
 
 
 class _Closing:
@@ -126,9 +213,3 @@ def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     named = {name.strip().lower() for value in headers.getall("Connection", []) for name in value.split(",")}
     left_out = HOP_BY_HOP | named
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in left_out)
-
-
-async def _pieces(request: web.Request) -> AsyncIterator[bytes]:
-    async for piece in request.content.iter_any():
-        yield piece
-        await asyncio.sleep(0)

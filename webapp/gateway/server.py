@@ -8,48 +8,93 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import logging
+import secrets
+import signal
 
 from aiohttp import web
 
 from batchyard import logs, settings
 from batchyard.endpoints import live_wire
 from batchyard.endpoints.catalog import PATHS
-from batchyard.errors import ConfigurationError
+from batchyard.errors import AuthenticationError, BatchyardError, ConfigurationError, UnavailableError
 from batchyard.telemetry import spans
 from tasks.context import AppContext, build
-from webapp.gateway import cors
+from webapp.gateway import callers, cors, errors
+from webapp.gateway.bodies import BodyMemory
+from webapp.gateway.callers import Callers
+from webapp.gateway.connections import Connection, Connections
 from webapp.gateway.live import LiveRequests
+from webapp.gateway.pace import Pace
 from webapp.gateway.proxy import WebApp
+from webapp.wire.health import Health
 
 END_SECONDS = 3.0
 """Streams have so long to end when the gateway is stopped: less than `batchyard up` (5 s) and Docker (10 s) wait."""
-BACKLOG = 1024
+OF_KEYS = ("/v1/", "/start")
+"""Paths of the API, which only keys open. Others have sessions, or somebody whom a proxy names."""
+
+log = logging.getLogger(__name__)
 
 
 def create_app(context: AppContext, web_url: str) -> web.Application:
     """Return the application. `web_url`: where the web app is (see WebApp)."""
-    live = LiveRequests(context)
+    known, memory = Callers(context), BodyMemory(context.settings)
+    live = LiveRequests(context, known, memory)
 
     origins = context.settings.cors_origin_list
 
     async def answer(request: web.Request) -> web.StreamResponse:
+        if isinstance(request.protocol, Connection):
+            request.protocol.has_sent = True
+            if request.protocol.too_many:
+                return _too_many(request)
         if (allowance := cors.preflight(request, origins)) is not None:
             return allowance
+        if request.path == "/healthz" and request.method in ("GET", "HEAD"):
+            return web.json_response(Health().model_dump())
         if request.method == "POST" and request.path in PATHS:
             return await live.answer(request)
-        return await request.app[_WEB].answer(request)
+        sender, with_body = await _sender(request)
+        return await request.app[_WEB].answer(request, sender, with_body=with_body)
+
+    async def _sender(request: web.Request) -> tuple[str, bool]:
+        """Return whose request it is, by key or address, and whether the web app may want its body."""
+        try:
+            caller = await known.caller(callers.key_of(request))
+        except (AuthenticationError, UnavailableError):
+            return callers.address_of(request, context.settings.proxies), not request.path.startswith(OF_KEYS)
+        return caller.principal.key_id, True
+
+    async def bounded(request: web.Request) -> web.StreamResponse:
+        """Answer, and send what is answered at once."""
+        try:
+            try:
+                response = await answer(request)
+            except BatchyardError as error:
+                response = errors.of_error(request.path, error, headers={})
+            if isinstance(response, web.Response) and not response.prepared:
+                response.headers.setdefault("x-request-id", f"req_{secrets.token_hex(12)}")
+                await response.prepare(request)
+                await Pace(context.settings).send(request, response.write_eof(), response.content_length or 0)
+        except ConnectionError as error:
+            log.info("%s %s not answered to its end: %s", request.method, request.path, error)
+            return web.Response()  # nobody gets it
+        return response
 
     async def start(app: web.Application) -> None:
-        app[_WEB] = WebApp(web_url, live.answer_for)
+        app[_WEB] = WebApp(web_url, live.answer_for, context.settings, memory)
+        await known.start()
         await live.start()
 
     async def stop(app: web.Application) -> None:
+        await known.stop()
         await live.stop()
         await app[_WEB].close()
         await asyncio.to_thread(spans.flush)
 
-    app = web.Application(client_max_size=context.settings.max_line_bytes)
-    app.router.add_route("*", r"/{path:[\s\S]*}", answer)  # a path may have line feeds, too
+    app = web.Application()
+    app.router.add_route("*", r"/{path:[\s\S]*}", bounded)  # a path may have line feeds, too
     if origins:
         app.on_response_prepare.append(cors.marks(origins))
     app.on_startup.append(start)
@@ -60,6 +105,49 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
 _WEB = web.AppKey("web", WebApp)
 
 
+def _too_many(request: web.Request) -> web.Response:
+    message = "The gateway has as many connections as it may; try again, with fewer at once."
+    response = errors.response(request.path, 503, message, headers={"Retry-After": "1"})
+    response.force_close()
+    return response
+
+
+class Gateway:
+    """A gateway that listens."""
+
+    def __init__(self, context: AppContext, web_url: str) -> None:
+        self._connections = Connections(context.settings)
+        app = create_app(context, web_url)
+        # A client that goes away ends its request.
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=END_SECONDS)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port."""
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        self._listening = await asyncio.get_running_loop().create_server(
+            lambda: self._connections.open(server), host, port, backlog=self._connections.backlog
+        )
+        return int(self._listening.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Listen no more, let what is answered end, and write what is to be written."""
+        self._listening.close()
+        await self._runner.cleanup()
+
+
+async def _serve(gateway: Gateway, host: str, port: int) -> None:
+    end = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end.set)
+    await gateway.start(host, port)
+    try:
+        await end.wait()
+    finally:
+        await gateway.stop()
+
+
 def main() -> None:
     """Serve until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m webapp.gateway.server", description="Serve the gateway.")
@@ -67,27 +155,17 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True, help="port to listen on")
     parser.add_argument("--web", required=True, help="the web app: http://host:port, or unix:/path of its socket")
     options = parser.parse_args()
+    live_wire.allow_connections()  # a request has two connections
     try:
         configuration = settings.load()
         logs.configure(configuration.log_level)
         spans.prepare()
-        app = create_app(build(configuration), options.web)
+        gateway = Gateway(build(configuration), options.web)
     except ConfigurationError as error:
         parser.exit(2, f"batchyard: {error.message}\n")
-    live_wire.allow_connections()  # a request has two connections
     gc.collect()
     gc.freeze()  # what exists now stays: a full collection would stop every stream
-    web.run_app(
-        app,
-        host=options.host,
-        port=options.port,
-        backlog=BACKLOG,
-        shutdown_timeout=END_SECONDS,
-        handler_cancellation=True,  # a client that goes away ends its request
-        access_log=None,
-        keepalive_timeout=75.0,
-        print=lambda *_: None,
-    )
+    asyncio.run(_serve(gateway, options.host, options.port))
 
 
 if __name__ == "__main__":

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import flask
 from flask import Blueprint
-from werkzeug.exceptions import RequestEntityTooLarge
 
-from batchyard.errors import TooLargeError
 from store import batches
 from tasks import messages
 from tasks.intake import appending
 from webapp import idempotency, limits
 from webapp.batches import to_wire
 from webapp.document import operation, takes
-from webapp.requests import MAX_BULK_BYTES, after_response, caller, current_context
+from webapp.requests import MAX_BULK_BYTES, after_response, caller, current_context, whole_body
 from webapp.wire.batches import AppendedRequests, BatchObject
 from webapp.wire.fields import Idempotent
 
@@ -30,12 +27,8 @@ def add_requests(batch_id: str) -> AppendedRequests:
     """
     owner, context = caller(), current_context()
     key = idempotency.key_of_request()
-    flask.request.max_content_length = MAX_BULK_BYTES
-    try:
-        lines = flask.request.get_data(cache=False)
-    except RequestEntityTooLarge:
-        message = f"The body is larger than {MAX_BULK_BYTES} bytes; send its lines in several requests."
-        raise TooLargeError(message) from None
+    message = f"The body is larger than {MAX_BULK_BYTES} bytes; send its lines in several requests."
+    lines = whole_body(MAX_BULK_BYTES, message)
     limits.count_bytes(context, owner.key_id, len(lines))
     append = appending.run(context, owner.project_id, batch_id, lines, key)
     after_response(lambda: messages.advance(batch_id))

@@ -8,7 +8,7 @@ gateway:
   port: 8000
   database: true
   probe:
-    tcpSocket: {port: 8000}
+    httpGet: {path: /healthz, port: 8000}
 web:
   command: [python, -m, batchyard.local.services, web, --host=0.0.0.0, --port=8001, --behind-gateway]
   port: 8001

@@ -236,7 +236,7 @@ class OpenAI(Engine):
         bare = None
         if endpoint in (CHAT.path, COMPLETIONS.path):  # their streams say what they used only if they are asked
             if body.get("stream_options") is None:
-                bare = contents.Content(orjson.dumps(self._parameters(endpoint, body)))
+                bare = contents.Content(json_lines.dumps(self._parameters(endpoint, body)))
             body = {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
         answer = await self._answer(
             endpoint, self._parameters(endpoint, body), prefix_key(endpoint, body), streams=True, bare=bare

@@ -288,3 +288,10 @@ def test_data_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
         connection.execute("INSERT INTO alembic_version VALUES ('9999')")
     assert "newer version" in refused(up(tmp_path / "data"))
+
+
+def test_a_low_limit_of_open_files_is_noticed() -> None:
+    code = "from batchyard.endpoints import live_wire; print(live_wire.few_connections())"
+    for limit, noticed in ((256, "256"), (8192, "None")):
+        command = ["bash", "-c", f'ulimit -n {limit}; exec {sys.executable} -c "{code}"']
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == noticed

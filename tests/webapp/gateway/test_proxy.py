@@ -64,9 +64,9 @@ def web_url(thread: LoopThread) -> Iterator[str]:
 
 
 @pytest.fixture
-def client(live_context: AppContext, thread: LoopThread, web_url: str) -> Iterator[httpx.Client]:
+def client(live_context: AppContext, thread: LoopThread, web_url: str, key: str) -> Iterator[httpx.Client]:
     gateway = RunningGateway(thread, live_context, web_url)
-    with httpx.Client(base_url=gateway.url, timeout=20) as client:
+    with httpx.Client(base_url=gateway.url, headers={"x-api-key": key}, timeout=20) as client:
         yield client
     gateway.stop()
 

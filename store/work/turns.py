@@ -1,0 +1,59 @@
+"""What waits for its turn to be validated or finished: of each project the oldest."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, NamedTuple
+
+from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy.orm import Session
+
+from store.records import Batch, Job
+
+Noun = Literal["batch", "job"]
+
+
+class Waiting(NamedTuple):
+    """A batch or a job that waits."""
+
+    project_id: str
+    noun: Noun
+    id: str
+
+
+def unvalidated(session: Session) -> list[Waiting]:
+    """Return what was not validated yet, and is by nobody. What has failed waits for its own message."""
+    batches = and_(Batch.status.in_(("validating", "cancelling")), ~Batch.planned)
+    return _first(session, Batch, batches) + _first(session, Job, Job.status == "validating")
+
+
+def unfinished(session: Session) -> list[Waiting]:
+    """Return what a message says may be finished, and is by nobody; without batches that have steps."""
+    sent = time.time()
+    batches = and_(
+        Batch.status.in_(("finalizing", "cancelling")),
+        Batch.planned,
+        func.json_array_length(Batch.post_process) == 0,
+        Batch.lease_expires_at > sent,
+    )
+    jobs = and_(Job.status == "finalizing", Job.lease_expires_at > sent)
+    return _first(session, Batch, batches) + _first(session, Job, jobs)
+
+
+def count_unvalidated(session: Session, project_id: str) -> int:
+    """Return how many batches and jobs of a project, that no job has started, were not validated yet."""
+    batches = select(func.count()).where(
+        Batch.project_id == project_id, Batch.status == "validating", ~Batch.planned, Batch.job_id.is_(None)
+    )
+    jobs = select(func.count()).where(Job.project_id == project_id, Job.status == "validating", Job.parent_id.is_(None))
+    return sum(session.scalar(counted) or 0 for counted in (batches, jobs))
+
+
+def _first(session: Session, record: type[Batch] | type[Job], condition: ColumnElement[bool]) -> list[Waiting]:
+    noun: Noun = "batch" if record is Batch else "job"
+    rows = session.execute(
+        select(record.project_id, func.min(record.id))
+        .where(condition, record.holder.is_(None), record.attempt_error.is_(None))
+        .group_by(record.project_id)
+    )
+    return [Waiting(project_id, noun, work_id) for project_id, work_id in rows]

@@ -1,0 +1,65 @@
+"""Turns of projects at validation and finishing, as they have them at the engines.
+
+A message names a batch or a job, and is only a doorbell: its worker does what belongs to the project whose last turn
+was the longest ago. So what a project sends at once makes nobody else wait for more than what runs already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import redis
+from sqlalchemy.orm import Session
+
+from store.work.turns import Noun, Waiting
+from tasks.context import AppContext
+
+TURNS = "batchyard:turns"
+"""The sorted set in Redis with the time of each project's last turn."""
+KEPT_SECONDS = 3600.0
+TRIES = 8
+"""Work that another worker has begun meanwhile leaves its turn to the next one, so often at most."""
+
+
+def take(
+    context: AppContext,
+    named: tuple[Noun, str],
+    waiting: Callable[[Session], Sequence[Waiting]],
+    run: Mapping[Noun, Callable[[str], bool]],
+) -> None:
+    """Do one piece of work: of the project whose turn it is, or else the one that the message names.
+
+    Args:
+        waiting: what could be done, the oldest of each project.
+        run: does it; False if another worker does, or did.
+    """
+    tried: set[Waiting] = set()
+    for _ in range(TRIES):
+        with context.database.read() as session:
+            open_ = [one for one in waiting(session) if one not in tried]
+        if not open_:
+            break
+        chosen = _chosen(context, open_)
+        if run[chosen.noun](chosen.id):
+            return
+        tried.add(chosen)
+    noun, work_id = named
+    run[noun](work_id)
+
+
+def _chosen(context: AppContext, waiting: Sequence[Waiting]) -> Waiting:
+    """Return what belongs to the project whose last turn was the longest ago, and give it the turn."""
+    projects = list({one.project_id for one in waiting})
+    if len(projects) == 1:
+        return min(waiting, key=lambda one: one.id.partition("_")[2])
+    try:
+        scores = context.redis.zmscore(TURNS, projects)
+        last = {project: score or 0.0 for project, score in zip(projects, scores, strict=True)}
+        chosen = min(waiting, key=lambda one: (last[one.project_id], one.id.partition("_")[2]))
+        now = time.time()
+        context.redis.zadd(TURNS, {chosen.project_id: now})
+        context.redis.zremrangebyscore(TURNS, 0, now - KEPT_SECONDS)
+    except redis.RedisError:
+        return waiting[0]
+    return chosen

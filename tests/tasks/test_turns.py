@@ -1,0 +1,159 @@
+"""Validation and finishing take turns by project: a burst of one makes another wait for one piece of work at most."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from batchyard.errors import RateLimitError
+from store import files, keys
+from store.database import Database
+from store.leases import acquire_batch
+from store.records import Batch, File, Project
+from tasks import advance
+from tasks.context import AppContext
+from tasks.finishing import finalize
+from tasks.intake import submission
+from tests.support.batches import create_batch
+from tests.support.messages import SentMessages
+from tests.support.planned import answers, finish_segment, plan_batch, reload
+from tests.support.stacks import a_chat
+
+HOLDER = "here/1/task"
+BURST = 12
+
+
+@pytest.fixture
+def context(new_context: Callable[..., AppContext], broker: str) -> AppContext:
+    made = new_context(redis_url=broker)
+    made.redis.flushall()
+    return made
+
+
+@pytest.fixture
+def other(context: AppContext) -> str:
+    """The id of another project."""
+    with context.database.write() as session:
+        keys.create(session, "other")
+        return session.query(Project).filter_by(name="other").one().id
+
+
+@pytest.fixture
+def submitted(context: AppContext) -> Callable[[str], Batch]:
+    """Creates a batch of one request in a project."""
+    sha256 = context.artifacts.put((json.dumps(a_chat("one", "hello")) + "\n").encode())
+
+    def create(project_id: str) -> Batch:
+        with context.database.write() as session:
+            source = files.create(
+                session, project_id, filename="in.jsonl", purpose="batch", size=9, sha256=sha256, expires_after=None
+            )
+            return create_batch(session, source)
+
+    return create
+
+
+def done(database: Database, batch: Batch) -> bool:
+    return reload(database, batch).status in ("in_progress", "completed")
+
+
+def test_a_burst_of_one_project_makes_another_wait_for_one_validation_at_most(
+    context: AppContext, project: str, other: str, submitted: Callable[[str], Batch], sent: SentMessages
+) -> None:
+    burst = [submitted(project) for _ in range(BURST)]
+    small = submitted(other)
+    messages = [*burst, small]
+    for batch in messages[:2]:
+        advance.validate_next(context, ("batch", batch.id), HOLDER)
+    assert done(context.database, small), "the second message at the latest is its turn"
+    for batch in messages[2:]:
+        advance.validate_next(context, ("batch", batch.id), HOLDER)
+    assert all(done(context.database, batch) for batch in burst), "each message does one"
+    assert set(sent.dispatched()) <= {batch.id for batch in messages}
+
+
+def test_projects_take_turns_and_each_goes_by_its_own_order(
+    context: AppContext, project: str, other: str, submitted: Callable[[str], Batch]
+) -> None:
+    batches = [submitted(project) for _ in range(4)] + [submitted(other) for _ in range(4)]
+    order = []
+    for batch in batches:
+        before = {one.id for one in batches if done(context.database, one)}
+        advance.validate_next(context, ("batch", batch.id), HOLDER)
+        order += [one for one in batches if one.id not in before and done(context.database, one)]
+    projects = [batch.project_id for batch in order]
+    assert all(len(set(pair)) == 2 for pair in zip(projects[::2], projects[1::2], strict=True)), projects
+    for project_id in (project, other):
+        ids = [batch.id for batch in order if batch.project_id == project_id]
+        assert ids == sorted(ids)
+
+
+def test_what_another_worker_has_leaves_its_turn_and_a_lost_message_comes_back_to_its_own(
+    context: AppContext, project: str, other: str, submitted: Callable[[str], Batch]
+) -> None:
+    held, free, failed = submitted(project), submitted(project), submitted(other)
+    with context.database.write() as session:
+        assert acquire_batch(session, held.id, "there/1/task", 60)
+        session.get_one(Batch, failed.id).attempt_error = "a moment ago"
+    advance.validate_next(context, ("batch", held.id), HOLDER)
+    assert done(context.database, free) and not done(context.database, failed), "what failed waits for its pause"
+    advance.validate_next(context, ("batch", failed.id), HOLDER)
+    assert done(context.database, failed)
+
+
+def test_finishing_takes_turns_too_and_leaves_batches_with_steps_to_their_chains(
+    context: AppContext, project: str, other: str, sent: SentMessages
+) -> None:
+    def answered(project_id: str, **options: list[str]) -> Batch:
+        batch = plan_batch(context, project_id, ["hello"], **options)  # type: ignore[arg-type]
+        finish_segment(context, batch, answers([1]))
+        return batch
+
+    burst = [answered(project) for _ in range(BURST)]
+    stepped = answered(other, post_process=["parquet"])
+    small = answered(other)
+    finalize.start_ready(context)
+    assert len(sent.of("finish")) == BURST + 2
+    for batch in burst[:2]:
+        advance.finish_next(context, ("batch", batch.id), HOLDER)
+    assert done(context.database, small)
+    for batch in [*burst[2:], small]:
+        advance.finish_next(context, ("batch", batch.id), HOLDER)
+    assert all(reload(context.database, batch).status == "completed" for batch in [*burst, small])
+    assert reload(context.database, stepped).status == "finalizing"
+
+
+def test_turns_are_given_while_redis_is_away(
+    new_context: Callable[..., AppContext], project: str, other: str, submitted: Callable[[str], Batch]
+) -> None:
+    first, second = submitted(project), submitted(other)
+    away = new_context()
+    for batch in (first, second):
+        advance.validate_next(away, ("batch", batch.id), HOLDER)
+    assert done(away.database, first) and done(away.database, second)
+
+
+def test_a_project_may_have_so_much_that_was_not_validated(
+    new_context: Callable[..., AppContext], upload: Callable[[bytes], File], broker: str
+) -> None:
+    limited, source = new_context(redis_url=broker, max_unvalidated=2), upload(b"{}\n")
+
+    def create() -> Batch:
+        draft = submission.draft(
+            limited,
+            Batch(
+                project_id=source.project_id, endpoint="/v1/chat/completions", completion_window="24h", post_process=[]
+            ),
+            source,
+        )
+        with limited.database.write() as session:
+            return submission.submit(limited, session, draft)
+
+    created = [create(), create()]
+    with pytest.raises(RateLimitError, match="wait to be validated") as refused:
+        create()
+    assert refused.value.retry_after > 0 and "one batch" in refused.value.message
+    advance.validate_next(limited, ("batch", created[0].id), HOLDER)
+    create()

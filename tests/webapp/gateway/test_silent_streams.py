@@ -1,0 +1,130 @@
+"""Streams that wait have comments, so that no proxy takes them for dead, and clients read the same events."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from batchyard.models import ModelSpec
+from batchyard.settings import Settings
+from tasks.context import AppContext
+from tests.support.gateways import LiveEngine, LoopThread, RunningGateway, publish
+from tests.support.webapps import on_sqlite
+from tests.webapp.gateway import conftest
+from webapp.gateway import streams
+
+SILENCE = 0.4
+pytestmark = on_sqlite
+PROMPT = "three wagons"
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": PROMPT}]},
+    "/v1/completions": {"prompt": PROMPT},
+    "/v1/responses": {"input": PROMPT},
+    "/v1/messages": {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 9},
+}
+
+
+@pytest.fixture
+def settings(broker: str) -> Settings:
+    return Settings(redis_url=broker, allow_simulated=True, live_start_seconds=3)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "COMMENT_SECONDS", SILENCE)
+    monkeypatch.setattr(streams, "LOOK_SECONDS", SILENCE / 4)
+
+
+@pytest.fixture
+def late(live_context: AppContext, thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveEngine]:
+    """An engine that says nothing for two seconds. Nobody has published it yet."""
+    spec = ModelSpec(name="late", engine="echo", engine_args={"prefill_ms": 2000}, endpoints=tuple(BODIES))
+    monkeypatch.setitem(conftest.MODELS, "late", spec)
+    engine = LiveEngine(thread, spec, name="engine-late")
+    yield engine
+    engine.stop()
+
+
+def lines(http: httpx.Client, path: str, **parameters: Any) -> Iterator[tuple[float, str]]:
+    """Yield the lines of a stream, and when each came."""
+    body = {"model": "late", "stream": True, **BODIES[path], **parameters}
+    began = time.monotonic()
+    with http.stream("POST", path, json=body) as answer:
+        assert answer.status_code == 200
+        yield time.monotonic() - began, ""
+        for line in answer.iter_lines():
+            yield time.monotonic() - began, line
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_stream_is_never_silent_for_long_before_its_first_token_and_its_events_are_the_same(
+    late: LiveEngine, live_context: AppContext, http: httpx.Client, path: str
+) -> None:
+    publish(live_context, "late", late)
+    came = list(lines(http, path))
+    comments = [line for _, line in came if line.startswith(":")]
+    assert len(comments) >= 3 and all("batchyard" not in line for line in comments)
+    times = [at for at, _ in came]
+    assert max(after - before for before, after in itertools.pairwise(times)) < 3 * SILENCE
+    text = "".join(line for _, line in came if line.startswith("data:"))
+    assert "three" in text and "wagons" in text
+
+
+def test_a_stream_that_waits_for_an_engine_to_start_has_comments_and_then_its_answer(
+    late: LiveEngine, live_context: AppContext, http: httpx.Client
+) -> None:
+    threading.Timer(1.5, publish, (live_context, "late", late)).start()
+    came = list(lines(http, "/v1/chat/completions"))
+    assert came[0][0] < 1.5 and came[1][1].startswith(":"), "headers and a comment come before the engine"
+    assert came[-2][1] == "data: [DONE]"
+
+
+def test_clients_read_the_same_events(
+    late: LiveEngine, live_context: AppContext, gateway: RunningGateway, key: str
+) -> None:
+    publish(live_context, "late", late)
+    client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0)
+    messages: Any = [{"role": "user", "content": PROMPT}]
+    stream = client.chat.completions.create(model="late", messages=messages, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == PROMPT
+    with client.responses.stream(model="late", input=PROMPT) as events:
+        assert events.get_final_response().output_text == PROMPT
+    other = anthropic.Anthropic(base_url=gateway.url, api_key=key, max_retries=0)
+    with other.messages.stream(model="late", max_tokens=9, messages=messages) as streamed:
+        assert "".join(streamed.text_stream) == PROMPT
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("path", BODIES)
+def test_what_fails_after_the_first_comment_is_the_streams_error_event(
+    http: httpx.Client, gateway: RunningGateway, key: str, path: str
+) -> None:
+    text = "\n".join(line for _, line in lines(http, path))
+    assert text.count("is starting and was not ready") == 1 and "[DONE]" not in text
+    if path == "/v1/messages":
+        assert '"type":"error"' in text and "event: error" in text
+        client = anthropic.Anthropic(base_url=gateway.url, api_key=key, max_retries=0)
+        with pytest.raises(anthropic.APIError, match="is starting"):
+            list(client.messages.create(model="late", stream=True, **BODIES[path]))
+    elif path == "/v1/responses":
+        assert '"type":"error"' in text and "event: error" in text and '"engine_starting"' in text
+    else:
+        assert '"engine_starting"' in text
+        other = openai.OpenAI(base_url=gateway.url, api_key=key, max_retries=0)
+        body = {"model": "late", "stream": True, **BODIES[path]}
+        with pytest.raises(openai.APIError, match="is starting"):
+            list(other.post(path, body=body, cast_to=object, stream=True, stream_cls=openai.Stream[Any]))
+
+
+def test_what_fails_before_has_its_status(http: httpx.Client) -> None:
+    for path, body in BODIES.items():
+        answer = http.post(path, json={"model": "nothing", "stream": True, **body})
+        assert answer.status_code == 404
