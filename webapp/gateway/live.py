@@ -286,7 +286,7 @@ class LiveRequests:
             arrived,
             traces.of_request(request.headers, endpoint, spec, arrived, self._context.settings.trace_requests),
             plain=endpoint in AUDIO and body.get("response_format") in PLAIN_FORMATS,
-            streamed=bool(streams),
+            streamed=bool(body.get("stream")),
         )
 
     async def _forward(self, request: web.Request, live: LiveRequest, headers: dict[str, str]) -> web.StreamResponse:
