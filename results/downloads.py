@@ -94,7 +94,8 @@ def _jsonl(rows: Iterator[Rowed]) -> Iterator[bytes]:
 
 def _csv(rows: Iterator[Rowed]) -> Iterator[bytes]:
     text = io.StringIO()
-    rows, names = _with_columns(rows)
+    rows, columns = _with_columns(rows)
+    names = {name: str(harmless(column)) for name, column in columns.items()}
     writer = csv.DictWriter(text, [*names.values(), *COLUMNS], extrasaction="ignore", lineterminator="\r\n")
     writer.writeheader()
     yield "\N{BYTE ORDER MARK}".encode()  # without it spreadsheets take UTF-8 for a code page
