@@ -51,7 +51,7 @@ UNFUZZED := -p no:schemathesis --ignore tests/contract/test_fuzzing.py
 
 # tests/support/stack_marker.py says which tests need a service.
 check: dev lint
-	$(BIN)/pytest $(PARALLEL) -m "not stack and not long" $(UNFUZZED) $(APART)
+	$(BIN)/pytest $(PARALLEL) -m "not stack and not long and not exhaustive" $(UNFUZZED) $(APART)
 
 ONCE := -m "not exhaustive"
 LOCAL = $(APART) $(ONCE) $(UNFUZZED) $(addprefix --elsewhere ,$(ON_SERVERS))
