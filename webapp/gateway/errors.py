@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from aiohttp import web
 
+from batchyard import json_lines
 from batchyard.errors import BatchyardError, RateLimitError
 from batchyard.wording import with_code
 from webapp.anthropic import errors as anthropic_errors
@@ -42,7 +42,7 @@ def response(
     fault = {"message": message, "type": kind, "param": param, "code": code}
     return web.Response(
         status=status,
-        body=orjson.dumps(body(path, status, fault, request_id)),
+        body=json_lines.dumps(body(path, status, fault, request_id)),
         content_type="application/json",
         headers=headers,
     )

@@ -233,7 +233,7 @@ class LiveRequests:
         if endpoint in AUDIO and request.content_type == "multipart/form-data":
             too_large = TooLargeError(f"The file {TOO_LARGE}.", code="file_too_large", param="file")
             form = await bodies.read(request, forms.MAX_FORM_BYTES, pace, held, too_large)
-            raw = orjson.dumps(await forms.audio_body(request, form))
+            raw = json_lines.dumps(await forms.audio_body(request, form))
             held.grow(len(raw))
             return raw
         most = self._context.settings.max_line_bytes
@@ -450,7 +450,7 @@ async def _pieces(upstream: aiohttp.ClientResponse, model: str) -> AsyncIterator
 def _fault(data: bytes) -> dict[str, Any]:
     """Return the error of an engine's response, which may be no JSON."""
     try:
-        fault = orjson.loads(data)["error"]
+        fault = json_lines.loads(data)["error"]
     except (orjson.JSONDecodeError, LookupError, TypeError):
         fault = None
     message = "The engine answered with an error that cannot be read."

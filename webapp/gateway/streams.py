@@ -10,9 +10,9 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-import orjson
 from aiohttp import web
 
+from batchyard import json_lines
 from batchyard.endpoints import stream_events
 from webapp.gateway.pace import Pace
 
@@ -70,7 +70,7 @@ class EventStream:
     async def fail(self, answer: web.Response) -> web.StreamResponse:
         """Send an error's response as an event, since the headers are sent."""
         assert isinstance(answer.body, bytes)
-        await self.send(stream_events.error(self._endpoint, orjson.loads(answer.body)["error"]))
+        await self.send(stream_events.error(self._endpoint, json_lines.loads(answer.body)["error"]))
         return await self.end()
 
 
