@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import flask
 import pytest
 from flask.testing import FlaskClient
 
@@ -66,3 +69,11 @@ def project_of(context: AppContext, name: str = "default") -> str:
 def upload(client: FlaskClient, content: bytes, name: str = "in.jsonl", **form: str) -> Any:
     data = {"purpose": "batch", "file": (io.BytesIO(content), name), **form}
     return client.post("/v1/files", data=data, content_type="multipart/form-data")
+
+
+@contextmanager
+def requested(client: FlaskClient, *arguments: Any, **options: Any) -> Iterator[None]:
+    """Handle a request whose caller is known, as its body is read after that. The arguments are Flask's."""
+    with client.application.test_request_context(*arguments, **options):
+        flask.g.caller = None
+        yield

@@ -14,6 +14,7 @@ from werkzeug.datastructures import MultiDict
 
 from batchyard.errors import RequestError
 from tasks.context import AppContext
+from tests.support.webapps import requested
 from webapp import requests
 
 
@@ -83,19 +84,18 @@ def test_an_unknown_parameter_of_any_length_makes_a_short_message() -> None:
 
 
 def test_a_form_has_nested_fields_in_brackets_and_no_name_twice(client: FlaskClient) -> None:
-    app = client.application
-    with app.test_request_context(method="POST", data={"name": "a", "inner[n]": "5"}):
+    with requested(client, method="POST", data={"name": "a", "inner[n]": "5"}):
         assert requests.form(Sample).inner.n == 5
     twice = MultiDict([("name", "a"), ("name", "b")])
-    with app.test_request_context(method="POST", data=twice), pytest.raises(RequestError, match="given twice"):
+    with requested(client, method="POST", data=twice), pytest.raises(RequestError, match="given twice"):
         requests.form(Sample)
-    with app.test_request_context("/?name=a&name=b"), pytest.raises(RequestError, match="given twice"):
+    with requested(client, "/?name=a&name=b"), pytest.raises(RequestError, match="given twice"):
         requests.query(Sample)
 
 
 @pytest.mark.parametrize(("raw", "says"), [(b"{", "not valid JSON"), (b"[]", "must be a JSON object"), (b"", "JSON")])
 def test_a_body_that_is_no_json_object_is_refused(client: FlaskClient, raw: bytes, says: str) -> None:
-    with client.application.test_request_context(method="POST", data=raw):
+    with requested(client, method="POST", data=raw):
         with pytest.raises(RequestError, match=says) as refused:
             requests.parse_body(Sample)
         assert refused.value.code == "invalid_json"

@@ -28,7 +28,8 @@ INPUT = json.dumps(
 NO_READS = {
     *("batches.list_", "batches.list_segments", "batches.retrieve", "budgets.retrieve", "document.docs"),
     *("document.docs_file", "document.openapi", "events.audit", "events.list_", "files.list_", "files.retrieve"),
-    *("health.healthz", "health.readyz", "jobs.list_", "jobs.list_events", "jobs.retrieve"),
+    *("health.health", "health.healthz", "health.readyz", "health.version"),
+    *("jobs.list_", "jobs.list_events", "jobs.retrieve"),
     *("keys.list_", "message_batches.list_", "message_batches.retrieve", "metrics.look", "metrics.need"),
     *("metrics.show", "models.list_", "models.retrieve", "pages.audit.show", "pages.files.show", "pages.keys.show"),
     *("pages.keys.show_project", "pages.models.show", "pages.new.show", "pages.new_job.show", "pages.overview.show"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from batchyard.errors import RequestError
 from tasks.context import AppContext
+from tests.support.webapps import requested
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 
@@ -126,7 +127,7 @@ def test_a_form_that_is_sent_twice_is_known_by_its_key_and_what_it_submits(
 ) -> None:
     def key(once: str | None, action: str, content: str) -> Any:
         data = {} if once is None else {"once": once}
-        with client.application.test_request_context("/new", method="POST", data=data):
+        with requested(client, "/new", method="POST", data=data):
             return forms.idempotency(action, content)
 
     assert key(None, "new", "a") is None

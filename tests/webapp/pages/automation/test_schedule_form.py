@@ -19,6 +19,7 @@ from batchyard.models import ModelSpec
 from store import files, keys
 from store.records import Batch, File, Project, Schedule
 from tasks.context import AppContext
+from tests.support.webapps import requested
 from tests.webapp.pages.automation.test_schedules import FORM, TEMPLATE, create_schedule, only_schedule
 from tests.webapp.pages.conftest import csrf_of
 from webapp.pages.automation import schedule_form
@@ -207,7 +208,7 @@ def sent_back(client: FlaskClient, schedule: Schedule, **changed: str) -> dict[s
     fields = schedule_form.fields_of(schedule) | changed
     areas = ("text", "system", "template", "response_format", "metadata")
     data = {name: value.replace("\n", "\r\n") if name in areas else value for name, value in fields.items()}
-    with client.application.test_request_context("/schedules/x/edit", method="POST", data=data):
+    with requested(client, "/schedules/x/edit", method="POST", data=data):
         return schedule_form.body(schedule)
 
 
