@@ -17,7 +17,6 @@ from batchyard import proxies
 from batchyard.backoff import Backoff, retry_after
 from batchyard.client import output_files
 from batchyard.client.address import address
-from batchyard.endpoints.stream_end import StreamEnd
 from batchyard.errors import (
     AuthenticationError,
     BatchyardError,
@@ -328,6 +327,8 @@ class ApiClient:
         Raises:
             BatchyardError: an error in the stream, or it ends early; the answer is not whole.
         """
+        from batchyard.endpoints.stream_end import StreamEnd  # most commands read no stream
+
         end = StreamEnd(body)
         response = self._send("POST", path, stream=True, json={**body, "stream": True})
         try:
@@ -359,7 +360,8 @@ class ApiClient:
             wait, error = _BACKOFF.seconds(attempt), self._away()
             cause: httpx.TransportError | None = None
             try:
-                request = self._http.build_request(method, quote(path), **options)
+                place = path if "://" in path else quote(path)
+                request = self._http.build_request(method, place, **options)
                 response = self._http.send(request, stream=stream)
                 if response.is_success:
                     return response

@@ -25,6 +25,8 @@ from batchyard import kinship
 from batchyard.errors import BatchyardError
 from batchyard.local import identity
 
+OWN_FILES = 0o077
+"""The umask of a stack's processes: what they write is for their user alone."""
 # Settings refuse unknown BATCHYARD_* names, and nobody sets this one in a shell by accident.
 TAG = "_BATCHYARD_STACK"
 """The variable of a process's environment that says whose it is: `<data folder>#<name of the service>`."""
@@ -126,6 +128,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
+                umask=OWN_FILES,
                 preexec_fn=kinship.end_with_parent,
             )
         self._importing = False

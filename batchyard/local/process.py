@@ -15,7 +15,7 @@ import psutil
 
 from batchyard import kinship
 from batchyard.backoff import Backoff
-from batchyard.local.fork_server import TAG, ForkedProcess, ForkServer, ServiceProgram
+from batchyard.local.fork_server import OWN_FILES, TAG, ForkedProcess, ForkServer, ServiceProgram
 
 LOG_BYTES = 32 * 1024 * 1024
 BACKOFF = Backoff(first=1.0, longest=30.0)
@@ -62,6 +62,7 @@ class ChildProcess:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    umask=OWN_FILES,
                     preexec_fn=prepare(self.orphan_signal, self.nice),
                 )
         else:

@@ -6,7 +6,6 @@ import http.client
 import json
 import logging
 import math
-import os
 import signal
 import sys
 import threading
@@ -57,7 +56,6 @@ class Stack:
     def __init__(
         self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
     ) -> None:
-        os.umask(0o077)  # what the stack writes is for its user alone
         environment, place = children.of_fork_server(), settings.data.resolve()
         # This process keeps no modules that are needed once. What they import there, services need, too.
         self._fork_server = ForkServer(environment, place)

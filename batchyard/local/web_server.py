@@ -9,8 +9,6 @@ import socket
 import struct
 from typing import Any
 
-from gunicorn.workers import gthread  # type: ignore[import-untyped]
-
 from batchyard.settings import load
 
 FIRST_SECONDS = 0.2
@@ -19,6 +17,8 @@ FIRST_SECONDS = 0.2
 
 def post_worker_init(worker: Any) -> None:
     """Limit the waits of all connections, which have the options of the sockets that they come by."""
+    from gunicorn.workers import gthread  # type: ignore[import-untyped]  # of the server
+
     gthread.DEFAULT_WORKER_DATA_TIMEOUT = FIRST_SECONDS  # it has no setting
     limit = struct.pack("ll", load().transfer_pause_seconds, 0)
     for listener in worker.sockets:

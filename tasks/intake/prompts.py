@@ -125,6 +125,8 @@ def write(
                     code="too_many_tasks",
                 )
             line = json_lines.line(request)
+            if len(line) > max_line_bytes and request.pop(ROW, None) is not None:
+                line = json_lines.line(request)  # its prompt goes before the columns that downloads show beside it
             if len(line) > max_line_bytes:
                 message = f"Line {prompt.number} makes a request of more than {max_line_bytes} bytes."
                 if not skip_invalid:

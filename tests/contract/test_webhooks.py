@@ -20,6 +20,7 @@ from tasks.webhooks.samples import SAMPLE_ID
 from tests.support.receivers import Receiver, listening
 from tests.support.stacks import RunningStack
 
+COUNTS = ("total", "completed", "failed", "expired", "cancelled", "cut_off", "empty")
 URL = "https://receiver.invalid/hook"
 VALID = {"name": "ends", "url": URL, "event_types": ["batch.completed", "batch.failed"]}
 
@@ -178,7 +179,7 @@ def test_deliveries_say_what_became_of_them_come_in_pages_and_are_sent_again_on_
         "object": "event",
         "created_at": batches[0].failed_at,
         "type": "batch.failed",
-        "data": {"id": batches[0].id},
+        "data": {"id": batches[0].id, "counts": dict.fromkeys(COUNTS, 0)},
         "by": None,
     }
     project.client.webhooks.update(endpoint.id, extra_body={"enabled": False})

@@ -314,6 +314,8 @@ def leaves(value: Any) -> tuple[dict[str, Any], dict[str, float]]:
         if isinstance(part, dict | list):
             for key, each in part.items() if isinstance(part, dict) else enumerate(part):
                 visit(each, f"{path}/{key}")
+        elif isinstance(part, str):  # vLLM leaves out the bytes of a character that is never complete
+            all_leaves[0][path] = part.replace("\ufffd", "")
         else:
             all_leaves[isinstance(part, float)][path] = part
 
@@ -379,7 +381,8 @@ CALLS = [
 
 @pytest.mark.parametrize(("endpoint", "choice"), CALLS)
 def test_tools_are_refused_unless_the_model_can_call_them(tiny: Path, endpoint: str, choice: Any) -> None:
-    body = {"model": "m", "tools": [{"type": "function"}], **({} if choice is None else {"tool_choice": choice})}
+    tools = [{"type": "function", "name": "f", "function": {"name": "f"}}]  # as both of OpenAI's endpoints name it
+    body = {"model": "m", "tools": tools, **({} if choice is None else {"tool_choice": choice})}
     able = tiny_spec(tiny, enable_auto_tool_choice=True, tool_call_parser="hermes")
     refused = VLLM.unsupported(tiny_spec(tiny), endpoint, body)
     assert refused is not None and refused[0] == "body.tools" and "tool_call_parser" in refused[1]
