@@ -8,6 +8,7 @@ file, by which the next runs are ordered, and the table in `docs/testing.md`.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from collections import defaultdict
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from xdist.scheduler import LoadGroupScheduling
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/durations.json"
@@ -33,8 +34,8 @@ GROUPS = {
     "PostgreSQL": {"postgresql", "s3_server"},
 }
 """What a test starts, by the fixtures that it requests; the first that fits counts."""
-ON_ONE_PROCESS = {"faults", "vLLM"}
-"""Groups whose tests all run on the same test process, since they share a stack or engines."""
+TOGETHER = {"vLLM": "mark.vllm", "faults": "faulty: RunningStack"}
+"""What stands in files whose tests all run on one test process, since they share a stack or engines."""
 
 
 class Measured(NamedTuple):
@@ -64,7 +65,7 @@ def group_of(item: pytest.Item) -> str:
     return next(named, "services" if item.get_closest_marker("stack") else "pure")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups next
+@pytest.hookimpl(tryfirst=True)  # it needs the markers that come before
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first, so that the test processes end at about the same time.
 
@@ -72,18 +73,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from the others, even if they do nothing.
     """
     seconds = _recorded_files()
-    groups = {item: group_of(item) for item in items}
     files = {item: item.nodeid.partition("::")[0] for item in items}
-    units = {item: groups[item] if groups[item] in ON_ONE_PROCESS else files[item] for item in items}
     of_unit: defaultdict[str, float] = defaultdict(float)
-    for unit, file in {(units[item], files[item]) for item in items}:
-        of_unit[unit] += seconds.get(file, 0.0)
-    late = {units[item] for item in items if "stack" in getattr(item, "fixturenames", ())} | ON_ONE_PROCESS
-    items.sort(key=lambda item: (units[item] in late, -of_unit[units[item]], units[item], files[item]))
-    for item, group in groups.items():
-        item.user_properties.append(("group", group))
-        if group in ON_ONE_PROCESS:
-            item.add_marker(pytest.mark.xdist_group(group))
+    for file in set(files.values()):
+        of_unit[unit_of(file)] += seconds.get(file, 0.0)
+    late = {unit_of(files[item]) for item in items if "stack" in getattr(item, "fixturenames", ())} | set(TOGETHER)
+    order = {item: (unit := unit_of(file), -of_unit[unit], file) for item, file in files.items()}
+    items.sort(key=lambda item: (order[item][0] in late, order[item][1], order[item][0], order[item][2]))
+    for item in items:
+        item.user_properties.append(("group", group_of(item)))
+
+
+@functools.cache
+def unit_of(file: str) -> str:
+    """Return what a test process gets at once: a file, or all files that share a stack or engines."""
+    path = ROOT / file
+    text = path.read_text() if path.is_file() else ""
+    return next((unit for unit, word in TOGETHER.items() if word in text), file)
 
 
 def _recorded_files() -> dict[str, float]:
@@ -91,16 +97,15 @@ def _recorded_files() -> dict[str, float]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:
-    return _FilesAndGroups(config, log) if config.getvalue("dist") == "loadgroup" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return _Units(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-class _FilesAndGroups(LoadGroupScheduling):
-    """Hands a test process a whole file, or all tests of a group."""
+class _Units(LoadScopeScheduling):
+    """Hands a test process one unit after the other. (xdist's own groups do nothing with pytest 9.2.)"""
 
     def _split_scope(self, nodeid: str) -> str:
-        scope = super()._split_scope(nodeid)
-        return nodeid.partition("::")[0] if scope == nodeid else scope
+        return unit_of(nodeid.partition("::")[0])
 
 
 def pytest_configure(config: pytest.Config) -> None:
