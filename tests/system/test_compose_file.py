@@ -200,6 +200,14 @@ class Deployment:
         self.processes[name] = service
         return service
 
+    def ready(self) -> bool:
+        """True if all parts answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.web}/readyz", timeout=20) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
     def healthy(self, name: str) -> bool:
         """True if the service's health check passes."""
         kind, *test = OURS[name]["healthcheck"]["test"]
@@ -274,8 +282,7 @@ def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
         deployment.start(name)
     for name in ("gateway", "web", "worker", "housekeeper", "webhooks", "beat", "flower", "ray-worker"):
         eventually(lambda name=name: deployment.healthy(name), deployment, name)  # type: ignore[misc]
-    with urllib.request.urlopen(f"http://127.0.0.1:{deployment.web}/readyz", timeout=20) as answer:
-        assert answer.status == 200
+    eventually(deployment.ready, deployment, "gateway")
     key = (deployment.folder / "admin.key").read_text()
     client = RunningStack(None, deployment.folder, f"http://127.0.0.1:{deployment.web}", key)  # type: ignore[arg-type]
     batch = client.wait(client.submit([a_chat(f"r{number}", "hello") for number in range(10)]))

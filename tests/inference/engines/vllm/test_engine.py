@@ -306,6 +306,10 @@ def test_engine_transformers_gives_prompts_the_logprobs_that_vllm_gives_them(spe
             assert numbers == pytest.approx(their_numbers, abs=1e-4), name
 
 
+CUT = "\ufffd"
+"""What stands for bytes of a character that is never complete; vLLM leaves them out."""
+
+
 def leaves(value: Any) -> tuple[dict[str, Any], dict[str, float]]:
     """Return what a JSON value holds that has no parts, by path: its numbers with a fraction apart from the rest."""
     all_leaves: tuple[dict[str, Any], dict[str, float]] = ({}, {})
@@ -313,9 +317,9 @@ def leaves(value: Any) -> tuple[dict[str, Any], dict[str, float]]:
     def visit(part: Any, path: str) -> None:
         if isinstance(part, dict | list):
             for key, each in part.items() if isinstance(part, dict) else enumerate(part):
-                visit(each, f"{path}/{key}")
-        elif isinstance(part, str):  # vLLM leaves out the bytes of a character that is never complete
-            all_leaves[0][path] = part.replace("\ufffd", "")
+                visit(each, f"{path}/{key}".replace(CUT, ""))  # tokens are keys, too
+        elif isinstance(part, str):
+            all_leaves[0][path] = part.replace(CUT, "")
         else:
             all_leaves[isinstance(part, float)][path] = part
 
