@@ -40,6 +40,12 @@ def unfinished(session: Session) -> list[Waiting]:
     return _first(session, Batch, batches) + _first(session, Job, jobs)
 
 
+def has_failed(session: Session, noun: Noun, work_id: str) -> bool:
+    """True if an attempt at a batch or a job has failed: its own message is the next one."""
+    record = Batch if noun == "batch" else Job
+    return session.scalar(select(record.attempt_error).where(record.id == work_id)) is not None
+
+
 def count_unvalidated(session: Session, project_id: str) -> int:
     """Return how many batches and jobs of a project, that no job has started, were not validated yet."""
     batches = select(func.count()).where(

@@ -1,7 +1,8 @@
 """Turns of projects at validation and finishing, as they have them at the engines.
 
-A message names a batch or a job, and is only a doorbell: its worker does what belongs to the project whose last turn
-was the longest ago. So what a project sends at once makes nobody else wait for more than what runs already.
+A message names a batch or a job, but its worker does what belongs to the project whose last turn was the longest ago.
+So what a project sends at once makes nobody else wait for more than what runs already. There are as many messages as
+pieces of work, so each message has to do one while there is one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import redis
 from sqlalchemy.orm import Session
 
+from store.work import turns
 from store.work.turns import Noun, Waiting
 from tasks.context import AppContext
 
@@ -30,10 +32,17 @@ def take(
 ) -> None:
     """Do one piece of work: of the project whose turn it is, or else the one that the message names.
 
+    Work that has failed before is in nobody's turn, so its own message does it.
+
     Args:
         waiting: what could be done, the oldest of each project.
         run: does it; False if another worker does, or did.
     """
+    noun, work_id = named
+    with context.database.read() as session:
+        failed = turns.has_failed(session, noun, work_id)
+    if failed and run[noun](work_id):
+        return
     tried: set[Waiting] = set()
     for _ in range(TRIES):
         with context.database.read() as session:
@@ -44,7 +53,6 @@ def take(
         if run[chosen.noun](chosen.id):
             return
         tried.add(chosen)
-    noun, work_id = named
     run[noun](work_id)
 
 

@@ -127,7 +127,7 @@ class _Recorder:
         test["group"] = dict(report.user_properties).get("group", "pure")
 
     def pytest_sessionfinish(self) -> None:
-        if self._tests and self._config.cache is not None:
+        if self._tests and getattr(self._config, "cache", None) is not None:
             self._config.cache.set(CACHE_KEY, self._config.cache.get(CACHE_KEY, {}) | self._tests)
 
 

@@ -16,6 +16,7 @@ from tasks import advance
 from tasks.context import AppContext
 from tasks.finishing import finalize
 from tasks.intake import submission
+from tasks.scheduling import dispatch
 from tests.support.batches import create_batch
 from tests.support.messages import SentMessages
 from tests.support.planned import answers, finish_segment, plan_batch, reload
@@ -23,6 +24,9 @@ from tests.support.stacks import a_chat
 
 HOLDER = "here/1/task"
 BURST = 12
+
+
+pytestmark = pytest.mark.usefixtures("sent")
 
 
 @pytest.fixture
@@ -123,6 +127,34 @@ def test_finishing_takes_turns_too_and_leaves_batches_with_steps_to_their_chains
         advance.finish_next(context, ("batch", batch.id), HOLDER)
     assert all(reload(context.database, batch).status == "completed" for batch in [*burst, small])
     assert reload(context.database, stepped).status == "finalizing"
+
+
+def test_a_batch_whose_place_another_has_taken_needs_no_second_message(
+    context: AppContext, project: str, sent: SentMessages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [plan_batch(context, project, ["hello"]) for _ in range(2)]
+    for batch in batches:
+        finish_segment(context, batch, answers([1]))
+
+    def meanwhile(_: AppContext) -> None:
+        """Another worker has the message before this one finishes the batch that it keeps."""
+        (message,) = sent.of("finish")
+        advance.finish_next(context, ("batch", message[0]), "there/1/task")
+
+    monkeypatch.setattr(dispatch, "run", meanwhile)
+    advance.advance(context, HOLDER)
+    assert all(reload(context.database, batch).status == "completed" for batch in batches)
+
+
+def test_the_message_of_what_has_failed_does_it_before_others_in_turn(
+    context: AppContext, project: str, other: str, submitted: Callable[[str], Batch]
+) -> None:
+    failed, waiting = submitted(project), submitted(other)
+    with context.database.write() as session:
+        session.get_one(Batch, failed.id).attempt_error = "a moment ago"
+    for batch in (failed, waiting):
+        advance.validate_next(context, ("batch", batch.id), HOLDER)
+    assert done(context.database, failed) and done(context.database, waiting)
 
 
 def test_turns_are_given_while_redis_is_away(
