@@ -54,18 +54,17 @@ check: dev lint
 	$(BIN)/pytest $(PARALLEL) -m "not stack and not long and not exhaustive" $(UNFUZZED) $(APART)
 
 ONCE := -m "not exhaustive"
-LOCAL = $(APART) $(ONCE) $(UNFUZZED) $(addprefix --elsewhere ,$(ON_SERVERS))
+LOCAL = --ignore tests/compose $(ONCE) $(UNFUZZED) $(addprefix --elsewhere ,$(ON_SERVERS))
 SERVERS = --backends servers $(ONCE) $(ON_SERVERS)
-test-all: LOCAL = $(APART)
+test-all: LOCAL = --ignore tests/compose
 test-all: SERVERS = --backends servers $(ON_SERVERS) $(ALSO_ON_SERVERS)
 
-# All parts run, whatever fails. Nothing is tried twice: a test that fails now and then has a fault, or shows one.
+# Both parts run, whatever fails. Nothing is tried twice: a test that fails now and then has a fault, or shows one.
 test test-all: dev lint
 	@rm -rf .pytest_cache/v/durations
 	@failed=; \
 	$(BIN)/pytest $(PARALLEL) $(LOCAL) || failed=1; \
 	$(BIN)/pytest $(PARALLEL) $(SERVERS) || failed=1; \
-	$(BIN)/pytest $(UNFUZZED) tests/chaos || failed=1; \
 	test -z "$$failed"
 
 durations:

@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from batchyard.endpoints.bodies.audio import MAX_AUDIO_BYTES, TOO_LARGE
 from batchyard.errors import RequestError, TooLargeError
@@ -24,14 +25,17 @@ async def audio_body(request: web.Request, form: bytes) -> dict[str, Any]:
         TooLargeError: the file is larger than MAX_AUDIO_BYTES.
         RequestError: the form has no file, too many fields, or a number that is none.
     """
-    body: dict[str, Any] = {}
     stream = StreamReader(request.protocol, limit=len(form))
     stream.feed_data(form)
     stream.feed_eof()
     try:
-        reader = MultipartReader(request.headers, stream)
-    except (AssertionError, ValueError) as error:  # aiohttp's words for a header without a boundary
+        return await _fields(MultipartReader(request.headers, stream))
+    except (AssertionError, ValueError, HttpProcessingError) as error:  # aiohttp's, of a form that is none
         raise RequestError(f"The form cannot be read: {error}.", code="invalid_value") from error
+
+
+async def _fields(reader: MultipartReader) -> dict[str, Any]:
+    body: dict[str, Any] = {}
     for _ in range(MAX_FIELDS):
         part = await reader.next()
         if part is None:
