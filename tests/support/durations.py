@@ -12,7 +12,7 @@ import functools
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ GROUPS = {
 """What a test starts, by the fixtures that it requests; the first that fits counts."""
 TOGETHER = {"vLLM": "mark.vllm", "faults": "faulty: RunningStack"}
 """What stands in files whose tests all run on one test process, since they share a stack or engines."""
+RELEASED = {"vLLM": ("vllm_stack", "vllm_serve"), "faults": ("start_shared_stack",)}
+"""The fixtures that end after the last of these tests: what they started takes time from others, even if it is idle."""
 
 
 class Measured(NamedTuple):
@@ -69,15 +71,15 @@ def group_of(item: pytest.Item) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first, so that the test processes end at about the same time.
 
-    Those that share a stack or engines come after all others: these live as long as the test process, and take time
-    from the others, even if they do nothing.
+    Those that request the stack of most tests come after all others: it lives as long as the test process, and takes
+    time from the others, even if it does nothing.
     """
     seconds = _recorded_files()
     files = {item: item.nodeid.partition("::")[0] for item in items}
     of_unit: defaultdict[str, float] = defaultdict(float)
     for file in set(files.values()):
         of_unit[unit_of(file)] += seconds.get(file, 0.0)
-    late = {unit_of(files[item]) for item in items if "stack" in getattr(item, "fixturenames", ())} | set(TOGETHER)
+    late = {unit_of(files[item]) for item in items if "stack" in getattr(item, "fixturenames", ())} - set(TOGETHER)
     order = {item: (unit := unit_of(file), -of_unit[unit], file) for item, file in files.items()}
     items.sort(key=lambda item: (order[item][0] in late, order[item][1], order[item][0], order[item][2]))
     for item in items:
@@ -90,6 +92,18 @@ def unit_of(file: str) -> str:
     path = ROOT / file
     text = path.read_text() if path.is_file() else ""
     return next((unit for unit, word in TOGETHER.items() if word in text), file)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+    """End what the tests of a unit have shared. pytest would end it with the test process."""
+    result = yield
+    unit = unit_of(item.nodeid.partition("::")[0])
+    if nextitem is not None and unit != unit_of(nextitem.nodeid.partition("::")[0]):
+        for name in RELEASED.get(unit, ()):
+            for fixture in item.session._fixturemanager._arg2fixturedefs.get(name, ()):
+                fixture.finish(item._request)  # type: ignore[attr-defined]
+    return result
 
 
 def _recorded_files() -> dict[str, float]:

@@ -6,6 +6,7 @@ What is not written yet is lost if this process is killed: the usage of a second
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
@@ -53,6 +54,7 @@ class Accounting:
         self._context = context
         self._groups: dict[Subject, _Group] = {}
         self._writing: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
 
     async def start(self) -> None:
         """Begin to write, once a second."""
@@ -60,9 +62,9 @@ class Accounting:
 
     async def stop(self) -> None:
         """Write what there is, and stop."""
+        self._stopping.set()
         if self._writing is not None:
-            self._writing.cancel()
-        await self._write()
+            await self._writing  # not cancelled: what it is writing would be written nowhere
 
     def add(
         self,
@@ -100,8 +102,9 @@ class Accounting:
         )
 
     async def _write_on(self) -> None:
-        while True:
-            await asyncio.sleep(WRITE_SECONDS)
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), WRITE_SECONDS)
             await self._write()
 
     async def _write(self) -> None:

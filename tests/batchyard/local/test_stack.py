@@ -238,8 +238,8 @@ def test_a_killed_up_leaves_nothing_after_the_next_which_two_signals_end_at_once
         for name in ("worker", "housekeeper"):
             again.processes(name)[0].suspend()  # so that it does not end itself
         again.process.send_signal(signal.SIGHUP)
-        reason = "Stopping: waits for worker (no segments running), housekeeper. Ctrl-C again ends all at once."
-        eventually(lambda: says(reason), "the reason", 12)
+        reason = "waits for worker (no segments running), housekeeper. Ctrl-C again ends all at once."
+        eventually(lambda: says(reason), "the reason")
         assert not says("at once: kills")
         again.process.send_signal(signal.SIGINT)
         assert again.process.wait(60) == 0
