@@ -21,7 +21,7 @@ from tests.chaos.monitor import CallLog
 from tests.support.s3 import S3Server, answers
 from tests.support.stacks import ROOT, a_chat
 
-SECONDS = 45.0
+SECONDS = 25.0
 
 
 @pytest.mark.timeout(600)
@@ -31,9 +31,9 @@ def test_nothing_is_lost_whatever_fails_on_three_hosts() -> None:
     result = campaign.run(SECONDS / 60, seed=4, gap=3.0, light=True)
     print(result.markdown())
     assert not result.problems
-    assert len(result.injector.faults) >= 8
-    assert result.audit.lines > 500
-    assert result.audit.items["completed"] >= 20
+    assert len(result.injector.faults) >= 4
+    assert result.audit.lines > 250
+    assert result.audit.items["completed"] >= 10
 
 
 def test_a_seed_always_makes_the_same_plan_and_all_kinds_come_in_it() -> None:

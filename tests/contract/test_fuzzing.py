@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 import schemathesis
 from flask import Flask
 from hypothesis import HealthCheck, settings
@@ -43,9 +44,7 @@ _config = SchemathesisConfig.from_dict({"generation": {"allow-extra-parameters":
 surface = schemathesis.openapi.from_dict(_document(), config=_config)
 
 
-@surface.parametrize()
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_answer_is_outside_the_document(case: Any, http: httpx.Client) -> None:
+def _check(case: Any, http: httpx.Client) -> None:
     case.call_and_validate(
         base_url=str(http.base_url),
         headers={"Authorization": http.headers["Authorization"]},
@@ -59,3 +58,16 @@ def test_no_answer_is_outside_the_document(case: Any, http: httpx.Client) -> Non
             ignored_auth,
         ],
     )
+
+
+@surface.parametrize()
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_answer_is_outside_the_document(case: Any, http: httpx.Client) -> None:
+    _check(case, http)
+
+
+@pytest.mark.exhaustive
+@surface.parametrize()
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_answer_of_many_more_is_outside_the_document(case: Any, http: httpx.Client) -> None:
+    _check(case, http)

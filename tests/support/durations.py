@@ -36,7 +36,7 @@ GROUPS = {
 """What a test starts, by the fixtures that it requests; the first that fits counts."""
 TOGETHER = {"vLLM": "mark.vllm", "faults": "faulty: RunningStack"}
 """What stands in files whose tests all run on one test process, since they share a stack or engines."""
-RELEASED = {"vLLM": ("vllm_stack", "vllm_serve"), "faults": ("start_shared_stack",)}
+RELEASED = {"vLLM": ("vllm_stack", "vllm_serve", "cluster"), "faults": ("start_shared_stack",)}
 """The fixtures that end after the last of these tests: what they started takes time from others, even if it is idle."""
 
 
@@ -101,7 +101,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     unit = unit_of(item.nodeid.partition("::")[0])
     if nextitem is not None and unit != unit_of(nextitem.nodeid.partition("::")[0]):
         for name in RELEASED.get(unit, ()):
-            for fixture in item.session._fixturemanager._arg2fixturedefs.get(name, ()):
+            for fixture in item.session._fixturemanager.getfixturedefs(name, item) or ():
                 fixture.finish(item._request)  # type: ignore[attr-defined]
     return result
 

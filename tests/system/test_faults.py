@@ -305,7 +305,7 @@ def test_a_stack_that_is_killed_whole_goes_on_where_it_was_and_a_command_takes_i
 ) -> None:
     prompts = [{"prompt": f"rolled {number}", "answer": "rolled 7"} for number in range(40)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
-    command = ["rollout", "rows.jsonl", "model=logged", "n=16", "reward=exact", "ground_truth=answer"]
+    command = ["rollout", "rows.jsonl", "model=logged", "n=8", "reward=exact", "ground_truth=answer"]
     command += ["--data", str(faulty.data), "--artifacts"]
 
     def rollouts_of_all() -> list[Any]:

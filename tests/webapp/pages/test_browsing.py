@@ -327,7 +327,7 @@ def stack_batch(client: openai.OpenAI, file_id: str) -> Any:
     return client.batches.create(input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
 def test_pages_are_accessible(visit: Open, stack: RunningStack, mixed: Any, scheme: str) -> None:
     window = visit(color_scheme=scheme)
     window.page.goto("/sign-in")

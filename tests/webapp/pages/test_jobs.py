@@ -362,7 +362,9 @@ def nasty(context: AppContext, client: FlaskClient) -> Job:
     return written.job
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("dark", 390), pytest.param("light", 1280, marks=pytest.mark.exhaustive)]
+)
 def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
     browser: Browser, served: str, context: AppContext, job: Written, nasty: Job, scheme: Any, width: int
 ) -> None:

@@ -42,7 +42,7 @@ def test_the_menu_of_a_phone_leads_to_every_page(visit: Callable[..., Visit], st
     expect(page.get_by_role("link", name="Schedules")).to_have_attribute("aria-current", "page")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
 def test_the_reference_of_the_api_is_accessible(visit: Callable[..., Visit], scheme: str) -> None:
     window = visit(color_scheme=scheme)
     window.page.goto("/docs")

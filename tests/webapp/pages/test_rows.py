@@ -122,7 +122,9 @@ def test_requests_are_found_without_scripts(browser: Browser, served: str, large
     assert window.problems == []
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("dark", 390), pytest.param("light", 1280, marks=pytest.mark.exhaustive)]
+)
 def test_hostile_answers_are_text_on_pages_that_fit_and_are_accessible(
     browser: Browser, served: str, small: Batch, key: str, scheme: Any, width: int
 ) -> None:
