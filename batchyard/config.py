@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from batchyard.errors import ConfigurationError
-from batchyard.schema_words import WORDED, alternatives, at, shown, wanted
-from batchyard.wording import nearest
+from batchyard.schema_words import WORDED, alternatives, at, not_wanted, shown, wanted
+from batchyard.wording import MAX_LIST, cut, nearest
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -336,7 +336,8 @@ def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Set
         known = refusing.get("properties", {})
         unknown = next(name for name in value if name not in known)
         near = nearest(unknown, known)
-        remedy = f"did you mean {name_of([*keys, near])}?" if near else "nothing may stand there"
+        others = f"there are {cut(', '.join(known), MAX_LIST)}" if known else "nothing may stand there"
+        remedy = f"did you mean {name_of([*keys, near])}?" if near else others
         return f"{_where(_origin([*keys, unknown], settings), [*keys, unknown])}: unknown key; {remedy}"
     where = _where(_origin(keys, settings), keys)
     if error.validator in WORDED:

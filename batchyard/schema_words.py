@@ -230,7 +230,7 @@ def _invalid_value(path: Path, errors: list[ErrorDetails], document: Document, s
         return InvalidValue(path, kind, value, "is missing" if first["msg"] == _MISSING else first["msg"])
     if kind == "extra_forbidden":
         known = [name for schema in at(document, path[:-1]) for name in schema.get("properties", {})]
-        near = nearest(str(path[-1]), known, 0.6) if path else None
+        near = nearest(str(path[-1]), known) if path else None
         return InvalidValue(path, kind, value, "is unknown" + (f"; did you mean {near}?" if near else ""), near)
     words = next((text for details in errors if (text := _own_words(details))), None)
     if words is not None:

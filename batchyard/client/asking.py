@@ -265,7 +265,7 @@ def served(server: ApiClient, model: str, *endpoints: str) -> dict[str, Any]:
     """
     models = {entry["id"]: entry for entry in server.models()}
     if model not in models:
-        remedy = f"did you mean {close}?" if (close := nearest(model, models, 0.6)) else "it serves"
+        remedy = f"did you mean {close}?" if (close := nearest(model, models)) else "it serves"
         raise ConfigurationError(f"{server.url} does not serve {quoted(model)}; {remedy} {', '.join(sorted(models))}")
     serves = models[model]["batchyard"]["endpoints"]
     if not set(endpoints) & set(serves):

@@ -13,7 +13,7 @@ from batchyard.tables import cells, columns, images
 from batchyard.tables.cells import CellError
 from batchyard.tables.columns import Statistics, TooManyColumns
 from batchyard.tables.images import Part
-from batchyard.wording import MAX_LIST, cut, nearest, quoted
+from batchyard.wording import quoted, suggestion
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _BRACES = "Braces that are text are doubled: {{ and }}"
@@ -91,8 +91,10 @@ class Template:
         known = list(names)
         for name in (*self.columns, *(self.order or ())):
             if name not in known:
-                hint = _hint(name, known)
-                raise TemplateError(f"no column {quoted(name)}; {hint}{'' if hint[-1] == '?' else ';'} {_BRACES}")
+                if not known:
+                    raise TemplateError(f"no column {quoted(name)}: the table is empty")
+                remedy = suggestion(name, known)
+                raise TemplateError(f"no column {quoted(name)}; {remedy}{'' if remedy[-1] == '?' else ';'} {_BRACES}")
 
     def ordered(
         self, rows: Iterable[Mapping[str, Any]], *, without: Collection[str] = (), uniform: bool = True
@@ -139,7 +141,7 @@ class Template:
             CellError: the row has no such column, or what stands there cannot be part of a prompt.
         """
         if missing := [name for name in self.columns if name not in row]:
-            raise CellError(f"is missing; {_hint(missing[0], list(row))}", "missing_column", missing[0])
+            raise CellError(f"is missing; {suggestion(missing[0], row)}", "missing_column", missing[0])
         texts, parts = [self._literals[0]], list[Part]()
         for (name, is_image), literal in zip(self._places, self._literals[1:], strict=True):
             if is_image:
@@ -180,8 +182,3 @@ def _text_part(texts: list[str]) -> list[Part]:
 def parsed(text: str) -> Template:
     """Return the template of a text; the same object for the same text. Raises TemplateError."""
     return Template(text)
-
-
-def _hint(name: str, columns: list[str]) -> str:
-    close = nearest(name, columns, 0.6)
-    return f"did you mean {close!r}?" if close else f"there are {cut(', '.join(columns), MAX_LIST) or 'none'}"
