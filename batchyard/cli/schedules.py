@@ -90,7 +90,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text()
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{file} is not UTF-8: {error.reason}") from error
+        raise ConfigurationError(f"{file} is not UTF-8: {error.reason}; save it as UTF-8") from error
 
 
 @schedule.command("list")
