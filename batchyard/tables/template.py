@@ -61,7 +61,7 @@ class Template:
                 self._literals[-1] += token[0]
                 continue
             if name is None:
-                raise TemplateError(f"a single {token!r} at character {match.start() + 1}; double it")
+                raise TemplateError(_unpaired(token, match.start() + 1))
             order = _order(name)
             if name in (ALL, ALL_BY_ROW) or order is not None:
                 if self.has_all:
@@ -174,6 +174,11 @@ def _order(name: str) -> tuple[str, ...] | None:
 
 
 def _text_part(texts: list[str]) -> list[Part]:
+def _unpaired(brace: str, place: int) -> str:
+    other, remedy = ("'}'", "close it behind the column's name") if brace == "{" else ("'{'", "open it before the name")
+    return f"a {brace!r} without {other} at character {place}; {remedy}, or write {2 * brace} if it is text"
+
+
     text = "".join(texts)
     return [{"type": "text", "text": text}] if text else []
 

@@ -187,7 +187,8 @@ def title_of(text: str) -> str | None:
 
 def none() -> RequestError:
     """Return the refusal of an input without prompts."""
-    return RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
+    message = "There are no prompts: the input is empty, or has nothing but blank lines or names of columns."
+    return RequestError(message, code="empty_file", param="prompts")
 
 
 def of_list(prompts: list[str] | str) -> Iterator[InputPrompt]:
