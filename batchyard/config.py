@@ -98,7 +98,8 @@ class Schema:
         """Return the value of a text from the command line.
 
         It is what YAML makes of it, such as a number, a list or a mapping; but the text as it is where that is a text,
-        or where the schema takes a text and not what YAML makes of it.
+        or where the schema takes a text and not what YAML makes of it. Where the schema takes texts in a list only, a
+        text is one, with commas between its values.
         """
         import yaml
         from omegaconf import OmegaConf
@@ -108,6 +109,8 @@ class Schema:
             value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)["value"]  # type: ignore[call-overload,index]
         except (yaml.YAMLError, OmegaConfBaseException):
             return text
+        if not self._accepts(keys, value) and not self._accepts(keys, text) and self._accepts(keys, text.split(",")):
+            return text.split(",")
         texts = isinstance(value, str) or (not self._accepts(keys, value) and self._accepts(keys, text))
         return text if texts else value
 
@@ -341,7 +344,7 @@ def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Set
         return f"{_where(_origin([*keys, unknown], settings), [*keys, unknown])}: unknown key; {remedy}"
     where = _where(_origin(keys, settings), keys)
     if error.validator in WORDED:
-        return f"{where}: {shown(value)} is not {schema.wanted(refusing)}"
+        return f"{where}: {not_wanted(value, schema.wanted(refusing))}"
     return f"{where}: {error.message}"
 
 
