@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from batchyard.cli import completion, job_view, requests, view
 from batchyard.cli.options import connect, data_option
 from batchyard.cli.output import json_option, plain, say, table, when
 from batchyard.cli.watch import Unsuccessful, interruptible
-from batchyard.client import progress
+from batchyard.client import progress, resume
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import ITEM_STATES, RETRIABLE_STATES, TERMINAL
 
@@ -284,7 +285,10 @@ def _made(server: ApiClient, document: dict[str, Any], wait: bool, as_json: bool
 
 def watch(server: ApiClient, job_id: str) -> dict[str, Any]:
     """Show a job's progress until it has ended, and return the job."""
-    return progress.follow(lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief)[0]
+    interrupted = partial(resume.goes_on, server, [server.job(job_id)])
+    return progress.follow(
+        lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief, interrupted
+    )[0]
 
 
 def save(

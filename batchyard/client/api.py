@@ -41,12 +41,16 @@ class ApiClient:
     Every call raises UnavailableError if the server cannot be reached or fails, and RequestError if it refuses.
 
     Raises:
+    Attributes:
+        stays: False for a server that ends with the command that has started it.
+
         ConfigurationError: the environment names a proxy for this server that cannot be used.
     """
 
     def __init__(self, url: str, key: str, *, max_retries: int = 2) -> None:
         self.url = url.rstrip("/")
         self._max_retries = max_retries
+        self.stays = True
         self._http = _http(self.url, key)
 
     def upload(self, file: Path, purpose: Literal["batch", "user_data"] = "batch") -> str:

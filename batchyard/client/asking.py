@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,8 @@ def ask(
     with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
         files = _files(lines, Path(folder), how.name)
         call = _Call(server, spec, endpoint, results, how, Path(folder) / "answers.jsonl")
-        batches = call.batches(files, "`again` computes all of it anew" if how.progress else None)
+        again = "--again" if click.get_current_context(silent=True) else "again=True"  # a terminal's option
+        batches = call.batches(files, f"{again} computes all of it anew" if how.progress else None)
         if not batches and results.unusable is not None:
             raise ConfigurationError(f"no row can be sent; {results.unusable}")
         for batch in _wait(server, batches, how.progress):
@@ -382,7 +384,8 @@ def _wait(server: ApiClient, batches: Iterable[dict[str, Any]], progress: bool) 
                 raise RequestError(f"batch {batch_id} of the rows is refused: {reasons}")
         return [_sum(latest.values())]
 
-    follow(fetch, lambda sums: _drawn(sums[0]), _drawn, quiet=not progress)
+    interrupted = partial(resume.goes_on, server, latest.values())
+    follow(fetch, lambda sums: _drawn(sums[0]), _drawn, interrupted, quiet=not progress)
     return list(latest.values())
 
 

@@ -28,11 +28,12 @@ def follow(
     brief: Callable[[dict[str, Any]], str],
     quiet: bool = False,
 ) -> Batches:
+    interrupted: Callable[[], str] = str,
     """Fetch batches or jobs until all have ended, and return them.
 
     Progress goes to standard error. A terminal shows the text of `draw`, redrawn at each fetch and erased at the end;
-    elsewhere a line is printed at most every LINE_SECONDS: `brief` of the only one, or how many have ended. With
-    `quiet` nothing is shown.
+    elsewhere a line is printed at most every LINE_SECONDS: `brief` of the only one, or how many have ended. After
+    Ctrl-C the text of `interrupted` is. With `quiet` nothing is shown.
     """
     from rich.console import Console
     from rich.live import Live
@@ -40,19 +41,26 @@ def follow(
 
     console = Console(stderr=True, quiet=quiet)
     printed, printed_at = "", 0.0
-    with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
-        while True:
-            batches = patiently(fetch)
-            ended = sum(batch["status"] in TERMINAL for batch in batches)
-            line = brief(batches[0]) if len(batches) == 1 else f"{ended} of {len(batches)} have ended"
-            if live is not None:
-                live.update(Text.from_ansi(draw(batches), no_wrap=True, overflow="ellipsis"), refresh=True)
-            elif not quiet and line != printed and time.monotonic() - printed_at >= LINE_SECONDS:
-                click.echo(line, err=True)
-                printed, printed_at = line, time.monotonic()
-            if ended == len(batches):
-                return batches
-            time.sleep(POLL_SECONDS)
+    try:
+        with (
+            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live
+        ):
+            while True:
+                batches = patiently(fetch)
+                ended = sum(batch["status"] in TERMINAL for batch in batches)
+                line = brief(batches[0]) if len(batches) == 1 else f"{ended} of {len(batches)} have ended"
+                if live is not None:
+                    live.update(Text.from_ansi(draw(batches), no_wrap=True, overflow="ellipsis"), refresh=True)
+                elif not quiet and line != printed and time.monotonic() - printed_at >= LINE_SECONDS:
+                    click.echo(line, err=True)
+                    printed, printed_at = line, time.monotonic()
+                if ended == len(batches):
+                    return batches
+                time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        if not quiet and (text := interrupted()):
+            click.echo(text, err=True)
+        raise
 
 
 def patiently(fetch: Callable[[], T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,43 @@ def test_columns_of_parquet_keep_their_types_and_an_earlier_answer_its_name(term
 def test_a_request_that_failed_makes_the_command_exit_1_and_its_row_says_why(terminal: Any, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": {"of": n}}) + "\n" for n in range(6)))
     ended = terminal("in.jsonl", "-t", "fail {n}", "-m", "failing", "-o", "out.jsonl", "--json", code=1)
+def test_a_filtered_frame_in_a_file_gives_the_prompts_of_the_frame_and_keeps_its_index(
+    terminal: Any, stack: RunningStack, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({"title": ["a", "b", "c"], "text": ["x", "y", "z"]}).iloc[[0, 2, 1]].iloc[:2]
+    frame.to_parquet(tmp_path / "in.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "in.parquet").names
+    first = terminal("in.parquet", "-t", "{*}", "-m", "echo", "-o", "out.parquet")
+    written = pd.read_parquet(tmp_path / "out.parquet")
+    assert [set(answer.splitlines()) for answer in written.answer] == [{"title: a", "text: x"}, {"title: c", "text: z"}]
+    assert list(written.index) == [0, 2] and "taking up" not in first.stderr
+    again = terminal("in.parquet", "-t", "{*}", "-m", "echo", "-o", "out.parquet")
+    assert "(completed); --again computes all of it anew" in again.stderr
+    terminal("in.parquet", "-t", "{__index_level_0__}", "-m", "echo", "-o", "named.parquet")
+    assert list(pd.read_parquet(tmp_path / "named.parquet").answer) == ["0", "2"]
+    server = ApiClient(stack.url, stack.key)
+    assert list(batchyard_map(frame, "{*}", model="echo", server=server, progress=False)) == list(written.answer)
+
+
+def test_ctrl_c_says_what_goes_on_and_how_to_end_it(
+    server: dict[str, str], stack: RunningStack, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text("text\na\n")
+    arguments = ("in.csv", "-t", "{text}", "-m", "endless", "-o", "out.csv", "--again")
+    before = {batch.id for batch in stack.client.batches.list(limit=100)}
+    with subprocess.Popen(
+        [COMMAND, "map", *arguments], cwd=tmp_path, env={**os.environ, **server}, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        lines = [running.stderr.readline(), running.stderr.readline()]  # the simulated model, and progress
+        running.send_signal(signal.SIGINT)
+        complaint = "".join(lines) + running.communicate(timeout=20)[1]
+    (made,) = {batch.id for batch in stack.client.batches.list(limit=100)} - before
+    stack.client.batches.cancel(made)
+    assert running.returncode == 130 and "the same command without --again goes on with what has no answer" in complaint
+    assert f"{made} goes on at {stack.url}; `batchyard cancel {made}` ends it" in complaint
+
+
     report = json.loads(ended.stdout)
     assert report["rows"] == 6 and report["answered"] < 6 and report["simulated"] is True
     assert f"{6 - report['answered']} of 6 rows failed; the column error of out.jsonl tells why" in ended.stderr
