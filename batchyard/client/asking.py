@@ -18,7 +18,7 @@ import orjson
 from batchyard import durations, json_lines, settings
 from batchyard.client import answers, resume
 from batchyard.client.answers import RowAnswer
-from batchyard.client.api import ApiClient, connect
+from batchyard.client.api import ApiClient, connect, uploaded
 from batchyard.client.frames import Column, Frame
 from batchyard.client.progress import bar, counts, follow, problems
 from batchyard.errors import ConfigurationError, NotFoundError, RequestError
@@ -333,10 +333,11 @@ class _Call:
             batch = self._earlier.find(mark, remedy, without=self._taken)
             if batch is None:
                 # A row that cannot run, such as one that is too long, keeps no other from its answer.
-                upload = self._server.upload(file)
-                yield self._server.create(
-                    upload, endpoint=self._endpoint, window=self._window, metadata=mark, on_invalid="skip"
-                )
+                with uploaded(self._server, self._server.upload(file)) as file_id:
+                    batch = self._server.create(
+                        file_id, endpoint=self._endpoint, window=self._window, metadata=mark, on_invalid="skip"
+                    )
+                yield batch
                 return
             yield batch
             if batch["status"] not in TERMINAL:
