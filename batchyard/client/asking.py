@@ -20,7 +20,7 @@ from batchyard.client import answers, resume
 from batchyard.client.answers import RowAnswer
 from batchyard.client.api import ApiClient, connect, uploaded
 from batchyard.client.frames import Column, Frame
-from batchyard.client.progress import bar, counts, follow, problems
+from batchyard.client.progress import bar, counts, follow, labelled, problems
 from batchyard.errors import ConfigurationError, NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError
@@ -407,5 +407,5 @@ def _sum(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def _drawn(sums: dict[str, Any]) -> str:
     eta = sums["eta_seconds"]
-    text = f"{sums['status']:11}  {bar(sums)}  {counts(sums)}"
+    text = f"{sums['status']:11}  {bar(sums)}{labelled(sums, counts(sums))}"
     return text if eta is None else f"{text}  done in {durations.text(eta)}"

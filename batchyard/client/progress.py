@@ -18,6 +18,8 @@ POLL_SECONDS = 0.5
 LINE_SECONDS = 10.0
 AWAY_SECONDS = 120.0
 BAR_WIDTH = 24
+LABEL = "answered/failed/total"
+"""What `counts` are of."""
 PROBLEMS = 20
 """Errors of a file that are listed."""
 
@@ -26,9 +28,9 @@ def follow(
     fetch: Callable[[], Batches],
     draw: Callable[[Batches], str],
     brief: Callable[[dict[str, Any]], str],
+    interrupted: Callable[[], str] = str,
     quiet: bool = False,
 ) -> Batches:
-    interrupted: Callable[[], str] = str,
     """Fetch batches or jobs until all have ended, and return them.
 
     Progress goes to standard error. A terminal shows the text of `draw`, redrawn at each fetch and erased at the end;
@@ -94,6 +96,11 @@ def bar(batch: dict[str, Any]) -> str:
 def counts(batch: dict[str, Any]) -> str:
     requests = batch["request_counts"]
     return f"{requests['completed']}/{requests['failed']}/{requests['total']}"
+
+
+def labelled(document: dict[str, Any], counts: str, label: str = LABEL) -> str:
+    """Return counts with what they are of; empty while a batch's or a job's lines are not counted yet."""
+    return f"  {counts} {label}" if document["request_counts"]["total"] else ""
 
 
 def problems(batch: dict[str, Any], limit: int = PROBLEMS) -> list[str]:
