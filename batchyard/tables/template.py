@@ -101,8 +101,8 @@ class Template:
     ) -> Template:
         """Return the template with all columns in an order that the rows decide; itself if it is not open.
 
-        The columns that it names stand where it names them only, so no cell is in a prompt twice. Nor is the column
-        that names the row.
+        The columns that it names stand where it names them only, so no cell is in a prompt twice. Neither the column
+        that names the row nor an index of pandas is among them.
 
         Args:
             rows: those of the table; as many are read as decide the order.
@@ -159,7 +159,8 @@ class Template:
             return self.order
         if self._row_order is not None:
             return self._row_order(row)
-        return [name for name in row if name not in self.columns and name != columns.ROW_NAME]
+        apart = {*self.columns, columns.ROW_NAME}
+        return [name for name in row if name not in apart and not columns.is_index(name)]
 
 
 def _order(name: str) -> tuple[str, ...] | None:
@@ -173,12 +174,12 @@ def _order(name: str) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(names))
 
 
-def _text_part(texts: list[str]) -> list[Part]:
 def _unpaired(brace: str, place: int) -> str:
     other, remedy = ("'}'", "close it behind the column's name") if brace == "{" else ("'{'", "open it before the name")
     return f"a {brace!r} without {other} at character {place}; {remedy}, or write {2 * brace} if it is text"
 
 
+def _text_part(texts: list[str]) -> list[Part]:
     text = "".join(texts)
     return [{"type": "text", "text": text}] if text else []
 

@@ -11,10 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchyard import map as batchyard_map
+from batchyard.client.api import ApiClient
 from tests.support.rows import until
 from tests.support.stacks import RunningStack
 from tests.support.terminal import Result, batchyard
@@ -94,9 +97,6 @@ def test_columns_of_parquet_keep_their_types_and_an_earlier_answer_its_name(term
     terminal(*arguments, "-o", "out.jsonl.gz")
 
 
-def test_a_request_that_failed_makes_the_command_exit_1_and_its_row_says_why(terminal: Any, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": {"of": n}}) + "\n" for n in range(6)))
-    ended = terminal("in.jsonl", "-t", "fail {n}", "-m", "failing", "-o", "out.jsonl", "--json", code=1)
 def test_a_filtered_frame_in_a_file_gives_the_prompts_of_the_frame_and_keeps_its_index(
     terminal: Any, stack: RunningStack, tmp_path: Path
 ) -> None:
@@ -134,6 +134,9 @@ def test_ctrl_c_says_what_goes_on_and_how_to_end_it(
     assert f"{made} goes on at {stack.url}; `batchyard cancel {made}` ends it" in complaint
 
 
+def test_a_request_that_failed_makes_the_command_exit_1_and_its_row_says_why(terminal: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": {"of": n}}) + "\n" for n in range(6)))
+    ended = terminal("in.jsonl", "-t", "fail {n}", "-m", "failing", "-o", "out.jsonl", "--json", code=1)
     report = json.loads(ended.stdout)
     assert report["rows"] == 6 and report["answered"] < 6 and report["simulated"] is True
     assert f"{6 - report['answered']} of 6 rows failed; the column error of out.jsonl tells why" in ended.stderr
@@ -142,10 +145,22 @@ def test_ctrl_c_says_what_goes_on_and_how_to_end_it(
     assert sum(row["error"] is None for row in rows) == report["answered"]
 
 
+def test_a_temperature_that_no_engine_takes_is_refused_before_anything_runs(terminal: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("text\na\n")
+    ended = terminal("in.csv", "-t", "{text}", "-m", "echo", "-o", "out.csv", "--temperature", "9", code=4)
+    assert "of the rows is refused: line 1: body.temperature: 9.0 is not at most 2." in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("in.csv", "-t", "{txt}", "-m", "echo", "-o", "out.csv"), "no column 'txt'; did you mean 'text'?"),
+        (("empty.csv", "-t", "{text}", "-m", "echo", "-o", "out.csv"), "no column 'text': the table is empty"),
+        (("in.csv", "-t", "{text", "-m", "echo", "-o", "out.csv"), "a '{' without '}' at character 1; close it"),
+        (
+            ("latin.csv", "-t", "{text}", "-m", "echo", "-o", "o.csv"),
+            "line 2 is not UTF-8: unexpected end of data; save",
+        ),
         (("in.csv", "-t", "{text}", "-m", "echo", "-o", "out.xls"), "out.xls: its name does not tell what it holds"),
         (("in.csv", "-t", "{text}", "-m", "echo", "-o", "no/out.csv"), "no/out.csv cannot be written"),
         (("in.csv", "-t", "{text}", "-m", "echo", "-o", "o.csv", "--schema", "in.csv"), "in.csv is no JSON schema"),
@@ -155,6 +170,8 @@ def test_what_cannot_be_mapped_is_one_line_with_the_remedy(
     terminal: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "in.csv").write_text("text\na\n")
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "latin.csv").write_bytes("text\ncaf\u00e9".encode("latin-1"))
     ended = terminal(*arguments, code=2)
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1
