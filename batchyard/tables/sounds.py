@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from batchyard.json_lines import MAX_LINE_BYTES
-from batchyard.tables.cells import CellError, Unreadable
+from batchyard.tables.cells import CellError, Unreadable, is_empty
 
 MAX_BYTES = (MAX_LINE_BYTES - 2**16) * 3 // 4
 """Bytes of audio that a request's line has room for, in Base64."""
@@ -58,7 +58,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def _url(value: Any) -> str:
-    if value is None or (isinstance(value, str) and not value) or (isinstance(value, float) and value != value):
+    if is_empty(value):
         raise CellError("is empty", "empty_value")
     if isinstance(value, str):
         if not value.startswith(_URLS):
