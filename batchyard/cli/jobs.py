@@ -19,9 +19,14 @@ from batchyard.cli.watch import Unsuccessful, interruptible
 from batchyard.client import progress, resume
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import ITEM_STATES, RETRIABLE_STATES, TERMINAL
+from batchyard.wording import cut
 
 if TYPE_CHECKING:
     from batchyard.client.api import ApiClient
+
+
+MAX_TEXT = 60
+"""Characters of a question or an answer in a table; --json has more."""
 
 
 @click.group()
@@ -90,7 +95,18 @@ def items(job_id: str, state: str | None, custom_id: str | None, limit: int, dat
 
 def _items_table(rows: list[dict[str, Any]]) -> None:
     columns = ("number", "custom_id", "state", "life", "turn", "stage", "reason")
-    table([column.replace("_", " ") for column in columns], [[row[column] for column in columns] for row in rows])
+    texts = ("question", "answer")
+    table(
+        [*(column.replace("_", " ") for column in columns), "scores", *texts],
+        [
+            [
+                *(row[column] for column in columns),
+                ", ".join(f"{score:.4g}" for score in row["scores"]) or None,
+                *(row[text] and cut(" ".join(row[text].split()), MAX_TEXT) for text in texts),
+            ]
+            for row in rows
+        ],
+    )
 
 
 @job.command()
