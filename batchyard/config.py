@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from batchyard.errors import ConfigurationError
-from batchyard.schema_words import WORDED, alternatives, at, shown, wanted
-from batchyard.wording import nearest
+from batchyard.schema_words import WORDED, alternatives, at, not_wanted, shown, wanted
+from batchyard.wording import MAX_LIST, cut, nearest
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -98,7 +98,8 @@ class Schema:
         """Return the value of a text from the command line.
 
         It is what YAML makes of it, such as a number, a list or a mapping; but the text as it is where that is a text,
-        or where the schema takes a text and not what YAML makes of it.
+        or where the schema takes a text and not what YAML makes of it. Where the schema takes texts in a list only, a
+        text is one, with commas between its values.
         """
         import yaml
         from omegaconf import OmegaConf
@@ -108,6 +109,8 @@ class Schema:
             value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)["value"]  # type: ignore[call-overload,index]
         except (yaml.YAMLError, OmegaConfBaseException):
             return text
+        if not self._accepts(keys, value) and not self._accepts(keys, text) and self._accepts(keys, text.split(",")):
+            return text.split(",")
         texts = isinstance(value, str) or (not self._accepts(keys, value) and self._accepts(keys, text))
         return text if texts else value
 
@@ -336,11 +339,12 @@ def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Set
         known = refusing.get("properties", {})
         unknown = next(name for name in value if name not in known)
         near = nearest(unknown, known)
-        remedy = f"did you mean {name_of([*keys, near])}?" if near else "nothing may stand there"
+        others = f"there are {cut(', '.join(known), MAX_LIST)}" if known else "nothing may stand there"
+        remedy = f"did you mean {name_of([*keys, near])}?" if near else others
         return f"{_where(_origin([*keys, unknown], settings), [*keys, unknown])}: unknown key; {remedy}"
     where = _where(_origin(keys, settings), keys)
     if error.validator in WORDED:
-        return f"{where}: {shown(value)} is not {schema.wanted(refusing)}"
+        return f"{where}: {not_wanted(value, schema.wanted(refusing))}"
     return f"{where}: {error.message}"
 
 

@@ -122,8 +122,10 @@ def _unusable(reason: str) -> RequestError:
 
 def _zone(name: str) -> tzinfo:
     if name not in zones():
+        close = nearest(name, zones())
+        remedy = f"did you mean '{close}'?" if close else "name one of IANA's, such as 'Europe/Berlin' or 'UTC'."
         raise RequestError(
-            f"Invalid value for 'timezone': there is no {name[:64]!r}; did you mean '{nearest(name, zones())}'?",
+            f"Invalid value for 'timezone': there is no {name[:64]!r}; {remedy}",
             code="invalid_value",
             param="timezone",
         )

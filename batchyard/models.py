@@ -27,7 +27,7 @@ from pydantic import (
 from batchyard.endpoints.path import EndpointPath
 from batchyard.errors import ConfigurationError
 from batchyard.tariffs import CURRENCY, MICRO, PLACES, Prices
-from batchyard.wording import nearest
+from batchyard.wording import suggestion
 
 CAPACITY = 128
 """Requests that an engine runs at once, if it states no other number."""
@@ -209,7 +209,7 @@ def _with_currency(path: Path, name: str, entry: dict[str, Any], currency: str |
         if key == "currency":
             raise ConfigurationError(f"{where}.currency: all prices have one currency; set it once, above the tables")
         if key not in keys:
-            raise ConfigurationError(f"{where}.{key}: unknown key; did you mean {nearest(key, keys)}?")
+            raise ConfigurationError(f"{where}.{key}: unknown key; {suggestion(key, keys, '{}')}")
     if currency is None:
         raise ConfigurationError(f'{where}: in no currency; set one above the first table, such as currency = "EUR"')
     return entry | {"price": {**price, "currency": currency}}
@@ -221,7 +221,7 @@ def _check_keys(where: str, entry: Any) -> None:
     keys = [field for field in ModelSpec.model_fields if field != "name"]
     for key in entry:
         if key not in keys:
-            raise ConfigurationError(f"{where}.{key}: unknown key; did you mean {nearest(key, keys)}?")
+            raise ConfigurationError(f"{where}.{key}: unknown key; {suggestion(key, keys, '{}')}")
 
 
 def _check_adapter_names(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:

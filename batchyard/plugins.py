@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from batchyard.errors import ConfigurationError
-from batchyard.wording import nearest
+from batchyard.wording import suggestion
 
 Entry = TypeVar("Entry")
 
@@ -124,7 +124,8 @@ class Registry(Generic[Entry]):
         if name in self.added:
             return self._load(self.added[name])
         if name not in self.built_in:
-            raise ConfigurationError(f"no {self._kind} is named {name!r}; did you mean {nearest(name, self.names())}?")
+            remedy = suggestion(name, self.names(), "{}")
+            raise ConfigurationError(f"no {self._kind} is named {name!r}; {remedy}")
         return self._checked(self.built_in[name].load())[1]
 
     def load(self) -> list[Entry]:

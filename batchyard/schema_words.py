@@ -156,6 +156,12 @@ def shown(value: Any) -> str:
     return cut(json.dumps(value, ensure_ascii=False, default=str), MAX_NAME)
 
 
+def not_wanted(value: Any, words: str) -> str:
+    """Return that a value is not what these words of `wanted` say, and how a text is written as a list."""
+    remedy = f"; write {shown(value.split(','))}" if isinstance(value, str) and words.startswith("a list") else ""
+    return f"{shown(value)} is not {words}{remedy}"
+
+
 class InvalidValue(NamedTuple):
     """A value that a model of pydantic refuses.
 
@@ -230,7 +236,7 @@ def _invalid_value(path: Path, errors: list[ErrorDetails], document: Document, s
         return InvalidValue(path, kind, value, "is missing" if first["msg"] == _MISSING else first["msg"])
     if kind == "extra_forbidden":
         known = [name for schema in at(document, path[:-1]) for name in schema.get("properties", {})]
-        near = nearest(str(path[-1]), known, 0.6) if path else None
+        near = nearest(str(path[-1]), known) if path else None
         return InvalidValue(path, kind, value, "is unknown" + (f"; did you mean {near}?" if near else ""), near)
     words = next((text for details in errors if (text := _own_words(details))), None)
     if words is not None:
@@ -241,7 +247,7 @@ def _invalid_value(path: Path, errors: list[ErrorDetails], document: Document, s
         of_schema = ", or ".join(dict.fromkeys(map(_of_kind, errors)))
     if value in ([], {}) and of_schema.endswith("not empty"):
         return InvalidValue(path, kind, value, f"is empty; it should be {of_schema}")
-    reason = f"{shown(value)} is not {of_schema}" if show else f"must be {of_schema}"
+    reason = not_wanted(value, of_schema) if show else f"must be {of_schema}"
     return InvalidValue(path, kind, value, reason, choices=_choices(first, schemas) if kind == "literal_error" else ())
 
 

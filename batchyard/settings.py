@@ -420,7 +420,9 @@ def _refuse_unknown(environment: Mapping[str, str | None]) -> None:
     names = [environment_name(field) for field in Settings.model_fields] + list(CLIENT_VARIABLES)
     for name in environment:
         if name.startswith(PREFIX) and name not in names:
-            raise ConfigurationError(f"unknown setting {name}: did you mean {nearest(name, names)}?")
+            near = nearest(name.removeprefix(PREFIX), (known.removeprefix(PREFIX) for known in names))
+            remedy = f"did you mean {PREFIX}{near}?" if near else "unset it; README.md lists the settings"
+            raise ConfigurationError(f"unknown setting {name}: {remedy}")
 
 
 CLIENT_VARIABLES = {

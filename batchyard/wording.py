@@ -13,6 +13,10 @@ MAX_NAME = 100
 """Characters of a name, a parameter or a value that a message repeats."""
 MAX_LIST = 200
 """Characters of a list of names that a message repeats."""
+CLOSE = 0.6
+"""How alike two names are at least if one is suggested for the other, from 0 to 1."""
+_SHORT = 3
+"""Characters of the shortest beginning of a name that is taken for the name."""
 PLACE = re.compile(r"\{([^{}]+)\}")
 """A name in braces, in a template of prompts."""
 
@@ -37,14 +41,34 @@ def quoted(text: str) -> str:
     return cut(repr(text[:MAX_NAME]), MAX_NAME)
 
 
-def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.0) -> str | None:
-    """Return the candidate most similar to `name`, ignoring case; None if none reaches `cutoff` (0 to 1)."""
-    by_folded = {candidate.casefold(): candidate for candidate in candidates}
-    matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=cutoff)
+def nearest(name: str, candidates: Iterable[str], cutoff: float = CLOSE) -> str | None:
+    """Return the candidate most similar to `name`, ignoring case; None if none is similar.
+
+    Args:
+        cutoff: how alike the two are at least, from 0 to 1. A candidate that begins with `name` is similar, too.
+    """
+    folded, by_folded = name.casefold(), {candidate.casefold(): candidate for candidate in candidates}
+    matches = difflib.get_close_matches(folded, by_folded, n=1, cutoff=cutoff)
+    if not matches and len(folded) >= _SHORT:
+        matches = [candidate for candidate in by_folded if candidate.startswith(folded)]
     return by_folded[matches[0]] if matches else None
 
 
-def hint(name: str, candidates: Iterable[str], cutoff: float) -> str:
+def suggestion(name: str, candidates: Iterable[str], form: str = "{!r}", *, sentence: bool = False) -> str:
+    """Return the remedy for an unknown name: the candidate that is probably meant, else all of them.
+
+    Args:
+        form: how a candidate is written, a format string.
+        sentence: begin with a capital letter, and end with a full stop or question mark.
+    """
+    names = list(candidates)
+    close = nearest(name, names)
+    if close is not None:
+        return f"{'D' if sentence else 'd'}id you mean {form.format(close)}?"
+    return f"{'T' if sentence else 't'}here are {cut(', '.join(names), MAX_LIST) or 'none'}{'.' if sentence else ''}"
+
+
+def hint(name: str, candidates: Iterable[str], cutoff: float = CLOSE) -> str:
     """Return the end of a message about an unknown name: the nearest candidate; empty if none reaches `cutoff`."""
     close = nearest(name, candidates, cutoff)
     return "" if close is None else f"; did you mean {close!r}?"

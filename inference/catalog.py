@@ -12,6 +12,7 @@ from batchyard import models
 from batchyard.errors import ConfigurationError
 from batchyard.models import Adapter, ModelSpec
 from batchyard.schema_words import invalid_values
+from batchyard.wording import hint, quoted
 from inference import heads
 from inference.engine import Capabilities
 from inference.engines import adapters, registry
@@ -111,7 +112,8 @@ def _engine(where: str, name: str) -> type[Capabilities]:
     names = registry.ENGINES.names()
     if name not in names:
         *others, last = map(repr, [AUTO, *names])
-        raise ConfigurationError(f"{where}.engine: must be {', '.join(others)} or {last}")
+        said = f"{where}.engine: must be {', '.join(others)} or {last}, not {quoted(name)}"
+        raise ConfigurationError(said + hint(name, [AUTO, *names]))
     return registry.capabilities(name)
 
 

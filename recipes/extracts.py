@@ -13,7 +13,7 @@ import orjson
 
 from batchyard import json_lines
 from batchyard.recipes import field_of
-from batchyard.wording import nearest, quoted
+from batchyard.wording import quoted, suggestion
 from recipes.patterns import compiled
 from recipes.rewards import numbers
 from recipes.rewards.comparing import comparable
@@ -35,7 +35,7 @@ def check(how: str) -> None:
     """Raise ValueError if `how` is none of first_line, last_number, boxed or those of _FORMS."""
     name, colon, parameter = how.partition(":")
     if name not in _EXTRACTS:
-        raise ValueError(f"No extract is named {quoted(name)}. Did you mean '{nearest(name, _EXTRACTS)}'?")
+        raise ValueError(f"No extract is named {quoted(name)}. {suggestion(name, _EXTRACTS, sentence=True)}")
     if (name in _FORMS) != bool(colon and parameter):
         form = _FORMS.get(name, name)
         raise ValueError(f"Extract {name} is written as {form}, not {quoted(how)}.")

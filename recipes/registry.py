@@ -24,7 +24,7 @@ from batchyard.errors import ConfigurationError, RequestError
 from batchyard.plugins import Registry
 from batchyard.recipes import Gate, Recipe, Reward, Tool
 from batchyard.settings import Settings
-from batchyard.wording import nearest, quoted
+from batchyard.wording import quoted, suggestion
 from recipes import mcp_servers
 from recipes.gates import BUILT_IN as BUILT_IN_GATES
 from recipes.gates import json_texts
@@ -309,7 +309,6 @@ def _sha256_of(file: Path) -> str:
 def _named(kind: str, entries: Mapping[str, E], name: str, param: str) -> E:
     entry = entries.get(name)
     if entry is None:
-        near = nearest(name, entries)
-        hint = f" Did you mean '{near}'?" if near else ""
-        raise RequestError(f"No {kind} is named {quoted(name)}.{hint}", code=f"{kind}_not_found", param=param)
+        message = f"No {kind} is named {quoted(name)}. {suggestion(name, entries, sentence=True)}"
+        raise RequestError(message, code=f"{kind}_not_found", param=param)
     return entry

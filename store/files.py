@@ -57,6 +57,14 @@ def create_output(session: Session, owner: Batch | Job, name: str, *, sha256: st
     )
 
 
+def deleted_at(file: File, retention: float) -> int | None:
+    """Return when a file is deleted: as it says itself, and an output `retention` seconds after it was written."""
+    if file.purpose != "batch_output":
+        return file.expires_at
+    with_its_work = int(file.created_at + retention)
+    return with_its_work if file.expires_at is None else min(file.expires_at, with_its_work)
+
+
 def live(at: float) -> ColumnElement[bool]:
     """Return the condition for files that were neither deleted nor expired at `at` (Unix seconds)."""
     return or_(File.expires_at.is_(None), File.expires_at > at)

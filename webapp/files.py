@@ -9,7 +9,7 @@ import flask
 from flask import Blueprint, Response
 
 from batchyard.errors import ArtifactMissing, RequestError
-from store import events, files
+from store import events, files, projects
 from store.files import INPUT_EXPIRES_AFTER
 from store.records import File
 from webapp.document import operation
@@ -21,8 +21,20 @@ routes = Blueprint("files", __name__)
 CHUNK_BYTES = 256 * 1024
 
 
-def to_wire(file: File) -> FileObject:
-    return FileObject.model_validate(file, from_attributes=True)
+def to_wire(file: File, retention: float | None = None) -> FileObject:
+    """Return a file as it crosses the wire. `retention`: that of the project's outputs, which is looked up if None."""
+    if retention is None:
+        retention = output_retention() if file.purpose == "batch_output" else 0.0
+    shown = FileObject.model_validate(file, from_attributes=True)
+    return shown.model_copy(update={"expires_at": files.deleted_at(file, retention)})
+
+
+def output_retention() -> float:
+    """Return after how many seconds outputs of the caller's project are deleted with their batch or job."""
+    context = current_context()
+    with context.database.read() as session:
+        minutes = projects.get(session, caller().project_id).zero_retention_minutes
+    return context.settings.retention if minutes is None else min(context.settings.retention, 60 * minutes)
 
 
 def uploaded(field: str = "file") -> tuple[Upload, str] | None:
@@ -94,7 +106,8 @@ def list_() -> FilePage:
             descending=params.order == "desc",
             purpose=params.purpose,
         )
-    return FilePage.of([to_wire(file) for file in records], has_more=has_more)
+    retention = output_retention()
+    return FilePage.of([to_wire(file, retention) for file in records], has_more=has_more)
 
 
 def get_file(file_id: str) -> File:

@@ -70,7 +70,9 @@ def stack(data: Path, models: Path) -> Iterator[ApiClient]:
                 reason = process.last_line(log).removeprefix("batchyard: ")
                 raise (ConfigurationError if up.returncode == 2 else BatchyardError)(reason)
             time.sleep(0.1)
-        yield api.connect(data)
+        connected = api.connect(data)
+        connected.stays = False
+        yield connected
     finally:
         up.terminate()
         try:

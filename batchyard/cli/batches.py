@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -81,6 +82,8 @@ def submit(
     if each:
         raise click.UsageError("--each goes with a URL")
     prompts = requests.becomes_requests(file, {"model": model, **prompt_options})
+    from batchyard.client.api import uploaded
+
     server = connect(data)
     form = requests.start_form(
         file,
@@ -100,15 +103,16 @@ def submit(
         if prompts:
             batch = requests.started(server, file, form)
         else:
-            batch = server.create(
-                server.upload(file),
-                endpoint=form["endpoint"],
-                window=window,
-                metadata=pairs,
-                post_process=steps,
-                on_invalid=on_invalid,
-                priority=priority,
-            )
+            with uploaded(server, server.upload(file)) as file_id:
+                batch = server.create(
+                    file_id,
+                    endpoint=form["endpoint"],
+                    window=window,
+                    metadata=pairs,
+                    post_process=steps,
+                    on_invalid=on_invalid,
+                    priority=priority,
+                )
     note(server.page(batch["id"]))
     if not wait:
         warn(batch)
@@ -290,7 +294,10 @@ def retry(batch_id: str, fixed: Path | None, data: Path | None, as_json: bool) -
     `batchyard results BATCH --retries -o FILE` has the answers of both.
     """
     server = connect(data)
-    batch = server.retry(batch_id, fixed_file_id=None if fixed is None else server.upload(fixed))
+    from batchyard.client.api import uploaded
+
+    with nullcontext() if fixed is None else uploaded(server, server.upload(fixed)) as file_id:
+        batch = server.retry(batch_id, fixed_file_id=file_id)
     say(batch, batch["id"], as_json)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from batchyard import durations
 from batchyard.cli import view
 from batchyard.cli.output import lines_of, plain, when
-from batchyard.client.progress import bar, percent
+from batchyard.client.progress import bar, labelled, percent
 
 STATES = "completed/failed/stuck/total"
 EXPERIMENT, TUNE = "experiment", "tune"
@@ -94,7 +94,7 @@ def _progress(job: dict[str, Any], separator: str) -> str:
     remaining, held = view.remaining(job), plain(job["batchyard"]["held"] or "")
     parts = [f"done in {remaining}"] if remaining else []
     parts += [f"on hold: {held}"] if held else []
-    line = f"{view.status(job, width=11)}  {bar(job)}  {_counts(job)}"
+    line = f"{view.status(job, width=11)}  {bar(job)}{labelled(job, _counts(job), STATES)}"
     return line + separator + ", ".join([*parts, view.sla(job)])
 
 

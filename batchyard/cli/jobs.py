@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,17 @@ from batchyard.cli import completion, job_view, requests, view
 from batchyard.cli.options import connect, data_option
 from batchyard.cli.output import json_option, plain, say, table, when
 from batchyard.cli.watch import Unsuccessful, interruptible
-from batchyard.client import progress
+from batchyard.client import progress, resume
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import ITEM_STATES, RETRIABLE_STATES, TERMINAL
+from batchyard.wording import cut
 
 if TYPE_CHECKING:
     from batchyard.client.api import ApiClient
+
+
+MAX_TEXT = 60
+"""Characters of a question or an answer in a table; --json has more."""
 
 
 @click.group()
@@ -89,7 +95,18 @@ def items(job_id: str, state: str | None, custom_id: str | None, limit: int, dat
 
 def _items_table(rows: list[dict[str, Any]]) -> None:
     columns = ("number", "custom_id", "state", "life", "turn", "stage", "reason")
-    table([column.replace("_", " ") for column in columns], [[row[column] for column in columns] for row in rows])
+    texts = ("question", "answer")
+    table(
+        [*(column.replace("_", " ") for column in columns), "scores", *texts],
+        [
+            [
+                *(row[column] for column in columns),
+                ", ".join(f"{score:.4g}" for score in row["scores"]) or None,
+                *(row[text] and cut(" ".join(row[text].split()), MAX_TEXT) for text in texts),
+            ]
+            for row in rows
+        ],
+    )
 
 
 @job.command()
@@ -284,7 +301,10 @@ def _made(server: ApiClient, document: dict[str, Any], wait: bool, as_json: bool
 
 def watch(server: ApiClient, job_id: str) -> dict[str, Any]:
     """Show a job's progress until it has ended, and return the job."""
-    return progress.follow(lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief)[0]
+    interrupted = partial(resume.goes_on, server, [server.job(job_id)])
+    return progress.follow(
+        lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief, interrupted
+    )[0]
 
 
 def save(

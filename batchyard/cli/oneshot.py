@@ -208,6 +208,7 @@ def _batches(
 ) -> list[dict[str, Any]]:
     """Return the batch that the same command has made before with its retries, or a new one."""
     from batchyard.client import retries
+    from batchyard.client.api import uploaded
 
     endpoint, on_invalid = form["endpoint"], form["on_invalid"]
     identity = [file.name, form] if prompts else [on_invalid] if on_invalid != "fail" else []
@@ -218,8 +219,8 @@ def _batches(
         return chain
     if prompts:
         return [requests.started(server, file, {**form, "metadata": json.dumps(mark)})]
-    file_id = server.upload(file)
-    return [server.create(file_id, endpoint=endpoint, metadata=mark, post_process=steps, on_invalid=on_invalid)]
+    with uploaded(server, server.upload(file)) as file_id:
+        return [server.create(file_id, endpoint=endpoint, metadata=mark, post_process=steps, on_invalid=on_invalid)]
 
 
 def _save(server: ApiClient, chain: list[dict[str, Any]], output: Path, errors: Path | None) -> None:

@@ -20,6 +20,7 @@ from batchyard.endpoints.catalog import CHAT, ENDPOINTS
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import PRIORITIES
 from batchyard.tables import formats
+from batchyard.wording import MAX_LIST, cut
 
 if TYPE_CHECKING:
     from batchyard.client.api import ApiClient
@@ -146,13 +147,19 @@ def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def becomes_requests(file: Path, options: Mapping[str, Any]) -> bool:
     """True if the server has to make requests of a file: it holds prompts, or is compressed.
 
-    Raises click.UsageError for options of prompts if it holds requests.
+    Raises click.UsageError for options of prompts if it holds none, and for a file that holds neither.
     """
     kind = formats.kind_of(file.name)
     if formats.compression_of(file.name) or (kind is not None and kind.format != "jsonl"):
         return True
     with file.open("rb") as stream:
-        first = lines.first_value(next((line for line in stream if line.strip()), b""))
+        line = next((line for line in stream if line.strip()), b"")
+    first = lines.first_value(line)
+    if kind is None and line and not isinstance(first, dict | str):
+        raise click.UsageError(
+            f"{file}: its name tells no format, and its first line is no request; requests are JSON, one a line, and "
+            f"files of prompts are named {formats.NAMES}"
+        )
     fields = first.keys() if isinstance(first, dict) else set()
     is_prompt = not fields & {"body", "url"} and (
         options.get("template") is not None or fields & {"prompt", "messages"}
@@ -161,7 +168,13 @@ def becomes_requests(file: Path, options: Mapping[str, Any]) -> bool:
         return True
     if named := [name for name, value in options.items() if value is not None]:
         option = "--" + named[0].replace("_", "-")
-        raise click.UsageError(f"{option}: {file} holds whole requests, which say themselves how they are run")
+        if fields & {"body", "url"}:
+            reason = "holds whole requests, which say themselves how they are run"
+        elif fields:
+            reason = f"has no field prompt; say with --template how to use {cut(', '.join(fields), MAX_LIST)}"
+        else:
+            reason = "does not begin with a JSON object" if line else "is empty"
+        raise click.UsageError(f"{option}: {file} {reason}")
     return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +73,19 @@ def create(
         "on_invalid": on_invalid,
         "priority": priority,
     }
+    from batchyard.client.api import uploaded
+
     server = connect(data)
-    created = server.create_schedule(
-        name=name,
-        cron=cron,
-        timezone=timezone,
-        input={"template": _text(template)} if template else {"file_id": server.upload(file)} if file else {"url": url},
-        batch=options,
-        overlap=overlap,
-        catch_up=catch_up,
-    )
+    with nullcontext() if file is None else uploaded(server, server.upload(file)) as file_id:
+        created = server.create_schedule(
+            name=name,
+            cron=cron,
+            timezone=timezone,
+            input={"template": _text(template)} if template else {"file_id": file_id} if file_id else {"url": url},
+            batch=options,
+            overlap=overlap,
+            catch_up=catch_up,
+        )
     times = [f"next {when(time, created['timezone'])}" for time in created["next_runs"]]
     say(created, "\n".join([created["id"], *times]), as_json)
 
@@ -90,7 +94,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text()
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{file} is not UTF-8: {error.reason}") from error
+        raise ConfigurationError(f"{file} is not UTF-8: {error.reason}; save it as UTF-8") from error
 
 
 @schedule.command("list")

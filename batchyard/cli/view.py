@@ -9,7 +9,7 @@ from typing import Any
 
 from batchyard import durations, tariffs, wording
 from batchyard.cli.output import lines_of, painted, plain, when
-from batchyard.client.progress import bar, counts, percent, problems, warnings
+from batchyard.client.progress import LABEL, bar, counts, labelled, percent, problems, warnings
 from batchyard.statuses import TERMINAL
 
 _COLOURS = {"completed": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "cancelling": "yellow"}
@@ -32,7 +32,7 @@ def facts(batch: dict[str, Any]) -> str:
             *(("warning", text) for text in warnings(batch)),
             ("priority", None if ours["priority"] == "normal" else ours["priority"]),
             ("progress", bar(batch)),
-            ("answered/failed/total", counts(batch)),
+            (LABEL, counts(batch)),
             *((("of the answers", flaws),) if (flaws := wording.flaws(ours)) else ()),
             *_right(ours),
             ("expired, cancelled", f"{ours['expired']}, {ours['cancelled']}"),
@@ -71,7 +71,7 @@ def cost(ours: dict[str, Any]) -> str | None:
 
 def overview(batches: Sequence[dict[str, Any]]) -> str:
     """A table of batches, one a line."""
-    columns = ["batch", "status", "done", "answered/failed/total", "rows/s", "eta", "sla", "model", "created"]
+    columns = ["batch", "status", "done", LABEL, "rows/s", "eta", "sla", "model", "created"]
     return lines_of(
         columns,
         [
@@ -102,7 +102,8 @@ def progress(batch: dict[str, Any]) -> str:
     parts += [flaws] if flaws else []
     died = deaths(ours)
     parts += [f"engine deaths: {died}"] if died else []
-    return "  ".join([status(batch, width=11), bar(batch), counts(batch)]) + "\n" + ", ".join([*parts, sla(batch)])
+    line = f"{status(batch, width=11)}  {bar(batch)}{labelled(batch, counts(batch))}"
+    return line + "\n" + ", ".join([*parts, sla(batch)])
 
 
 def status(document: dict[str, Any], suffix: str = "", width: int = 0) -> str:

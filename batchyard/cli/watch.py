@@ -13,6 +13,7 @@ import click
 
 from batchyard.cli import view
 from batchyard.cli.output import complain
+from batchyard.client import resume
 from batchyard.client.progress import follow, warnings
 from batchyard.statuses import TERMINAL
 
@@ -30,7 +31,8 @@ def watch(server: ApiClient, batch: dict[str, Any]) -> dict[str, Any]:
     """Show a batch's progress until it has ended, with its warnings, and return the batch as it is then."""
     warn(batch)
     fetch = partial(server.batch, batch["id"])
-    ended = follow(lambda: [fetch()], lambda batches: view.progress(batches[0]), view.brief)[0]
+    interrupted = partial(resume.goes_on, server, [batch])
+    ended = follow(lambda: [fetch()], lambda batches: view.progress(batches[0]), view.brief, interrupted)[0]
     warn(ended, before=warnings(batch))
     return ended
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -40,12 +41,16 @@ class ApiClient:
 
     Every call raises UnavailableError if the server cannot be reached or fails, and RequestError if it refuses.
 
+    Attributes:
+        stays: False for a server that ends with the command that has started it.
+
     Raises:
         ConfigurationError: the environment names a proxy for this server that cannot be used.
     """
 
     def __init__(self, url: str, key: str, *, max_retries: int = 2) -> None:
         self.url = url.rstrip("/")
+        self.stays = True
         self._max_retries = max_retries
         self._http = _http(self.url, key)
 
@@ -54,6 +59,9 @@ class ApiClient:
         with file.open("rb") as stream:
             answer = self._send("POST", "/files", data={"purpose": purpose}, files={"file": (file.name, stream)})
         return str(answer.json()["id"])
+
+    def delete_file(self, file_id: str) -> None:
+        self._call("DELETE", f"/files/{file_id}")
 
     def create(
         self,
@@ -391,6 +399,21 @@ class ApiClient:
         if response.status_code >= 500:
             return UnavailableError(f"{self.url} answered {response.status_code}: {message}")
         return RequestError(message, code=details.get("code"), param=details.get("param"))
+
+
+@contextmanager
+def uploaded(server: ApiClient, file_id: str, *, keep: bool = True) -> Iterator[str]:
+    """Yield the id of a file for what the block makes of it. Delete it if that is refused, or without `keep`."""
+    refused = False
+    try:
+        yield file_id
+    except RequestError:
+        refused = True
+        raise
+    finally:
+        if refused or not keep:
+            with suppress(BatchyardError):
+                server.delete_file(file_id)
 
 
 def connect(data: Path, option: str = "--data", **settings: Any) -> ApiClient:

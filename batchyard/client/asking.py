@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import orjson
 from batchyard import durations, json_lines, settings
 from batchyard.client import answers, resume
 from batchyard.client.answers import RowAnswer
-from batchyard.client.api import ApiClient, connect
+from batchyard.client.api import ApiClient, connect, uploaded
 from batchyard.client.frames import Column, Frame
-from batchyard.client.progress import bar, counts, follow, problems
+from batchyard.client.progress import bar, counts, follow, labelled, problems
 from batchyard.errors import ConfigurationError, NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError
@@ -171,7 +172,8 @@ def ask(
     with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
         files = _files(lines, Path(folder), how.name)
         call = _Call(server, spec, endpoint, results, how, Path(folder) / "answers.jsonl")
-        batches = call.batches(files, "`again` computes all of it anew" if how.progress else None)
+        again = "--again" if click.get_current_context(silent=True) else "again=True"  # a terminal's option
+        batches = call.batches(files, f"{again} computes all of it anew" if how.progress else None)
         if not batches and results.unusable is not None:
             raise ConfigurationError(f"no row can be sent; {results.unusable}")
         for batch in _wait(server, batches, how.progress):
@@ -265,7 +267,7 @@ def served(server: ApiClient, model: str, *endpoints: str) -> dict[str, Any]:
     """
     models = {entry["id"]: entry for entry in server.models()}
     if model not in models:
-        remedy = f"did you mean {close}?" if (close := nearest(model, models, 0.6)) else "it serves"
+        remedy = f"did you mean {close}?" if (close := nearest(model, models)) else "it serves"
         raise ConfigurationError(f"{server.url} does not serve {quoted(model)}; {remedy} {', '.join(sorted(models))}")
     serves = models[model]["batchyard"]["endpoints"]
     if not set(endpoints) & set(serves):
@@ -331,10 +333,11 @@ class _Call:
             batch = self._earlier.find(mark, remedy, without=self._taken)
             if batch is None:
                 # A row that cannot run, such as one that is too long, keeps no other from its answer.
-                upload = self._server.upload(file)
-                yield self._server.create(
-                    upload, endpoint=self._endpoint, window=self._window, metadata=mark, on_invalid="skip"
-                )
+                with uploaded(self._server, self._server.upload(file)) as file_id:
+                    batch = self._server.create(
+                        file_id, endpoint=self._endpoint, window=self._window, metadata=mark, on_invalid="skip"
+                    )
+                yield batch
                 return
             yield batch
             if batch["status"] not in TERMINAL:
@@ -382,7 +385,8 @@ def _wait(server: ApiClient, batches: Iterable[dict[str, Any]], progress: bool) 
                 raise RequestError(f"batch {batch_id} of the rows is refused: {reasons}")
         return [_sum(latest.values())]
 
-    follow(fetch, lambda sums: _drawn(sums[0]), _drawn, quiet=not progress)
+    interrupted = partial(resume.goes_on, server, latest.values())
+    follow(fetch, lambda sums: _drawn(sums[0]), _drawn, interrupted, quiet=not progress)
     return list(latest.values())
 
 
@@ -403,5 +407,5 @@ def _sum(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def _drawn(sums: dict[str, Any]) -> str:
     eta = sums["eta_seconds"]
-    text = f"{sums['status']:11}  {bar(sums)}  {counts(sums)}"
+    text = f"{sums['status']:11}  {bar(sums)}{labelled(sums, counts(sums))}"
     return text if eta is None else f"{text}  done in {durations.text(eta)}"

@@ -24,7 +24,7 @@ from batchyard.endpoints import responses
 from batchyard.endpoints.catalog import COMPLETIONS
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.schema_words import invalid_values
-from batchyard.wording import nearest
+from batchyard.wording import suggestion
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -272,8 +272,8 @@ def _parsed(arguments: Mapping[str, Any]) -> HarnessArguments:
     fields = HarnessArguments.model_fields
     unknown = next((name for name in arguments if name not in fields), None)
     if unknown is not None:
-        close = nearest(unknown, ("model", *fields))
-        raise ConfigurationError(f"model batchyard has no argument {unknown}; did you mean {close}?")
+        remedy = suggestion(unknown, ("model", *fields), "{}")
+        raise ConfigurationError(f"model batchyard has no argument {unknown}; {remedy}")
     try:
         return HarnessArguments.model_validate(arguments)
     except ValidationError as error:

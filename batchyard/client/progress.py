@@ -18,6 +18,8 @@ POLL_SECONDS = 0.5
 LINE_SECONDS = 10.0
 AWAY_SECONDS = 120.0
 BAR_WIDTH = 24
+LABEL = "answered/failed/total"
+"""What `counts` are of."""
 PROBLEMS = 20
 """Errors of a file that are listed."""
 
@@ -26,13 +28,14 @@ def follow(
     fetch: Callable[[], Batches],
     draw: Callable[[Batches], str],
     brief: Callable[[dict[str, Any]], str],
+    interrupted: Callable[[], str] = str,
     quiet: bool = False,
 ) -> Batches:
     """Fetch batches or jobs until all have ended, and return them.
 
     Progress goes to standard error. A terminal shows the text of `draw`, redrawn at each fetch and erased at the end;
-    elsewhere a line is printed at most every LINE_SECONDS: `brief` of the only one, or how many have ended. With
-    `quiet` nothing is shown.
+    elsewhere a line is printed at most every LINE_SECONDS: `brief` of the only one, or how many have ended. After
+    Ctrl-C the text of `interrupted` is. With `quiet` nothing is shown.
     """
     from rich.console import Console
     from rich.live import Live
@@ -40,19 +43,26 @@ def follow(
 
     console = Console(stderr=True, quiet=quiet)
     printed, printed_at = "", 0.0
-    with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
-        while True:
-            batches = patiently(fetch)
-            ended = sum(batch["status"] in TERMINAL for batch in batches)
-            line = brief(batches[0]) if len(batches) == 1 else f"{ended} of {len(batches)} have ended"
-            if live is not None:
-                live.update(Text.from_ansi(draw(batches), no_wrap=True, overflow="ellipsis"), refresh=True)
-            elif not quiet and line != printed and time.monotonic() - printed_at >= LINE_SECONDS:
-                click.echo(line, err=True)
-                printed, printed_at = line, time.monotonic()
-            if ended == len(batches):
-                return batches
-            time.sleep(POLL_SECONDS)
+    try:
+        with (
+            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live
+        ):
+            while True:
+                batches = patiently(fetch)
+                ended = sum(batch["status"] in TERMINAL for batch in batches)
+                line = brief(batches[0]) if len(batches) == 1 else f"{ended} of {len(batches)} have ended"
+                if live is not None:
+                    live.update(Text.from_ansi(draw(batches), no_wrap=True, overflow="ellipsis"), refresh=True)
+                elif not quiet and line != printed and time.monotonic() - printed_at >= LINE_SECONDS:
+                    click.echo(line, err=True)
+                    printed, printed_at = line, time.monotonic()
+                if ended == len(batches):
+                    return batches
+                time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        if not quiet and (text := interrupted()):
+            click.echo(text, err=True)
+        raise
 
 
 def patiently(fetch: Callable[[], T]) -> T:
@@ -86,6 +96,11 @@ def bar(batch: dict[str, Any]) -> str:
 def counts(batch: dict[str, Any]) -> str:
     requests = batch["request_counts"]
     return f"{requests['completed']}/{requests['failed']}/{requests['total']}"
+
+
+def labelled(document: dict[str, Any], counts: str, label: str = LABEL) -> str:
+    """Return counts with what they are of; empty while a batch's or a job's lines are not counted yet."""
+    return f"  {counts} {label}" if document["request_counts"]["total"] else ""
 
 
 def problems(batch: dict[str, Any], limit: int = PROBLEMS) -> list[str]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchyard.statuses import TERMINAL
+
 if TYPE_CHECKING:
     from batchyard.client.api import ApiClient
 
@@ -25,6 +27,15 @@ def remedy(again: bool) -> str:
     """How to go on with a command that Ctrl-C has ended: with `--again` it would begin anew."""
     command = "the same command without --again" if again else "the same command again"
     return f"{command} goes on with what has no answer yet"
+
+
+def goes_on(server: ApiClient, documents: Iterable[dict[str, Any]]) -> str:
+    """Return what becomes of batches and jobs that nobody waits for any longer, and how to cancel them."""
+    unfinished = [document["id"] for document in documents if document["status"] not in TERMINAL]
+    if not server.stays:
+        return "\n".join(f"{name} stops with the server that this command has started" for name in unfinished)
+    cancel = {name: f"batchyard {'job ' if name.startswith('job_') else ''}cancel {name}" for name in unfinished}
+    return "\n".join(f"{name} goes on at {server.url}; `{cancel[name]}` ends it" for name in unfinished)
 
 
 def mark(server: ApiClient, *parts: Any) -> dict[str, str]:

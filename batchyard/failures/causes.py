@@ -47,7 +47,7 @@ CAUSES: Sequence[Rule] = (
     _rule(
         "unknown argument",
         "argument",
-        r"engine_args\.(?P<key>\w+): .* has no such argument; did you mean (?P<nearest>\w+)\?",
+        r"engine_args\.(?P<key>\w+): .* has no such argument; (?:did you mean (?P<nearest>\w+)\?|leave it out)",
         "",
     ),
     _rule(

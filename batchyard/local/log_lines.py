@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-ENGINE_STARTS = '"message": "engine starts"'
+ENGINE_START, ENGINE_STARTED = "engine starts", "engine started"
+ENGINE_STARTS = f'"message": "{ENGINE_START}"'
 """In the line by which an engine's actor names its model."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _MARKERS = re.compile(r":(job_id|actor_name|task_name):")
@@ -115,6 +116,25 @@ class LogLines:
                     yield line.decode(errors="replace")
         except OSError:
             return  # removed meanwhile
+
+
+def without_starts(lines: Sequence[LogLine]) -> list[LogLine]:
+    """Leave out what engines print while they start, of level info, where the start succeeds."""
+    began: dict[str, float] = {}
+    starts: list[tuple[str, float, float]] = []
+    for line in lines:
+        model, message = str(line.fields.get("model")), line.fields.get("message")
+        if message == ENGINE_START:
+            began[model] = line.at
+        elif message == ENGINE_STARTED and model in began:
+            starts.append((model, began.pop(model) - 1, line.at + 1))  # lines of vLLM have whole seconds
+    return [line for line in lines if not any(_is_of_start(line, *start) for start in starts)]
+
+
+def _is_of_start(line: LogLine, model: str, began: float, ended: float) -> bool:
+    fields = line.fields
+    is_plain = fields["file"] == "engine" and "logger" not in fields and fields["level"] in ("info", "debug")
+    return is_plain and fields["model"] == model and began <= line.at <= ended
 
 
 def _parsed(text: str, file: str) -> LogLine | None:

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
 
 from batchyard import wording
 from batchyard.endpoints import live_wire
@@ -24,6 +25,9 @@ from batchyard.local.fork_server import ForkServer
 from batchyard.local.process import ChildProcess
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +41,7 @@ POLL_SECONDS = 0.25
 TELL_SECONDS = 2.0
 """Between two lines about what the end still waits for."""
 COUNT_SECONDS = 3.0
-"""The end waits this long for the number of running segments, half a second of it for modules that only that needs."""
+"""The end waits this long for a number out of the database, half a second of it for modules that only that needs."""
 # The order of the end. The processes of one group end at the same time.
 _END_ORDER = (("gateway", "web", "beat", "flower", "worker", "housekeeper", "webhooks"), ("ray",), ("redis",))
 
@@ -125,6 +129,10 @@ class Stack:
                 self._restart_ended()
         finally:
             self._stop()
+            if self._signals and (unfinished := self._counted(_unfinished)):
+                works, them = ("batch or job has", "it") if unfinished == 1 else ("batches and jobs have", "them")
+                start = f"start the stack on {self.folder.path} again"
+                self._say(f"{unfinished:,} {works} not ended: to go on with {them}, {start}.")
 
     def _count_signal(self, *_: object) -> None:
         # No event: whoever is interrupted in its `wait` holds its lock.
@@ -216,7 +224,11 @@ class Stack:
         for child in group:
             child.signal_end()
         began, told_at = time.monotonic(), -math.inf
-        segments = self._running_segments() if any(child.name == "worker" for child in group) else ""
+        segments = ""
+        if any(child.name == "worker" for child in group):
+            running = self._counted(_running_segments)
+            unknown = "segments unknown: the database is slow"
+            segments = unknown if running is None else f"{wording.count(running, 'segment')} running"
         while late := [child for child in group if child.runs() and time.monotonic() - began < child.grace]:
             if self._signals > 1:
                 return
@@ -226,22 +238,21 @@ class Stack:
                 self._tell(f"Stopping: waits for {', '.join(names)}. Ctrl-C again ends all at once.")
             time.sleep(0.02)
 
-    def _running_segments(self) -> str:
-        """Say how many segments run, of any worker."""
+    def _counted(self, count: Callable[[Session], int]) -> int | None:
+        """Return what a query counts, 0 if the database is away; None if it is slow."""
         counts: list[int] = []
-        thread = threading.Thread(target=lambda: counts.append(self._count_segments()), daemon=True)
+        thread = threading.Thread(target=lambda: counts.append(self._count(count)), daemon=True)
         thread.start()
         thread.join(COUNT_SECONDS)
-        return f"{wording.count(counts[0], 'segment')} running" if counts else "segments unknown: the database is slow"
+        return counts[0] if counts else None
 
-    def _count_segments(self) -> int:
-        from store import segments
+    def _count(self, count: Callable[[Session], int]) -> int:
         from store.database import Database
 
         database = Database(self.settings.database)
         try:
             with database.read() as session:
-                return segments.running(session)
+                return count(session)
         except BatchyardError:
             return 0
         finally:
@@ -259,6 +270,18 @@ class Stack:
             return error.read(1000).decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__
+
+
+def _running_segments(session: Session) -> int:
+    from store import segments
+
+    return segments.running(session)
+
+
+def _unfinished(session: Session) -> int:
+    from store.work import overview
+
+    return overview.unfinished(session)
 
 
 def _served_models(settings: Settings) -> dict[str, ModelSpec]:

@@ -245,8 +245,7 @@ def _text(arguments: Any) -> str:
 
 
 def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
-    near = nearest(name, tools)
-    hint = f" Did you mean {near!r}?" if near else ""
+    hint = f" Did you mean {near!r}?" if (near := nearest(name, tools)) else ""
     return f"No tool is named {quoted(name)}.{hint} There are {', '.join(tools) or 'none'}."
 
 

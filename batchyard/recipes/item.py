@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from batchyard.recipes.outcomes import Result
 from batchyard.tables import images
-from batchyard.tables.cells import CellError
+from batchyard.tables.cells import CellError, is_empty, text
 from batchyard.tables.template import TemplateError, parsed
 
 Messages: TypeAlias = list[dict[str, Any]]
@@ -50,10 +50,11 @@ def messages_of(columns: Mapping[str, Any], template: str | None = None) -> Mess
     """
     for name in ("messages", "prompt"):
         value = columns.get(name)
-        if value is not None:
-            messages = [{"role": "user", "content": value}] if isinstance(value, str) else _messages(name, value)
+        if not is_empty(value) or (template is None and name == "prompt" and name in columns):
             try:
-                return images.attached(messages, columns)
+                is_list = not isinstance(value, str | None)
+                content = _messages(name, value) if is_list else [{"role": "user", "content": text(value, name)}]
+                return images.attached(content, columns)
             except CellError as error:
                 raise InvalidItem(error.code, f"The row cannot be asked: {error}.") from None
     if template is None:

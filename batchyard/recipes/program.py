@@ -14,7 +14,7 @@ from batchyard.recipes.item import Item
 from batchyard.recipes.kinds import FlowRecipe
 from batchyard.recipes.options import Options
 from batchyard.recipes.outcomes import Answer, Called, Checked, Reply, Result, Scored
-from batchyard.wording import nearest, quoted
+from batchyard.wording import quoted, suggestion
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -190,8 +190,8 @@ class Program:
         for sample, ask in enumerate(asks):
             stage = self._stages.get(ask.stage)
             if stage is None:
-                near = nearest(ask.stage, self._stages)
-                raise RecipeError(f"turn {self.turn}: no stage is named {ask.stage!r}; did you mean {near!r}?")
+                remedy = suggestion(ask.stage, self._stages)
+                raise RecipeError(f"turn {self.turn}: no stage is named {ask.stage!r}; {remedy}")
             order = self._order[stage.name]
             if order < self._furthest and not self._recipe.loops:
                 furthest = list(self._stages)[self._furthest]

@@ -195,7 +195,7 @@ class _Text:
             text = self._decode(b"".join(pieces), final=ended)
         except UnicodeDecodeError as error:
             at = self._before + len(self._text) + len(error.object[: error.start].decode())
-            raise self._invalid(f"it is not UTF-8: {error.reason}", at) from None
+            raise self._invalid(f"it is not UTF-8: {error.reason}; send it as UTF-8", at) from None
         self._text, self._before, self._at = rest + text, self._before + self._at, 0
         return bool(text) or not ended
 

@@ -96,5 +96,5 @@ def _encoding_error(raw: bytes) -> str | None:
     try:
         raw.decode()
     except UnicodeDecodeError as error:
-        return f"byte {error.start + 1} is not UTF-8"
+        return f"byte {error.start + 1} is not UTF-8; save the file as UTF-8"
     return None

@@ -53,9 +53,8 @@ def text(value: Any, column: str) -> str:
             content = str.__str__(value)
         else:
             value = plain(value)
-            if value is None:
-                raise CellError("is empty", "empty_value")
-            content = value if isinstance(value, str) else json.dumps(_whole(value), ensure_ascii=False)
+            is_text = isinstance(value, str | None)
+            content = value or "" if is_text else json.dumps(_whole(value), ensure_ascii=False)
         if not content:
             raise CellError("is empty", "empty_value")
         check(content)
@@ -67,6 +66,15 @@ def text(value: Any, column: str) -> str:
     except ValueError:  # Python writes no integer of more than 4,300 digits
         raise CellError("is a number of thousands of digits", column=column) from None
     return content
+
+
+def is_empty(value: Any) -> bool:
+    """True for a cell without a value, in every door: None, NaN, NA, NaT, or no text."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # those of pandas, which need not be installed
+        return True
+    if isinstance(value, str):
+        return not value
+    return value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and math.isnan(value)
 
 
 def optional(value: Any, column: str) -> str | None:
@@ -111,7 +119,7 @@ def plain(value: Any) -> Any:
         raise CellError(value.reason)
     if isinstance(value, Mapping):
         return {str(name): plain(child) for name, child in value.items()}
-    if type(value).__name__ in ("NAType", "NaTType"):  # those of pandas, which need not be installed
+    if is_empty(value):
         return None
     if isinstance(value, date | time):
         return value.isoformat()

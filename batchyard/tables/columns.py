@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -25,6 +26,8 @@ MAX_COLUMNS = 1_000
 """More are no columns of a table but keys that are data, and each would be a line of each prompt."""
 ROW_NAME = "custom_id"
 """The column that names a row. It is no part of its prompt."""
+_INDEX = re.compile(r"(__index_level_\d+__)?")
+"""A column in which pandas keeps a frame's index: in Parquet by this name, in csv without one."""
 
 Row: TypeAlias = Mapping[str, Any]
 Order: TypeAlias = Callable[[Row], Sequence[str]]
@@ -41,6 +44,11 @@ def lines(row: Row, names: Iterable[str]) -> str:
     if all(text is None for _, text in texts):
         raise CellError("all columns are empty", "empty_value")
     return "\n".join(f"{name}:" if text is None else f"{name}: {text}" for name, text in texts)
+
+
+def is_index(name: str) -> bool:
+    """True for the name of a column that numbers rows. It is part of a prompt only where a template names it."""
+    return _INDEX.fullmatch(name) is not None
 
 
 class TooManyColumns(ValueError):
@@ -67,6 +75,8 @@ class Statistics:
         for name in row:
             if name not in self._known:
                 self._known.add(name)
+                if is_index(name):
+                    continue
                 self.names.append(name)
                 if len(self.names) > MAX_COLUMNS:
                     raise TooManyColumns

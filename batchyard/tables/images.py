@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from batchyard.tables.cells import CellError, Unreadable
+from batchyard.tables.cells import CellError, Unreadable, is_empty
 
 COLUMNS = ("images", "image")
 """Columns whose images belong to the row's messages."""
@@ -113,11 +113,9 @@ def _has_binary(value: Any) -> bool:
 
 def _urls(value: Any) -> Iterator[str]:
     """Yield the URL of each image in a cell. Raises CellError."""
-    if value is None or (isinstance(value, float) and value != value):
+    if is_empty(value):
         raise CellError("is empty", "empty_value")
     if isinstance(value, str):
-        if not value:
-            raise CellError("is empty", "empty_value")
         if not value.startswith(_URLS):
             raise CellError(_NO_URL)
         yield value

@@ -3,13 +3,15 @@
 A table of text is UTF-8; a byte order mark is skipped. Lines end with a line feed, which a carriage return may precede.
 txt: a line is a row, with the column `prompt`. prompts: so is what stands between two lines `---`. jsonl: an object, or
 a text, which is a `prompt`. In these, blank lines are no rows. csv, tsv: the first line has the names. Cells are texts,
-`NA` and `null` too. A blank line is a row where the table has one column.
+`NA` and `null` too. A blank line is a row where the table has one column. The columns of csv may also stand between
+semicolons or tabs, as spreadsheets of some countries write it: the first line tells.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from typing import IO, Any, NamedTuple
 
@@ -25,6 +27,7 @@ from batchyard.tables.parquet import Picked
 RULE = "---"
 """The line between two prompts of several lines."""
 MAX_PARQUET_BYTES = 200 * 2**20
+_OTHER_DELIMITERS = (";", "\t")
 _CHUNK = 1 << 20
 _UNLIMITED = 2**31 - 1
 
@@ -119,7 +122,7 @@ class _Lines:
         try:
             line.decode()
         except UnicodeDecodeError as error:
-            return f"is not UTF-8: {error.reason}", "invalid_value"
+            return f"is not UTF-8: {error.reason}; save the file as UTF-8", "invalid_value"
         return None
 
 
@@ -236,9 +239,10 @@ class _CsvLines:
 def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterator[TableRow]:
     csv.field_size_limit(_UNLIMITED)  # the limit is that of rows
     source = _CsvLines(lines)
-    reader = csv.reader(source, delimiter=delimiter, strict=True)
     columns: list[str] = []
     try:
+        first = list(itertools.islice(source, 1))
+        reader = csv.reader(itertools.chain(first, source), delimiter=_delimiter(first, delimiter), strict=True)
         for cells in reader:
             problem = source.problem
             source.begin()
@@ -258,6 +262,12 @@ def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterat
                 yield TableRow(lines.number, dict(zip(columns, values, strict=True)))
     except csv.Error as error:
         raise TableError(f"The table is not valid CSV after line {lines.number}: {error}") from None
+
+
+def _delimiter(first: list[str], usual: str) -> str:
+    """Return what stands between the cells of a first line, by which it has more than one; else the usual."""
+    others = _OTHER_DELIMITERS if usual == "," else ()
+    return next((each for each in (usual, *others) for cells in csv.reader(first, delimiter=each) if cells[1:]), usual)
 
 
 def _header(cells: list[str], problem: tuple[str, str] | None) -> list[str]:

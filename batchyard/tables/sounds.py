@@ -11,14 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from batchyard.json_lines import MAX_LINE_BYTES
-from batchyard.tables.cells import CellError, Unreadable
+from batchyard.tables.cells import CellError, Unreadable, is_empty
 
 MAX_BYTES = (MAX_LINE_BYTES - 2**16) * 3 // 4
 """Bytes of audio that a request's line has room for, in Base64."""
 _URLS = ("http://", "https://", "data:")
 _NO_URL = "holds a text that is no URL (http, https or data); a path is not read: name the folder, or put bytes there"
-_FORMATS = {b"fLaC": "flac", b"OggS": "ogg", b"ID3": "mpeg", b"\x1aE\xdf\xa3": "webm", b"FORM": "aiff"}
-"""Media types by the first bytes of a file."""
+_FORMATS = {
+    b"fLaC": "flac",
+    b"OggS": "ogg",
+    b"ID3": "mpeg",
+    b"\x1aE\xdf\xa3": "webm",
+    b"FORM": "aiff",
+    b"#!AMR-WB": "amr-wb",
+    b"#!AMR": "amr",
+    b"caff": "x-caf",
+    b".snd": "basic",
+    b"0&\xb2u\x8ef\xcf\x11": "x-ms-wma",
+}
+"""Media types by the first bytes of a file. Which of them can be read is for the engine to say."""
 
 
 def url(value: Any, column: str | None = None) -> str:
@@ -47,7 +58,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def _url(value: Any) -> str:
-    if value is None or (isinstance(value, str) and not value) or (isinstance(value, float) and value != value):
+    if is_empty(value):
         raise CellError("is empty", "empty_value")
     if isinstance(value, str):
         if not value.startswith(_URLS):
@@ -73,13 +84,16 @@ def _data_url(content: bytes, size: int) -> str:
         raise CellError("has no audio: it has 0 bytes")
     kind = _kind(content)
     if kind is None:
-        raise CellError("is no audio: it is neither WAV, FLAC, Ogg, MP3, MP4, WebM nor AIFF")
+        raise CellError(
+            "is no audio: it is neither WAV, FLAC, Ogg, MP3, MP4, WebM, AIFF, AMR, CAF, AU nor WMA; convert it to one "
+            "of these"
+        )
     return f"data:audio/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _kind(content: bytes) -> str | None:
     """Return the media type of audio by its first bytes."""
-    if content[:4] == b"RIFF" and content[8:12] == b"WAVE":
+    if content[:4] in (b"RIFF", b"RF64", b"BW64") and content[8:12] == b"WAVE":  # those of more than 4 GB, too
         return "wav"
     if content[4:8] == b"ftyp":
         return "mp4"

@@ -13,7 +13,7 @@ from batchyard.tables import cells, columns, images
 from batchyard.tables.cells import CellError
 from batchyard.tables.columns import Statistics, TooManyColumns
 from batchyard.tables.images import Part
-from batchyard.wording import MAX_LIST, cut, nearest, quoted
+from batchyard.wording import quoted, suggestion
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _BRACES = "Braces that are text are doubled: {{ and }}"
@@ -61,7 +61,7 @@ class Template:
                 self._literals[-1] += token[0]
                 continue
             if name is None:
-                raise TemplateError(f"a single {token!r} at character {match.start() + 1}; double it")
+                raise TemplateError(_unpaired(token, match.start() + 1))
             order = _order(name)
             if name in (ALL, ALL_BY_ROW) or order is not None:
                 if self.has_all:
@@ -91,16 +91,18 @@ class Template:
         known = list(names)
         for name in (*self.columns, *(self.order or ())):
             if name not in known:
-                hint = _hint(name, known)
-                raise TemplateError(f"no column {quoted(name)}; {hint}{'' if hint[-1] == '?' else ';'} {_BRACES}")
+                if not known:
+                    raise TemplateError(f"no column {quoted(name)}: the table is empty")
+                remedy = suggestion(name, known)
+                raise TemplateError(f"no column {quoted(name)}; {remedy}{'' if remedy[-1] == '?' else ';'} {_BRACES}")
 
     def ordered(
         self, rows: Iterable[Mapping[str, Any]], *, without: Collection[str] = (), uniform: bool = True
     ) -> Template:
         """Return the template with all columns in an order that the rows decide; itself if it is not open.
 
-        The columns that it names stand where it names them only, so no cell is in a prompt twice. Nor is the column
-        that names the row.
+        The columns that it names stand where it names them only, so no cell is in a prompt twice. Neither the column
+        that names the row nor an index of pandas is among them.
 
         Args:
             rows: those of the table; as many are read as decide the order.
@@ -139,7 +141,7 @@ class Template:
             CellError: the row has no such column, or what stands there cannot be part of a prompt.
         """
         if missing := [name for name in self.columns if name not in row]:
-            raise CellError(f"is missing; {_hint(missing[0], list(row))}", "missing_column", missing[0])
+            raise CellError(f"is missing; {suggestion(missing[0], row)}", "missing_column", missing[0])
         texts, parts = [self._literals[0]], list[Part]()
         for (name, is_image), literal in zip(self._places, self._literals[1:], strict=True):
             if is_image:
@@ -157,7 +159,8 @@ class Template:
             return self.order
         if self._row_order is not None:
             return self._row_order(row)
-        return [name for name in row if name not in self.columns and name != columns.ROW_NAME]
+        apart = {*self.columns, columns.ROW_NAME}
+        return [name for name in row if name not in apart and not columns.is_index(name)]
 
 
 def _order(name: str) -> tuple[str, ...] | None:
@@ -171,6 +174,11 @@ def _order(name: str) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(names))
 
 
+def _unpaired(brace: str, place: int) -> str:
+    other, remedy = ("'}'", "close it behind the column's name") if brace == "{" else ("'{'", "open it before the name")
+    return f"a {brace!r} without {other} at character {place}; {remedy}, or write {2 * brace} if it is text"
+
+
 def _text_part(texts: list[str]) -> list[Part]:
     text = "".join(texts)
     return [{"type": "text", "text": text}] if text else []
@@ -180,8 +188,3 @@ def _text_part(texts: list[str]) -> list[Part]:
 def parsed(text: str) -> Template:
     """Return the template of a text; the same object for the same text. Raises TemplateError."""
     return Template(text)
-
-
-def _hint(name: str, columns: list[str]) -> str:
-    close = nearest(name, columns, 0.6)
-    return f"did you mean {close!r}?" if close else f"there are {cut(', '.join(columns), MAX_LIST) or 'none'}"

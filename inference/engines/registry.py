@@ -73,9 +73,10 @@ def check_arguments(spec: ModelSpec) -> None:
     schema, names = engine.arguments, engine.argument_names()
     for key in spec.engine_args:
         if names is not None and key not in names:
+            near = nearest(key, names)
             raise ConfigurationError(
                 f"models.{spec.name}.engine_args.{key}: engine {spec.engine} has no such argument; "
-                f"did you mean {nearest(key, names)}?"
+                f"{f'did you mean {near}?' if near else 'leave it out'}"
             )
     if schema is None:
         return

@@ -7,7 +7,7 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from batchyard.wording import nearest, quoted
+from batchyard.wording import quoted, suggestion
 from recipes.patterns import compiled
 from recipes.rewards.comparing import comparable
 from recipes.rewards.overlap import ARTICLE, NO_PUNCTUATION
@@ -24,7 +24,7 @@ def check(ignore: Sequence[str]) -> None:
         if kind.startswith(_PATTERN):
             compiled(kind.removeprefix(_PATTERN))
         elif kind not in _KINDS:
-            raise ValueError(f"{quoted(kind)} cannot be ignored. Did you mean '{nearest(kind, _KINDS)}'?")
+            raise ValueError(f"{quoted(kind)} cannot be ignored. {suggestion(kind, _KINDS, sentence=True)}")
 
 
 def normalized(text: str, ignore: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchyard.wording import nearest, quoted
+from batchyard.wording import nearest, quoted, suggestion
 
 OPERATORS = (">", ">=", "<", "<=")
 _OPERATOR = re.compile(r"[<>=!~]+")
@@ -97,7 +97,7 @@ def _number_or_operand(text: str, start: int, end: int, variants: Sequence[str])
     if not operand.variant:
         raise ValueError(
             f"column {_column(text, start)}: {quoted(written)} is neither a number nor '<variant>.<metric>'; write "
-            f"'{nearest(written, variants)}.{operand.metric}'"
+            f"'{nearest(written, variants) or variants[0]}.{operand.metric}'"
         )
     return operand
 
@@ -112,9 +112,7 @@ def _operand(text: str, start: int, end: int, variants: Sequence[str]) -> Operan
             return Operand(variant, written[len(variant) + 1 :])
     if "." in written:
         named = written.split(".", 1)[0]
-        raise ValueError(
-            f"column {column}: no variant is named {quoted(named)}; did you mean '{nearest(named, variants)}'?"
-        )
+        raise ValueError(f"column {column}: no variant is named {quoted(named)}; {suggestion(named, variants)}")
     return Operand("", written)
 
 

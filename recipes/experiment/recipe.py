@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints, create_model
 
 from batchyard import config
 from batchyard.recipes import BASIC, Child, CompositeOptions, EndedItem, Judgement, Report, Results, composite
-from batchyard.wording import nearest, quoted
+from batchyard.wording import quoted, suggestion
 from recipes.experiment import children
 from recipes.experiment.comparison import Comparison, compare
 from recipes.experiment.expressions import check_expressions
@@ -87,8 +87,8 @@ def check(options: _Experiment) -> None:
     """Raise ValueError, with the path of the option, for options that cannot be."""
     names = list(options.variants)
     if options.baseline is not None and options.baseline not in options.variants:
-        near = nearest(options.baseline, names)
-        raise ValueError(f"baseline: no variant is named {quoted(options.baseline)}; did you mean '{near}'?")
+        remedy = suggestion(options.baseline, names)
+        raise ValueError(f"baseline: no variant is named {quoted(options.baseline)}; {remedy}")
     if (options.rounds > 1) != (options.round_input is not None):
         raise ValueError("round_input: more than one round, and the artifact that the next one takes, go together")
     number = len(names) * options.repeats * options.rounds

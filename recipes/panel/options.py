@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from batchyard.recipes import BASIC, Judgement, NestedOptions, Options
-from batchyard.wording import PLACE, nearest, quoted
+from batchyard.wording import PLACE, nearest, quoted, suggestion
 from recipes import extracts
 from recipes.gates import OF_ANSWERS, parse
 from recipes.panel.events import Agent
@@ -186,8 +186,9 @@ def check(options: PanelOptions) -> None:
     for index, entry in enumerate(options.agents):
         role, model = (entry, None) if isinstance(entry, str) else (entry.role, entry.model)
         if role not in roles:
+            hint = f" Did you mean '{near}'?" if (near := nearest(role, roles)) else ""
             raise ValueError(
-                f"agents.{index}: No role is named {quoted(role)}. Did you mean '{nearest(role, roles)}'? "
+                f"agents.{index}: No role is named {quoted(role)}.{hint} "
                 f"The roles: {', '.join(dict.fromkeys(roles))}. Option `roles` declares others."
             )
         if not (model or options.model):
@@ -216,6 +217,5 @@ def check(options: PanelOptions) -> None:
         places = (*COMMON_PLACES, *places_of_prompt)
         for name in PLACE.findall(getattr(options.prompts, prompt)):
             if name not in places:
-                raise ValueError(
-                    f"prompts.{prompt}: There is no place {{{name[:100]}}}. Did you mean {{{nearest(name, places)}}}?"
-                )
+                remedy = suggestion(name, places, "{{{}}}", sentence=True)
+                raise ValueError(f"prompts.{prompt}: There is no place {{{name[:100]}}}. {remedy}")

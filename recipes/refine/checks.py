@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchyard.wording import PLACE, cut, nearest, quoted
+from batchyard.wording import PLACE, cut, quoted, suggestion
 from recipes import extracts
 from recipes.gates import BUILT_IN, columns, json_texts
 from recipes.refine.options import Refine
@@ -29,7 +29,8 @@ def check(options: Refine) -> None:
         voters = [*(tier.model for tier in options.tiers), *votes.models]
         for name in votes.weights:
             if name not in voters:
-                raise ValueError(f"votes.weights: {quoted(name)} has no vote. Did you mean '{nearest(name, voters)}'?")
+                remedy = suggestion(name, voters, sentence=True)
+                raise ValueError(f"votes.weights: {quoted(name)} has no vote. {remedy}")
         if votes.weights and votes.strategy != "weighted":
             raise ValueError(f"votes.weights: Strategy {votes.strategy} has no weights; take `weighted`.")
         if votes.arbiter is not None:
@@ -37,9 +38,8 @@ def check(options: Refine) -> None:
     for path, (template, places) in templates.items():
         for name in PLACE.findall(template):
             if name not in places:
-                raise ValueError(
-                    f"{path}: There is no place {{{cut(name, 100)}}}. Did you mean {{{nearest(name, places)}}}?"
-                )
+                remedy = suggestion(name, places, "{{{}}}", sentence=True)
+                raise ValueError(f"{path}: There is no place {{{cut(name, 100)}}}. {remedy}")
 
 
 def named_columns(options: Refine, row: Mapping[str, Any]) -> list[str]:

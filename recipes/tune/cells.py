@@ -15,7 +15,7 @@ from batchyard import config, durations, plugins
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from batchyard.recipes import BASIC, BareOptions, Judgement
-from batchyard.wording import nearest, quoted
+from batchyard.wording import quoted, suggestion
 from recipes.tune.slo import parse
 
 MOST = 1000
@@ -117,8 +117,7 @@ def check_key(key: str) -> None:
     if path[0] in FIXED:
         raise ValueError(f"{key}: another {path[0]} is another model; add it to models.toml and name it in `models`")
     if path[0] not in KEYS:
-        near = nearest(path[0], KEYS)
-        raise ValueError(f"{key}: a model's entry has no such key; did you mean {near}?")
+        raise ValueError(f"{key}: a model's entry has no such key; {suggestion(path[0], KEYS, '{}')}")
     if (path[0] == "engine_args") != (len(path) > 1):
         raise ValueError(f"{key}: only engine_args has keys of its own, as in engine_args.max_num_seqs")
 

@@ -76,9 +76,11 @@ def _less_memory(failed: _Failed, _: re.Match[str]) -> Remedy:
 
 
 def _unknown_argument(failed: _Failed, match: re.Match[str]) -> Remedy:
-    """Rename the argument to the name that the message says is nearest."""
+    """Rename the argument to the name that the message says is nearest, if it says one."""
     key, name = f"{ARGUMENTS}.{match['key']}", match["nearest"]
     value = failed.value(key)
+    if name is None:
+        return Remedy(f"leave {key} out", {} if value is None else {key: None})
     if value is None:
         return Remedy(f"leave {key} out, or name {name}")
     return Remedy(f"name {name} in place of {match['key']}", {key: None, f"{ARGUMENTS}.{name}": value})
@@ -87,7 +89,7 @@ def _unknown_argument(failed: _Failed, match: re.Match[str]) -> Remedy:
 def _unexpected_argument(failed: _Failed, match: re.Match[str]) -> Remedy:
     key = match["key"]
     written = failed.value(ARGUMENTS) or {}
-    near = nearest(key, written, 0.6)
+    near = nearest(key, written)
     return Remedy(f"leave {ARGUMENTS}.{near or key} out", {f"{ARGUMENTS}.{near}": None} if near else {})
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from batchyard.wording import nearest, quoted
+from batchyard.wording import nearest, quoted, suggestion
 
 SEED = "p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s"
 PRESETS = {"seed": SEED}
@@ -142,7 +142,7 @@ def _bound(part: str, column: int) -> Bound:
         raise ValueError(f"column {column}: {quoted(word)} has no operator; write {_example(name)}")
     name, operator, written = match.groups()
     if name not in METRICS:
-        raise ValueError(f"column {column}: {quoted(name)} is no metric; did you mean {nearest(name, METRICS)}?")
+        raise ValueError(f"column {column}: {quoted(name)} is no metric; {suggestion(name, METRICS, '{}')}")
     metric = METRICS[name]
     if operator not in (("<=", "<") if metric.upper else (">=", ">")):
         better = "lower" if metric.upper else "higher"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from batchyard import json_lines
+from results.items import texts
 from results.items.requests import RequestRow, requests_of
 from results.items.states import CACHED_CHUNKS, ItemRow, find
 from results.storage import Storage
@@ -99,6 +100,8 @@ def item(storage: Storage, job: Job, number: int) -> ItemDetails:
             details.result = value
         details.error = json_lines.loads(end["error"]) if end["error"] else None
         details.started_at, details.ended_at = end["started_at"], end["ended_at"]
+    texts_of = texts.of(job, known.reader, position, end["result"] if end is not None else None)
+    details.question, details.answer, details.scores = texts_of
     details.turns = _turns(storage, job, position, details)
     with storage.database.read() as session:
         details.replies = [

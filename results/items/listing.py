@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from batchyard.statuses import ITEM_STATES
+from results.items import texts
 from results.items.requests import asking
 from results.items.states import ItemRow, ItemStates
 from results.storage import Storage
@@ -43,7 +44,16 @@ def page(
     positions = positions[np.argsort(known.numbers[positions])].tolist()
     rows = known.listed(positions[:limit])
     _add_stages(storage, job, positions[:limit], rows)
+    _add_texts(job, known, dict(zip(positions, rows, strict=False)))
     return rows, len(positions) > limit
+
+
+def _add_texts(job: Job, known: ItemStates, items: Mapping[int, ItemRow]) -> None:
+    ended = known.rows(items, ["result"])
+    for position, item in sorted(items.items()):  # as the items file has them
+        item.question, item.answer, item.scores = texts.of(
+            job, known.reader, position, ended.get(position, {}).get("result")
+        )
 
 
 def _add_stages(storage: Storage, job: Job, positions: Sequence[int], rows: Sequence[ItemRow]) -> None:

@@ -7,10 +7,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from batchyard import json_lines
 from batchyard.recipes import is_wrong
+from results.items import texts
 from results.items.stream import result_chunks
 from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import job_chunks
+from store.formats.items import Reader
 from store.jobs.chunk_records import JobChunkEntry
 from store.records import Job
 
@@ -30,6 +32,8 @@ class ScoredItem(NamedTuple):
 
     number: int
     custom_id: str
+    question: str | None
+    answer: str | None
     scores: list[float]
 
 
@@ -44,15 +48,19 @@ def page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) -> tupl
         ConflictError: the job ended so long ago that only its artifacts have them.
     """
     stored = result_chunks(storage, job)
+    assert job.items_sha256 is not None
+    reader = Reader(storage.artifacts, job.items_sha256)
     end = sum(chunk.rows for chunk in stored)
     stop = min(after + SCORED_ROWS, end)
     items: list[ScoredItem] = []
     remaining = SCORED_BYTES
     for line, row in enumerate(_ended_rows(storage.artifacts, stored, after, stop), after + 1):
-        samples = _samples(row["result"])
-        scores = [float(sample["score"]) for sample in samples]
-        if any(map(is_wrong, samples)) if kind == WRONG else row["state"] == "completed" and len(set(scores)) > 1:
-            items.append(ScoredItem(row["number"], row["custom_id"], scores))
+        samples = texts.samples(json_lines.loads(row["result"]) if row["result"] else None)
+        differ = row["state"] == "completed" and len({sample["score"] for sample in samples}) > 1
+        if any(map(is_wrong, samples)) if kind == WRONG else differ:
+            items.append(
+                ScoredItem(row["number"], row["custom_id"], *texts.of(job, reader, row["position"], row["result"]))
+            )
         remaining -= len(row["result"] or "")
         if len(items) == limit or remaining <= 0:
             return items, line if line < end else None
@@ -66,15 +74,7 @@ def _ended_rows(
     for chunk in stored:
         begin, end = max(start - first, 0), min(stop - first, chunk.rows)
         if begin < end:
-            table = job_chunks.read(artifacts, chunk.sha256, ["number", "custom_id", "state", "result"])
+            table = job_chunks.read(artifacts, chunk.sha256, ["number", "position", "custom_id", "state", "result"])
             for at in range(begin, end, _SLICE_ROWS):
                 yield from table.slice(at, min(_SLICE_ROWS, end - at)).to_pylist()
         first += chunk.rows
-
-
-def _samples(result: str | None) -> list[dict[str, Any]]:
-    """Return the samples in an item's result that have a score."""
-    values = json_lines.loads(result) if result else None
-    samples = values.get("samples") if isinstance(values, dict) else None
-    scored = [sample for sample in samples or () if isinstance(sample, dict)]
-    return [sample for sample in scored if isinstance(sample.get("score"), int | float)]

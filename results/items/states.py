@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,9 @@ class ItemRow:
     turn: int | None = None
     stage: str | None = None
     reason: str | None = None
+    question: str | None = None
+    answer: str | None = None
+    scores: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

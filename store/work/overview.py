@@ -64,8 +64,8 @@ _PARTS: Mapping[Sort, tuple[_Part, ...]] = MappingProxyType(
 )
 
 
-def unfinished(session: Session, project_id: str) -> int:
-    """Return how much of the project's work has not ended."""
+def unfinished(session: Session, project_id: str | None = None) -> int:
+    """Return how many batches and jobs of a project, or of all, have not ended."""
     batches = select(func.count()).select_from(Batch).where(*_scope(Batch, project_id), Batch.status.in_(RUNNING))
     jobs = select(func.count()).select_from(Job).where(*_scope(Job, project_id), Job.status.in_(JOB_RUNNING))
     return (session.scalar(batches) or 0) + (session.scalar(jobs) or 0)
@@ -172,8 +172,9 @@ def _position(row: Work, part: _Part) -> tuple[Any, ...]:
     return (_age(row.id),) if part.column is None else (getattr(row, part.column), _age(row.id))
 
 
-def _scope(record: type[Work], project_id: str) -> Iterator[ColumnElement[bool]]:
-    yield record.project_id == project_id
+def _scope(record: type[Work], project_id: str | None) -> Iterator[ColumnElement[bool]]:
+    if project_id is not None:
+        yield record.project_id == project_id
     yield Batch.job_id.is_(None) if record is Batch else Job.parent_id.is_(None)
 
 

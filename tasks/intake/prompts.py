@@ -16,6 +16,7 @@ from batchyard.errors import RequestError, TooLargeError
 from batchyard.request_lines.lines import REFUSED, LineError, parse
 from batchyard.tables import cells, formats, images, reading
 from batchyard.tables.cells import CellError
+from batchyard.tables.columns import is_index
 from batchyard.tables.formats import Format, Kind, TableError
 from batchyard.tables.reading import RULE
 from batchyard.tables.template import Template, TemplateError
@@ -187,7 +188,8 @@ def title_of(text: str) -> str | None:
 
 def none() -> RequestError:
     """Return the refusal of an input without prompts."""
-    return RequestError("There are no prompts: nothing but blank lines.", code="empty_file", param="prompts")
+    message = "There are no prompts: the input is empty, or has nothing but blank lines or names of columns."
+    return RequestError(message, code="empty_file", param="prompts")
 
 
 def of_list(prompts: list[str] | str) -> Iterator[InputPrompt]:
@@ -335,8 +337,9 @@ def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
         RequestError: no row of the table does.
     """
     name = next((name for name in _CONTENT if row.get(name)), "prompt")
-    if name not in row and is_table and len(row) == 1:
-        (name,) = row
+    others = [other for other in row if not is_index(other)]
+    if name not in row and is_table and len(others) == 1:
+        (name,) = others
     if name not in row:
         present = ", ".join(row)[:MAX_LIST]
         if is_table:

@@ -66,7 +66,7 @@ class RequestChecker:
         if not isinstance(name, str) or not name:
             raise LineError("invalid_request", "The body names no model.", "body.model")
         if name not in self._specs:
-            near, names = nearest(name, self._specs, 0.6), cut(", ".join(sorted(self._specs)), MAX_LIST)
+            near, names = nearest(name, self._specs), cut(", ".join(sorted(self._specs)), MAX_LIST)
             hint = f" Did you mean {near!r}?" if near else ""
             raise LineError(
                 "model_not_found",

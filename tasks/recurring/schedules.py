@@ -150,6 +150,7 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
         "output_expires_after": expires_after and expires_after["seconds"],
     }
     metadata = run_templates.fill_values(options["metadata"], times, at)
+    name = f"{schedule.name} {times.local(at):%Y-%m-%d %H:%M}"
     try:
         source = run_templates.source(context, schedule, times, at)
     except RequestError as error:
@@ -159,13 +160,14 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
             project_id=schedule.project_id,
             request_metadata=metadata,
             endpoint=options["endpoint"],
+            name=name,
             post_process=options["post_process"],
             on_invalid=options.get("on_invalid", "fail"),  # older schedules say neither this nor the priority
             priority=PRIORITIES[options.get("priority", "normal")],
             **common,
         )
         return submission.draft(context, batch, source)
-    job_fields = {name: options[name] for name in ("recipe", "options", "seed", "name")}
+    job_fields = {key: options[key] for key in ("recipe", "options", "seed")} | {"name": options["name"] or name}
     job_fields["post_process"] = options.get("post_process", [])  # schedules of earlier versions have none
     request = JobRequest(input=source, metadata=metadata, **job_fields, **common)
     try:

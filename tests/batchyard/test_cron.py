@@ -105,10 +105,15 @@ def test_what_is_no_expression_is_refused_and_never_a_fault(text: str) -> None:
 
 
 @pytest.mark.parametrize("zone", ["", "berlin", "Europe", "../UTC", "/etc/passwd", "Europe/Berlin\x00", "CEST+3:99"])
-def test_what_is_no_time_zone_is_refused_with_one_that_is_near(zone: str) -> None:
-    with pytest.raises(RequestError, match=r"did you mean '.+'") as refused:
+def test_what_is_no_time_zone_is_refused_with_one_that_is_near_or_an_example(zone: str) -> None:
+    with pytest.raises(RequestError, match=r"did you mean '.+'|name one of IANA's, such as 'Europe/Berlin'") as refused:
         cron.parse("* * * * *", zone)
     assert refused.value.param == "timezone"
+
+
+def test_a_time_zone_that_is_like_none_gets_no_guess() -> None:
+    with pytest.raises(RequestError, match=r"there is no 'Mars/Phobos'; name one of IANA's"):
+        cron.parse("* * * * *", "Mars/Phobos")
 
 
 @pytest.mark.parametrize(

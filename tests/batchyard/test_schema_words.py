@@ -48,6 +48,11 @@ def refused(values: dict[str, Any], **options: Any) -> list[str]:
         ({"key": "k"}, 'key: "k" is not a text that matches ^[A-Z]+$', 'key: "k" is not a text that matches ^[A-Z]+$'),
         ({"share": 1}, "share: a half is all there is", "share: a half is all there is"),
         ({"share": float("nan")}, "share: a half is all there is", "share: a half is all there is"),
+        (
+            {"agents": "DEV,QA"},
+            'agents: "DEV,QA" is not a list of at most 2 (each a text, or an object); write ["DEV", "QA"]',
+            'agents: "DEV,QA" is not a list; write ["DEV", "QA"]',
+        ),
         ({"agents": [5]}, "agents.0: 5 is not a text, or an object", "agents.0: 5 is not a text, or an object"),
         ({"agents": [{}]}, "agents.0.role: is missing", "agents.0.role: is missing"),
     ],

@@ -33,6 +33,18 @@ def test_the_nearest_name_is_the_most_alike_in_any_case(name: str, nearest: str 
     assert wording.nearest(name, ["temperature", "top_p", "max_tokens"], cutoff=0.6) == nearest
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("txt", "did you mean 'text'?"),
+        ("lan", "did you mean 'language'?"),
+        ("price", "there are text, language"),
+    ],
+)
+def test_a_name_that_is_like_none_gets_all_there_are_and_no_guess(name: str, remedy: str) -> None:
+    assert wording.suggestion(name, ["text", "language"]) == remedy
+
+
 def test_the_nearest_name_keeps_its_own_case() -> None:
     assert wording.nearest("europe/berlin", ["Europe/Paris", "Europe/Berlin"]) == "Europe/Berlin"
 

@@ -27,6 +27,7 @@ def test_an_unknown_route_is_answered_with_what_is_served(client: FlaskClient, p
     assert (answer.status_code, error["type"], error["code"]) == (404, "invalid_request_error", "unknown_url")
     assert error["message"].startswith(f"Unknown request URL: POST {path}. This server has: /v1/")
     assert "/v1/files, /v1/imports, /v1/jobs," in error["message"] and "/start" in error["message"]
+    assert "/v1/chat, " in error["message"] and "/v1/embeddings, " in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from store import files as stored_files
+from store import projects
 from tasks.context import AppContext
-from tests.support.webapps import context_in, upload
+from tests.support.planned import plan_batch
+from tests.support.webapps import context_in, project_of, upload
 from webapp import files
 
 
@@ -103,3 +106,19 @@ def test_a_file_is_sent_while_it_is_read(client: FlaskClient, monkeypatch: pytes
     monkeypatch.setattr(files, "CHUNK_BYTES", 4)
     file_id = upload(client, b"0123456789").get_json()["id"]
     assert list(client.get(f"/v1/files/{file_id}/content").iter_encoded()) == [b"0123", b"4567", b"89"]
+
+
+def test_an_output_expires_with_its_batch_and_an_input_when_it_says(client: FlaskClient, context: AppContext) -> None:
+    batch = plan_batch(context, project_of(context), ["one"])
+    with context.database.write() as session:
+        output = stored_files.create_output(session, batch, "output.jsonl", sha256="0" * 64, size=1)
+        kept = stored_files.create(
+            session, batch.project_id, filename="a", purpose="user_data", size=1, sha256="0" * 64, expires_after=None
+        )
+    listed = {file["id"]: file["expires_at"] for file in client.get("/v1/files").get_json()["data"]}
+    assert listed[output.id] == output.created_at + context.settings.retention
+    assert client.get(f"/v1/files/{output.id}").get_json()["expires_at"] == listed[output.id]
+    assert listed[kept.id] is None
+    with context.database.write() as session:
+        projects.update(session, batch.project_id, zero_retention_minutes=5)
+    assert client.get(f"/v1/files/{output.id}").get_json()["expires_at"] == output.created_at + 300

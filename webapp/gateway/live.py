@@ -252,7 +252,7 @@ class LiveRequests:
         if caller.refusal is not None:
             raise caller.refusal
         if other_encoding(raw):
-            raise LineError("invalid_json_line", "The body is not UTF-8.")
+            raise LineError("invalid_json_line", "The body is not UTF-8; send it as UTF-8.")
         body = parse(1, raw, len(raw))  # it was limited as it was read
         if (invalid := stream_error(body)) is not None:
             raise LineError("invalid_request", invalid[1], invalid[0])

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from results.opening import open_rows
@@ -20,7 +20,7 @@ from webapp.batches import get_batch, to_wire
 from webapp.pages import rows, speed
 from webapp.pages.batches import summaries
 from webapp.pages.formats import brief, count, duration, figure, money, percent, rate
-from webapp.pages.forms import Blank
+from webapp.pages.forms import Blank, QueryParams
 from webapp.requests import current_context, query
 from webapp.wire.batches import BatchObject
 
@@ -33,7 +33,7 @@ TASKS = 50
 """So many groups of scored requests are listed."""
 
 
-class CompareParams(BaseModel):
+class CompareParams(QueryParams):
     a: str = Field("", max_length=64)
     b: str = Field("", max_length=64)
     only: Only = ""

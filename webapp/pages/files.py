@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 import flask
@@ -10,12 +11,13 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 from pydantic import Field
 
+from store import files
 from store.formats.results import OUTPUT
 from store.records import File, Job
 from store.work import file_groups
 from store.work.file_groups import FileFilter, FileGroup, Kind
 from store.work.overview import Work
-from webapp.files import get_file, remove, send
+from webapp.files import get_file, output_retention, remove, send
 from webapp.pages.forms import Blank, PageParams
 from webapp.pages.jobs import title
 from webapp.requests import caller, current_context, query
@@ -63,6 +65,7 @@ def show() -> ResponseReturnValue:
     return flask.render_template(
         "files.html",
         params=params,
+        expires_at=partial(files.deleted_at, retention=output_retention()),
         kinds=KINDS,
         groups=groups,
         names={group.work.id: _name(group.work) for group in groups},

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import flask
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RequestError
@@ -43,7 +43,13 @@ Blank = BeforeValidator(_blank)
 """Turns an empty field of a form into None."""
 
 
-class PageParams(BaseModel):
+class QueryParams(BaseModel):
+    """The query parameters of a page. An unknown one is refused: as a filter without effect it would mislead."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PageParams(QueryParams):
     """The query parameters of a page that shows a list."""
 
     after: str | None = Field(None, description="the id of the last one of the page before")

@@ -10,7 +10,6 @@ from typing import Any
 import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
-from pydantic import BaseModel
 
 from batchyard.endpoints import responses
 from batchyard.errors import ConflictError
@@ -23,6 +22,7 @@ from webapp.jobs import get_job, post
 from webapp.pages import answers
 from webapp.pages.answers import Passage, text_of, value_of
 from webapp.pages.formats import figure
+from webapp.pages.forms import QueryParams
 from webapp.pages.jobs import title
 from webapp.requests import current_context, query, validated
 from webapp.wire.items import ItemReply
@@ -35,7 +35,7 @@ IN_RESULT = ("text", "samples")
 """Values of a result that stand elsewhere on the page."""
 
 
-class ItemParams(BaseModel):
+class ItemParams(QueryParams):
     all: bool = False
 
 

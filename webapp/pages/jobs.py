@@ -11,7 +11,7 @@ import flask
 import orjson
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from batchyard import json_lines
 from batchyard.errors import BatchyardError, ConflictError, NotFoundError
@@ -34,6 +34,7 @@ from webapp.pages import forms, metrics
 from webapp.pages.batches import MAX_EVENTS, steps
 from webapp.pages.charts.shapes import Chart
 from webapp.pages.charts.view import charts_of
+from webapp.pages.forms import QueryParams
 from webapp.requests import caller, current_context, query
 from webapp.wire.batches import BatchObject
 from webapp.wire.jobs import JobObject
@@ -59,7 +60,7 @@ def _blank(value: Any) -> Any:
     return None if value == "" else value
 
 
-class ItemFilter(BaseModel):
+class ItemFilter(QueryParams):
     """The items to show: of a state, or by their samples; with a custom_id.
 
     `after` is a number, or for items by their samples the lines of results before them.
@@ -84,7 +85,7 @@ def title(job: Job) -> str:
     return job.name or (f"{job.recipe}: {job.input_name}" if job.input_name else job.recipe)
 
 
-class JobParams(BaseModel):
+class JobParams(QueryParams):
     tab: Tab | None = Field(None, description="None: the first that the job has")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -96,7 +97,9 @@ def show() -> ResponseReturnValue:
         )
         creators = keys.named(session, owner.project_id, {record.created_by for record in records if record.created_by})
     filtered = bool(params.model_dump(exclude_defaults=True, exclude={"after", "limit", "seen", "sort"}))
+    named = Counter(title(record) if isinstance(record, Job) else record.name for record in records)
     variables: dict[str, Any] = {
+        "repeated": {name for name, number in named.items() if number > 1},
         "now": time.time(),
         "params": params,
         "unfinished": unfinished,

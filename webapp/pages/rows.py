@@ -11,7 +11,7 @@ import flask
 import orjson
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from batchyard import json_lines
 from batchyard.endpoints import responses
@@ -30,6 +30,7 @@ from tasks.context import AppContext
 from webapp.batches import get_batch
 from webapp.pages import answers
 from webapp.pages.answers import Passage
+from webapp.pages.forms import QueryParams
 from webapp.pages.rendering import rendered
 from webapp.requests import current_context, query
 
@@ -53,7 +54,7 @@ def _none(value: Any) -> Any:
     return None if value == "" else value
 
 
-class RowParams(BaseModel):
+class RowParams(QueryParams):
     """A filter, and the page of what it leaves. Fields of a form that are left empty exclude nothing."""
 
     state: Literal["", "succeeded", "failed", "expired", "cancelled", "waiting", "unsuccessful"] = ""

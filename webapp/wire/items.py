@@ -57,6 +57,11 @@ class ItemObject(BaseModel):
     turn: int | None = Field(description="its turns; null: it has not ended, and waits for no verdict")
     stage: str | None = Field(description="the last in which it has a request; null: in none, or it has ended")
     reason: str | None = Field(description="error code of one that is failed or stuck; the gate that one waits for")
+    question: str | None = Field(
+        description="the last message that its row makes, cut; null: its recipe asks otherwise"
+    )
+    answer: str | None = Field(description="the text of its result, cut; null: none yet")
+    scores: list[float] = Field(description="of its samples; empty: none has a score")
 
 
 class ItemPage(ListPage[ItemObject]):

@@ -97,9 +97,14 @@ def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json:
         document = {"course": [(at, status) for status, at in _course(work.document)], "events": events}
         document |= {"segments": segments, "errors": errors, "log": [line.fields for line in lines]}
         return say(document, "", True)
-    if len(lines) > MAX_LINES:
-        click.echo(f"({len(lines) - MAX_LINES} earlier lines of logs are left out: `--json` has them)")
-    _print([*records, *_texts(lines[-MAX_LINES:])])
+    from batchyard.local.log_lines import without_starts
+
+    shown = without_starts(lines)
+    if len(shown) < len(lines):
+        click.echo(f"({len(lines) - len(shown)} lines of engines that started are left out: `--json` has them)")
+    if len(shown) > MAX_LINES:
+        click.echo(f"({len(shown) - MAX_LINES} earlier lines of logs are left out: `--json` has them)")
+    _print([*records, *_texts(shown[-MAX_LINES:])])
     _print_tables(segments, errors)
     for problem in progress.problems(work.document):
         click.echo(plain(problem))

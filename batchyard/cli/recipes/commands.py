@@ -194,7 +194,7 @@ def create(
     metadata = requests.pairs(pairs, "--metadata") or None
     server = connect(data)
     if dry_run:
-        outlook = server.create_job(dry_run=True, **body, input_file_id=server.upload(source, "user_data"))
+        outlook = _outlook(server, source, body)
         return say(outlook, job_view.outlook(outlook), as_json)
     job = _created(server, source, {**body, "metadata": metadata})
     if not wait:
@@ -238,7 +238,14 @@ def outlook(
     in_force = load_settings(data=data, models=models)
     body = _body(recipe, options, window)
     with background.server(in_force.data, in_force.models) as server:
-        return server.create_job(dry_run=True, **body, input_file_id=server.upload(source, "user_data"))
+        return _outlook(server, source, body)
+
+
+def _outlook(server: ApiClient, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:
+    from batchyard.client.api import uploaded
+
+    with uploaded(server, server.upload(source, "user_data"), keep=False) as file_id:
+        return server.create_job(dry_run=True, **body, input_file_id=file_id)
 
 
 def report_tables(server: ApiClient, job: dict[str, Any], *, without: str | None = None) -> str:
@@ -259,7 +266,10 @@ def _body(recipe: Mapping[str, Any], options: Mapping[str, Any], window: str, **
 
 def _created(server: ApiClient, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:
     """Upload the input and create the job; prints the server's warnings."""
-    job = server.create_job(**body, input_file_id=server.upload(source, "user_data"))
+    from batchyard.client.api import uploaded
+
+    with uploaded(server, server.upload(source, "user_data")) as file_id:
+        job = server.create_job(**body, input_file_id=file_id)
     for warning in job["batchyard"]["warnings"]:
         complain(f"warning: {warning['message']}")
     note(server.page(job["id"]))

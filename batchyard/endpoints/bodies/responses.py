@@ -24,7 +24,7 @@ class ResponseBody(Body):
     input: str | Annotated[list[InputItem], Field(min_length=1, fail_fast=True)]
     instructions: str = ""
     max_output_tokens: int | None = Field(None, ge=1)
-    temperature: float = Field(1.0, ge=0, le=100)
+    temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
     top_logprobs: int = Field(0, ge=0, le=20)
     tools: list[dict[str, Any]] = Field(default_factory=list, fail_fast=True)

@@ -19,7 +19,7 @@ class SamplingParameters(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    temperature: float = Field(1.0, ge=0, le=100)
+    temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=-1)
     min_p: float = Field(0.0, ge=0, le=1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchyard.endpoints.bodies.chat import Message
-from batchyard.endpoints.bodies.common import Body, BodyObject
+from batchyard.endpoints.bodies.common import Body
+from batchyard.endpoints.bodies.sampling import SamplingParameters
 
 
 class TokenizeBody(Body):
@@ -33,13 +34,10 @@ class DetokenizeBody(Body):
     tokens: list[NonNegativeInt] = Field(fail_fast=True)
 
 
-class TokenSampling(BodyObject):
+class TokenSampling(SamplingParameters):
     """The sampling parameters that Batchyard reads. An engine checks the others."""
 
-    max_tokens: PositiveInt | None = None
-    temperature: NonNegativeFloat = 1
-    n: PositiveInt = Field(1, le=128)
-    seed: int | None = None
+    logprobs: int | None = None  # type: ignore[assignment]  # here it is a number, in chat a yes or no
 
 
 class GenerateBody(Body):

@@ -16,7 +16,10 @@ from batchyard.wording import quoted
 from inference.engine import EngineAnswer
 
 DOWNLOAD = aiohttp.ClientTimeout(total=60, connect=5)
-_SUFFIXES = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "x-m4a": "m4a", "x-flac": "flac"}
+_SUFFIXES = {
+    **{"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "x-m4a": "m4a", "x-flac": "flac"},
+    **{"amr-wb": "awb", "x-caf": "caf", "basic": "au", "x-ms-wma": "wma"},
+}
 """Suffixes of files that differ from the media type's name. OpenAI's server tells formats by them."""
 
 

@@ -240,9 +240,9 @@ def check_model(context: AppContext, name: str, param: str) -> None:
     """Raise RequestError, with `param`, for a model or adapter that is not served."""
     names = served_by_name(context.models)
     if name not in names:
+        hint = f" Did you mean '{near}'?" if (near := nearest(name, names)) else ""
         message = (
-            f"The model {quoted(name)} is not served here. Did you mean '{nearest(name, names)}'? "
-            f"Served: {cut(', '.join(sorted(names)), MAX_LIST)}."
+            f"The model {quoted(name)} is not served here.{hint} Served: {cut(', '.join(sorted(names)), MAX_LIST)}."
         )
         raise RequestError(message, code="model_not_found", param=param)
 

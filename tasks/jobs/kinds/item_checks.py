@@ -236,7 +236,7 @@ class ItemChecker:
             for name in path.split("."):
                 value = value.get(name) if isinstance(value, Mapping) else None
             if value is None:
-                near = nearest(path, row, cutoff=0.6)
+                near = nearest(path, row)
                 hint = f"; did you mean {near!r}?" if near else f"; it has {', '.join(row)[:MAX_NAME] or 'no columns'}."
                 raise LineError("missing_column", f"the column {path!r} is missing{hint}", path)
 

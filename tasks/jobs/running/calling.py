@@ -10,7 +10,7 @@ import orjson
 
 from batchyard import json_lines
 from batchyard.recipes import Call, Called, Item, Tool
-from batchyard.wording import nearest, quoted
+from batchyard.wording import quoted, suggestion
 from recipes.gates import json_texts
 from recipes.tools.pool import INTERRUPTED
 
@@ -53,9 +53,8 @@ class Tools:
         """Return why a call cannot be made; None if it can."""
         tool = self.tools.get(call.tool)
         if tool is None:
-            near = nearest(call.tool, self.tools)
-            hint = f" Did you mean '{near}'?" if near else ""
-            return Called.failed("tool_not_found", f"No tool is named {quoted(call.tool)}.{hint}")
+            remedy = suggestion(call.tool, self.tools, sentence=True)
+            return Called.failed("tool_not_found", f"No tool is named {quoted(call.tool)}. {remedy}")
         violation = json_texts.violation(tool.parameters, call.arguments)
         return None if violation is None else Called.failed("invalid_arguments", violation)
 

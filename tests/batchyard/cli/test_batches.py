@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -74,6 +75,26 @@ def test_a_url_of_a_bucket_is_submitted_as_one_batch_or_as_a_batch_for_each_obje
     ran = json.loads(terminal("schedule", "run", schedule_id, "--json").stdout)
     assert stack.wait(stack.client.batches.retrieve(ran["batch_id"])).request_counts.completed == 2
     assert terminal("schedule", "delete", schedule_id).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "schedule create --name n --cron '61 * * * *' --file in.jsonl",
+        "submit in.jsonl --post-process score:method=none",
+        "retry batch_none --fixed in.jsonl",
+        "job create rollout in.jsonl --model nobody --reward exact",
+        "job create rollout in.jsonl --model echo --reward exact --dry-run",
+    ],
+)
+def test_what_is_refused_or_only_tried_leaves_no_file(
+    terminal: Any, stack: RunningStack, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps(a_chat("left", "hello")) + "\n")
+    before = {file.id for file in stack.client.files.list(limit=100)}
+    ended = terminal(*shlex.split(command))
+    assert ended.returncode == (0 if "--dry-run" in command else 4), ended.stderr
+    assert {file.id for file in stack.client.files.list(limit=100)} <= before
 
 
 def test_a_batch_with_failed_requests_exits_1_and_says_where_to_look(terminal: Any, tmp_path: Path) -> None:

@@ -53,6 +53,30 @@ def test_options_of_prompts_do_not_go_with_whole_requests(tmp_path: Path) -> Non
         requests.becomes_requests(file, {"template": None, "max_tokens": 3})
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        (
+            "README.md",
+            b"# Title\n",
+            {},
+            "README.md: its name tells no format, and its first line is no request; requests are JSON, one a line",
+        ),
+        ("README.md", b"# Title\n", {"model": "m"}, "its name tells no format"),
+        ("photo.png", b"\x89PNG\r\n\x1a\n", {"model": "m"}, "its name tells no format"),
+        ("in.jsonl", b"{broken", {"model": "m"}, "--model: .*in.jsonl does not begin with a JSON object"),
+        ("in.jsonl", b"", {"model": "m"}, "--model: .*in.jsonl is empty"),
+        ("in.jsonl", b'{"text": "x"}', {"model": "m"}, "has no field prompt; say with --template how to use text"),
+    ],
+)
+def test_what_is_neither_requests_nor_prompts_is_not_called_requests(
+    name: str, content: bytes, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(click.UsageError, match=message):
+        requests.becomes_requests(tmp_path / name, options)
+
+
 def test_the_first_line_says_the_endpoint(tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     for content, endpoint in (

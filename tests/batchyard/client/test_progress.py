@@ -51,6 +51,12 @@ def test_several_batches_are_awaited_until_the_last_has_ended(capsys: pytest.Cap
     assert capsys.readouterr().err.splitlines() == ["1 of 2 have ended"]
 
 
+def test_counts_say_what_they_are_of_and_are_left_out_before_there_are_any() -> None:
+    assert progress.labelled(batch("in_progress", 1), "1/0/3") == "  1/0/3 answered/failed/total"
+    validating = {"request_counts": {"total": 0, "completed": 0, "failed": 0}}
+    assert progress.labelled(validating, "0/0/0") == ""
+
+
 def test_a_quiet_wait_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     progress.follow(scripted([batch("completed", 3)]), lambda _: "x", lambda _: "x", quiet=True)
     assert capsys.readouterr().err == ""

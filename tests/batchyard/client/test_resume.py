@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from batchyard.client import resume
+from batchyard.client.api import ApiClient
 
 MARK = resume.fingerprint("run", "1" * 64)
 OTHER = resume.fingerprint("run", "2" * 64)
@@ -33,6 +35,23 @@ def test_the_newest_with_the_mark_is_found_and_said(capsys: pytest.CaptureFixtur
     document = resume.Earlier(batches).find(MARK)
     assert document is not None and document["id"] == "new"
     assert capsys.readouterr().err == "taking up batch new (completed); --again computes all of it anew\n"
+
+
+@pytest.mark.parametrize(
+    ("stays", "expected"),
+    [
+        (
+            True,
+            ["batch_a goes on at http://x; `batchyard cancel batch_a` ends it"]
+            + ["job_b goes on at http://x; `batchyard job cancel job_b` ends it"],
+        ),
+        (False, [f"{name} stops with the server that this command has started" for name in ("batch_a", "job_b")]),
+    ],
+)
+def test_what_is_left_after_ctrl_c_is_said_with_how_to_end_it(stays: bool, expected: list[str]) -> None:
+    left = [batch("batch_a", "in_progress"), batch("job_b", "validating"), batch("batch_c", "completed")]
+    server = cast(ApiClient, SimpleNamespace(url="http://x", stays=stays))
+    assert resume.goes_on(server, left).splitlines() == expected
 
 
 @pytest.mark.parametrize("status", ["failed", "expired", "cancelling", "cancelled"])

@@ -56,6 +56,13 @@ def test_each_file_of_a_folder_is_a_row_in_the_order_of_their_names(server: Any,
     assert len(server.made) == before + 1
 
 
+def test_recordings_of_phones_and_of_more_than_4_gb_are_sent(server: Any, tmp_path: Path) -> None:
+    (tmp_path / "large.wav").write_bytes(b"RF64\xff\xff\xff\xffWAVEds64" + bytes(28))
+    (tmp_path / "phone.amr").write_bytes(b"#!AMR\n<" + bytes(12))
+    texts = [row["text"].split()[0] for row in transcribe(tmp_path, server=server)]
+    assert texts == ["audio/wav", "audio/amr"]
+
+
 def test_what_is_no_audio_or_too_long_is_an_error_of_its_row(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +73,8 @@ def test_what_is_no_audio_or_too_long_is_an_error_of_its_row(
     rows = {row["file"]: row for row in transcribe(tmp_path, server=server)}
     assert rows["a.wav"]["text"] == TEXT
     assert {name: row["error"] for name, row in rows.items() if row["text"] is None} == {
-        "b.txt": "the file is no audio: it is neither WAV, FLAC, Ogg, MP3, MP4, WebM nor AIFF",
+        "b.txt": "the file is no audio: it is neither WAV, FLAC, Ogg, MP3, MP4, WebM, AIFF, AMR, CAF, AU nor WMA; "
+        "convert it to one of these",
         "c.wav": "the file has no audio: it has 0 bytes",
         "d.wav": "the file is too long: it has 0.0 MB, and a request has room for 0.0 MB; send it in parts",
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.local.log_lines import LogLine, LogLines
+from batchyard.local.log_lines import LogLine, LogLines, without_starts
 
 BATCH, JOB = "batch_1", "job_1"
 EPOCH = datetime(2026, 11, 25, 8, 0, 0, tzinfo=UTC).timestamp()
@@ -123,3 +123,17 @@ def test_an_engine_whose_model_is_known_later_is_read_from_its_start(folders: Fo
     folders.actor("a", "mini")
     assert folders.reader.read({BATCH}, (), since=EPOCH) == []
     assert folders.messages() == ["engine starts"]
+
+
+def test_what_an_engine_prints_while_it_starts_can_be_left_out_but_for_warnings_and_a_start_that_fails(
+    folders: Folders,
+) -> None:
+    folders.actor("a", "mini", 1)
+    folders.write("worker-a.out", f"INFO {local(2)} loads weights\n", f"WARNING {local(3)} old driver\n")
+    shown = [line.fields["message"] for line in without_starts(folders.lines())]
+    assert shown == ["engine starts", f"INFO {local(2)} loads weights", f"WARNING {local(3)} old driver"]
+    folders.reader = LogLines(folders.logs, folders.ray)
+    folders.write("worker-a.err", entry(9.5, "engine started", model="mini"))
+    folders.write("worker-a.out", f"INFO {local(30)} preempted\n")
+    shown = [line.fields["message"] for line in without_starts(folders.lines())]
+    assert shown == ["engine starts", f"WARNING {local(3)} old driver", "engine started", f"INFO {local(30)} preempted"]

@@ -237,6 +237,7 @@ def test_a_killed_up_leaves_nothing_after_the_next_which_two_signals_end_at_once
         assert [entry for entry in before if entry.is_running()] == []
         for name in ("worker", "housekeeper"):
             again.processes(name)[0].suspend()  # so that it does not end itself
+        again.submit([a_chat("a", "hello", model="echo")])
         again.process.send_signal(signal.SIGHUP)
         reason = "waits for worker (no segments running), housekeeper. Ctrl-C again ends all at once."
         eventually(lambda: says(reason), "the reason")
@@ -244,6 +245,7 @@ def test_a_killed_up_leaves_nothing_after_the_next_which_two_signals_end_at_once
         again.process.send_signal(signal.SIGINT)
         assert again.process.wait(60) == 0
         assert says("Stopping at once: kills what still runs.")
+        assert says(f"1 batch or job has not ended: to go on with it, start the stack on {again.data} again.")
         assert process.tagged(str(again.data)) == []
         assert list((again.data / "run").glob("*.pid")) == []
     finally:

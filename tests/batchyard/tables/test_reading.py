@@ -65,11 +65,29 @@ def test_each_format_has_its_rows_with_and_without_a_byte_order_mark(
     assert read(mark + content, kind) == values
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_csv_file_may_have_the_delimiter_of_another_country(delimiter: str) -> None:
+    content = 'id;"a; b";text\n1;"x;\ny";2,5\n'.replace(";", delimiter).encode()
+    assert read(content, "csv") == [{"id": "1", f"a{delimiter} b": f"x{delimiter}\ny", "text": "2,5"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        (b"text\na; b\n", [{"text": "a; b"}]),
+        (b"a;b,c\n1;2,3\n", [{"a;b": "1;2", "c": "3"}]),
+        (b'"a;b"\n1;2\n', [{"a;b": "1;2"}]),
+    ],
+)
+def test_a_semicolon_that_parts_no_columns_is_text(content: bytes, values: list[Any]) -> None:
+    assert read(content, "csv") == values
+
+
 @pytest.mark.parametrize(
     ("kind", "content", "bad"),
     [
         ("csv", b"a,b\n1,2\n3\n4,5\n", "3: has not 2 columns as the first line has"),
-        ("csv", b"a,b\n1,2\n\xff,2\n4,5\n", "3: is not UTF-8: invalid start byte"),
+        ("csv", b"a,b\n1,2\n\xff,2\n4,5\n", "3: is not UTF-8: invalid start byte; save the file as UTF-8"),
         ("csv", b"a,b\n1,2\n" + b"x" * LIMIT + b",2\n4,5\n", f"3: is longer than {LIMIT} bytes"),
         ("txt", b"a\nb\xff\nc", "2: is not UTF-8: invalid start byte"),
         ("txt", b"a\n" + b"b" * (LIMIT + 1) + b"\nc", f"2: is longer than {LIMIT} bytes"),

@@ -40,8 +40,8 @@ def test_a_cell_with_braces_is_text() -> None:
         ("Translate {txt}", "no column 'txt'; did you mean 'text'?"),
         ("Translate {quite other}", "no column 'quite other'; there are text, lang;"),
         ('Answer {"label": 1}', "Braces that are text are doubled: {{ and }}"),
-        ("Translate {text", "a single '{' at character 11; double it"),
-        ("Translate text}", "a single '}' at character 15; double it"),
+        ("Translate {text", "a '{' without '}' at character 11; close it behind the column's name, or write {{ if"),
+        ("Translate text}", "a '}' without '{' at character 15; open it before the name, or write }} if it is text"),
         ("{}", "no column ''"),
         ("{*} {*:per-row}", "a second {*:per-row}; name a column by itself"),
         ('{*["text", "txt"]}', "no column 'txt'; did you mean 'text'?"),
@@ -51,6 +51,19 @@ def test_a_cell_with_braces_is_text() -> None:
 def test_a_wrong_template_names_what_is_wrong_and_the_remedy(template: str, message: str) -> None:
     with pytest.raises(TemplateError, match=re.escape(message)):
         Template(template).check(["text", "lang"])
+
+
+def test_an_empty_table_is_said_to_be_empty() -> None:
+    with pytest.raises(TemplateError, match="^no column 'text': the table is empty$"):
+        Template("{text}").check([])
+
+
+@pytest.mark.parametrize("template", ["{*}", "{*:per-row}"])
+def test_all_columns_are_without_an_index_of_pandas_unless_it_is_named(template: str) -> None:
+    row = {"title": "a", "__index_level_0__": 7, "": 0, "text": "b"}
+    for ordered in (Template(template), Template(template).ordered([row])):
+        assert sorted(str(ordered.fill(row)).splitlines()) == ["text: b", "title: a"]
+    assert Template("{__index_level_0__}: {title}").ordered([row]).fill(row) == "7: a"
 
 
 def test_columns_in_an_order_are_lines_and_can_be_written_again() -> None:

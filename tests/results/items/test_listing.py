@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.written_jobs import TOTAL, Written
+from tests.support.written_jobs import NUMBERS, TOTAL, Written
 
 
 def test_the_list_says_of_each_item_where_it_is(written: Written) -> None:
@@ -19,6 +19,15 @@ def test_the_list_says_of_each_item_where_it_is(written: Written) -> None:
         (3, "id-3", "completed", 2, None, None),
         (4, "id-4", "pending", None, None, None),
         (5, "id-5", "pending", None, None, None),
+    ]
+
+
+def test_the_list_has_question_answer_and_scores_of_each_item(written: Written) -> None:
+    written.end((0, "completed"), text="So " * 200, samples=[{"score": 1.0}, {"score": 0}, {"error": {}}])
+    page, _ = written.listed()
+    assert [(item.question, item.answer, item.scores) for item in page if item.number in (0, NUMBERS[0])] == [
+        ("Why 0?", None, []),
+        (f"Why {NUMBERS[0]}?", ("So " * 200)[:297] + "...", [1.0, 0.0]),
     ]
 
 

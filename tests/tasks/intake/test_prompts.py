@@ -95,6 +95,14 @@ def test_a_request_keeps_the_row_that_its_template_was_filled_with() -> None:
     assert "row" not in RequestTemplate("/v1/chat/completions", "m", None, {}).request(plain)
 
 
+def test_an_index_of_pandas_is_no_column_beside_the_only_one() -> None:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"question": ["Why?"], "__index_level_0__": [7]}), file)
+    file.seek(0)
+    (prompt,) = prompts.of_file(file, "parquet", None)
+    assert prompt.content == "Why?"
+
+
 def test_cells_that_are_no_json_are_not_kept_with_a_request() -> None:
     file = io.BytesIO()
     pq.write_table(pa.table({"review": ["good"], "photo": [b"\x89PNG"], "wei": [2**60]}), file)

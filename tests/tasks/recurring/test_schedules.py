@@ -81,7 +81,7 @@ def test_a_due_schedule_makes_a_batch_of_its_time_and_goes_on_at_the_next(
     batch = batch_of(context, run)
     assert validate_messages == [batch.id]
     assert (batch.project_id, batch.endpoint, batch.completion_window) == (schedule.project_id, ENDPOINT, "24h")
-    assert batch.request_metadata == {"day": "2026-11-21"}
+    assert (batch.request_metadata, batch.name) == ({"day": "2026-11-21"}, f"{schedule.name} 2026-11-21 06:30")
     request = json.loads(context.artifacts.read(batch.input_sha256))
     assert request["custom_id"] == "2026-11-21"
     assert request["body"]["messages"][0]["content"] == (

@@ -71,6 +71,21 @@ def test_figures_of_two_batches_stand_beside_each_other_with_the_change(
         assert part in text, text
 
 
+def test_prompts_that_differ_stand_beside_each_other_and_nothing_got_worse(
+    client: FlaskClient, context: AppContext
+) -> None:
+    one = ended(context, 2)
+    other = plan_batch(context, project_of(context), ["question 1", "another question"], segment_requests=2)
+    finish_segment(context, other, answers(range(1, 3)))
+    end_batch(context, other)
+    page = client.get(f"/compare?a={one.id}&b={other.id}").text
+    text = words(page)
+    assert "got worse" not in text and "Neither batch did better: 2 succeeded in both" in text
+    assert text.count("question 1") == 1 and "different prompts" in text
+    assert "question 2" in text and "another question" in text
+    assert all(batch.id[-12:] in text for batch in (one, other))
+
+
 def test_what_two_batches_have_cost_is_compared_in_one_currency(client: FlaskClient, context: AppContext) -> None:
     one, other = ended(context, 1), ended(context, 1)
     path = f"/compare?a={one.id}&b={other.id}"
@@ -98,7 +113,8 @@ def test_answers_are_matched_by_custom_id_whatever_their_lines_are(client: Flask
     assert "onerror" in page and "<img src=x" not in page
     different = client.get(f"/compare?a={one.id}&b={other.id}&only=differ").text
     assert shown(different) == ["r3"]
-    assert re.search(r"r3 differs question 3 line 3 0\.5 s left line 1 0\.5 s right", words(different))
+    sides = r"r3 differs different prompts line 3 0\.5 s question 3 left line 1 0\.5 s question 1 right"
+    assert re.search(sides, words(different))
 
 
 def test_what_failed_in_the_same_way_does_not_differ_and_what_failed_once_does(
@@ -135,7 +151,7 @@ def test_a_batch_that_runs_is_compared_with_one_that_has_ended(client: FlaskClie
     append(context, started(context.database, running), answers([2], texts={2: "new"}))
     page = client.get(f"/compare?a={one.id}&b={running.id}").text
     assert shown(page) == ["r1", "r2", "r3"] and page.count("not answered yet") == 2
-    assert "0 got worse succeeded in the first only 1 succeeded in both 0 succeeded in neither" in words(page)
+    assert "Neither batch did better: 1 succeeded in both, 0 in neither." in words(page)
 
 
 def test_two_ticked_batches_are_compared_and_anything_else_is_refused(client: FlaskClient, context: AppContext) -> None:

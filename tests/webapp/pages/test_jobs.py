@@ -266,7 +266,7 @@ def test_items_are_listed_by_state_and_id_page_by_page(
 def test_items_that_are_sometimes_right_stand_first(client: FlaskClient, job: Written) -> None:
     page = client.get(f"/jobs/{job.job.id}").text
     items = page.partition('<div id="items">')[2].partition("</section>")[0]
-    assert f"{NUMBERS[0]} id-{NUMBERS[0]} 1 0" in text_of(items)
+    assert f"{NUMBERS[0]} id-{NUMBERS[0]} 1 0 Why {NUMBERS[0]}?" in text_of(items)
     assert f"id-{NUMBERS[1]}" not in items
     assert '<option value="sometimes_right" selected>' in page
 
@@ -419,7 +419,7 @@ def test_items_that_need_a_person_are_linked_and_have_forms(client: FlaskClient,
     job.update(waiting_for_verdict=1, stuck=1)
     path, token = f"/jobs/{job.job.id}", csrf_of(client)
     words = text_of(client.get(path).text)
-    columns = "Row custom_id State Turns Now, or why"
+    columns = "Row custom_id State Turns Now, or why Scores Question Answer"
     waiting, stuck = (f"{NUMBERS[position]} id-{NUMBERS[position]}" for position in (2, 3))
     assert f"Wait for a verdict {columns} {waiting} waiting for verdict 2 house" in words
     assert f"Stuck {columns} {stuck} stuck 2 tie" in words

@@ -107,6 +107,20 @@ def test_filters_and_order_stand_in_the_url_and_every_page_keeps_them(client: Fl
         assert client.get(f"/?{wrong}").status_code == 400, wrong
 
 
+@pytest.mark.parametrize("path", ["/", "/files", "/usage", "/schedules"])
+def test_a_filter_that_a_page_does_not_have_is_refused_by_its_name(client: FlaskClient, path: str) -> None:
+    answer = client.get(f"{path}?state=bogus")
+    assert answer.status_code == 400
+    assert "Unknown parameter: &#39;state&#39;." in answer.text
+    assert ("Did you mean &#39;status&#39;?" in answer.text) == (path == "/")
+
+
+def test_batches_of_one_name_are_told_apart_by_their_ids(client: FlaskClient, make: Make) -> None:
+    one, other = make(), make()
+    page = client.get("/").text
+    assert all(f'<span class="note">…{batch.id[-12:]}</span>' in page for batch in (one, other))
+
+
 def test_the_creator_of_a_batch_is_its_keys_label(client: FlaskClient, context: AppContext, make: Make) -> None:
     with context.database.write() as session:
         theirs = keys.create(session, "default", label="nightly <job>")

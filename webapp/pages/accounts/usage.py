@@ -12,7 +12,7 @@ from typing import NamedTuple
 import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from batchyard.errors import RequestError
 from store import projects
@@ -22,7 +22,7 @@ from store.accounting.months import Month, day_text
 from store.accounting.usage import UsageEntry
 from webapp.accounts.budgets import remove_budget, set_budget
 from webapp.accounts.usage import Listed, as_csv, read, total_of
-from webapp.pages.forms import Problem
+from webapp.pages.forms import Problem, QueryParams
 from webapp.requests import administrator, caller, current_context, query, validated
 from webapp.wire.usage import DIMENSIONS, SetBudget, UsageQuery, UsageTotal
 
@@ -31,7 +31,7 @@ ROWS = 50
 """The number of rows shown of a table: the csv file has all."""
 
 
-class UsageParams(BaseModel):
+class UsageParams(QueryParams):
     month: str | None = Field(None, description="such as 2026-11")
     project: str | None = Field(None, description="only this project's, for administrators")
 

@@ -82,16 +82,10 @@ def _of_runs(runs: Sequence[ScheduleRun]) -> dict[str, Any]:
         ]
     return {
         "made": {work.id: work for work in works},
-        "names": {work.id: _name(work) for work in works},
+        "names": {work.id: work.name or short(work.id) for work in works},
         "local": _local,
         "words": cron_words.words,
     }
-
-
-def _name(work: Batch | Job) -> str:
-    """Return the name that a schedule gives what it makes, else the end of its id."""
-    name = work.name if isinstance(work, Job) else (work.request_metadata or {}).get(batches.NAME)
-    return name or short(work.id)
 
 
 @routes.get("/new")

@@ -39,6 +39,9 @@ class Server:
         self.files.append(file.read_bytes())
         return f"file-{len(self.files)}"
 
+    def delete_file(self, file_id: str) -> None:
+        self.files.pop()
+
     def create_job(self, *, dry_run: bool = False, **body: Any) -> dict[str, Any]:
         if dry_run:
             stages = [{"name": "argue", "endpoint": "/v1/chat/completions", "expected": 6, "least": 6, "most": 6}]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchyard import map as batchyard_map
+from batchyard.client.api import ApiClient
 from tests.support.rows import until
 from tests.support.stacks import RunningStack
 from tests.support.terminal import Result, batchyard
@@ -93,6 +97,43 @@ def test_columns_of_parquet_keep_their_types_and_an_earlier_answer_its_name(term
     terminal(*arguments, "-o", "out.jsonl.gz")
 
 
+def test_a_filtered_frame_in_a_file_gives_the_prompts_of_the_frame_and_keeps_its_index(
+    terminal: Any, stack: RunningStack, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({"title": ["a", "b", "c"], "text": ["x", "y", "z"]}).iloc[[0, 2, 1]].iloc[:2]
+    frame.to_parquet(tmp_path / "in.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "in.parquet").names
+    first = terminal("in.parquet", "-t", "{*}", "-m", "echo", "-o", "out.parquet")
+    written = pd.read_parquet(tmp_path / "out.parquet")
+    assert [set(answer.splitlines()) for answer in written.answer] == [{"title: a", "text: x"}, {"title: c", "text: z"}]
+    assert list(written.index) == [0, 2] and "taking up" not in first.stderr
+    again = terminal("in.parquet", "-t", "{*}", "-m", "echo", "-o", "out.parquet")
+    assert "(completed); --again computes all of it anew" in again.stderr
+    terminal("in.parquet", "-t", "{__index_level_0__}", "-m", "echo", "-o", "named.parquet")
+    assert list(pd.read_parquet(tmp_path / "named.parquet").answer) == ["0", "2"]
+    server = ApiClient(stack.url, stack.key)
+    assert list(batchyard_map(frame, "{*}", model="echo", server=server, progress=False)) == list(written.answer)
+
+
+def test_ctrl_c_says_what_goes_on_and_how_to_end_it(
+    server: dict[str, str], stack: RunningStack, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text("text\na\n")
+    arguments = ("in.csv", "-t", "{text}", "-m", "endless", "-o", "out.csv", "--again")
+    before = {batch.id for batch in stack.client.batches.list(limit=100)}
+    with subprocess.Popen(
+        [COMMAND, "map", *arguments], cwd=tmp_path, env={**os.environ, **server}, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        lines = [running.stderr.readline(), running.stderr.readline()]  # the simulated model, and progress
+        running.send_signal(signal.SIGINT)
+        complaint = "".join(lines) + running.communicate(timeout=20)[1]
+    (made,) = {batch.id for batch in stack.client.batches.list(limit=100)} - before
+    stack.client.batches.cancel(made)
+    assert running.returncode == 130 and "the same command without --again goes on with what has no answer" in complaint
+    assert f"{made} goes on at {stack.url}; `batchyard cancel {made}` ends it" in complaint
+
+
 def test_a_request_that_failed_makes_the_command_exit_1_and_its_row_says_why(terminal: Any, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": {"of": n}}) + "\n" for n in range(6)))
     ended = terminal("in.jsonl", "-t", "fail {n}", "-m", "failing", "-o", "out.jsonl", "--json", code=1)
@@ -104,10 +145,22 @@ def test_a_request_that_failed_makes_the_command_exit_1_and_its_row_says_why(ter
     assert sum(row["error"] is None for row in rows) == report["answered"]
 
 
+def test_a_temperature_that_no_engine_takes_is_refused_before_anything_runs(terminal: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("text\na\n")
+    ended = terminal("in.csv", "-t", "{text}", "-m", "echo", "-o", "out.csv", "--temperature", "9", code=4)
+    assert "of the rows is refused: line 1: body.temperature: 9.0 is not at most 2." in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("in.csv", "-t", "{txt}", "-m", "echo", "-o", "out.csv"), "no column 'txt'; did you mean 'text'?"),
+        (("empty.csv", "-t", "{text}", "-m", "echo", "-o", "out.csv"), "no column 'text': the table is empty"),
+        (("in.csv", "-t", "{text", "-m", "echo", "-o", "out.csv"), "a '{' without '}' at character 1; close it"),
+        (
+            ("latin.csv", "-t", "{text}", "-m", "echo", "-o", "o.csv"),
+            "line 2 is not UTF-8: unexpected end of data; save",
+        ),
         (("in.csv", "-t", "{text}", "-m", "echo", "-o", "out.xls"), "out.xls: its name does not tell what it holds"),
         (("in.csv", "-t", "{text}", "-m", "echo", "-o", "no/out.csv"), "no/out.csv cannot be written"),
         (("in.csv", "-t", "{text}", "-m", "echo", "-o", "o.csv", "--schema", "in.csv"), "in.csv is no JSON schema"),
@@ -117,6 +170,8 @@ def test_what_cannot_be_mapped_is_one_line_with_the_remedy(
     terminal: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "in.csv").write_text("text\na\n")
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "latin.csv").write_bytes("text\ncaf\u00e9".encode("latin-1"))
     ended = terminal(*arguments, code=2)
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1

@@ -21,6 +21,9 @@ BASE: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [USER]},
     COMPLETIONS: {"prompt": "hello"},
     EMBEDDINGS: {"input": "hello"},
+    catalog.RESPONSES.path: {"input": "hello"},
+    catalog.MESSAGES.path: {"messages": [USER], "max_tokens": 5},
+    catalog.GENERATE.path: {"token_ids": [1], "sampling_params": {}},
 }
 
 
@@ -77,6 +80,12 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"temperature": "hot"}, "body.temperature", "not a number"),
     (CHAT, {"temperature": True}, "body.temperature", "not a number"),
     (CHAT, {"temperature": -1}, "body.temperature", "-1 is not at least 0."),
+    (CHAT, {"temperature": 9}, "body.temperature", "9 is not at most 2."),
+    (COMPLETIONS, {"temperature": 2.5}, "body.temperature", "2.5 is not at most 2."),
+    (catalog.RESPONSES.path, {"temperature": 9}, "body.temperature", "9 is not at most 2."),
+    (catalog.MESSAGES.path, {"temperature": 1.5}, "body.temperature", "1.5 is not at most 1."),
+    (catalog.GENERATE.path, {"sampling_params": {"temperature": 9}}, "body.sampling_params.temperature", "at most 2."),
+    (catalog.GENERATE.path, {"sampling_params": {"top_p": 0}}, "body.sampling_params.top_p", "0 is not more than 0."),
     (CHAT, {"top_p": 2}, "body.top_p", "2 is not at most 1."),
     (CHAT, {"max_tokens": 0}, "body.max_tokens", "0 is not at least 1."),
     (CHAT, {"max_completion_tokens": 1.5}, "body.max_completion_tokens", "not a whole number"),

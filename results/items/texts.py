@@ -1,0 +1,54 @@
+"""The texts of items in lists: what each asks, what it was answered, and how that was scored; cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from batchyard import json_lines
+from batchyard.recipes import InvalidItem, messages_of
+from batchyard.wording import cut
+from store.formats.items import Reader
+from store.records import Job
+
+SHOWN = 300
+"""Characters of a text in a list."""
+
+
+class ItemTexts(NamedTuple):
+    """What an item asks, its answer and the scores of its samples; None, and empty, as far as there are none."""
+
+    question: str | None
+    answer: str | None
+    scores: list[float]
+
+
+def of(job: Job, reader: Reader, position: int, result: str | None) -> ItemTexts:
+    """Return the texts of an item by its position in the items file and its result as JSON."""
+    (stored,) = reader.read(position, 1)
+    values = json_lines.loads(result) if result else None
+    answer = values.get("text") if isinstance(values, dict) else None
+    scores = [float(sample["score"]) for sample in samples(values)]
+    return ItemTexts(_question(stored.columns, job.options.get("template")), _shown(answer), scores)
+
+
+def samples(result: Any) -> list[dict[str, Any]]:
+    """Return the samples in an item's result that have a score."""
+    listed = result.get("samples") if isinstance(result, dict) else None
+    scored = [sample for sample in listed or () if isinstance(sample, dict)]
+    return [sample for sample in scored if isinstance(sample.get("score"), int | float)]
+
+
+def _question(columns: Mapping[str, Any], template: Any) -> str | None:
+    """Return the last message that the row makes."""
+    try:
+        content = messages_of(columns, template if isinstance(template, str) else None)[-1].get("content")
+    except InvalidItem:  # a recipe that asks in its own words
+        return None
+    if isinstance(content, list):
+        content = "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and part.get("text"))
+    return _shown(content)
+
+
+def _shown(text: Any) -> str | None:
+    return cut(text, SHOWN) if isinstance(text, str) else None
