@@ -9,6 +9,7 @@ import ast
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -52,7 +53,7 @@ def test_ports_are_published_on_this_machine_only() -> None:
 
 def test_secrets_have_no_default() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    for secret in ("POSTGRES_PASSWORD", "FLOWER_BASIC_AUTH"):
+    for secret in ("POSTGRES_PASSWORD", "FLOWER_BASIC_AUTH", "RAY_AUTH_TOKEN"):
         assert f"${{{secret}:?" in text
         assert f"${{{secret}:-" not in text
 
@@ -103,7 +104,7 @@ def test_the_variables_of_the_file_itself_are_no_settings() -> None:
             "MODELS_FILE",
             "MODELS_FOLDER",
         ),
-        *("PIP_CONFIG_FILE", "PORT", "POSTGRES_PASSWORD", "VLLM"),
+        *("PIP_CONFIG_FILE", "PORT", "POSTGRES_PASSWORD", "RAY_AUTH_TOKEN", "VLLM"),
     }
 
 
@@ -155,6 +156,7 @@ class Deployment:
             "redis://redis:6379/0": redis,
             "@postgres:5432/batchyard": f"@/batchyard?host={sockets}",
             "${POSTGRES_PASSWORD:?set it to a password of your own}": PASSWORD,
+            "${RAY_AUTH_TOKEN:?set it to a long random text of your own}": secrets.token_hex(32),
             "0.0.0.0": "127.0.0.1",
             "--port=8000": f"--port={self.web}",
             "--port=8001": f"--port={self.behind}",
