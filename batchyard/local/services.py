@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from batchyard import queues
+from batchyard import proxies, queues
 from batchyard.errors import ConfigurationError
 from batchyard.settings import Settings, environment_name, load
 
@@ -99,7 +99,7 @@ def gateway(host: str, port: int, web_url: str) -> list[str]:
 
 def web(host: str, port: int) -> list[str]:
     """The web app in gunicorn, at an address."""
-    return web_at(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return web_at(proxies.address(host, port))
 
 
 def behind_gateway(settings: Settings) -> dict[str, str]:
