@@ -8,6 +8,7 @@ import io
 import os
 import re
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,7 @@ _S3: Mapping[str, Any] = {
 }
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {"s3": _S3, "s3a": _S3}
 """Options of a file system, by the scheme of its URL."""
+_LEAST_FREE_BYTES = 1024 * 1024
 _UPLOAD_SECONDS = 10.0
 _LEAST_BYTES_PER_SECOND = 1024 * 1024
 _READ_BYTES = 4 * 1024 * 1024
@@ -178,6 +180,12 @@ class Artifacts:
         """
         limited = isinstance(self._fs, AsyncFileSystem)
         return {"timeout": _UPLOAD_SECONDS + size / _LEAST_BYTES_PER_SECOND} if limited else {}
+
+    def is_full(self) -> bool:
+        """True for a local folder on whose disk nothing more can be written."""
+        with suppress(FileNotFoundError):  # nothing was written yet
+            return self._local and shutil.disk_usage(self._root).free < _LEAST_FREE_BYTES
+        return False
 
     def ping(self) -> None:
         """Raises UnavailableError if the store cannot be written to."""
