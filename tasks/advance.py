@@ -31,7 +31,7 @@ def advance(context: AppContext, holder: str | None = None) -> None:
     dispatch.run(context)
     if small is not None and holder is not None:
         try:
-            # Not that one alone: a message of another batch may have finished it, and then that one has no message left.
+            # Not that one alone: a message of another may have finished it, and then that other has no message left.
             finish_next(context, ("batch", small), holder)
         except (LeaseLost, UnavailableError) as error:  # housekeeping sends a message of it
             log.warning("batch not finished at once: %s", error, extra={"batch_id": small})
