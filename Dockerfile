@@ -7,6 +7,8 @@
 # keeps nothing of it.
 FROM python:3.12-slim
 ARG VLLM=cuda
+# The versions that were tested; empty: the newest that fit.
+ARG CONSTRAINTS=deploy/constraints.txt
 # vLLM compiles when it starts; its CPU build finds its cores with libnuma.
 RUN if [ "$VLLM" != no ]; then \
         apt-get update && apt-get install --yes --no-install-recommends gcc g++ libc6-dev libnuma1 \
@@ -17,12 +19,12 @@ WORKDIR /app
 # Packages come before code, so that new code leaves their layer as it is.
 COPY pyproject.toml ./
 COPY docs/package.md docs/package.md
-COPY deploy/install.py deploy/install.py
+COPY deploy/install.py deploy/constraints.txt deploy/
 COPY deploy/server deploy/server
 COPY batchyard/__init__.py batchyard/__init__.py
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip \
-    python deploy/install.py --vllm "$VLLM" --extras postgres,s3,oidc,otel
-COPY celeryconfig.py models.toml ./
+    PIP_CONSTRAINT=$CONSTRAINTS python deploy/install.py --vllm "$VLLM" --extras postgres,s3,oidc,otel
+COPY celeryconfig.py models.toml LICENSE NOTICE ./
 COPY batchyard batchyard
 COPY store store
 COPY tasks tasks

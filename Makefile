@@ -14,10 +14,11 @@ APART := --ignore tests/chaos --ignore tests/compose
 # Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo check test test-all durations foreign lm-eval chaos chaos-jobs chaos-starts compose-test mutants lint bench bench-quick screenshots dist clean
+.PHONY: help install dev constraints demo check test test-all durations foreign lm-eval chaos chaos-jobs chaos-starts compose-test mutants lint bench bench-quick screenshots dist clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no|cuda, PYTHON=python3)"
+	@echo "make constraints  record the versions in .venv, after make test, in deploy/constraints.txt"
 	@echo "make demo         run the example batch once, from nothing to scored answers"
 	@echo "make check        lint, type check and the tests that need no service: two minutes on two cores"
 	@echo "make test         lint, type check and the test suite, each test once"
@@ -42,6 +43,10 @@ install:
 
 dev:
 	@$(PYTHON) deploy/install.py --vllm $(VLLM) --extras dev,postgres,s3
+
+# Without local builds: torch's version is in pyproject.toml, vLLM's too.
+constraints:
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v '[+@]' > deploy/constraints.txt
 
 demo: install
 	@$(BIN)/batchyard demo

@@ -12,7 +12,7 @@ BatchyardError                     500
 │   ├── EncodingError              415  a Content-Encoding that is not read
 │   └── RateLimitError             429  over a rate limit; may be accepted later
 ├── UnavailableError               503  broker, database or artifact store is unreachable or full
-│   ├── ArtifactMissing             503  the artifact store does not have the content
+│   ├── ArtifactMissing             503  the artifact store does not have the content, or has it damaged
 │   └── GpuBusy                     503  other models' engines hold the GPUs
 ├── LeaseLost                      500  another holder has the lease now
 ├── Stopped                        500  the work is no longer wanted
@@ -117,7 +117,7 @@ class UnavailableError(BatchyardError):
 
 
 class ArtifactMissing(UnavailableError):
-    """The artifact store does not have content that a record refers to: waiting hardly helps."""
+    """The artifact store lacks content that a record refers to, or has it damaged: waiting hardly helps."""
 
 
 class GpuBusy(UnavailableError):

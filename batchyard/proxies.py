@@ -1,4 +1,4 @@
-"""Which proxy the environment names for a URL. This machine's own addresses are never asked through one."""
+"""Hosts in URLs, and which proxy the environment names for a URL. No proxy leads to this machine's own addresses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from urllib.parse import urlsplit
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _VARIABLES = ("no_proxy", "NO_PROXY")
+
+
+def address(host: str, port: int) -> str:
+    """Return `host:port` as URLs have it: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def proxy_of(url: str) -> str | None:

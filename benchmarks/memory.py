@@ -12,7 +12,6 @@ process of its own. Writes `benchmarks/results/memory.json` (every sample) and `
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import multiprocessing
 import random
@@ -194,11 +193,10 @@ def merge(answers: int, size: int) -> dict[str, Any]:
             plans, names = other.submit(answered, artifacts.url, answers, size).result()
         create = artifacts.create
         with create() as output, create() as errors, create() as times, create() as rows:
-            source = io.BytesIO(b"\n" * answers)
+            source = artifacts.put(b"\n" * answers)
             result_files.merge(artifacts, *small, None, source, output, errors, times, rows)  # imports what it needs
         Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts
         before, started = resident("VmRSS"), time.monotonic()
-        source.seek(0)
         with create() as output, create() as errors, create() as times, create() as rows:
             result_files.merge(artifacts, plans, names, None, source, output, errors, times, rows)
         seconds = round(time.monotonic() - started, 2)

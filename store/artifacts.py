@@ -8,6 +8,7 @@ import io
 import os
 import re
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,9 +38,12 @@ _S3: Mapping[str, Any] = {
 }
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {"s3": _S3, "s3a": _S3}
 """Options of a file system, by the scheme of its URL."""
+_LEAST_FREE_BYTES = 1024 * 1024
 _UPLOAD_SECONDS = 10.0
 _LEAST_BYTES_PER_SECOND = 1024 * 1024
 _READ_BYTES = 4 * 1024 * 1024
+_LOCAL_READ_BYTES = 64 * 1024
+"""Less than of a remote file: reading a line here and there costs so much each."""
 
 
 class Artifacts:
@@ -74,12 +78,17 @@ class Artifacts:
         return writer.sha256
 
     @contextmanager
-    def open(self, sha256: str) -> Iterator[IO[bytes]]:
-        """Open content as a seekable file. Reading it raises UnavailableError too.
+    def open(self, sha256: str, size: int | None = None) -> Iterator[IO[bytes]]:
+        """Open content as a seekable file. Reading it raises these errors, too.
+
+        Content that is read from its beginning to its end is checked before its last bytes are returned.
+
+        Args:
+            size: of the content, if it is known; it is checked at once.
 
         Raises:
             UnavailableError: the store cannot be reached.
-            ArtifactMissing: the store does not have the content.
+            ArtifactMissing: the store does not have the content, or has it damaged.
         """
         with self._translated("read"):
             try:
@@ -88,11 +97,9 @@ class Artifacts:
                 raise ArtifactMissing(
                     f"The content with SHA-256 {sha256} is missing in the artifact store; restore it from a backup."
                 ) from error
-        if not self._local:
-            # A file of fsspec has no `readline(size)`, and raises its library's errors.
-            file = io.BufferedReader(RemoteFile(file, self._translated), _READ_BYTES)
-        with file:
-            yield file
+            checked = _CheckedFile(file, self._translated, sha256, size)
+        with io.BufferedReader(checked, _LOCAL_READ_BYTES if self._local else _READ_BYTES) as reader:
+            yield reader
 
     def read(self, sha256: str) -> bytes:
         """Return content. Raises UnavailableError, ArtifactMissing."""
@@ -174,6 +181,12 @@ class Artifacts:
         limited = isinstance(self._fs, AsyncFileSystem)
         return {"timeout": _UPLOAD_SECONDS + size / _LEAST_BYTES_PER_SECOND} if limited else {}
 
+    def is_full(self) -> bool:
+        """True for a local folder on whose disk nothing more can be written."""
+        with suppress(FileNotFoundError):  # nothing was written yet
+            return self._local and shutil.disk_usage(self._root).free < _LEAST_FREE_BYTES
+        return False
+
     def ping(self) -> None:
         """Raises UnavailableError if the store cannot be written to."""
         with self.create() as writer:
@@ -222,8 +235,8 @@ def file_system(url: str) -> tuple[AbstractFileSystem, str]:
     return files, root
 
 
-class RemoteFile(io.RawIOBase):
-    """A file of fsspec whose errors are translated."""
+class RawFile(io.RawIOBase):
+    """A file of fsspec whose errors are translated. `io.BufferedReader` gives it `readline(size)`."""
 
     def __init__(self, file: Any, translated: Callable[[str], AbstractContextManager[None]]) -> None:
         self._file = file
@@ -248,6 +261,36 @@ class RemoteFile(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+class _CheckedFile(RawFile):
+    """Content whose SHA-256 is computed while it is read from its beginning, in whatever pieces."""
+
+    def __init__(
+        self, file: Any, translated: Callable[[str], AbstractContextManager[None]], sha256: str, size: int | None
+    ) -> None:
+        super().__init__(file, translated)
+        self._sha256, self._hash, self._hashed = sha256, hashlib.sha256(), 0
+        self._size = self.seek(0, io.SEEK_END)
+        if size not in (None, self._size):
+            raise self._damaged()
+        self.seek(0)
+
+    def readinto(self, buffer: Any) -> int:
+        at = self.tell()
+        end = at + super().readinto(buffer)
+        if at <= self._hashed < end:
+            self._hash.update(memoryview(buffer)[self._hashed - at : end - at])
+            self._hashed = end
+        cut_short = at == end < self._size
+        if cut_short or (self._hashed == self._size <= end and self._hash.hexdigest() != self._sha256):
+            raise self._damaged()
+        return end - at
+
+    def _damaged(self) -> ArtifactMissing:
+        return ArtifactMissing(
+            f"The content with SHA-256 {self._sha256} is damaged in the artifact store; restore it from a backup."
+        )
 
 
 class ArtifactWriter(io.RawIOBase):

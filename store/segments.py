@@ -177,9 +177,11 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
     None if the message is stale: its epoch is over or has started, or the batch does not go on. Then the segment is
     pending again, since no other message of this epoch comes.
     """
+    batch_id = select(Segment.batch_id).where(Segment.id == segment_id).scalar_subquery()
+    moves = and_(Batch.id == batch_id, Batch.status == "in_progress", Batch.attempt_error.is_not(None))
+    session.execute(update(Batch).where(moves).values(attempt_error=None).execution_options(synchronize_session=False))
     # The lock on the batch: its status cannot change before this segment runs, so nobody merges a batch that a
     # segment is about to append to.
-    batch_id = select(Segment.batch_id).where(Segment.id == segment_id).scalar_subquery()
     if session.scalar(select(Batch.id).where(Batch.id == batch_id, goes_on()).with_for_update(read=True)) is None:
         withdraw(session, Segment.id == segment_id, Segment.epoch == epoch)
         return None
@@ -286,12 +288,14 @@ def append(
     segment.lease.guard(session)
     is_same = (ResultChunk.segment_id == segment.lease.id, ResultChunk.sha256 == chunk.sha256)
     if session.scalar(select(ResultChunk.id).where(*is_same)) is not None:
+        session.execute(update(Batch).where(Batch.id == segment.batch_id).values(attempt_error=None))
         return False
     answered = Segment.answered + chunk.completed + chunk.failed
     session.execute(update(Segment).where(Segment.id == segment.lease.id).values(attempts=0, answered=answered))
     # The batch first: its row lock keeps other chunks of the batch out, so ids rise in the order of commits, and a
     # reader in that order misses no chunk.
     values: dict[str, Any] = {name: getattr(Batch, name) + (getattr(chunk, name) or 0) for name in AMOUNTS}
+    values["attempt_error"] = None
     if seconds:
         stored = select(Batch.latencies).where(Batch.id == segment.batch_id).with_for_update(key_share=True)
         new = {segment.model["name"]: {segment.request_class: seconds}}
@@ -320,6 +324,12 @@ def fail(session: Session, segment: SegmentLease, error: str, delay: float, *, c
     segment.lease.release(
         session, state="pending", error=error, attempts=Segment.attempts + int(counted), not_before=time.time() + delay
     )
+
+
+def hold_up(session: Session, segment: SegmentLease, reason: str) -> None:
+    """Record why a batch in progress does not move, until an answer is appended or another segment starts."""
+    batch = and_(Batch.id == segment.batch_id, Batch.status == "in_progress")
+    session.execute(update(Batch).where(batch).values(attempt_error=reason))
 
 
 def recover(session: Session) -> int:

@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 def advance(context: AppContext, holder: str | None = None) -> None:
     """Start whatever may start now: the finishing of batches with no request left, and segments within the limits.
 
-    With a `holder` this process finishes one small batch itself, after that, as if a message had named it.
+    With a `holder` this process finishes one small batch itself after that, as if a message had named it.
     """
     small = finalize.start_ready(context, keep_one=holder is not None)
     dispatch.run(context)
     if small is not None and holder is not None:
         try:
-            # Not that one alone: a message of another batch may have finished it, and then that one has no message left.
+            # Not that one alone: a message of another may have finished it, and then that other has no message left.
             finish_next(context, ("batch", small), holder)
         except (LeaseLost, UnavailableError) as error:  # housekeeping sends a message of it
             log.warning("batch not finished at once: %s", error, extra={"batch_id": small})

@@ -36,6 +36,12 @@ class AppContext:
         """The recipes, rewards and gates that jobs may name."""
         return registry.catalogue(self.settings)
 
+    def for_clients(self, message: str) -> str:
+        """Return a message without where the artifact store and the database are, which only the log says."""
+        for url in (self.artifacts.url, self.database.url.render_as_string()):
+            message = message.replace(f" {url}", "")
+        return message
+
     def join_ray(self, stopped: threading.Event) -> None:
         """Join the Ray cluster of the settings, as `inference.ray.cluster.connect`, which only some processes load."""
         from inference.ray import cluster

@@ -100,6 +100,8 @@ def _object(
     reason, paused = held.reason if held else None, batch.paused_at is not None
     answered = batch.completed + batch.failed
     idle = batch.open and answered == batch.total
+    if held is not None and held.model is None:
+        in_queue = None  # what has a place there does not move, either
     state = states.state(batch.status, answered, reason, in_queue, paused=paused, idle=idle)
     return BatchObject(
         **work.fields(batch, BatchObject),
@@ -139,10 +141,10 @@ def _held(batch: Batch, hold: Hold | None) -> Held | None:
     if hold is not None:
         retry_at = None if hold.reason == holds.UNSERVED else math.ceil(hold.retry_at)
         return Held(reason=hold.reason, model=hold.model, since=hold.since, attempts=hold.attempts, retry_at=retry_at)
-    if batch.attempt_error is None or batch.status in TERMINAL:
+    if (reason := work.obstacle(batch)) is None:
         return None
     retry_at = math.ceil(batch.lease_expires_at or 0)
-    return Held(reason=batch.attempt_error, model=None, since=None, attempts=batch.attempts, retry_at=retry_at)
+    return Held(reason=reason, model=None, since=None, attempts=batch.attempts, retry_at=retry_at)
 
 
 @routes.post("/v1/batches")

@@ -127,11 +127,7 @@ def register(app: Flask) -> None:
             log.error("request failed: %s", error)
         if is_page() and isinstance(error, AuthenticationError) and _sends_key():
             return _unknown_url()
-        # Where the artifact store and the database are is in the log, and not for clients.
-        context = current_context()
-        message = error.message
-        for url in (context.artifacts.url, context.database.url.render_as_string()):
-            message = message.replace(f" {url}", "")
+        message = current_context().for_clients(error.message)
         response = error_response(error.status, message, error.type, error.param, error.code)
         if isinstance(error, ConflictError):
             response.headers["x-should-retry"] = "false"  # the SDK retries a 409 by default

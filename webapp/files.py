@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from contextlib import ExitStack
+from functools import partial
 from pathlib import PurePosixPath
 
 import flask
@@ -133,24 +135,21 @@ def content(file_id: str) -> Response:
 
 def send(file: File) -> Response:
     """Return a response that streams a file as a download. Raises UnavailableError."""
-    artifact = current_context().artifacts.open(file.sha256)
-    try:
-        stream = artifact.__enter__()  # before the first byte: a missing artifact is then an error, not a cut response
-    except ArtifactMissing as error:
-        remedy = "upload it again" if file.purpose != "batch_output" else "run the batch again for new answers"
-        raise ArtifactMissing(
-            f"The content of file '{file.filename}' ({file.id}) is missing in the artifact store: {remedy}, or have "
-            "the store restored from a backup."
-        ) from error
+    with ExitStack() as stack:
+        try:  # before the first byte: what is missing, or is seen to be damaged, is then an error, not a cut response
+            stream = stack.enter_context(current_context().artifacts.open(file.sha256, file.bytes))
+            first = stream.read(CHUNK_BYTES)
+        except ArtifactMissing as error:
+            remedy = "upload it again" if file.purpose != "batch_output" else "run the batch again for new answers"
+            raise ArtifactMissing(
+                f"The content of file '{file.filename}' ({file.id}) is missing or damaged in the artifact store: "
+                f"{remedy}, or have the store restored from a backup."
+            ) from error
+        opened = stack.pop_all()
 
-    def chunks() -> Iterator[bytes]:
-        try:
-            while chunk := stream.read(CHUNK_BYTES):
-                yield chunk
-        finally:
-            artifact.__exit__(None, None, None)
-
-    response = Response(chunks(), mimetype="application/octet-stream")
+    rest = iter(partial(stream.read, CHUNK_BYTES), b"")
+    response = Response(itertools.chain((first,), rest), mimetype="application/octet-stream")
+    response.call_on_close(opened.close)
     response.content_length = file.bytes
     response.headers.set("Content-Disposition", "attachment", filename=file.filename)
     response.headers["X-Content-Type-Options"] = "nosniff"

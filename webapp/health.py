@@ -122,7 +122,7 @@ def _worker(pattern: str) -> Callable[[AppContext], None]:
 def _ray(context: AppContext) -> None:
     host, _, port = context.settings.ray_address.removeprefix("ray://").rpartition(":")
     if port.isdigit():  # only the worker can resolve `auto`
-        socket.create_connection((host, int(port)), timeout=WAIT_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=WAIT_SECONDS).close()
 
 
 CHECKS: dict[str, Callable[[AppContext], None]] = {

@@ -99,7 +99,7 @@ def _object(
 
     `waits`: a model of its requests is on hold.
     """
-    held = None if job.status in TERMINAL else job.attempt_error
+    held = work.obstacle(job)
     expected = kinds.expected(current_context(), job) if stages else {}
     deaths = [batch.engine_deaths for _, batch in stages if batch is not None]
     return JobObject(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from tasks.jobs import progress as job_progress
 from tasks.live import traffic
 from tasks.live.demand import answers_live
 from tasks.live.traffic import Kind
-from tasks.metrics import Snapshot
+from tasks.metrics import BatchState, JobState, Snapshot
 
 BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
 TOKENS = {
@@ -35,6 +36,8 @@ TOKENS = {
 OUTCOMES = ("completed", "failed")
 FLAWS = ("cut_off", "empty")
 TIER = ("model", "tier")
+SEVERAL = "(several)"
+"""The label of a batch of several models."""
 LIVE = "live_"
 """Begins the names of live requests' totals (tasks.live.traffic)."""
 LIVE_SECONDS: Mapping[Kind, tuple[str, str]] = {
@@ -151,15 +154,23 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _batches(snapshot: Snapshot) -> Iterator[Metric]:
-    """Yield gauges by batch id, of the metrics.BATCHES batches due first only: the number of labels stays bounded."""
-    due = [((batch.batch_id,), batch.due_seconds) for batch in snapshot.batches]
-    yield _gauge("batch_due_seconds", "Time until an unfinished batch is due.", ["batch_id"], due)
-    eta = [((batch.batch_id,), batch.eta_seconds) for batch in snapshot.batches]
-    yield _gauge("batch_eta_seconds", "Time until an unfinished batch will be done.", ["batch_id"], eta)
+    meaning = "Least time from the expected end of an unfinished batch until it is due."
+    yield _spare(
+        "batch_spare_seconds", meaning, "model", [(batch.model or SEVERAL, batch) for batch in snapshot.batches]
+    )
+
+
+def _spare(name: str, meaning: str, label: str, entries: Iterable[tuple[str, BatchState | JobState]]) -> Metric:
+    """Return a gauge of the least spare time by label. It has no ids: a scrape needs no key."""
+    least: dict[str, float] = {}
+    for value, entry in entries:
+        if entry.eta_seconds is not None:
+            least[value] = min(least.get(value, math.inf), entry.due_seconds - entry.eta_seconds)
+    return _gauge(name, meaning, [label], _by_name(least))
 
 
 def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
-    """Yield gauges by recipe, and by job id of the metrics.BATCHES jobs due first only."""
+    """Yield gauges by recipe."""
     entries = snapshot.recipes
     jobs = [((entry.recipe, entry.status), entry.jobs) for entry in entries]
     yield _gauge("jobs", "Jobs that have not ended.", ["recipe", "status"], jobs)
@@ -171,10 +182,8 @@ def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("job_items", "Items of jobs that have not ended.", ["recipe", "state"], items.items())
     meaning = "Items of jobs that have not ended, begun again because their recipe's file has changed."
     yield _gauge("job_items_restarted", meaning, ["recipe"], restarted.items())
-    due = [((job.job_id,), job.due_seconds) for job in snapshot.jobs]
-    yield _gauge("job_due_seconds", "Time until an unfinished job is due.", ["job_id"], due)
-    eta = [((job.job_id,), job.eta_seconds) for job in snapshot.jobs]
-    yield _gauge("job_eta_seconds", "Time until an unfinished job will be done.", ["job_id"], eta)
+    meaning = "Least time from the expected end of an unfinished job until it is due."
+    yield _spare("job_spare_seconds", meaning, "recipe", [(job.recipe, job) for job in snapshot.jobs])
 
 
 def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpec]) -> Iterator[Metric]:

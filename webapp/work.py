@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from batchyard import tariffs
+from batchyard.statuses import TERMINAL
 from batchyard.tariffs import TotalCost
 from store import schedules
 from store.accounting import usage
@@ -91,6 +92,16 @@ def fields(work: Batch | Job, model: type[BaseModel]) -> dict[str, Any]:
 
 
 _COMPUTED = ("object", "errors", "request_counts", "usage", "metadata", "batchyard")
+
+
+def obstacle(work: Batch | Job) -> str | None:
+    """Return why work that has not ended does not move; None if nothing but a model may keep it."""
+    context = current_context()
+    if work.status in TERMINAL:
+        return None
+    if context.artifacts.is_full():
+        return "The disk of the artifact store is full; free some space."
+    return None if work.attempt_error is None else context.for_clients(work.attempt_error)
 
 
 def extension_fields(

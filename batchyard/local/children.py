@@ -36,6 +36,8 @@ def of(
     redis_url = settings.redis_url if "redis_url" in explicit else f"unix://{socket_path}"
     ray_address = settings.ray_address if "ray_address" in explicit else f"127.0.0.1:{numbers['ray']}"
     environment = _environment(settings, folder, redis_url, ray_address)
+    if "ray_address" not in explicit:  # whoever reaches Ray can run code, and every user of this machine does
+        environment |= folder.ray_access()
     make = partial(_child, folder, environment)
     children = {}
     if "redis_url" not in explicit:

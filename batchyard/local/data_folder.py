@@ -137,6 +137,11 @@ class DataFolder:
         """`user:password` of Flower, created on first use."""
         return self.secret("flower.auth", lambda: f"batchyard:{secrets.token_urlsafe(24)}")
 
+    def ray_access(self) -> dict[str, str]:
+        """The environment of who may use the stack's own Ray cluster: its token is created on first use."""
+        self.secret("ray.token", lambda: secrets.token_hex(32))
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.path / "ray.token")}
+
     def secret(self, name: str, make: Callable[[], str]) -> str:
         """Return the content of a file that only this user can read; created on first use."""
         file = self.path / name

@@ -15,13 +15,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from batchyard import queues
+from batchyard import proxies, queues
 from batchyard.errors import ConfigurationError
 from batchyard.settings import Settings, environment_name, load
 
 RAY_ENVIRONMENT = {
-    # A token file that some other Ray left would turn authentication on for the head but not for drivers.
-    "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     # The processes that call engines stay for the next segment: a new one takes 2 s of CPU. Processes beyond one for
     # each free CPU end soon: each has 240 MB, and without work takes 0.8 % of a CPU.
@@ -29,7 +27,7 @@ RAY_ENVIRONMENT = {
     # Ray's default, 15, leaves engines 3 % of a CPU that something else keeps busy: their requests time out.
     "RAY_worker_niceness": "0",
 }
-"""The environment of every Ray node and driver; docker-compose.yml repeats it."""
+"""The environment of every Ray node and driver, beside who may join; docker-compose.yml repeats it."""
 OWN_CLUSTER = "auto"
 """The address that names no Ray cluster."""
 _ROOT = Path(__file__).parents[2]
@@ -101,7 +99,7 @@ def gateway(host: str, port: int, web_url: str) -> list[str]:
 
 def web(host: str, port: int) -> list[str]:
     """The web app in gunicorn, at an address."""
-    return web_at(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return web_at(proxies.address(host, port))
 
 
 def behind_gateway(settings: Settings) -> dict[str, str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-from batchyard import wording
+from batchyard import proxies, wording
 from batchyard.endpoints import live_wire
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local import children, ports, process, services
@@ -95,8 +95,7 @@ class Stack:
 
     @property
     def url(self) -> str:
-        host = children.reached_at(self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return f"http://{proxies.address(children.reached_at(self.host), self.port)}"
 
     @property
     def flower_url(self) -> str:

@@ -47,6 +47,10 @@ class BareOptions(NestedOptions):
         """Return the fields that only judge answers. A subclass removes those that do more."""
         return {name for name, field in type(self).model_fields.items() if is_judgement(field.metadata)}
 
+    def named_jobs(self) -> dict[str, str]:
+        """Return the ids of earlier jobs of the recipe that options name, by field. A subclass names them."""
+        return {}
+
     def named_columns(self) -> set[str]:
         """Return the columns that options name. A subclass adds others that are no part of a prompt."""
         return {path.partition(".")[0] for path in _column_paths(self)}

@@ -123,4 +123,4 @@ def _knock(address: str) -> None:
         OSError: nobody listens there.
     """
     host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), timeout=5).close()
+    socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()

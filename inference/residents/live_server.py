@@ -20,7 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
-from batchyard import json_lines
+from batchyard import json_lines, proxies
 from batchyard.endpoints import stream_events
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.endpoints.live_wire import (
@@ -98,7 +98,7 @@ class LiveServer:
         site = web.TCPSite(self._runner, host, 0, backlog=1024)
         await site.start()
         port = self._runner.addresses[0][1]
-        return LiveAddress(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", self._token)
+        return LiveAddress(f"http://{proxies.address(host, port)}", self._token)
 
     async def stop(self) -> None:
         """Close the port and all connections."""

@@ -149,6 +149,10 @@ class Evaluate(Options):
         None, description="An ended job of this recipe, compared question by question"
     )
 
+    def named_jobs(self) -> dict[str, str]:
+        """Return the job that this one is compared with."""
+        return {} if self.compare_with is None else {"compare_with": self.compare_with}
+
     def judging(self) -> set[str]:
         """Return the fields that only judge. A grader may be a model that is asked."""
         # Options of a job are read without a check, as JSON: a recipe may have changed since.

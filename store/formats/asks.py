@@ -34,9 +34,8 @@ SCHEMA = pa.schema(
 
 def write(file: ArtifactWriter, tables: Iterable[pa.Table]) -> None:
     """Write each table with the columns of SCHEMA as one row group."""
-    with pq.ParquetWriter(
-        file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=["position"]
-    ) as writer:
+    options = {"use_dictionary": False, "write_statistics": ["position"], **parquet.WRITTEN}
+    with pq.ParquetWriter(file, SCHEMA, **options) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=table.num_rows)
 

@@ -31,7 +31,7 @@ def write(artifacts: Artifacts, answers: pa.Table) -> str:
     names = [*SCHEMA.names, _VECTORS] if apart else SCHEMA.names
     with artifacts.create() as file:
         # Answers do not repeat, so no dictionaries. Their size in the file is then their size in memory.
-        pq.write_table(answers.select(names), file, compression="zstd", compression_level=1, use_dictionary=False)
+        pq.write_table(answers.select(names), file, use_dictionary=False, **parquet.WRITTEN)
     return file.sha256
 
 

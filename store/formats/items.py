@@ -47,9 +47,7 @@ class ItemsWriter:
     """
 
     def __init__(self, file: ArtifactWriter) -> None:
-        self._writer = pq.ParquetWriter(
-            file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
-        )
+        self._writer = pq.ParquetWriter(file, SCHEMA, use_dictionary=False, write_statistics=False, **parquet.WRITTEN)
         self._numbers: list[int] = []
         self._custom_ids: list[str] = []
         self._columns: list[bytes] = []

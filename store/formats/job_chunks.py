@@ -59,7 +59,7 @@ UNENDED = (WAITING, LIVE)
 def write(artifacts: Artifacts, table: pa.Table) -> str:
     """Store a table of RESULT or JUDGEMENT. Return the SHA-256 of the artifact."""
     with artifacts.create() as file:
-        pq.write_table(table, file, compression="zstd", compression_level=1, write_statistics=False)
+        pq.write_table(table, file, write_statistics=False, **parquet.WRITTEN)
     return file.sha256
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchyard.errors import BatchyardError
+from batchyard.errors import ArtifactMissing, BatchyardError
 from store.artifacts import Artifacts
 
 BUFFER_BYTES = 1024 * 1024
+WRITTEN: Mapping[str, Any] = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
+"""How artifacts are written that are read here and there: each of their pages is checked when it is read."""
 
 
 @contextmanager
@@ -30,6 +33,8 @@ def opened(
     """
     with artifacts.open(sha256) as file:
         try:
-            yield pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=BUFFER_BYTES)
-        except pa.ArrowException as error:
+            yield pq.ParquetFile(
+                file, metadata=metadata, pre_buffer=False, buffer_size=BUFFER_BYTES, page_checksum_verification=True
+            )
+        except (pa.ArrowException, OSError, ArtifactMissing) as error:
             raise BatchyardError(f"{name} {sha256} in {artifacts.url} cannot be read: {error}") from error

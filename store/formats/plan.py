@@ -79,9 +79,7 @@ class PlanWriter:
     ) -> None:
         """`sizes`: limits of a segment, by model. `artifacts`: store for the answers of refused requests."""
         # Bodies do not repeat, so no dictionaries. Nobody reads statistics.
-        self._writer = pq.ParquetWriter(
-            file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
-        )
+        self._writer = pq.ParquetWriter(file, SCHEMA, use_dictionary=False, write_statistics=False, **parquet.WRITTEN)
         self._sizes = sizes
         self._artifacts = artifacts
         self._sorter = RequestSorter()

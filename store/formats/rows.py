@@ -44,7 +44,7 @@ MAX_CODE = 100
 
 def write(file: ArtifactWriter, rows: pa.Table) -> None:
     """Write the columns of SCHEMA."""
-    pq.write_table(rows, file, compression="zstd", compression_level=1, row_group_size=GROUP_ROWS)
+    pq.write_table(rows, file, row_group_size=GROUP_ROWS, **parquet.WRITTEN)
 
 
 def read(artifacts: Artifacts, sha256: str) -> pa.Table:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
-from store.artifacts import RemoteFile, file_system, translated
+from store.artifacts import RawFile, file_system, translated
 
 _READ_BYTES = 1024 * 1024
 _HIDDEN = (".", "_")
@@ -71,7 +71,7 @@ class Bucket:
         self._check(stored)
         with self._translated("read"):
             file = self._fs.open(stored.path, "rb", block_size=_READ_BYTES, cache_type="readahead")
-        with io.BufferedReader(RemoteFile(file, self._translated), _READ_BYTES) as reader:
+        with io.BufferedReader(RawFile(file, self._translated), _READ_BYTES) as reader:
             yield reader
         self._check(stored)
 

@@ -155,6 +155,8 @@ class Lifecycle(ABC, Generic[Record]):
         values = {"status": after, **values}
         if after != "validating":
             values[f"{after}_at"] = now()
+        if before == "in_progress":
+            values["attempt_error"] = None  # of its segments
         if after not in self.pausable:
             values |= {"paused_at": None, "paused_by": None}
         statement = update(record).where(record.id == work_id, record.status == before).values(**values)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 
 import pyarrow as pa
@@ -90,6 +91,8 @@ class ChunkWriter:
                 break
             except UnavailableError as error:
                 log.warning("answers wait: %s", error, extra={"batch_id": self._segment.batch_id, "attempt": attempt})
+                with suppress(UnavailableError), self._context.database.write() as session:
+                    segments.hold_up(session, self._segment, error.message)
                 if self._stopped.wait(BACKOFF.seconds(attempt)):
                     raise
         self._tables = []

@@ -63,7 +63,7 @@ def _attempt(
     except GpuBusy as error:
         span.fail(error)
         log.info("segment waits: %s", error, extra=ids)
-        _fail(context, segment, error.message, counted=False)
+        _fail(context, segment, error.message, counted=False, shown=False)
         gpu_sharing.record_demand(context, segment.model["name"], segment.due_at, error.holders)
     except EngineStartError as error:
         span.fail(error)
@@ -83,9 +83,14 @@ def _attempt(
         log.info("segment ended", extra=ids)
 
 
-def _fail(context: AppContext, segment: segments.SegmentLease, error: str, *, counted: bool) -> None:
+def _fail(
+    context: AppContext, segment: segments.SegmentLease, error: str, *, counted: bool, shown: bool = True
+) -> None:
+    """Release a segment after a failure. One that is no attempt is `shown` as what keeps its batch."""
     with context.database.write() as session:
         segments.fail(session, segment, error, BACKOFF.seconds(segment.attempts + 1), counted=counted)
+        if shown and not counted:
+            segments.hold_up(session, segment, error)
     tally.count(context, segment.model["name"], {"retries": 1})
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import IO, Any
+from contextlib import ExitStack
+from typing import Any
 
 from batchyard.endpoints import output_lines
-from batchyard.errors import ArtifactMissing, LeaseLost, UnavailableError
+from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.telemetry import spans
 from store import batches, segments
 from store.formats import results
@@ -105,15 +104,10 @@ def _write_files(context: AppContext, batch: Batch, lease: Lease) -> None:
     if batch.job_id is not None or not batch.input_sha256:  # its requests came one after the other
         with create() as source:
             stage_input.write(artifacts, plans, batch.endpoint, source)
-    with (
-        _input(context, source.sha256 if source else batch.input_sha256) as opened,
-        create() as output,
-        create() as errors,
-        create() as seconds,
-        create() as rows,
-    ):
+    input_sha256 = source.sha256 if source else batch.input_sha256
+    with create() as output, create() as errors, create() as seconds, create() as rows:
         never_run = output_lines.NEVER_RUN[outcome]
-        merged = result_files.merge(artifacts, plans, chunks, never_run, opened, output, errors, seconds, rows)
+        merged = result_files.merge(artifacts, plans, chunks, never_run, input_sha256, output, errors, seconds, rows)
     with context.database.write() as session:
         lease.guard(session)
         batch = session.get_one(Batch, batch.id)
@@ -134,18 +128,6 @@ def _write_files(context: AppContext, batch: Batch, lease: Lease) -> None:
             lines = merged.failed + merged.never_run
             batches.add_artifact(session, batch, ERRORS, errors.sha256, errors.size, lines)
     log.info("merged", extra={"batch_id": batch.id, **vars(merged)})
-
-
-@contextmanager
-def _input(context: AppContext, sha256: str) -> Iterator[IO[bytes] | None]:
-    """Open a batch's input; None if it is lost: its answers are not."""
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(context.artifacts.open(sha256))
-        except ArtifactMissing as error:
-            log.warning("merged without its input: %s", error)
-            file = None
-        yield file
 
 
 def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> bool:

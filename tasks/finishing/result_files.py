@@ -6,6 +6,7 @@ at once, and for each line of the batch about 120 bytes and its custom_id.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from batchyard import json_lines
 from batchyard.endpoints import output_lines
-from batchyard.errors import BatchyardError
+from batchyard.errors import ArtifactMissing, BatchyardError
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import plan
 from store.formats import rows as rows_file
@@ -23,6 +24,8 @@ from store.formats import seconds as seconds_file
 from store.formats.chunks import read as read_chunk
 from tasks.finishing import spool
 from tasks.finishing.spool import Numbers, Spool
+
+log = logging.getLogger(__name__)
 
 QUOTED_LINES = 10
 """Most line numbers that an error message names."""
@@ -91,7 +94,7 @@ def merge(
     plans: Sequence[tuple[str, int]],
     chunks: Iterable[str],
     never_run: tuple[str, str] | None,
-    source: IO[bytes] | None,
+    input_sha256: str,
     output: ArtifactWriter,
     errors: ArtifactWriter,
     seconds: ArtifactWriter,
@@ -105,7 +108,7 @@ def merge(
         plans: plan and row group of each segment, which list the lines.
         chunks: SHA-256 of each result chunk.
         never_run: code and message for lines without an answer; None if every line must have one.
-        source: the input; None if it is lost, and then there are no rows.
+        input_sha256: if the input is lost or damaged, there are no rows.
 
     Raises:
         BatchyardError: a line has no answer though it should, or two. Then nothing may be published.
@@ -123,8 +126,11 @@ def merge(
         if never_run is not None and unanswered.size:
             for table in plan.requests(artifacts, plans):
                 answers.add(_error_lines(table.filter(pa.array(np.isin(table["line"], unanswered))), *never_run))
-        if source is not None:
-            answers.write_rows(rows, requests, source)
+        try:
+            with artifacts.open(input_sha256) as source:
+                answers.write_rows(rows, requests, source)
+        except ArtifactMissing as error:  # the answers are not lost
+            log.warning("merged without its input: %s", error)
         completed = answers.write(True, output)
         failed = answers.write(False, errors) - unanswered.size
     return Merged(completed, failed, unanswered.size)

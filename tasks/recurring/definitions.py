@@ -12,6 +12,7 @@ from store.keys import Principal
 from store.records import Schedule, now
 from tasks.context import AppContext
 from tasks.intake import submission
+from tasks.jobs.intake.drafts import check_named_jobs
 from tasks.jobs.kinds import registry as kinds
 from tasks.recurring import run_templates
 
@@ -45,7 +46,7 @@ def define(
         submission.check_endpoint(context.models, fields["batch"]["endpoint"])
     if "job" in fields:
         values |= {"batch": {}} if old is None else {}
-        _check_job(context, fields["job"])
+        _check_job(context, project_id, fields["job"])
     text = None
     if "input" in fields:
         text = fields["input"]["template"]
@@ -61,10 +62,11 @@ def define(
     return values
 
 
-def _check_job(context: AppContext, job: Mapping[str, Any]) -> None:
+def _check_job(context: AppContext, project_id: str, job: Mapping[str, Any]) -> None:
     """Raise RequestError for a job that could not be created, with the place in the schedule."""
     try:
-        kinds.check(context, job["recipe"], job["options"], job["completion_window"])
+        configuration = kinds.check(context, job["recipe"], job["options"], job["completion_window"])
+        check_named_jobs(context, project_id, configuration)
     except RequestError as error:
         raise RequestError(error.message, code=error.code, param=f"job.{error.param}") from None
 

@@ -25,6 +25,11 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+@pytest.mark.parametrize(("host", "written"), [("::1", "[::1]:80"), ("127.0.0.1", "127.0.0.1:80"), ("a.b", "a.b:80")])
+def test_an_ipv6_address_is_in_brackets_before_a_port(host: str, written: str) -> None:
+    assert proxies.address(host, 80) == written
+
+
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "[::1]"])
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
 def test_loopback_is_asked_directly(name: str, host: str, environment: pytest.MonkeyPatch) -> None:

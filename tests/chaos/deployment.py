@@ -137,6 +137,7 @@ class Deployment:
             "DATABASE_URL": f"postgresql+psycopg://postgres@{self.storage.address}:5432/postgres",
             "ARTIFACTS_URL": f"s3://{s3.BUCKET}/campaign",
             "RAY_ADDRESS": f"{self.first.address}:6379",
+            "RAY_AUTH_MODE": "disabled",
             "RAY_TMPDIR": str(here / "ray"),
             "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
             "BATCHYARD_DATA": str(here),

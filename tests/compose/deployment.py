@@ -69,6 +69,7 @@ class Deployment:
             "FLOWER_PORT": str(ports.free()),
             "POSTGRES_PASSWORD": self.password,
             "FLOWER_BASIC_AUTH": f"user:{self.password}",
+            "RAY_AUTH_TOKEN": self.password,
         }
         files = [option for file in (*FILES, self.folder / "tests.yml") for option in ("--file", str(file))]
         command = ["docker", "compose", "--project-name", self.project, *files, *arguments]

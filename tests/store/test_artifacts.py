@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -106,6 +106,38 @@ def test_content_is_read_line_by_line_up_to_a_length_and_from_any_offset(any_art
         file.seek(6)
         assert file.read(4) == b"line"
         assert [line[-4:] for line in file] == [b"\n", b"xxx\n", b"last"]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "changed": lambda content: content[:9] + b"?" + content[10:],
+    "cut": lambda content: content[:-1],
+    "longer": lambda content: content + b"more",
+    "empty": lambda _: b"",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("repeated", [1, 10_000])
+def test_damaged_content_is_not_read_to_its_end(
+    any_artifacts: Artifacts, repeated: int, damage: Callable[[bytes], bytes]
+) -> None:
+    content = os.urandom(1000) * repeated
+    sha256 = any_artifacts.put(content)
+    damaged = damage(content)
+    any_artifacts._fs.pipe_file(any_artifacts.path(sha256), damaged)
+    read = 0
+    with pytest.raises(ArtifactMissing, match=f"{sha256} is damaged"), any_artifacts.open(sha256) as file:
+        while piece := file.read(300):
+            read += len(piece)
+    assert not damaged or read < min(len(content), len(damaged))
+
+
+def test_content_of_another_size_than_expected_is_not_even_opened(any_artifacts: Artifacts) -> None:
+    sha256 = any_artifacts.put(b"content")
+    with any_artifacts.open(sha256, 7) as file:
+        assert file.read() == b"content"
+    with pytest.raises(ArtifactMissing, match="is damaged"), any_artifacts.open(sha256, 8):
+        pass
 
 
 def test_large_content_is_stored_whole(any_artifacts: Artifacts) -> None:

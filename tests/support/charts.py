@@ -31,7 +31,7 @@ EXTERNAL: dict[str, Any] = {
     "artifacts": {"url": "s3://bucket/batchyard"},
     "redis": {"url": "rediss://:$(REDIS_PASSWORD)@redis.example.com:6379/0"},
     "postgresql": {"url": "postgresql+psycopg://batchyard@db.example.com:5432/batchyard"},
-    "ray": {"address": "ray.example.com:6379", "shipCode": True, "from": CLUSTER, "groups": []},
+    "ray": {"address": "ray.example.com:6379", "shipCode": True, "auth": "token", "from": CLUSTER, "groups": []},
 }
 GROUP: dict[str, Any] = {
     "name": "cpu",

@@ -57,7 +57,12 @@ class ForeignCluster:
             node = subprocess.Popen(
                 [*program, *options, *NODE, "--node-ip-address=127.0.0.1"],
                 cwd=self.folder,
-                env={"PATH": os.environ["PATH"], **RAY_ENVIRONMENT, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},
+                env={
+                    "PATH": os.environ["PATH"],
+                    **RAY_ENVIRONMENT,
+                    "RAY_AUTH_MODE": "disabled",
+                    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+                },
                 stdout=log,
                 stderr=log,
             )

@@ -125,7 +125,7 @@ def test_command_lines_are_understood(objects: list[Object]) -> None:
 
 def test_every_variable_is_a_setting_or_of_ray(objects: list[Object]) -> None:
     names = {settings.environment_name(field) for field in settings.Settings.model_fields}
-    others = {"HOME", "HF_HOME", "REMAP_SIGTERM", *services.RAY_ENVIRONMENT, "AWS_REGION"}
+    others = {"HOME", "HF_HOME", "REMAP_SIGTERM", "RAY_AUTH_MODE", *services.RAY_ENVIRONMENT, "AWS_REGION"}
     for pod in charts.pods(objects):
         if pod.component in ("redis", "postgresql"):
             continue
@@ -285,6 +285,7 @@ def test_what_can_be_had_elsewhere_is_not_deployed() -> None:
     variables = charts.environment(the_pod(external, "worker").main)
     assert variables["RAY_ADDRESS"] == "ray.example.com:6379"
     assert variables["BATCHYARD_RAY_SHIP_CODE"] == "true"
+    assert variables["RAY_AUTH_MODE"] == "token"
     assert variables["ARTIFACTS_URL"] == "s3://bucket/batchyard"
     assert variables["BATCHYARD_MAX_SEGMENTS"] == "4"
     (claim,) = charts.of_kind(charts.render(MINIMAL), "PersistentVolumeClaim")

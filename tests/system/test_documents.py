@@ -81,6 +81,7 @@ NOT_RUN = {
     ("docs/operations.md", "export POSTGRES_PASSWORD"): "needs Docker",
     ("docs/operations.md", "export IMAGE="): "needs Docker; tests/compose does it",
     ("docs/operations.md", "docker compose exec web batchyard backup"): "needs Docker",
+    ("docs/operations.md", "docker pull"): "needs Docker",
     ("docs/operations.md", "kubectl create secret"): "needs Kubernetes; see test_chart_values.py",
     ("docs/operations.md", "needed=$(curl"): "needs SLURM",
     ("docs/operations.md", "sbatch --gpus"): "needs SLURM: tests/deploy/test_slurm.py runs the script",

@@ -10,9 +10,11 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import update
 
+from store import artifacts, segments
 from store.records import Batch
 from tasks.context import AppContext
-from tests.support.webapps import client_of, context_in, upload
+from tests.support.planned import answers, append, plan_batch, started
+from tests.support.webapps import client_of, context_in, project_of, upload
 
 
 @pytest.fixture
@@ -53,6 +55,27 @@ def test_an_unknown_field_and_another_projects_batch_are_refused(
     assert client.post(f"/v1/batches/{batch_id}", json={"status": "completed"}).status_code == 400
     for path in ("", "/pause", "/resume"):
         assert stranger.post(f"/v1/batches/{batch_id}{path}", json={}).status_code == 404
+
+
+def test_a_batch_that_waits_for_a_part_of_the_deployment_is_held_and_says_for_which(
+    client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = plan_batch(context, project_of(context), ["one"])
+    segment = started(context.database, batch)
+
+    def shown() -> tuple[str, str | None]:
+        ours = client.get(f"/v1/batches/{batch.id}").get_json()["batchyard"]
+        assert ours["state"]["reason"] == (ours["held"] and ours["held"]["reason"])
+        return ours["state"]["name"], ours["state"]["reason"]
+
+    assert shown() == ("waiting", None)
+    with context.database.write() as session:
+        segments.hold_up(session, segment, f"artifact store {context.artifacts.url} cannot be written: timed out")
+    assert shown() == ("held", "artifact store cannot be written: timed out")
+    append(context, segment, answers([1]))
+    assert shown() == ("running", None)
+    monkeypatch.setattr(artifacts, "_LEAST_FREE_BYTES", 2**70)
+    assert shown() == ("held", "The disk of the artifact store is full; free some space.")
 
 
 def test_only_what_has_ended_is_deleted_and_the_audit_says_who_did_it(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from flask.testing import FlaskClient
 
+from batchyard.errors import ArtifactMissing
+from store import artifacts, projects
 from store import files as stored_files
-from store import projects
 from tasks.context import AppContext
 from tests.support.planned import plan_batch
+from tests.support.stacks import RunningStack
 from tests.support.webapps import context_in, project_of, upload
 from webapp import files
 
@@ -122,3 +127,32 @@ def test_an_output_expires_with_its_batch_and_an_input_when_it_says(client: Flas
     with context.database.write() as session:
         projects.update(session, batch.project_id, zero_retention_minutes=5)
     assert client.get(f"/v1/files/{output.id}").get_json()["expires_at"] == output.created_at + 300
+
+
+def test_content_that_the_store_has_damaged_is_an_error_or_breaks_off(
+    client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(artifacts, "_LOCAL_READ_BYTES", 4)
+    url = f"/v1/files/{upload(client, b'0123456789').get_json()['id']}/content"
+    (path,) = stored(context)
+    path.write_bytes(b"012345678?")
+    received = []
+    with pytest.raises(ArtifactMissing, match="is damaged"):
+        received.extend(client.get(url).iter_encoded())
+    assert received == [b"0123", b"4567"], "the last piece never comes"
+    for damaged in (b"012345678", b"0123456789more", b""):
+        path.write_bytes(damaged)
+        answer = client.get(url)
+        assert answer.status_code == 503 and "upload it again" in answer.get_json()["error"]["message"]
+
+
+def test_a_client_sees_that_content_is_damaged_by_a_connection_that_ends_early(stack: RunningStack) -> None:
+    content = os.urandom(3_000_000)
+    file = stack.client.files.create(file=("in.bin", content), purpose="user_data")
+    sha256 = hashlib.sha256(content).hexdigest()
+    (stack.data / "artifacts" / sha256[:2] / sha256).write_bytes(bytes(10) + content[10:])
+    with pytest.raises(openai.APIConnectionError) as caught:
+        stack.client.files.content(file.id)
+    assert "without sending complete message body" in str(caught.value.__cause__)
+    stack.client.files.delete(file.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,9 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from batchyard import __version__
+from batchyard import __version__, proxies
 from tasks.context import AppContext
-from tests.support.webapps import context_in
+from tests.support.webapps import client_of, context_in
 from webapp import health
 
 
@@ -34,6 +35,15 @@ def test_readiness_names_what_is_away(client: FlaskClient) -> None:
     parts = answer.get_json()["parts"]
     assert {name for name, state in parts.items() if state == "ok"} == {"database", "artifacts"}
     assert "refused" in parts["ray"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_ray_is_found_at_an_address_of_either_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
+        address = proxies.address(host, server.getsockname()[1])
+        parts = client_of(context_in(tmp_path, ray_address=address)).get("/readyz").get_json()["parts"]
+    assert parts["ray"] == "ok"
 
 
 def test_readiness_is_worked_out_once_for_many_calls(

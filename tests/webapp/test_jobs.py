@@ -474,3 +474,24 @@ def test_what_cannot_be_started_is_refused(client: FlaskClient, changes: dict[st
     body = {"recipe": "debate", "options": OPTIONS, "prompts": ["Why?"]} | changes
     answer = client.post("/start", json=body)
     assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, param)
+
+
+def test_a_run_is_compared_with_a_job_of_the_project_and_the_recipe_only(
+    client: FlaskClient, context: AppContext
+) -> None:
+    options = {"model": "echo", "template": "{question}"}
+    job = {"recipe": "evaluate", "input": {"items": [{"question": "1 + 1?", "answer": "2"}]}, "options": options}
+    own, theirs = (
+        each.post("/v1/jobs", json=job).get_json()["id"] for each in (client, client_of(context, project="b"))
+    )
+    assert client.post("/v1/jobs", json=job | {"options": options | {"compare_with": own}}).status_code == 200
+    for earlier in (theirs, "job_0"):
+        _, param, message = refused(client, **job | {"options": options | {"compare_with": earlier}})
+        assert param == "options.compare_with" and message.startswith(f"No job found with id '{earlier}'.")
+    debate = client.post("/v1/jobs", json=JOB).get_json()["id"]
+    _, _, message = refused(client, **job | {"options": options | {"compare_with": debate}})
+    assert message.startswith(f"Job '{debate}' is of recipe 'debate', not of 'evaluate'.")
+    variants = {"a": {}, "b": {"compare_with": theirs}}
+    experiment = {"recipe": "evaluate", "options": options, "variants": variants}
+    _, param, message = refused(client, **job | {"recipe": "experiment", "options": experiment})
+    assert param == "options.variants.b.compare_with" and f"No job found with id '{theirs}'." in message

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchyard.recipes import Check, Score
 from store import projects
 from tasks.jobs import progress
+from tasks.scheduling import deadlines
 from tests.support.jobs import create_job, start_job
+from tests.support.planned import plan_batch
 from tests.support.webapps import client_of, context_in
 
 
@@ -25,25 +30,34 @@ def test_failed_calls_of_a_reward_are_counted_by_its_name_and_are_no_requests(tm
     assert not [line for line in lines if line.startswith("batchyard_request_errors_total{")]
 
 
-def test_jobs_are_counted_by_recipe_and_the_first_ones_have_their_times(tmp_path: Path, broker: str) -> None:
+def test_jobs_are_counted_by_recipe_with_the_least_time_that_they_have_to_spare(tmp_path: Path, broker: str) -> None:
     context = context_in(tmp_path, redis_url=broker)
+    context.redis.flushall()
     with context.database.write() as session:
         project_id = projects.get_or_create(session, "default").id
-        job_id = start_job(session, project_id, total=10).id
+        jobs = [start_job(session, project_id, total=5).id for _ in range(2)]
         create_job(session, project_id, recipe="rollout", completion_window="1h")
-    families = text_string_to_metric_families(client_of(context).get("/metrics").text)
+    batch = plan_batch(context, project_id, ["one"])
+    at = time.time() + 600
+    ends = {jobs[0]: at, jobs[1]: at + 600, batch.id: at}
+    context.redis.hset(deadlines.FORECASTS, mapping={id_: json.dumps([end] * 3) for id_, end in ends.items()})
+    shown = client_of(context).get("/metrics").text
+    assert [id_ for id_ in ends if id_ in shown] == [], "a scrape needs no key"
+    families = text_string_to_metric_families(shown)
     samples = {
         (sample.name, *sample.labels.values()): sample.value
         for family in families
         for sample in family.samples
-        if sample.name.startswith("batchyard_job")
+        if sample.name.startswith(("batchyard_job", "batchyard_batch_"))
     }
-    assert samples["batchyard_jobs", "debate", "in_progress"] == 1
+    assert samples["batchyard_jobs", "debate", "in_progress"] == 2
     assert samples["batchyard_jobs", "rollout", "validating"] == 1
     assert samples["batchyard_job_items", "debate", "pending"] == 10
     assert samples["batchyard_job_items_restarted", "debate"] == 0
-    assert 86_000 < samples["batchyard_job_due_seconds", job_id] <= 86_400
-    assert ("batchyard_job_eta_seconds", job_id) not in samples
+    assert samples["batchyard_job_spare_seconds", "debate"] == pytest.approx(86_400 - 1200, abs=20)
+    assert ("batchyard_job_spare_seconds", "rollout") not in samples, "nobody knows when it ends"
+    spare = [value for (name, *_), value in samples.items() if name == "batchyard_batch_spare_seconds"]
+    assert spare == [pytest.approx(86_400 - 600, abs=20)]
 
 
 def test_what_jobs_have_done_is_counted_by_recipe_and_model(tmp_path: Path, broker: str) -> None:

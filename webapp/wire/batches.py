@@ -156,7 +156,7 @@ class Held(BaseModel):
     reason: str
     model: str | None = Field(
         description="the model that cannot run: its engine cannot start, or it is not served any more; null: "
-        "validation or finishing fails"
+        "validation or finishing fails, or a part of the deployment is away or full"
     )
     since: int | None = Field(description="since when the model cannot run")
     attempts: int = Field(description="in a row, without those in which a part of the deployment was away")

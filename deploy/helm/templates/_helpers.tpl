@@ -49,7 +49,7 @@ labels:
 HOME: /tmp
 BATCHYARD_ALIVE_FILE: /tmp/alive
 HF_HOME: {{ ternary "/models/huggingface" "/data/huggingface" (ne .Values.weights.existingClaim "") }}
-RAY_AUTH_MODE: disabled
+RAY_AUTH_MODE: {{ .Values.ray.auth }}
 RAY_USAGE_STATS_ENABLED: "0"
 RAY_idle_worker_killing_time_threshold_ms: "60000"
 RAY_worker_niceness: "0"

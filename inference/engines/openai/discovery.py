@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
+from batchyard import proxies
 from batchyard.schema_words import invalid_values
 
 MAX_BYTES = 65536
@@ -93,5 +94,4 @@ class Folder:
         started_at = content.started_at
         if started_at.tzinfo is None:
             started_at = started_at.replace(tzinfo=UTC)
-        host = f"[{content.host}]" if ":" in content.host else content.host
-        return DiscoveredServer(f"http://{host}:{content.port}/v1", started_at.timestamp())
+        return DiscoveredServer(f"http://{proxies.address(content.host, content.port)}/v1", started_at.timestamp())

@@ -99,7 +99,7 @@ def write(
                 row = {"number": number, "life": reply.life, "turn": reply.turn, "kind": reply.kind, "value": value}
                 rows.add((number, reply.life, reply.turn, 2, 0, 0, 0, 0, json_lines.dumps(row)))
         count = 0
-        with pq.ParquetWriter(file, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False) as writer:
+        with pq.ParquetWriter(file, SCHEMA, use_dictionary=False, **parquet.WRITTEN) as writer:
             texts = rows.select("row", f"ORDER BY {', '.join(_ORDER)}, rowid")
             while group := [_row(text) for (text,) in islice(texts, GROUP_ROWS)]:
                 writer.write_table(pa.Table.from_pylist(group, SCHEMA), row_group_size=GROUP_ROWS)

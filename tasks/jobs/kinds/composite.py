@@ -53,8 +53,8 @@ class CompositeKind(OfJobs[CompositeRecipe[Any]]):
         admin: bool = False,
     ) -> Configuration:
         options: Any = job_options.parse(context, recipe, values)
-        models = _check_children(context, _children(context, recipe, options), options, completion_window)
-        return Configuration(recipe, options, models)
+        models, named = _check_children(context, _children(context, recipe, options), options, completion_window)
+        return Configuration(recipe, options, models, named_jobs=named)
 
     def estimate(self, context: AppContext, recipe: CompositeRecipe[Any], draft: JobDraft) -> JobEstimate:
         children = _children(context, recipe, recipe.options.model_validate(draft.job.options))
@@ -109,10 +109,11 @@ def _children(context: AppContext, recipe: CompositeRecipe[Any], options: Option
 
 def _check_children(
     context: AppContext, children: Sequence[Child], options: Any, completion_window: str
-) -> dict[str, ModelSpec]:
-    """Check each variant of a composite as a job. Return the models of all. Raises RequestError."""
+) -> tuple[dict[str, ModelSpec], dict[str, tuple[str, str]]]:
+    """Check each variant of a composite as a job. Return models and named jobs of all. Raises RequestError."""
     variants: dict[bytes, str] = {}
     models: dict[str, ModelSpec] = {}
+    named_jobs: dict[str, tuple[str, str]] = {}
     for child in {child.variant: child for child in children}.values():
         if child.recipe in context.recipes.recipes:
             child_drafts.flow_recipe(context.recipes.recipes[child.recipe])
@@ -131,7 +132,8 @@ def _check_children(
                 param=f"options.variants.{child.variant}",
             )
         models |= configuration.models
-    return models
+        named_jobs |= {options.place(child.variant, place): job for place, job in configuration.named_jobs.items()}
+    return models, named_jobs
 
 
 def _work(context: AppContext, draft: JobDraft, children: Sequence[Child]) -> dict[str, Any]:

@@ -39,7 +39,9 @@ class FlowKind(RecipeKind[FlowRecipe[Any]]):
         options = job_options.parse(context, recipe, values)
         stages = job_options.stages(context, recipe, options)
         models = job_options.models(context, context.recipes, recipe, options, stages)
-        return Configuration(recipe, options, models, stages, job_options.expected(context, recipe, options, stages))
+        expected = job_options.expected(context, recipe, options, stages)
+        named = {f"options.{name}": (job_id, recipe.name) for name, job_id in options.named_jobs().items()}
+        return Configuration(recipe, options, models, stages, expected, named)
 
     def estimate(self, context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> JobEstimate:
         return flow_estimate.estimate(context, recipe, draft)

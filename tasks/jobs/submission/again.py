@@ -16,7 +16,7 @@ from store.records import Job
 from tasks.context import AppContext
 from tasks.jobs.finishing import journal
 from tasks.jobs.intake import identity
-from tasks.jobs.intake.drafts import JobDraft, configured, identify
+from tasks.jobs.intake.drafts import JobDraft, check_named_jobs, configured, identify
 from tasks.jobs.kinds.registry import check, kind_of_job
 from tasks.steps import registry
 
@@ -52,6 +52,8 @@ def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[s
                 param=f"options.{name}",
             )
     configuration = check(context, source.recipe, source.options | dict(values), source.completion_window)
+    if values:
+        check_named_jobs(context, project_id, configuration)
     job = _again(
         source,
         recipe=source.recipe,
@@ -107,6 +109,8 @@ def retry(
             raise RequestError(message, code="invalid_value", param=f"options.{name}")
     window = completion_window or source.completion_window
     configuration = check(context, source.recipe, source.options | dict(values or {}), window)
+    if values:
+        check_named_jobs(context, project_id, configuration)
     if file is None:
         message = f"The input of job '{job_id}' was deleted or has expired; upload it again, and create a new job."
         raise ConflictError(message, param="job_id")

@@ -19,7 +19,7 @@ from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.submission import NewInput
 from tasks.jobs.intake import identity, rows
-from tasks.jobs.intake.drafts import JobDraft, configured
+from tasks.jobs.intake.drafts import JobDraft, check_named_jobs, configured
 from tasks.jobs.kinds.registry import check, kind_of
 from tasks.jobs.submission import dependencies
 
@@ -70,6 +70,7 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
         PermissionDeniedError: the recipe is for administrators.
     """
     configuration = check(context, request.recipe, request.options, request.completion_window, admin=request.admin)
+    check_named_jobs(context, project_id, configuration)
     with context.database.read() as session:
         dependencies.check(session, project_id, request.depends_on)
     depends_on = [dict(entry) for entry in request.depends_on]

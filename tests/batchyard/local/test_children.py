@@ -45,6 +45,27 @@ def test_a_redis_and_a_ray_that_the_settings_name_are_used_as_they_are(folder: D
     assert {child.environment["RAY_ADDRESS"] for child in stack.values()} == {"away:6380"}
 
 
+def test_only_who_can_read_the_stacks_token_can_use_its_ray(folder: DataFolder) -> None:
+    environment = children_of(folder)["ray"].environment
+    assert environment["RAY_AUTH_MODE"] == "token"
+    token = Path(environment["RAY_AUTH_TOKEN_PATH"])
+    assert (token.parent, token.stat().st_mode & 0o777) == (folder.path, 0o600)
+    assert len(token.read_text()) == 64
+    for child in children_of(folder).values():
+        assert Path(child.environment["RAY_AUTH_TOKEN_PATH"]).read_text() == token.read_text(), child.name
+
+
+@pytest.mark.parametrize("theirs", [{}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "secret"}])
+def test_a_cluster_that_the_settings_name_is_joined_as_its_operator_says(
+    folder: DataFolder, monkeypatch: pytest.MonkeyPatch, theirs: dict[str, str]
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    for name, value in theirs.items():
+        monkeypatch.setenv(name, value)
+    environment = children_of(folder, ray_address="away:6380")["worker"].environment
+    assert {name: value for name, value in environment.items() if name.startswith("RAY_AUTH_")} == theirs
+
+
 def test_our_packages_go_before_modules_of_the_same_name_in_the_users_folder(
     folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

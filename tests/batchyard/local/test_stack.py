@@ -92,8 +92,24 @@ def test_the_data_folder_holds_a_pid_file_and_a_log_of_every_process(private_sta
 
 
 def test_secrets_can_be_read_by_their_owner_only(private_stack: RunningStack) -> None:
-    for name in ("admin.key", "flower.auth"):
+    for name in ("admin.key", "flower.auth", "ray.token"):
         assert (private_stack.data / name).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("with_token", [False, True])
+def test_ray_answers_those_with_the_stacks_token_only(private_stack: RunningStack, with_token: bool) -> None:
+    theirs = private_stack.processes("worker")[0].environ()
+    code = "import sys; from ray._raylet import GcsClient; print(GcsClient(sys.argv[1]).internal_kv_keys(b'', None))"
+    names = {name for name in theirs if name.startswith("RAY_") and (with_token or "AUTH" not in name)}
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", code, theirs["RAY_ADDRESS"]],
+        env={name: theirs[name] for name in {"PATH", *names}},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (ended.returncode == 0, "b'" in ended.stdout) == (with_token, with_token), ended.stderr
+    assert with_token or "authenticat" in ended.stderr.lower()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems show connections to root only")

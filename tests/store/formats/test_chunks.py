@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,6 +70,19 @@ def test_a_chunk_of_an_older_version_is_read_without_seconds(artifacts: Artifact
 
 def test_a_damaged_chunk_is_an_error_that_names_it(artifacts: Artifacts) -> None:
     sha256 = artifacts.put(b"no Parquet at all")
+    with pytest.raises(BatchyardError, match=f"result chunk {sha256} .* cannot be read"):
+        list(chunks.read(artifacts, sha256))
+
+
+@pytest.mark.parametrize("rows", [1000, 40_000])
+def test_a_chunk_with_one_changed_bit_is_an_error_that_names_it(artifacts: Artifacts, rows: int) -> None:
+    answers = [random.randbytes(16).hex() for _ in range(rows)]
+    table = pa.table({"line": range(rows), "ok": [True] * rows, "answer": answers, "seconds": [0.5] * rows})
+    sha256 = chunks.write(artifacts, table)
+    path = Path(artifacts.path(sha256))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
     with pytest.raises(BatchyardError, match=f"result chunk {sha256} .* cannot be read"):
         list(chunks.read(artifacts, sha256))
 

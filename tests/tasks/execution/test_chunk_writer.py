@@ -194,15 +194,17 @@ def test_an_unclear_commit_appends_a_chunk_once(
     writer.flush()
     assert not failures
     assert [chunk.completed for chunk in appended(context, batch)] == [2]
-    assert (reload(context.database, batch).completed, the_segment(context.database, batch).answered) == (2, 2)
+    record = reload(context.database, batch)
+    assert (record.completed, record.attempt_error, the_segment(context.database, batch).answered) == (2, None, 2)
 
 
 def test_answers_wait_for_a_store_that_is_away(
     context: AppContext, batch: Batch, writer: ChunkWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create, failures = context.artifacts.create, [UnavailableError("the store is away")] * 3
+    create, failures, reasons = context.artifacts.create, [UnavailableError("the store is away")] * 3, []
 
     def away() -> Any:
+        reasons.append(reload(context.database, batch).attempt_error)
         if failures:
             raise failures.pop()
         return create()
@@ -212,6 +214,8 @@ def test_answers_wait_for_a_store_that_is_away(
     writer.add(table(1, 2))
     writer.flush()
     assert [chunk.completed for chunk in appended(context, batch)] == [2]
+    assert reasons == [None, *["the store is away"] * 3], "the batch says what it waits for"
+    assert reload(context.database, batch).attempt_error is None
 
 
 def test_answers_that_nobody_wants_wait_for_no_store(

@@ -180,6 +180,12 @@ def test_only_failures_of_the_engine_count_as_attempts(
     record = the_segment(context.database, batch)
     assert (record.state, record.holder, record.attempts, record.error) == ("pending", None, attempts, error.message)
     assert 4 < record.not_before - time.time() <= 5
+    assert reload(context.database, batch).attempt_error == (None if attempts else error.message)
+    engine.starts = lambda: None
+    with context.database.write() as session:
+        session.execute(update(Segment).values(not_before=0.0))
+    assert run(context, batch)
+    assert reload(context.database, batch).attempt_error is None
 
 
 def test_a_segment_waits_twice_as_long_after_each_failure_in_a_row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,18 @@ def finish(context: AppContext, batch: Batch) -> Batch:
         assert finalize.run_step(context, batch.id, position, HERE)
     finalize.end(context, batch.id, HERE)
     return reload(context.database, batch)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_batch_whose_input_is_lost_or_damaged_has_its_answers(
+    context: AppContext, new_answered: Callable[..., Batch], damaged: bool
+) -> None:
+    batch = new_answered(1, 2, 3)
+    path = Path(context.artifacts.path(batch.input_sha256))
+    path.write_bytes(path.read_bytes()[:-1]) if damaged else path.unlink()
+    batch = finish(context, batch)
+    assert (batch.status, batch.rows_sha256) == ("completed", None)
+    assert len(lines(artifacts(context, batch)["output.jsonl"])) == 3
 
 
 def test_the_time_of_finishing_is_measured_by_its_steps(

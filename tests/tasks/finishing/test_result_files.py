@@ -63,9 +63,8 @@ def merged(
     source = b"".join(b'{"custom_id": "id-%d"}\n' % line if line in planned else b"\n" for line in numbers)
     create = artifacts.create
     with create() as output, create() as errors, create() as seconds, create() as rows:
-        summary = result_files.merge(
-            artifacts, plans, chunks, never_run, io.BytesIO(source), output, errors, seconds, rows
-        )
+        input_sha256 = artifacts.put(source)
+        summary = result_files.merge(artifacts, plans, chunks, never_run, input_sha256, output, errors, seconds, rows)
     files = [io.BytesIO(artifacts.read(file.sha256)) for file in (output, errors)]
     assert rows_file.read(artifacts, rows.sha256) == rows_file.of_files(io.BytesIO(source), *files)
     read = [[json.loads(line) for line in artifacts.read(file.sha256).splitlines()] for file in (output, errors)]
