@@ -55,6 +55,8 @@ def up(host: str, port: int, flower_port: int, check: bool, data: Path | None, m
     stack = Stack(in_force, host=host, port=port, flower_port=flower_port)
     for finding in checks.of_loaded(stack.models):
         click.echo(f"Model {finding.model}, {finding.check}: {finding.detail}; {finding.remedy}.", err=True)
+    for warning in stack.warnings:
+        click.echo(f"Budgets: {warning}", err=True)
     if problem := environment.problem(os.environ):
         click.echo(f"Telemetry: {problem}", err=True)
 
@@ -333,9 +335,16 @@ def erase_project(name: str, yes: bool, data: Path | None, as_json: bool) -> Non
     help="What runs then runs to its end, or is paused.",
 )
 @data_option
+@models_option
 @json_option
 def set_budget(
-    name: str, amount: str | None, warn_at: int, when_exceeded: WhenExceeded, data: Path | None, as_json: bool
+    name: str,
+    amount: str | None,
+    warn_at: int,
+    when_exceeded: WhenExceeded,
+    data: Path | None,
+    models: Path | None,
+    as_json: bool,
 ) -> None:
     """Set what the project NAME may spend in a month: AMOUNT such as "100 EUR", or none. Without AMOUNT, show it.
 
@@ -351,7 +360,7 @@ def set_budget(
     if server := _server(data):
         document = server.budget(server.project_id(name), terms, remove=amount == "none")
     else:
-        document = _local_budget(data, name, terms, remove=amount == "none")
+        document = _local_budget(data, models, name, terms, remove=amount == "none")
     if document is None:
         return say({}, f"{name}: no budget", as_json)
     spent, limit = (tariffs.text(Fraction(document[each]), document["currency"]) for each in ("spent", "amount"))
@@ -361,20 +370,25 @@ def set_budget(
 
 
 def _local_budget(
-    data: Path | None, name: str, terms: dict[str, Any] | None, *, remove: bool
+    data: Path | None, models: Path | None, name: str, terms: dict[str, Any] | None, *, remove: bool
 ) -> dict[str, Any] | None:
     """Set or remove a project's budget in this machine's database, and return it; None if it has none."""
+    from inference import catalog
     from store import keys, projects
     from store.accounting import budgets
 
-    with _database(data) as database, database.write() as session:
-        project_id = projects.named(session, name)
-        by = keys.terminal(session, name)
-        if remove:
-            budgets.remove(session, by, project_id)
+    with _database(data) as database:
         if terms is not None:
-            budgets.change(session, by, project_id, **terms)
-        standing = budgets.standing(session, project_id)
+            served = catalog.load(load_settings(models=models).models, allow_simulated=True)
+            budgets.check_currency(terms["currency"], served)
+        with database.write() as session:
+            project_id = projects.named(session, name)
+            by = keys.terminal(session, name)
+            if remove:
+                budgets.remove(session, by, project_id)
+            if terms is not None:
+                budgets.change(session, by, project_id, **terms)
+            standing = budgets.standing(session, project_id)
     return None if standing is None else standing.document
 
 

@@ -140,6 +140,18 @@ def test_a_command_that_would_start_a_stack_leaves_no_data_folder_where_there_ar
     assert not (tmp_path / "data").exists()
 
 
+def test_a_budget_in_another_currency_than_the_tariffs_is_refused(stack: RunningStack, tmp_path: Path) -> None:
+    models = stack.data.parent / "models.toml"
+    for where in (["--data", stack.data, "--models", models], []):
+        server = {} if where else {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+        refused = batchyard("project", "budget", "default", "100 USD", *where, folder=tmp_path, **server)
+        assert (refused.returncode, refused.stdout) == (4, "")
+        assert "tariffs are in EUR" in refused.stderr
+        assert batchyard("project", "budget", "default", *where, folder=tmp_path, **server).stdout.endswith(
+            "no budget\n"
+        )
+
+
 def test_a_projects_result_cache_is_turned_on_and_off(tmp_path: Path) -> None:
     def project(*arguments: str) -> Result:
         return batchyard("project", *arguments, "--data", tmp_path, folder=tmp_path)
