@@ -101,6 +101,8 @@ def _object(
     answered = batch.completed + batch.failed
     idle = batch.open and answered == batch.total
     state = states.state(batch.status, answered, reason, in_queue, paused=paused, idle=idle)
+    if state is not None and state.name == "starting_engine":
+        rates = {}  # of the engine before
     return BatchObject(
         **work.fields(batch, BatchObject),
         request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),

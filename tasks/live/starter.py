@@ -19,13 +19,14 @@ from batchyard.errors import BatchyardError, EngineStartError, GpuBusy, Stopped,
 from batchyard.models import ModelSpec
 from inference.deaths import Death
 from inference.residents.session import EngineTimeouts
-from store import holds
+from store import holds, speeds
 from tasks.context import AppContext
 from tasks.execution import engine_status, segment, tally
 from tasks.execution.cluster_watch import WATCH, is_connected
 from tasks.live import addresses, demand
 from tasks.live.addresses import EngineAddress
 from tasks.scheduling import gpu_sharing
+from tasks.scheduling.throughput import START_SECONDS
 
 if TYPE_CHECKING:
     from inference.live import LiveReplicas
@@ -164,11 +165,15 @@ class Starter:
             self._record(death)
         engines = replicas.running(spec)
         if not engines:
-            with engine_status.starting(self._context, spec.name):
+            began = time.monotonic()
+            with engine_status.starting(self._context, spec.name) as is_whole:
                 engines = replicas.start(spec, self._stopped, self._record)
+            passed = time.monotonic() - began
             gpu_sharing.clear_demand(self._context, spec.name)
             with self._context.database.write() as session:
                 holds.engine_started(session, spec.name)
+                if is_whole and passed > START_SECONDS:
+                    speeds.measure_duration(session, "start", spec.name, spec.config_sha256, passed)
             self._status_at = -math.inf
         addresses.publish(self._context, spec.name, [EngineAddress(*engine) for engine in engines])
         self._publish_status()
