@@ -15,7 +15,8 @@ MAX_LIST = 200
 """Characters of a list of names that a message repeats."""
 PLACE = re.compile(r"\{([^{}]+)\}")
 """A name in braces, in a template of prompts."""
-
+NEWER = "models.toml names it, and is newer than the running server; restart the server, which reads that file at start"
+"""The remedy for a model that a server does not serve, though its models.toml names it by now."""
 
 AFTER_DEATH = {
     "starts_again": "The engine starts again.",

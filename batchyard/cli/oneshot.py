@@ -261,7 +261,8 @@ def _server(settings: Settings, folder: Path, model: str | None, engine_args: Ma
     with background.server(settings.data, models_file) as server:
         served = [entry["id"] for entry in server.models()]
         if model is not None and model not in served:
-            raise ConfigurationError(f"{server.url} does not serve {model}; it serves {', '.join(sorted(served))}")
+            remedy = f"{wording.NEWER}; it serves" if server.knows_too_late(model) else "it serves"
+            raise ConfigurationError(f"{server.url} does not serve {model}; {remedy} {', '.join(sorted(served))}")
         yield server
 
 

@@ -25,7 +25,7 @@ from batchyard.errors import (
     RequestError,
     UnavailableError,
 )
-from batchyard.wording import without_code
+from batchyard.wording import NEWER, without_code
 
 TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 _RETRIED = (408, 429)
@@ -186,6 +186,14 @@ class ApiClient:
 
     def models(self, *, engines: bool = False) -> list[dict[str, Any]]:
         return list(self._call("GET", "/models", None, **({"engines": "true"} if engines else {}))["data"])
+
+    def knows_too_late(self, model: str) -> bool:
+        """True if the server's models.toml names a model that was not there when the server started."""
+        try:
+            self._call("GET", f"/models/{model}")
+        except NotFoundError as error:
+            return NEWER in error.message
+        return False
 
     def recipes(self) -> list[dict[str, Any]]:
         """Return the recipes with the JSON schemas of their options."""

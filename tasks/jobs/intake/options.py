@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RequestError, value_code
-from batchyard.models import ModelSpec, served_by_name
+from batchyard.models import ModelSpec, newer, served_by_name
 from batchyard.recipes import CHAT, Answer, Ask, Check, FlowRecipe, Item, Options, Recipe, Stage
 from batchyard.recipes.program import Request
 from batchyard.schema_words import InvalidValue, invalid_values
@@ -240,9 +240,10 @@ def check_model(context: AppContext, name: str, param: str) -> None:
     """Raise RequestError, with `param`, for a model or adapter that is not served."""
     names = served_by_name(context.models)
     if name not in names:
+        remedy = newer(context.settings.models, name)
+        hint = f"Did you mean '{nearest(name, names)}'?" if remedy is None else f"But {remedy}."
         message = (
-            f"The model {quoted(name)} is not served here. Did you mean '{nearest(name, names)}'? "
-            f"Served: {cut(', '.join(sorted(names)), MAX_LIST)}."
+            f"The model {quoted(name)} is not served here. {hint} Served: {cut(', '.join(sorted(names)), MAX_LIST)}."
         )
         raise RequestError(message, code="model_not_found", param=param)
 
