@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -27,7 +28,7 @@ from pydantic import (
 from batchyard.endpoints.path import EndpointPath
 from batchyard.errors import ConfigurationError
 from batchyard.tariffs import CURRENCY, MICRO, PLACES, Prices
-from batchyard.wording import suggestion
+from batchyard.wording import NEWER, suggestion
 
 CAPACITY = 128
 """Requests that an engine runs at once, if it states no other number."""
@@ -213,6 +214,22 @@ def _with_currency(path: Path, name: str, entry: dict[str, Any], currency: str |
     if currency is None:
         raise ConfigurationError(f'{where}: in no currency; set one above the first table, such as currency = "EUR"')
     return entry | {"price": {**price, "currency": currency}}
+
+
+def newer(file: Path, name: str) -> str | None:
+    """Return NEWER if a models.toml names a model or adapter that the running server does not serve; else None."""
+    try:
+        return NEWER if name in _named(file, file.stat().st_mtime_ns) else None
+    except (OSError, ConfigurationError):
+        return None
+
+
+@functools.lru_cache(maxsize=1)
+def _named(file: Path, _changed_at: int) -> frozenset[str]:
+    """Return the models and adapters that a models.toml names, read once after each change. Raises as `read`."""
+    entries = read(file)
+    adapters = (entry.get("adapters") for entry in entries.values())
+    return frozenset(entries).union(*(names for names in adapters if isinstance(names, dict)))
 
 
 def _check_keys(where: str, entry: Any) -> None:

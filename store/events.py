@@ -17,7 +17,8 @@ from store.keys import Principal
 from store.records import Batch, Event, Job, new_id, now
 
 # The first four are OpenAI's webhook events; the others are Batchyard's. Those of deliberations are of a job's single
-# items, those of budgets of a whole project. The death of an engine is of the batch whose requests were in it.
+# items, those of budgets of a whole project. The death of an engine is of the batch whose requests were in it; without
+# one it is of each project that has an admin key.
 Type = Literal[
     "batch.completed",
     "batch.failed",

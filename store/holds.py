@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.backoff import Backoff
 from batchyard.wording import cut
-from store import events
+from store import events, keys
 from store.records import Batch, EngineFailure, Event, Hold, Segment, now
 
 BACKOFF = Backoff(first=5.0, longest=300.0)
@@ -75,6 +75,22 @@ def record_death(
         death = {"model": model, "replica": replica, "reason": reason, "requests": requests}
         events.record_death(session, batch, **death, deaths=number, next=next_)
     return record_model_death(session, model=model, engine=engine, reason=reason, requests=requests, next_=next_)
+
+
+def record_death_without_batch(
+    session: Session, *, model: str, engine: str, replica: int, reason: str, requests: int, next_: str
+) -> bool:
+    """Record the death of an engine with no batch's requests: an event of each project that has an admin key.
+
+    Returns:
+        False if it was reported before.
+    """
+    if not record_model_death(session, model=model, engine=engine, reason=reason, requests=requests, next_=next_):
+        return False
+    death = {"model": model, "replica": replica, "reason": cut(reason, MAX_REASON), "requests": requests}
+    for project_id in keys.admin_projects(session):
+        events.announce(session, project_id, "engine.died", **death, deaths=_failure(session, model).deaths, next=next_)
+    return True
 
 
 def record_model_death(session: Session, *, model: str, engine: str, reason: str, requests: int, next_: str) -> bool:

@@ -119,9 +119,17 @@ def in_use(at: int) -> ColumnElement[bool]:
 
 
 def has_admin(session: Session) -> bool:
-    """True if an admin key is in use. Administrators without a key do not count: their provider may be gone."""
-    with_key = ApiKey.secret_sha256 != NO_SECRET
-    return session.scalar(select(ApiKey.id).where(ApiKey.admin, with_key, in_use(now())).limit(1)) is not None
+    """True if an admin key is in use."""
+    return bool(admin_projects(session))
+
+
+def admin_projects(session: Session) -> Sequence[str]:
+    """Return the ids of the projects with an admin key in use.
+
+    Administrators without a key do not count: their provider may be gone.
+    """
+    is_admin = (ApiKey.admin, ApiKey.secret_sha256 != NO_SECRET, in_use(now()))
+    return session.scalars(select(ApiKey.project_id).where(*is_admin).distinct()).all()
 
 
 def page(

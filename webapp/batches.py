@@ -103,6 +103,8 @@ def _object(
     if held is not None and held.model is None:
         in_queue = None  # what has a place there does not move, either
     state = states.state(batch.status, answered, reason, in_queue, paused=paused, idle=idle)
+    if state is not None and state.name == "starting_engine":
+        rates = {}  # of the engine before
     return BatchObject(
         **work.fields(batch, BatchObject),
         request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),

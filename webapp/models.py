@@ -9,7 +9,7 @@ import redis
 from flask import Blueprint
 
 from batchyard.errors import NotFoundError
-from batchyard.models import ModelSpec, served_by_name
+from batchyard.models import ModelSpec, newer, served_by_name
 from store import holds
 from store.records import EngineFailure, Hold
 from tasks.execution import engine_status
@@ -85,5 +85,7 @@ def retrieve(name: str) -> ModelObject:
     caller()
     spec = served_by_name(current_context().models).get(name)
     if spec is None:
-        raise NotFoundError(f"The model '{name}' does not exist.", code="model_not_found", param="model")
+        remedy = newer(current_context().settings.models, name)
+        message = f"The model '{name}' does not exist{f'; {remedy}' if remedy else ''}."
+        raise NotFoundError(message, code="model_not_found", param="model")
     return with_engines({name: spec})[0]

@@ -1,6 +1,6 @@
-"""Commands on this machine's data.
+"""Commands of operators: `up`, `key`, `project`, `migrate`, `backup`, `restore`.
 
-`up`, `key create|list|revoke`, `project list|set|erase|budget`, `migrate`, `backup`, `restore`.
+`key` and `project` work on the server that BATCHYARD_URL names, if it names one, and the others on this machine's data.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,15 @@ import click
 
 from batchyard import durations, tariffs
 from batchyard.cli import doctor
-from batchyard.cli.options import data_option, load_settings, models_option
+from batchyard.cli.options import connect, data_option, load_settings, models_option
 from batchyard.cli.output import json_option, say, table, when
+from batchyard.client.address import configured_url
+from batchyard.errors import ConfigurationError
 from batchyard.telemetry import environment
 
 if TYPE_CHECKING:
-    from store import keys
+    from batchyard.client.api import ApiClient
+    from batchyard.settings import Settings
     from store.accounting.budgets import WhenExceeded
     from store.backup.folder import BackupManifest
     from store.database import Database
@@ -51,6 +55,8 @@ def up(host: str, port: int, flower_port: int, check: bool, data: Path | None, m
     stack = Stack(in_force, host=host, port=port, flower_port=flower_port)
     for finding in checks.of_loaded(stack.models):
         click.echo(f"Model {finding.model}, {finding.check}: {finding.detail}; {finding.remedy}.", err=True)
+    for warning in stack.warnings:
+        click.echo(f"Budgets: {warning}", err=True)
     if problem := environment.problem(os.environ):
         click.echo(f"Telemetry: {problem}", err=True)
 
@@ -69,17 +75,47 @@ def key() -> None:
     """API keys."""
 
 
+def _server(data: Path | None) -> ApiClient | None:
+    """Return a client of the server that BATCHYARD_URL names; None if it names none, or --data a folder."""
+    return connect(data) if data is None and configured_url() else None
+
+
 @contextmanager
-def _database(data: Path | None) -> Iterator[Database]:
-    """Yield the database of `data`, or of DATABASE_URL, with this version's schema."""
+def _local(data: Path | None, *, new: bool = False) -> Iterator[tuple[Settings, Database]]:
+    """Yield the settings and the database of the deployment on this machine.
+
+    Args:
+        new: the database may be a file that is not there yet, where --data or a setting names its place.
+
+    Raises:
+        ConfigurationError: BATCHYARD_URL names a server, or there is no database.
+    """
     from store.database import Database
 
-    database = Database(load_settings(data=data).database)
+    if data is None and (url := configured_url()):
+        raise ConfigurationError(
+            f"BATCHYARD_URL names the server {url}, and this command works on the data of its own machine: run it "
+            "there, name a data folder here with --data, or unset BATCHYARD_URL"
+        )
+    in_force = load_settings(data=data)
+    database = Database(in_force.database)
     try:
-        database.upgrade()
-        yield database
+        if database.is_missing and not (new and {"data", "database_url"} & in_force.model_fields_set):
+            raise ConfigurationError(
+                f"there is no database {database.url.database}: name the data folder with --data, or the server with "
+                "BATCHYARD_URL; `batchyard up` and `batchyard migrate --data DIR` make a new one"
+            )
+        yield in_force, database
     finally:
         database.close()
+
+
+@contextmanager
+def _database(data: Path | None, *, new: bool = False) -> Iterator[Database]:
+    """Yield the database of `data`, or of DATABASE_URL, with this version's schema; the rest is as in `_local`."""
+    with _local(data, new=new) as (_, database):
+        database.upgrade()
+        yield database
 
 
 @key.command("create")
@@ -92,18 +128,23 @@ def _database(data: Path | None) -> Iterator[Database]:
 def create_key(
     project: str, admin: bool, label: str | None, expires_after: str | None, data: Path | None, as_json: bool
 ) -> None:
-    """Print a new API key, once. Works on the database of --data, or DATABASE_URL."""
-    from store import events, keys
-
+    """Print a new API key, once: of the server at BATCHYARD_URL, or of the database of --data or DATABASE_URL."""
     try:
         seconds = durations.seconds(expires_after) if expires_after else None
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--expires-after") from None
-    with _database(data) as database, database.write() as session:
-        new_key = keys.create(session, project, admin=admin, label=label, expires_after=seconds)
-        shown = {"project": project, "label": label, "admin": admin}
-        events.act(session, keys.terminal(session, project), "key.created", new_key.id, **shown)
-    say(asdict(new_key), new_key.key, as_json)
+    if server := _server(data):
+        document = server.create_key(project=project, admin=admin, label=label, expires_after=expires_after)
+    else:
+        from store import events, keys
+
+        is_folder = data is not None and data.is_dir()
+        with _database(data, new=is_folder) as database, database.write() as session:
+            new_key = keys.create(session, project, admin=admin, label=label, expires_after=seconds)
+            shown = {"project": project, "label": label, "admin": admin}
+            events.act(session, keys.terminal(session, project), "key.created", new_key.id, **shown)
+        document = asdict(new_key)
+    say(document, document["key"], as_json)
 
 
 @key.command("list")
@@ -112,29 +153,26 @@ def create_key(
 @json_option
 def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
     """List the API keys, newest first, without their secrets."""
-    from store import keys
+    listed: list[dict[str, Any]] = []
+    if server := _server(data):
+        listed += server.keys(project)
+    else:
+        from store import keys
 
-    listed: list[keys.Key] = []
-    with _database(data) as database, database.read() as session:
-        more = True
-        while more:
-            page, more = keys.page(session, project=project, after=listed[-1].id if listed else None)
-            listed += page
+        with _database(data) as database, database.read() as session:
+            more = True
+            while more:
+                page, more = keys.page(session, project=project, after=listed[-1]["id"] if listed else None)
+                listed += map(asdict, page)
     if as_json:
-        say([asdict(entry) for entry in listed], "", as_json)
+        say(listed, "", as_json)
     else:
         table(
             ("id", "project", "label", "admin", "created", "last used", "expires", "revoked"),
             [
                 (
-                    entry.id,
-                    entry.project,
-                    entry.label,
-                    "yes" if entry.admin else None,
-                    when(entry.created_at),
-                    when(entry.last_used_at),
-                    when(entry.expires_at),
-                    when(entry.revoked_at),
+                    *(entry["id"], entry["project"], entry["label"], "yes" if entry["admin"] else None),
+                    *(when(entry[f"{name}_at"]) for name in ("created", "last_used", "expires", "revoked")),
                 )
                 for entry in listed
             ],
@@ -147,13 +185,16 @@ def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
 @json_option
 def revoke_key(key_id: str, data: Path | None, as_json: bool) -> None:
     """End an API key for good, by its id."""
-    from store import events, keys
+    if server := _server(data):
+        revoked = server.revoke_key(key_id)
+    else:
+        from store import events, keys
 
-    with _database(data) as database, database.write() as session:
-        revoked = keys.revoke(session, key_id)
-        by = keys.terminal(session, revoked.project)
-        events.act(session, by, "key.revoked", key_id, project=revoked.project, label=revoked.label)
-    say(asdict(revoked), f"key {revoked.id} of project {revoked.project} is revoked", as_json)
+        with _database(data) as database, database.write() as session:
+            revoked = asdict(keys.revoke(session, key_id))
+            by = keys.terminal(session, revoked["project"])
+            events.act(session, by, "key.revoked", key_id, project=revoked["project"], label=revoked["label"])
+    say(revoked, f"key {revoked['id']} of project {revoked['project']} is revoked", as_json)
 
 
 @click.group()
@@ -166,25 +207,33 @@ def project() -> None:
 @json_option
 def list_projects(data: Path | None, as_json: bool) -> None:
     """List the projects; one is made with its first key."""
-    from store import projects
+    if server := _server(data):
+        documents = list(server.projects())[::-1]
+    else:
+        from store import projects
 
-    with _database(data) as database, database.read() as session:
-        documents = [_document(record) for record in projects.all_(session)]
+        with _database(data) as database, database.read() as session:
+            documents = [_document(record) for record in projects.all_(session)]
     if as_json:
         say(documents, "", True)
     else:
         table(
             ("id", "name", "tier", "max segments", "cache bytes", "live tier", "kept minutes", "erasing", "created"),
             [
-                (*list(document.values())[:-2], when(document["erasing_at"]), when(document["created_at"]))
+                (
+                    *(document[name] for name in ("id", "name", *_LIMITS)),
+                    *(when(document["erasing_at"]), when(document["created_at"])),
+                )
                 for document in documents
             ],
         )
 
 
+_LIMITS = ("tier", "max_segments", "cache_bytes", "live_tier", "zero_retention_minutes")
+
+
 def _document(record: Project) -> dict[str, Any]:
-    limits = ("tier", "max_segments", "cache_bytes", "live_tier", "zero_retention_minutes")
-    return {name: getattr(record, name) for name in ("id", "name", *limits, "erasing_at", "created_at")}
+    return {name: getattr(record, name) for name in ("id", "name", *_LIMITS, "erasing_at", "created_at")}
 
 
 @project.command("set")
@@ -219,12 +268,9 @@ def set_project(
     as_json: bool,
 ) -> None:
     """Change the tier, the limit, the result cache, the live requests and the retention of the project NAME."""
-    from store import projects
-
-    in_force = load_settings(data=data)
     changes: dict[str, str | int | None] = {}
     if tier is not None:
-        changes["tier"] = projects.check_tier(None if tier == "none" else tier, in_force.tier_seconds)
+        changes["tier"] = tier = None if tier == "none" else tier
     if max_segments is not None or no_max_segments:
         changes["max_segments"] = max_segments
     if cache_bytes is not None or no_cache:
@@ -233,16 +279,23 @@ def set_project(
         changes["live_tier"] = None if live_tier == "all" else live_tier
     if zero_retention is not None or no_zero_retention:
         changes["zero_retention_minutes"] = zero_retention
-    with _database(data) as database, database.write() as session:
-        record = projects.update(session, projects.named(session, name), **changes)
-        document = _document(record)
-    limit = "no limit" if record.max_segments is None else record.max_segments
-    cache = "no cache" if record.cache_bytes is None else f"cache of {record.cache_bytes} bytes"
-    live = f"live requests of tier {record.live_tier}" if record.live_tier else "live requests of every tier"
-    live = "no live requests" if record.live_tier == "none" else live
-    minutes = record.zero_retention_minutes
+    if server := _server(data):
+        document = server.change_project(server.project_id(name), changes)
+    else:
+        from store import projects
+
+        with _local(data) as (in_force, database):
+            projects.check_tier(tier, in_force.tier_seconds)
+            database.upgrade()
+            with database.write() as session:
+                document = _document(projects.update(session, projects.named(session, name), **changes))
+    segments, size, live_tier, minutes = (document[limit] for limit in _LIMITS[1:])
+    limit = "no limit" if segments is None else segments
+    cache = "no cache" if size is None else f"cache of {size} bytes"
+    live = f"live requests of tier {live_tier}" if live_tier else "live requests of every tier"
+    live = "no live requests" if live_tier == "none" else live
     kept = "" if minutes is None else f", all deleted {minutes} minutes after its end"
-    say(document, f"{name}: tier {record.tier or 'none'}, max segments {limit}, {cache}, {live}{kept}", as_json)
+    say(document, f"{name}: tier {document['tier'] or 'none'}, max segments {limit}, {cache}, {live}{kept}", as_json)
 
 
 @project.command("erase")
@@ -256,14 +309,17 @@ def erase_project(name: str, yes: bool, data: Path | None, as_json: bool) -> Non
     Its keys end at once, and what runs is cancelled. The running deployment does the rest; `project list` shows the
     project until that is done. Another project needs an admin key.
     """
-    from store import erasure, keys, projects
-
     if not yes:
         click.confirm(f"Erase project {name} and all that it has?", abort=True, err=True)
-    with _database(data) as database, database.write() as session:
-        project_id = projects.named(session, name)
-        by = keys.terminal_beside(session, project_id)
-        document = _document(erasure.begin(session, by, project_id))
+    if server := _server(data):
+        document = server.erase_project(server.project_id(name))
+    else:
+        from store import erasure, keys, projects
+
+        with _database(data) as database, database.write() as session:
+            project_id = projects.named(session, name)
+            by = keys.terminal_beside(session, project_id)
+            document = _document(erasure.begin(session, by, project_id))
     say(document, f"{name} is being erased", as_json)
 
 
@@ -279,37 +335,61 @@ def erase_project(name: str, yes: bool, data: Path | None, as_json: bool) -> Non
     help="What runs then runs to its end, or is paused.",
 )
 @data_option
+@models_option
 @json_option
 def set_budget(
-    name: str, amount: str | None, warn_at: int, when_exceeded: WhenExceeded, data: Path | None, as_json: bool
+    name: str,
+    amount: str | None,
+    warn_at: int,
+    when_exceeded: WhenExceeded,
+    data: Path | None,
+    models: Path | None,
+    as_json: bool,
 ) -> None:
     """Set what the project NAME may spend in a month: AMOUNT such as "100 EUR", or none. Without AMOUNT, show it.
 
     Once that is spent, by the tariffs of models.toml, its new batches and jobs are refused until the next month.
     """
-    from store import keys, projects
-    from store.accounting import budgets
-
     try:
         money = None if amount in (None, "none") else tariffs.parse_money(amount)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="AMOUNT") from None
-    with _database(data) as database, database.write() as session:
-        project_id = projects.named(session, name)
-        by = keys.terminal(session, name)
-        if amount == "none":
-            budgets.remove(session, by, project_id)
-        if money is not None:
-            options: dict[str, Any] = {"warn_at": warn_at, "when_exceeded": when_exceeded}
-            budgets.change(session, by, project_id, amount=money[0], currency=money[1], **options)
-        standing = budgets.standing(session, project_id)
-    if standing is None:
+    terms: dict[str, Any] | None = None
+    if money is not None:
+        terms = {"amount": money[0], "currency": money[1], "warn_at": warn_at, "when_exceeded": when_exceeded}
+    if server := _server(data):
+        document = server.budget(server.project_id(name), terms, remove=amount == "none")
+    else:
+        document = _local_budget(data, models, name, terms, remove=amount == "none")
+    if document is None:
         return say({}, f"{name}: no budget", as_json)
-    currency = standing.budget.currency
-    spent, limit = (tariffs.text(value, currency) for value in (standing.spent, standing.amount))
-    then = {"finish": "runs to its end", "pause": "is paused"}[standing.budget.when_exceeded]
-    text = f"{name}: {limit} a month, warning at {standing.budget.warn_at} %, then what runs {then}; {spent} spent"
-    say(standing.document, f"{text} in {standing.month}", as_json)
+    spent, limit = (tariffs.text(Fraction(document[each]), document["currency"]) for each in ("spent", "amount"))
+    then = {"finish": "runs to its end", "pause": "is paused"}[document["when_exceeded"]]
+    text = f"{name}: {limit} a month, warning at {document['warn_at']} %, then what runs {then}; {spent} spent"
+    say(document, f"{text} in {document['month']}", as_json)
+
+
+def _local_budget(
+    data: Path | None, models: Path | None, name: str, terms: dict[str, Any] | None, *, remove: bool
+) -> dict[str, Any] | None:
+    """Set or remove a project's budget in this machine's database, and return it; None if it has none."""
+    from inference import catalog
+    from store import keys, projects
+    from store.accounting import budgets
+
+    with _database(data) as database:
+        if terms is not None:
+            served = catalog.load(load_settings(models=models).models, allow_simulated=True)
+            budgets.check_currency(terms["currency"], served)
+        with database.write() as session:
+            project_id = projects.named(session, name)
+            by = keys.terminal(session, name)
+            if remove:
+                budgets.remove(session, by, project_id)
+            if terms is not None:
+                budgets.change(session, by, project_id, **terms)
+            standing = budgets.standing(session, project_id)
+    return None if standing is None else standing.document
 
 
 @click.command()
@@ -320,12 +400,14 @@ def migrate(admin_key: bool, data: Path | None) -> None:
     from batchyard.local.data_folder import write_secret
     from store import keys
 
-    with _database(data) as database, database.write(serial=True) as session:
-        if admin_key and not keys.has_admin(session):
-            file = load_settings(data=data).data.resolve() / "admin.key"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_secret(file, lambda: keys.create_admin(session).key)
-            click.echo(f"The first admin key is in {file}")
+    with _local(data, new=True) as (in_force, database):
+        database.upgrade()
+        with database.write(serial=True) as session:
+            if admin_key and not keys.has_admin(session):
+                file = in_force.data.resolve() / "admin.key"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_secret(file, lambda: keys.create_admin(session).key)
+                click.echo(f"The first admin key is in {file}")
 
 
 @contextmanager
@@ -349,21 +431,15 @@ def backup(folder: Path, data: Path | None, as_json: bool) -> None:
     """Copy all records and their artifacts to the new folder DIR, also while the stack runs."""
     from store.artifacts import Artifacts
     from store.backup import creation
-    from store.database import Database
 
-    in_force = load_settings(data=data)
-    database = Database(in_force.database)
-    try:
-        with _private():
-            manifest = creation.create(
-                folder,
-                database,
-                Artifacts(in_force.artifacts),
-                garbage_grace_seconds=in_force.garbage_grace_seconds,
-                results_seconds=in_force.results_seconds,
-            )
-    finally:
-        database.close()
+    with _local(data) as (in_force, database), _private():
+        manifest = creation.create(
+            folder,
+            database,
+            Artifacts(in_force.artifacts),
+            garbage_grace_seconds=in_force.garbage_grace_seconds,
+            results_seconds=in_force.results_seconds,
+        )
     for sha256 in manifest.missing:
         click.echo(f"Missing in the artifact store, and so in the backup: {sha256}", err=True)
     _report(manifest, f"Backup in {folder}", as_json)
@@ -380,15 +456,9 @@ def restore(folder: Path, data: Path | None, as_json: bool) -> None:
     """
     from store.artifacts import Artifacts
     from store.backup import restoring
-    from store.database import Database
 
-    in_force = load_settings(data=data)
-    database = Database(in_force.database)
-    try:
-        with _private():
-            manifest = restoring.restore(folder, database, Artifacts(in_force.artifacts))
-    finally:
-        database.close()
+    with _local(data, new=True) as (in_force, database), _private():
+        manifest = restoring.restore(folder, database, Artifacts(in_force.artifacts))
     _report(manifest, f"Restored {folder}", as_json)
 
 

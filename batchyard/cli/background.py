@@ -38,6 +38,7 @@ def stack(data: Path, models: Path) -> Iterator[ApiClient]:
     """
     import subprocess
 
+    from batchyard import models as models_file
     from batchyard import plugins
     from batchyard.client import api
     from batchyard.local import process
@@ -46,6 +47,7 @@ def stack(data: Path, models: Path) -> Iterator[ApiClient]:
         yield api.connect(data)
         return
     plugins.require_server()
+    models_file.read(models)  # before there is a data folder: a command in the wrong place leaves none
     logs = data / "logs"
     try:
         logs.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from batchyard.cli.options import data_option, load_settings, models_option
 from batchyard.cli.output import json_option, note, plain, table
 from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.client import output_files, resume
-from batchyard.client.address import server_runs
+from batchyard.client.address import configured_url, server_runs
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -154,6 +154,10 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
 
     The examples, and the models that answer them, are in a clone of Batchyard, and in no package of it.
     """
+    if url := configured_url():
+        raise ConfigurationError(
+            f"BATCHYARD_URL names the server {url}, and the demo runs a stack of its own: unset BATCHYARD_URL"
+        )
     settings = load_settings(data=data, models=models)
     for file in (source, prompts, settings.models):
         if not file.is_file():
@@ -258,7 +262,8 @@ def _server(settings: Settings, folder: Path, model: str | None, engine_args: Ma
     with background.server(settings.data, models_file) as server:
         served = [entry["id"] for entry in server.models()]
         if model is not None and model not in served:
-            raise ConfigurationError(f"{server.url} does not serve {model}; it serves {', '.join(sorted(served))}")
+            remedy = f"{wording.NEWER}; it serves" if server.knows_too_late(model) else "it serves"
+            raise ConfigurationError(f"{server.url} does not serve {model}; {remedy} {', '.join(sorted(served))}")
         yield server
 
 

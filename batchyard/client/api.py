@@ -26,7 +26,7 @@ from batchyard.errors import (
     RequestError,
     UnavailableError,
 )
-from batchyard.wording import without_code
+from batchyard.wording import NEWER, without_code
 
 TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 _RETRIED = (408, 429)
@@ -195,6 +195,14 @@ class ApiClient:
     def models(self, *, engines: bool = False) -> list[dict[str, Any]]:
         return list(self._call("GET", "/models", None, **({"engines": "true"} if engines else {}))["data"])
 
+    def knows_too_late(self, model: str) -> bool:
+        """True if the server's models.toml names a model that was not there when the server started."""
+        try:
+            self._call("GET", f"/models/{model}")
+        except NotFoundError as error:
+            return NEWER in error.message
+        return False
+
     def recipes(self) -> list[dict[str, Any]]:
         """Return the recipes with the JSON schemas of their options."""
         return list(self._call("GET", "/recipes")["data"])
@@ -236,6 +244,50 @@ class ApiClient:
     def retry_job(self, job_id: str, **body: Any) -> dict[str, Any]:
         """Create a job of the items of an ended one that did not complete, and return it."""
         return self._call("POST", f"/jobs/{job_id}/retry", body)
+
+    def create_key(self, **body: Any) -> dict[str, Any]:
+        """Create an API key from the body's fields, and return it with its secret."""
+        return self._call("POST", "/keys", body)
+
+    def keys(self, project: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the keys of a project (its name) or of all, newest first."""
+        return self._list("/keys", project=project)
+
+    def revoke_key(self, key_id: str) -> dict[str, Any]:
+        return self._call("DELETE", f"/keys/{key_id}")
+
+    def projects(self) -> Iterator[dict[str, Any]]:
+        """Yield the projects, newest first."""
+        return self._list("/projects")
+
+    def project_id(self, name: str) -> str:
+        """Return the id of a project. Raises NotFoundError."""
+        for project in self.projects():
+            if project["name"] == name:
+                return str(project["id"])
+        raise NotFoundError(f"{self.url} has no project '{name}'; 'batchyard project list' shows those it has")
+
+    def change_project(self, project_id: str, values: Mapping[str, str | int | None]) -> dict[str, Any]:
+        """Change a project's tier, limits and retention, and return it."""
+        return self._call("POST", f"/projects/{project_id}", values)
+
+    def erase_project(self, project_id: str) -> dict[str, Any]:
+        return self._call("DELETE", f"/projects/{project_id}")
+
+    def budget(
+        self, project_id: str, terms: Mapping[str, Any] | None = None, *, remove: bool = False
+    ) -> dict[str, Any] | None:
+        """Set or remove a project's budget of a month, and return it; None if it has none."""
+        path = f"/projects/{project_id}/budget"
+        if remove:
+            self._call("DELETE", path)
+            return None
+        if terms is not None:
+            return self._call("POST", path, {**terms, "amount": str(terms["amount"])})
+        try:
+            return self._call("GET", path)
+        except NotFoundError:
+            return None
 
     def create_webhook(self, url: str, event_types: Iterable[str] = (), name: str | None = None) -> dict[str, Any]:
         """Create a webhook endpoint and return it with its signing secret.

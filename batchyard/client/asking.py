@@ -25,7 +25,7 @@ from batchyard.errors import ConfigurationError, NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError
 from batchyard.tables.template import Template, TemplateError
-from batchyard.wording import MAX_LIST, column_order, cut, flaws, nearest, quoted
+from batchyard.wording import MAX_LIST, NEWER, column_order, cut, flaws, nearest, quoted
 
 MAX_REQUESTS = 50_000
 MAX_BYTES = 200_000_000
@@ -268,6 +268,7 @@ def served(server: ApiClient, model: str, *endpoints: str) -> dict[str, Any]:
     models = {entry["id"]: entry for entry in server.models()}
     if model not in models:
         remedy = f"did you mean {close}?" if (close := nearest(model, models)) else "it serves"
+        remedy = f"{NEWER}; it serves" if server.knows_too_late(model) else remedy
         raise ConfigurationError(f"{server.url} does not serve {quoted(model)}; {remedy} {', '.join(sorted(models))}")
     serves = models[model]["batchyard"]["endpoints"]
     if not set(endpoints) & set(serves):

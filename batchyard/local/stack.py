@@ -77,7 +77,7 @@ class Stack:
             host = host.removeprefix("[").removesuffix("]")  # as URLs have an address of IPv6
             self.settings, self.host = settings, host
             self._ports = ports.plan(host, port, flower_port)
-            self._fork_server.call(_prepare_database, settings, self.folder)
+            self.warnings: list[str] = self._fork_server.call(_prepare_database, settings, self.folder, self.models)
             numbers = {name: held.number for name, held in self._ports.items()}
             forks = self._fork_server if sys.platform == "linux" else None
             if forks is None:
@@ -306,9 +306,10 @@ def _check_redis(url: str) -> None:
         raise ConfigurationError(f"REDIS_URL: the server cannot be used: {error}; start it, or leave it out") from error
 
 
-def _prepare_database(settings: Settings, folder: DataFolder) -> None:
-    """Bring the schema up to date, and create the admin key on first use."""
+def _prepare_database(settings: Settings, folder: DataFolder, models: dict[str, ModelSpec]) -> list[str]:
+    """Bring the schema up to date, and create the admin key on first use. Return warnings about budgets."""
     from store import keys
+    from store.accounting import budgets
     from store.database import Database
 
     database = Database(settings.database)
@@ -316,5 +317,6 @@ def _prepare_database(settings: Settings, folder: DataFolder) -> None:
         database.upgrade()
         with database.write() as session:
             folder.secret("admin.key", lambda: keys.create_admin(session).key)
+            return budgets.without_effect(session, models)
     finally:
         database.close()

@@ -13,7 +13,7 @@ from ray.actor import ActorHandle
 
 from batchyard import __version__
 from batchyard.models import ModelSpec
-from inference.ray_internals import UNPLACED, actor_state
+from inference.ray_internals import UNPLACED, actor_id, actor_state
 from inference.residents.actor import EngineActor, gpus
 from inference.residents.status import ResidentStatus
 
@@ -23,6 +23,8 @@ CPUS = 0.001
 """What an engine actor asks Ray for: so little that a thousand fit on one CPU, and never on a node that has none."""
 _ENGINE = ray.remote(EngineActor)
 """Made once: Ray keeps what it makes of a class for as long as the process lives."""
+SEEN: dict[str, tuple[str, ActorHandle]] = {}
+"""Names and handles, by actor id, of the engines that this process has seen alive: see inference.live.deaths."""
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +34,14 @@ def actor_name(spec: ModelSpec, request_timeout: float, replica: int) -> str:
     return f"{PREFIX}{spec.name}:{__version__}:{spec.config_sha256[:16]}:t{request_timeout:g}:{replica}"
 
 
+def model_and_replica(name: str) -> tuple[str, int]:
+    """Return the model of an actor by its name, and the replica's index."""
+    model, _version, _config, _timeout, replica = name.removeprefix(PREFIX).rsplit(":", 4)
+    return model, int(replica)
+
+
 def _model(name: str) -> str:
-    return name.removeprefix(PREFIX).rsplit(":", 4)[0]
+    return model_and_replica(name)[0]
 
 
 def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
@@ -63,6 +71,7 @@ def engine_actors() -> dict[str, ActorHandle]:
         if entry["namespace"] == NAMESPACE and entry["name"].startswith(PREFIX):
             with contextlib.suppress(ValueError):  # ended between the two calls
                 handles[entry["name"]] = ray.get_actor(entry["name"], namespace=NAMESPACE)
+    SEEN.update({actor_id(handle): (name, handle) for name, handle in handles.items()})
     return handles
 
 

@@ -6,7 +6,7 @@ last, as `2026-11 warning`: a compare-and-set of it announces each step once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -16,6 +16,8 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from batchyard import tariffs
+from batchyard.errors import RequestError
+from batchyard.models import ModelSpec
 from batchyard.statuses import JOB_PAUSABLE, PAUSABLE
 from store import events, projects
 from store.accounting import usage
@@ -23,7 +25,7 @@ from store.accounting.months import Month
 from store.database import changed
 from store.jobs import lifecycle
 from store.keys import Principal
-from store.records import Batch, Budget, Job, now
+from store.records import Batch, Budget, Job, Project, now
 
 State = Literal["ok", "warning", "exceeded"]
 STATES: tuple[State, ...] = ("ok", "warning", "exceeded")
@@ -62,6 +64,34 @@ class Standing:
             "spent": tariffs.decimal(self.spent),
             "state": self.state,
         }
+
+
+def check_currency(currency: str, models: Mapping[str, ModelSpec]) -> None:
+    """Raise RequestError if these models have tariffs, and none in the currency: nothing would be spent of a budget."""
+    priced = _currencies(models)
+    if priced and currency not in priced:
+        raise RequestError(
+            f"The tariffs are in {', '.join(sorted(priced))}, and nothing counts against a budget in {currency}; set "
+            "it in the currency of models.toml.",
+            code="invalid_value",
+            param="currency",
+        )
+
+
+def _currencies(models: Mapping[str, ModelSpec]) -> set[str]:
+    return {spec.price.currency for spec in models.values() if spec.price}
+
+
+def without_effect(session: Session, models: Mapping[str, ModelSpec]) -> list[str]:
+    """Return a warning for each budget in a currency that no tariff of these models has."""
+    priced = _currencies(models)
+    rows = session.execute(select(Project.name, Budget.currency).join(Budget, Budget.project_id == Project.id))
+    return [
+        f"the budget of project {name} is in {currency}, and no price of models.toml is: nothing counts against it; "
+        "set another with `batchyard project budget`, or change the prices"
+        for name, currency in rows
+        if currency not in priced
+    ]
 
 
 def change(

@@ -164,12 +164,14 @@ class _Answering:
         """Start the model's engine unless it runs, and return its limit of requests in flight."""
         from inference import pipeline
 
-        with self._meter.excluded(), engine_status.starting(self._context, self._spec.name):
+        with engine_status.starting(self._context, self._spec.name) as is_whole, self._meter.excluded():
             self._context.join_ray(self._stopped)
             started = pipeline.start(self._spec, self._timeouts, stopped=self._stopped, on_death=self._record_death)
         self._engine = started.versions
         if self._meter.started:
             self._publish_engines()
+        if not is_whole:
+            self._meter.forget_start()
         gpu_sharing.clear_demand(self._context, self._spec.name)
         if self._segment.held is not None:
             with self._context.database.write() as session:

@@ -11,11 +11,16 @@ LOOKS = 3
 """A cluster that was away at so many looks in a row is lost."""
 
 
-def ray_is_away() -> bool:
-    """True if this process is connected to a Ray cluster that does not answer."""
+def is_connected() -> bool:
+    """True if this process is connected to a Ray cluster, which may not answer."""
     # Another thread may be importing Ray now.
     is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
-    if is_initialized is None or not is_initialized():
+    return is_initialized is not None and bool(is_initialized())
+
+
+def ray_is_away() -> bool:
+    """True if this process is connected to a Ray cluster that does not answer."""
+    if not is_connected():
         return False
     from inference.ray import cluster
 

@@ -69,15 +69,18 @@ def publish(context: AppContext, engines: Mapping[str, ResidentStatus]) -> None:
 
 
 @contextmanager
-def starting(context: AppContext, model: str) -> Iterator[None]:
-    """Publish that a segment waits for the engine of this model, until the end of this block."""
-    key = STARTING + model
+def starting(context: AppContext, model: str) -> Iterator[bool]:
+    """Publish that the engine of this model is waited for, until the end of this block.
+
+    Yield False if it was waited for already: the wait in this block is not the whole start then.
+    """
+    key, is_first = STARTING + model, True
     try:
-        context.redis.set(key, time.time(), nx=True, ex=context.settings.engine_start_timeout)
+        is_first = bool(context.redis.set(key, time.time(), nx=True, ex=context.settings.engine_start_timeout))
     except redis.RedisError as error:
         log.warning("start of an engine not published: %s", error)
     try:
-        yield
+        yield is_first
     finally:
         try:
             context.redis.delete(key)
@@ -123,12 +126,15 @@ def known(context: AppContext) -> Engines | None:
     """Return which models have an engine, and which are starting one. Return None if Redis is away."""
     names = list(context.models)
     try:
-        models = frozenset(engine.model for engine in read(context) if engine.state != "starting")
+        engines = read(context)
         values = cast(list[str | None], context.redis.mget([STARTING + name for name in names]))
     except redis.RedisError as error:
         log.warning("engine states not read: %s", error)
         return None
-    return Engines(models, {name: float(at) for name, at in zip(names, values, strict=True) if at is not None})
+    starting = {name: float(at) for name, at in zip(names, values, strict=True) if at is not None}
+    # What was seen before somebody began to wait for a start may be gone.
+    there = (one.model for one in engines if one.state != "starting" and one.seen_at >= starting.get(one.model, 0.0))
+    return Engines(frozenset(there), starting)
 
 
 def capabilities(spec: ModelSpec) -> type[Capabilities]:

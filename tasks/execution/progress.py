@@ -64,7 +64,7 @@ def write(context: AppContext, record_id: str, measure: Callable[[AppContext, st
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the published progress of each batch that has any. Return none if Redis is away."""
+    """Return the progress of each batch that has published any in the last minute. Return none if Redis is away."""
     if not batch_ids:
         return {}
     try:
@@ -72,4 +72,6 @@ def read(context: AppContext, batch_ids: list[str]) -> dict[str, dict[str, Any]]
     except redis.RedisError as error:
         log.warning("progress not read: %s", error)
         return {}
-    return {batch_id: json.loads(value) for batch_id, value in zip(batch_ids, values, strict=True) if value}
+    entries = {batch_id: json.loads(value) for batch_id, value in zip(batch_ids, values, strict=True) if value}
+    began = time.time() - speeds.RECENT_SECONDS
+    return {batch_id: entry for batch_id, entry in entries.items() if entry["updated_at"] > began}

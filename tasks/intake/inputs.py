@@ -53,7 +53,7 @@ class InputOptions:
 def of_prompts(context: AppContext, options: InputOptions, inputs: Iterable[InputPrompt]) -> ArtifactWriter:
     """Store a request for each prompt. Raises RequestError for an unusable prompt or first request."""
     common = request_template(context, options)
-    checker = RequestChecker(context.models, steps.checks(options.post_process))
+    checker = RequestChecker(context.models, steps.checks(options.post_process), context.settings.models)
 
     def check(request: dict[str, Any]) -> None:
         try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from batchyard import json_lines
 from batchyard.endpoints.bodies.validation import validation_error
 from batchyard.endpoints.catalog import ENDPOINTS
-from batchyard.models import ModelSpec, served_by_name
+from batchyard.models import ModelSpec, newer, served_by_name
 from batchyard.request_lines.lines import REFUSED, LineError
 from batchyard.wording import MAX_LIST, cut, nearest, quoted
 from inference.engine import Capabilities
@@ -53,8 +54,11 @@ class Refusal:
 class RequestChecker:
     """Checks and prepares requests to some models."""
 
-    def __init__(self, models: Mapping[str, ModelSpec], step_checks: Iterable[StepCheck] = ()) -> None:
+    def __init__(
+        self, models: Mapping[str, ModelSpec], step_checks: Iterable[StepCheck] = (), models_file: Path | None = None
+    ) -> None:
         self._specs = served_by_name(models)
+        self._models_file = models_file
         self._step_checks = list(step_checks)
         self._models: dict[str, _Model] = {}
 
@@ -68,6 +72,8 @@ class RequestChecker:
         if name not in self._specs:
             near, names = nearest(name, self._specs), cut(", ".join(sorted(self._specs)), MAX_LIST)
             hint = f" Did you mean {near!r}?" if near else ""
+            if self._models_file is not None and (remedy := newer(self._models_file, name)):
+                hint = f" But {remedy}."
             raise LineError(
                 "model_not_found",
                 f"The provided model {quoted(name)} is not supported here; served: {names}.{hint}",

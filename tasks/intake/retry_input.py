@@ -24,7 +24,7 @@ MAX_CORRECTIONS = 10_000
 class Corrections:
     """The corrected lines of a file: requests that name the line or the custom_id that they replace."""
 
-    def __init__(self, context: AppContext, file: File) -> None:
+    def __init__(self, context: AppContext, file: File | ArtifactWriter) -> None:
         """Read the file. Raises RequestError for a line that is no JSON object or names nothing."""
         self._lines: dict[int | str, tuple[int, bytes]] = {}
         with context.artifacts.open(file.sha256) as source:

@@ -263,6 +263,8 @@ def _outlook_of(context: AppContext, batch: Batch, first_line: bytes, size: int)
             return None
         finish = expected_finish(session, batch.post_process, size / throughput.bytes_per_request)
     engines = engine_status.known(context)
+    if engines and costs.start_is_unknown(spec.name, throughput, engines):
+        return None
     start = costs.start_delay(spec.name, throughput, engines, time.time()) if engines else costs.NOTHING
     ahead = deadlines.work_due(context, spec.name)
     if batch.priority == BACKGROUND and ahead:

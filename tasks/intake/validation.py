@@ -9,6 +9,7 @@ import array
 import bisect
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -182,11 +183,12 @@ class Validator:
         skip_invalid: bool = False,
         max_line_bytes: int = MAX_LINE_BYTES,
         lines_before: int | None = None,
+        models_file: Path | None = None,
     ) -> None:
         """`lines_before`: lines of an open batch, after which these stand in its plan, without the blank ones."""
         self._lines_before = lines_before
         self._skip_invalid = skip_invalid
-        self._checker = RequestChecker(models, steps.checks(post_process))
+        self._checker = RequestChecker(models, steps.checks(post_process), models_file)
         self._endpoint = endpoint
         self.warnings = ParameterWarnings(endpoint)
         self._max_requests = max_requests
@@ -214,6 +216,7 @@ class Validator:
             skip_invalid=skip_invalid,
             max_line_bytes=settings.max_line_bytes,
             lines_before=lines_before,
+            models_file=settings.models,
         )
 
     def run(self, source: IO[bytes], plan: PlanWriter | None, report: ValidationReport) -> bool:

@@ -1,4 +1,7 @@
-"""The starter: a thread of a worker that starts engines for live requests, and publishes where they answer."""
+"""The starter: a thread of a worker that starts engines for live requests, and publishes where they answer.
+
+It also sees the deaths of engines without a request, which no caller reports.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import redis
@@ -15,13 +19,14 @@ from batchyard.errors import BatchyardError, EngineStartError, GpuBusy, Stopped,
 from batchyard.models import ModelSpec
 from inference.deaths import Death
 from inference.residents.session import EngineTimeouts
-from store import holds
+from store import holds, speeds
 from tasks.context import AppContext
 from tasks.execution import engine_status, segment, tally
-from tasks.execution.cluster_watch import WATCH
+from tasks.execution.cluster_watch import WATCH, is_connected
 from tasks.live import addresses, demand
 from tasks.live.addresses import EngineAddress
 from tasks.scheduling import gpu_sharing
+from tasks.scheduling.throughput import START_SECONDS
 
 if TYPE_CHECKING:
     from inference.live import LiveReplicas
@@ -30,6 +35,8 @@ log = logging.getLogger(__name__)
 
 LISTEN_SECONDS = 5.0
 """Longest wait for a word of demand, after which the demand there is is looked at."""
+LOOK_SECONDS = 5.0
+"""Between two looks for engines that have died."""
 AWAY_SECONDS = 1.0
 """Between two looks while Redis is away."""
 START_THREADS = 32
@@ -44,7 +51,8 @@ class Starter:
         self._context = context
         self._stopped = threading.Event()
         self._busy: set[str] = set()
-        self._status_at = -math.inf
+        self._status_at = self._looked_at = -math.inf
+        self._dead: list[Death] = []
         self._lock = threading.Lock()
         self._replicas: LiveReplicas | None = None
         self._pool = ThreadPoolExecutor(START_THREADS, thread_name_prefix="live-start")
@@ -60,6 +68,9 @@ class Starter:
                         self._replicas = None
                         segment.leave(self._context, "the Ray cluster went away")
                     self._start_wanted()
+                    if is_connected() and time.monotonic() - self._looked_at >= LOOK_SECONDS:
+                        self._looked_at = math.inf  # until this look has ended
+                        self._pool.submit(self._look_for_deaths)
             except redis.RedisError as error:
                 log.warning("live demand not read: %s", error)
                 self._stopped.wait(AWAY_SECONDS)
@@ -91,6 +102,24 @@ class Starter:
             return
         if death is not None:
             self._record(death)
+
+    def _look_for_deaths(self) -> None:
+        """Record deaths that no caller has reported.
+
+        Whoever had a request in the engine reports its death at once, for the batch: so this waits for the next look.
+        """
+        from inference import live
+        from inference.residents import directory
+
+        try:
+            unreported, self._dead = self._dead, live.deaths()
+            for death in unreported:
+                self._record(death)
+            directory.engine_actors()  # which the next look looks at
+        except Exception:
+            log.exception("engines that may have died were not looked at")
+        finally:
+            self._looked_at = time.monotonic()
 
     def _connected(self) -> LiveReplicas:
         """Return the replicas of the cluster. Raises Stopped, UnavailableError or EngineStartError."""
@@ -129,16 +158,22 @@ class Starter:
                 self._busy.discard(spec.name)
 
     def _publish(self, spec: ModelSpec) -> None:
+        from inference import live
+
         replicas = self._connected()
-        for death in replicas.deaths(spec):
+        for death in live.deaths(spec.name):
             self._record(death)
         engines = replicas.running(spec)
         if not engines:
-            with engine_status.starting(self._context, spec.name):
+            began = time.monotonic()
+            with engine_status.starting(self._context, spec.name) as is_whole:
                 engines = replicas.start(spec, self._stopped, self._record)
+            passed = time.monotonic() - began
             gpu_sharing.clear_demand(self._context, spec.name)
             with self._context.database.write() as session:
                 holds.engine_started(session, spec.name)
+                if is_whole and passed > START_SECONDS:
+                    speeds.measure_duration(session, "start", spec.name, spec.config_sha256, passed)
             self._status_at = -math.inf
         addresses.publish(self._context, spec.name, [EngineAddress(*engine) for engine in engines])
         self._publish_status()
@@ -162,18 +197,12 @@ class Starter:
             log.warning("failed start not recorded: %s", error, extra={"model": spec.name})
 
     def _record(self, death: Death) -> None:
-        """Record a death for the model, unless a batch that had requests there did."""
+        """Record a death, unless a batch that had requests there did."""
         log.error("engine died: %s", death.reason, extra={"model": death.model, "replica": death.replica})
         try:
             with self._context.database.write() as session:
-                is_new = holds.record_model_death(
-                    session,
-                    model=death.model,
-                    engine=death.engine,
-                    reason=death.reason,
-                    requests=death.requests,
-                    next_=death.next,
-                )
+                facts = asdict(death)
+                is_new = holds.record_death_without_batch(session, next_=facts.pop("next"), **facts)
         except UnavailableError as error:
             log.warning("death of an engine not recorded: %s", error, extra={"model": death.model})
             return

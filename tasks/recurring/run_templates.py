@@ -93,7 +93,7 @@ def _record(
 
 def check_template(context: AppContext, endpoint: str, text: str, cron: Cron) -> None:
     """Raise RequestError for the first line of a template that validation would refuse."""
-    checker = RequestChecker(context.models)
+    checker = RequestChecker(context.models, models_file=context.settings.models)
     count = 0
     for number, raw in numbered_lines(io.BytesIO(fill(text, cron, now()).encode())):
         count += 1

@@ -175,6 +175,11 @@ def chain(throughput: Throughput, turns: float, items: float) -> float:
     return seconds * max(1.0, math.exp(sigma * place - sigma**2 / 2))
 
 
+def start_is_unknown(model: str, throughput: Throughput, engines: Engines) -> bool:
+    """True while the engine of a model starts, and nobody has measured how long that takes."""
+    return throughput.start is None and model in engines.starting and engines.cold(model)
+
+
 def start_delay(model: str, throughput: Throughput, engines: Engines, now: float) -> Expected:
     """Return how long the engine of a model takes until it is there."""
     if throughput.start is None or not engines.cold(model):

@@ -25,6 +25,7 @@ from tasks.scheduling.costs import (
     drain,
     relative_error,
     start_delay,
+    start_is_unknown,
     throughput_of,
 )
 from tasks.scheduling.policy import Limits, RecentUsage, SegmentPolicy
@@ -166,19 +167,26 @@ def with_ends(
 ) -> dict[str, Forecast]:
     """Return the forecasts, later by what an engine's full speed leaves out: its start before, its emptying after.
 
-    A start that was never measured counts as no time.
+    A start that was never measured counts as no time. While an engine starts for the first time there is no forecast.
 
     Args:
         drains: False leaves the emptying out.
     """
-    answering = {entry.model for entry in entries if entry.active and entry.answered}
+    answering = {
+        entry.model
+        for entry in entries
+        if entry.active and entry.answered and not engines.cold(entry.model, answered=True)
+    }
     running = {entry.batch_id for entry in entries if entry.active and entry.answered}
     starts: dict[str, Expected] = {}
     emptying: dict[str, Expected] = {}
+    unknown: set[str] = set()
     for entry in entries:
         throughput = throughput_of(entry.model, entry.request_class, throughputs)
         if throughput is None:
             continue
+        if start_is_unknown(entry.model, throughput, engines):
+            unknown.add(entry.batch_id)
         start = NOTHING if entry.model in answering else start_delay(entry.model, throughput, engines, now)
         starts[entry.batch_id] = max(starts.get(entry.batch_id, NOTHING), start)
         last = drain(throughput, entry.requests) if drains else NOTHING
@@ -186,6 +194,7 @@ def with_ends(
     return {
         batch_id: later(later(expected, starts[batch_id]), emptying[batch_id], running=batch_id in running)
         for batch_id, expected in forecasts.items()
+        if batch_id not in unknown
     }
 
 

@@ -59,15 +59,19 @@ class Engines:
 
     Attributes:
         models: those with an engine that is there.
-        starting: since when a segment waits for the engine, in Unix seconds, by model.
+        starting: since when somebody waits for the engine's start, in Unix seconds, by model.
     """
 
     models: Set[str]
     starting: Mapping[str, float]
 
-    def cold(self, model: str) -> bool:
-        """True if work for the model has to wait for its engine's start."""
-        return model in self.starting or model not in self.models
+    def cold(self, model: str, *, answered: bool = False) -> bool:
+        """True if work for the model has to wait for its engine's start.
+
+        Args:
+            answered: the work has answers, so an engine that nobody has heard of may be there all the same.
+        """
+        return model not in self.models and (not answered or model in self.starting)
 
 
 def of_queue(
@@ -86,15 +90,15 @@ def of_queue(
             active[entry.batch_id].append(entry)
     states: dict[str, BatchActivity] = {}
     for batch_id, of_batch in active.items():
-        cold = sorted(entry.model for entry in of_batch if engines.cold(entry.model))
-        if (
-            not cold
-            or any(entry.answered for entry in of_batch)
-            or (batch_id in answered and cold[0] not in engines.starting)
-        ):
+        cold = {
+            entry.model
+            for entry in of_batch
+            if engines.cold(entry.model, answered=bool(entry.answered) or batch_id in answered)
+        }
+        if not cold or any(entry.answered and entry.model not in cold for entry in of_batch):
             states[batch_id] = BatchActivity("running")
         else:
-            states[batch_id] = BatchActivity("starting_engine", usual_seconds=usual_seconds.get(cold[0]))
+            states[batch_id] = BatchActivity("starting_engine", usual_seconds=usual_seconds.get(min(cold)))
     everywhere = _Line(None)
     lines: dict[str, _Line] = {}
     for entry in _in_order(entries):

@@ -105,6 +105,10 @@ class ThroughputMeter:
         """True if the engine was started since the last chunk."""
         return self._start is not None
 
+    def forget_start(self) -> None:
+        """Do not measure the engine's start: it began before this waited for it."""
+        self._start = None
+
     def expect(self, requests: int, limit: float) -> None:
         """Set the number of requests that the engine will get, and how many it holds."""
         self._unanswered, self._limit = requests, limit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,3 +42,28 @@ def test_an_engine_that_is_late_to_say_that_it_runs_has_an_address(monkeypatch: 
     replicas = LiveReplicas(TIMEOUTS)
     assert [engine.name for engine in replicas.start(SPEC, threading.Event(), lambda _: None)] == [name]
     assert [engine.name for engine in replicas.running(SPEC)] == [name]
+
+
+def test_the_death_of_an_idle_engine_is_known_once_and_its_stop_is_none() -> None:
+    name = directory.actor_name(SPEC, TIMEOUTS.request_timeout, 0)
+
+    def start() -> None:
+        LiveReplicas(TIMEOUTS).start(SPEC, threading.Event(), lambda _: None)
+
+    start()
+    assert live.deaths(SPEC.name) == []
+    os.kill(directory.states()[name].process["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while not (found := live.deaths(SPEC.name)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (death,) = found
+    assert (death.model, death.replica, death.requests, death.next) == ("late", 0, 0, "starts_again")
+    assert death.reason
+    assert live.deaths(SPEC.name) == []
+    start()
+    directory.stop_all(SPEC.name)
+    while any(seen == name for seen, _ in directory.SEEN.values()):
+        assert time.monotonic() < deadline
+        assert live.deaths(SPEC.name) == []
+        time.sleep(0.05)

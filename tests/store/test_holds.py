@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select, update
 
-from store import events, holds, segments
+from store import events, holds, keys, segments
 from store.database import Database
-from store.records import Batch, Event, Hold
+from store.records import Batch, Event, Hold, Project
 
 NewBatch = Callable[..., Batch]
 
@@ -183,3 +183,20 @@ def test_a_death_that_live_requests_and_a_batch_see_is_one_death_of_the_model(
     with database.write() as session:
         holds.engine_answered(session, "echo")
         assert not holds.failures(session)
+
+
+def test_a_death_without_a_batch_is_one_event_of_each_project_with_an_admin_key(
+    database: Database, project: str
+) -> None:
+    death = {"model": "echo", "engine": "1", "replica": 2, "reason": "killed", "requests": 0, "next_": "starts_again"}
+    with database.write() as session:
+        keys.create(session, "plain")
+        admins = {keys.create(session, name, admin=True).project for name in ("operators", "others")}
+        first, second = (holds.record_death_without_batch(session, **death) for _ in range(2))  # type: ignore[arg-type]
+    assert (first, second) == (True, False)
+    with database.read() as session:
+        records = list(session.scalars(select(Event).where(Event.type == "engine.died")))
+        of = [session.get_one(Project, event.project_id).name for event in records]
+        assert set(of) >= admins and "plain" not in of and len(of) == len(set(of))
+        assert records[0].data["deaths"] == 1 and records[0].data["next"] == "starts_again"
+        assert holds.failures(session)["echo"].reason == "killed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import time
@@ -12,6 +13,7 @@ from typing import Any, cast
 import httpx
 import psutil
 import pytest
+import redis
 
 from tests.support.receivers import Receiver, listening
 from tests.support.stacks import RunningStack, a_chat
@@ -118,6 +120,30 @@ def test_the_metrics_count_it(faulty: RunningStack, killed: Any) -> None:
 def test_the_page_of_the_batch_has_the_whole_reason(faulty: RunningStack, killed: Any) -> None:
     text = words(pages(faulty).get(f"/batches/{killed.id}").text)
     assert "replica 0" in text
+
+
+def test_the_death_of_an_idle_engine_is_an_event_and_stands_where_others_do(
+    faulty: RunningStack, killed: Any, webhook: dict[str, Any], receiver: Receiver
+) -> None:
+    url = faulty.processes("web")[0].environ()["REDIS_URL"]
+
+    def idle() -> list[dict[str, Any]]:
+        with redis.Redis.from_url(url) as client:
+            engines = [json.loads(value) for value in client.hgetall("batchyard:engines").values()]  # type: ignore[union-attr]
+        return [engine for engine in engines if engine["model"] == "mortal" and engine["state"] == "idle"]
+
+    faulty.wait(faulty.submit([a_chat("a", "hello", model="mortal")]))
+    deadline = time.monotonic() + 60
+    while not (engines := idle()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(engines[0]["process"]["pid"], signal.SIGKILL)
+    body = json.loads(receiver.wait(2)[1].body)
+    assert (body["type"], body["data"]["model"], body["data"]["requests"]) == ("engine.died", "mortal", 0)
+    (model,) = [model for model in get(faulty, "/models?engines=true")["data"] if model["id"] == "mortal"]
+    assert model["batchyard"]["last_failure"]["reason"] == body["data"]["reason"]
+    lines = httpx.get(f"{faulty.url}/metrics").text.splitlines()
+    assert 'batchyard_engine_deaths_total{model="mortal"} 2.0' in lines
 
 
 def test_an_engine_that_only_dies_holds_its_model_and_is_not_forgotten_when_the_batch_is_cancelled(

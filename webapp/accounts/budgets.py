@@ -37,7 +37,8 @@ def change(project_id: str) -> BudgetObject:
 
 
 def set_budget(project_id: str, body: SetBudget) -> Standing:
-    """Set a project's budget, and record who did. Raises NotFoundError."""
+    """Set a project's budget, and record who did. Raises NotFoundError, RequestError."""
+    budgets.check_currency(body.currency, current_context().models)
     with current_context().database.write() as session:
         return budgets.change(session, administrator(), project_id, **body.model_dump())
 

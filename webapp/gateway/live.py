@@ -106,7 +106,7 @@ class LiveRequests:
 
     def __init__(self, context: AppContext, callers: Callers, memory: BodyMemory) -> None:
         self._context, self._callers, self._memory = context, callers, memory
-        self._checker = RequestChecker(context.models)
+        self._checker = RequestChecker(context.models, models_file=context.settings.models)
         self._specs = served_by_name(context.models)
         self._limits = LiveLimits(context.settings)
         self._engines = LiveEngines(context)

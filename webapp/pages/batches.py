@@ -16,12 +16,14 @@ from flask.typing import ResponseReturnValue
 from batchyard.errors import NotFoundError
 from batchyard.statuses import TERMINAL
 from store import batches, events, files, keys, segments
+from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
 from store.records import Batch, Event, Job
 from tasks.intake import changes, retry_input, submission
+from tasks.intake.retry_input import Corrections
 from tasks.scheduling import deadlines
 from webapp.batches import create_once, get_batch, to_wire
-from webapp.files import get_file, send
+from webapp.files import get_file, missing, send, uploaded
 from webapp.pages import forms, rows, speed
 from webapp.requests import caller, current_context, validated
 from webapp.wire.batches import BatchObject, ChangeBatch
@@ -194,21 +196,35 @@ def change(batch_id: str) -> ResponseReturnValue:
 
 @routes.post("/retry")
 def retry(batch_id: str) -> ResponseReturnValue:
-    """Create a batch of the requests without a successful answer."""
-    return _redirect(retry_once(get_batch(batch_id)))
+    """Create a batch of the requests without a successful answer, with the corrections of the form's file, if any."""
+    original, part = get_batch(batch_id), flask.request.files.get("file")
+    if part is None:
+        return _redirect(retry_once(original))
+    upload = uploaded() if part.filename else None
+    if upload is None:
+        raise missing("file")
+    upload[0].commit()
+    return _redirect(retry_once(original, upload[0]))
 
 
-def retry_once(original: Batch) -> Batch:
+def retry_once(original: Batch, corrected: ArtifactWriter | None = None) -> Batch:
     """Return a new batch of the unanswered and failed requests of `original`, one if a form is sent twice.
+
+    Args:
+        corrected: lines in place of those that were wrong.
 
     Raises:
         ConflictError: the batch has not ended, or all its requests succeeded.
+        RequestError: a corrected line is of no such request.
     """
     context = current_context()
-    return create_once(
-        forms.idempotency("retry", original.id),
-        lambda: submission.retry(context, original, retry_input.write(context, original)),
-    ).batch
+
+    def draft() -> submission.Draft:
+        fixed = None if corrected is None else Corrections(context, corrected)
+        return submission.retry(context, original, retry_input.write(context, original, fixed=fixed))
+
+    content = original.id if corrected is None else f"{original.id}-{corrected.sha256}"
+    return create_once(forms.idempotency("retry", content), draft).batch
 
 
 def _redirect(batch: Batch) -> ResponseReturnValue:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RequestError, value_code
-from batchyard.models import ModelSpec, served_by_name
+from batchyard.models import ModelSpec, newer, served_by_name
 from batchyard.recipes import CHAT, Answer, Ask, Check, FlowRecipe, Item, Options, Recipe, Stage
 from batchyard.recipes.program import Request
 from batchyard.schema_words import InvalidValue, invalid_values
@@ -240,7 +240,8 @@ def check_model(context: AppContext, name: str, param: str) -> None:
     """Raise RequestError, with `param`, for a model or adapter that is not served."""
     names = served_by_name(context.models)
     if name not in names:
-        hint = f" Did you mean '{near}'?" if (near := nearest(name, names)) else ""
+        near, remedy = nearest(name, names), newer(context.settings.models, name)
+        hint = f" But {remedy}." if remedy else f" Did you mean '{near}'?" if near else ""
         message = (
             f"The model {quoted(name)} is not served here.{hint} Served: {cut(', '.join(sorted(names)), MAX_LIST)}."
         )

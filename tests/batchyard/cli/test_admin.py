@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from store import keys
 from store.database import Database
-from tests.support.stacks import RunningStack
+from tests.support.stacks import RunningStack, a_chat
 from tests.support.terminal import Result, batchyard
 
 
@@ -63,6 +65,91 @@ def test_keys_are_listed_without_their_secrets_and_revoked_by_id(stack: RunningS
     assert refused.returncode == 4
     assert "No API key found with id 'nope'" in key("revoke", "nope").stderr
     assert "a name has 1 to 128 characters" in key("create", "--project", "").stderr
+
+
+def test_keys_and_projects_are_those_of_the_server_that_is_named(stack: RunningStack, tmp_path: Path) -> None:
+    server = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+
+    def run(*arguments: str) -> str:
+        result = batchyard(*arguments, folder=tmp_path, **server)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    new_key = json.loads(run("key", "create", "--project", "far", "--expires-after", "1d", "--json"))
+    assert run("list", "--json") is not None
+    own = {**server, "BATCHYARD_API_KEY": new_key["key"]}
+    assert batchyard("list", "--json", folder=tmp_path, **own).stdout == "[]\n"
+    assert new_key["id"] in run("key", "list", "--project", "far")
+    assert run("project", "set", "far", "--tier", "basic", "--max-segments", "3").startswith(
+        "far: tier basic, max segments 3, no cache"
+    )
+    assert " far " in run("project", "list")
+    assert run("project", "budget", "far") == "far: no budget\n"
+    assert run("project", "budget", "far", "10 EUR").startswith("far: 10.00 EUR a month, warning at 80 %")
+    assert run("project", "budget", "far", "none") == "far: no budget\n"
+    assert run("key", "revoke", new_key["id"]) == f"key {new_key['id']} of project far is revoked\n"
+    assert run("project", "erase", "far", "--yes") == "far is being erased\n"
+    assert "has no project 'nope'" in batchyard("project", "set", "nope", folder=tmp_path, **server).stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+ON_DATA = (
+    ("key", "create", "--project", "p"),
+    ("key", "list"),
+    ("key", "revoke", "id"),
+    ("project", "list"),
+    ("project", "set", "p", "--tier", "basic"),
+    ("project", "erase", "p", "--yes"),
+    ("project", "budget", "p", "1 EUR"),
+    ("backup", "copy"),
+)
+
+
+@pytest.mark.parametrize("command", ON_DATA, ids=" ".join)
+def test_no_command_makes_a_data_folder_where_there_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
+    for folder in ([], ["--data", "typo"]):
+        refused = batchyard(*command, *folder, folder=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "there is no database" in refused.stderr and "--data" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [("migrate", "--admin-key"), ("restore", "copy")], ids=" ".join)
+def test_a_new_data_folder_is_made_only_where_somebody_has_named_it(command: tuple[str, ...], tmp_path: Path) -> None:
+    refused = batchyard(*command, folder=tmp_path)
+    assert (refused.returncode, "there is no database" in refused.stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+    assert "there is no database" not in batchyard(*command, "--data", "new", folder=tmp_path).stderr
+
+
+@pytest.mark.parametrize("command", [("migrate",), ("backup", "copy"), ("restore", "copy"), ("demo",)], ids=" ".join)
+def test_a_command_on_this_machines_data_refuses_where_a_server_is_named(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    refused = batchyard(*command, folder=tmp_path, BATCHYARD_URL="http://127.0.0.1:1")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "BATCHYARD_URL names the server http://127.0.0.1:1" in refused.stderr
+    assert "unset BATCHYARD_URL" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_would_start_a_stack_leaves_no_data_folder_where_there_are_no_models(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps(a_chat("a", "hello")) + "\n")
+    refused = batchyard("run", "-i", "in.jsonl", "-o", "out.jsonl", folder=tmp_path)
+    assert (refused.returncode, "models.toml: no such file" in refused.stderr) == (2, True)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_budget_in_another_currency_than_the_tariffs_is_refused(stack: RunningStack, tmp_path: Path) -> None:
+    models = stack.data.parent / "models.toml"
+    for where in (["--data", stack.data, "--models", models], []):
+        server = {} if where else {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+        refused = batchyard("project", "budget", "default", "100 USD", *where, folder=tmp_path, **server)
+        assert (refused.returncode, refused.stdout) == (4, "")
+        assert "tariffs are in EUR" in refused.stderr
+        assert batchyard("project", "budget", "default", *where, folder=tmp_path, **server).stdout.endswith(
+            "no budget\n"
+        )
 
 
 def test_a_projects_result_cache_is_turned_on_and_off(tmp_path: Path) -> None:

@@ -42,8 +42,10 @@ def test_the_newest_with_the_mark_is_found_and_said(capsys: pytest.CaptureFixtur
     [
         (
             True,
-            ["batch_a goes on at http://x; `batchyard cancel batch_a` ends it"]
-            + ["job_b goes on at http://x; `batchyard job cancel job_b` ends it"],
+            [
+                "batch_a goes on at http://x; `batchyard cancel batch_a` ends it",
+                "job_b goes on at http://x; `batchyard job cancel job_b` ends it",
+            ],
         ),
         (False, [f"{name} stops with the server that this command has started" for name in ("batch_a", "job_b")]),
     ],

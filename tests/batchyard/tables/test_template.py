@@ -54,7 +54,7 @@ def test_a_wrong_template_names_what_is_wrong_and_the_remedy(template: str, mess
 
 
 def test_an_empty_table_is_said_to_be_empty() -> None:
-    with pytest.raises(TemplateError, match="^no column 'text': the table is empty$"):
+    with pytest.raises(TemplateError, match=r"^no column 'text': the table is empty$"):
         Template("{text}").check([])
 
 

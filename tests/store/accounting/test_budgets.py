@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import select, update
 
 from batchyard import tariffs
-from batchyard.errors import NotFoundError
+from batchyard.errors import NotFoundError, RequestError
+from batchyard.models import ModelSpec, Tariff
 from store import events
 from store.accounting import budgets
 from store.accounting.budgets import Standing
@@ -129,3 +130,27 @@ def test_who_sets_and_removes_a_budget_is_on_record(database: Database, me: Prin
         ("budget.changed", "ada"),
     ]
     assert recorded[1].data["amount"] == "10.00 EUR"
+
+
+def models(currency: str | None) -> dict[str, ModelSpec]:
+    price = None if currency is None else Tariff(currency=currency, hour=Decimal(1))
+    return {"echo": ModelSpec(name="echo", engine="echo", price=price)}
+
+
+def test_a_budget_in_another_currency_than_the_tariffs_is_refused() -> None:
+    budgets.check_currency("EUR", models("EUR"))
+    budgets.check_currency("EUR", models(None))  # prices may follow
+    with pytest.raises(RequestError, match="tariffs are in EUR, and nothing counts against a budget in USD"):
+        budgets.check_currency("USD", models("EUR"))
+
+
+@on_sqlite
+@pytest.mark.parametrize("currency", ["USD", None])
+def test_a_budget_that_no_price_counts_against_any_more_is_warned_of_by_its_projects_name(
+    database: Database, me: Principal, currency: str | None
+) -> None:
+    settle(database, me)
+    with database.read() as session:
+        assert budgets.without_effect(session, models("EUR")) == []
+        (warning,) = budgets.without_effect(session, models(currency))
+    assert warning.startswith("the budget of project default is in EUR, and no price of models.toml is")

@@ -77,11 +77,13 @@ def test_a_redis_that_is_away_stops_no_work(context: AppContext) -> None:
 
 def test_a_start_is_known_until_the_engine_is_there(connected: AppContext) -> None:
     began = time.time()
-    with engine_status.starting(connected, "echo"):
+    publish(connected, status("before", seen_at=began - 1))
+    with engine_status.starting(connected, "echo") as is_whole:
         known = engine_status.known(connected)
-        assert known is not None and known.cold("echo")
+        assert known is not None and known.cold("echo"), "what was seen before may be gone"
         assert known.starting["echo"] == pytest.approx(began, abs=1)
-        with engine_status.starting(connected, "echo"):  # another segment waits for it too
+        with engine_status.starting(connected, "echo") as is_whole_too:  # another segment waits for it too
+            assert (is_whole, is_whole_too) == (True, False)
             again = engine_status.known(connected)
             assert again is not None and again.starting == known.starting
     publish(connected, status("a"))

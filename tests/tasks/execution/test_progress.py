@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from store import batches
@@ -55,6 +57,15 @@ def test_progress_is_read_as_it_was_published(connected: AppContext, batch: Batc
     assert list(published) == [batch.id]
     assert published[batch.id] | {"updated_at": 0} == progress.measure(connected, batch.id) | {"updated_at": 0}
     assert progress.read(connected, []) == {}
+
+
+def test_rates_of_more_than_a_minute_ago_are_not_shown_as_those_of_now(
+    connected: AppContext, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress.publish(connected, batch.id)
+    later = time.time() + 61
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert progress.read(connected, [batch.id]) == {}
 
 
 def test_a_redis_that_is_away_stops_no_work(context: AppContext, project: str) -> None:

@@ -15,8 +15,9 @@ from store.queue import BacklogEntry
 from store.speeds import Expected, Throughput
 from tasks.scheduling.costs import Answered
 from tasks.scheduling.deadlines import sla
-from tasks.scheduling.forecast import Forecast, forecast, with_chains
+from tasks.scheduling.forecast import Forecast, forecast, with_chains, with_ends
 from tasks.scheduling.policy import Limits, RecentUsage
+from tasks.scheduling.states import Engines
 
 HOUR = 3600.0
 
@@ -335,3 +336,19 @@ def test_the_forecast_of_twenty_batches_of_three_models_is_right_though_single_r
     errors = [abs(expected[name].at - actual[name].at) / actual[name].at for name in actual]
     assert statistics.median(errors) < 0.2
     assert all(math.isfinite(expected[name].latest) for name in actual)
+
+
+def test_the_start_of_an_engine_is_in_the_eta_of_a_batch_that_goes_on_and_unknown_until_one_was_measured() -> None:
+    entries = [backlog_entry(1000, answered=100, active=True)]
+    answers = {"mine": Forecast(900.0, 900.0, 900.0)}
+    starting, there = Engines(set(), {"m": -10.0}), Engines({"m"}, {})
+
+    def end(engines: Engines, **values: Expected) -> float | None:
+        measured = {("m", "decode"): replace(throughput(1), **values)}
+        expected = with_ends(answers, entries, measured, engines, 0.0).get("mine")
+        return None if expected is None else expected.at
+
+    start = Expected(60.0, 0.0)
+    assert end(starting, start=start) == 950.0, "10 s of the start are over"
+    assert end(there, start=start) == end(there) == 900.0
+    assert end(starting) is None, "nobody knows how long the start takes"

@@ -50,6 +50,13 @@ def test_an_engine_that_starts_again_is_said_to_start_also_for_a_batch_with_answ
     entries = [entry("a", active=True)]
     assert of_queue(entries, {"a"}, Engines(set(), {"m": 1.0}), {})["a"].name == "starting_engine"
     assert of_queue(entries, {"a"}, NO_ENGINE, {})["a"].name == "running", "its status may only not be published yet"
+    goes_on = [entry("a", active=True, answered=7)]
+    assert of_queue(goes_on, {"a"}, Engines(set(), {"m": 1.0}), {"m": 42.0})["a"] == BatchActivity(
+        "starting_engine", usual_seconds=42.0
+    )
+    assert of_queue(goes_on, {"a"}, Engines({"m"}, {"m": 1.0}), {})["a"].name == "running", "another one is there"
+    both = [*goes_on, entry("a", active=True, model="n", answered=1)]
+    assert of_queue(both, {"a"}, Engines({"n"}, {"m": 1.0}), {})["a"].name == "running", "its other model answers"
 
 
 def test_a_batch_waits_behind_those_that_run_and_those_that_are_due_before_it() -> None:
