@@ -82,8 +82,6 @@ def submit(
     if each:
         raise click.UsageError("--each goes with a URL")
     prompts = requests.becomes_requests(file, {"model": model, **prompt_options})
-    from batchyard.client.api import uploaded
-
     server = connect(data)
     form = requests.start_form(
         file,
@@ -103,16 +101,16 @@ def submit(
         if prompts:
             batch = requests.started(server, file, form)
         else:
-            with uploaded(server, server.upload(file)) as file_id:
-                batch = server.create(
-                    file_id,
-                    endpoint=form["endpoint"],
-                    window=window,
-                    metadata=pairs,
-                    post_process=steps,
-                    on_invalid=on_invalid,
-                    priority=priority,
-                )
+            batch = requests.created(
+                server,
+                file,
+                endpoint=form["endpoint"],
+                window=window,
+                metadata=pairs,
+                post_process=steps,
+                on_invalid=on_invalid,
+                priority=priority,
+            )
     note(server.page(batch["id"]))
     if not wait:
         warn(batch)

@@ -212,7 +212,6 @@ def _batches(
 ) -> list[dict[str, Any]]:
     """Return the batch that the same command has made before with its retries, or a new one."""
     from batchyard.client import retries
-    from batchyard.client.api import uploaded
 
     endpoint, on_invalid = form["endpoint"], form["on_invalid"]
     identity = [file.name, form] if prompts else [on_invalid] if on_invalid != "fail" else []
@@ -223,8 +222,8 @@ def _batches(
         return chain
     if prompts:
         return [requests.started(server, file, {**form, "metadata": json.dumps(mark)})]
-    with uploaded(server, server.upload(file)) as file_id:
-        return [server.create(file_id, endpoint=endpoint, metadata=mark, post_process=steps, on_invalid=on_invalid)]
+    options: dict[str, Any] = {"metadata": mark, "post_process": steps, "on_invalid": on_invalid}
+    return [requests.created(server, file, endpoint=endpoint, **options)]
 
 
 def _save(server: ApiClient, chain: list[dict[str, Any]], output: Path, errors: Path | None) -> None:

@@ -258,6 +258,14 @@ def started(server: ApiClient, file: Path, form: Mapping[str, str]) -> dict[str,
     return server.batch(answer["batch_id"])
 
 
+def created(server: ApiClient, file: Path, *, endpoint: str, **options: Any) -> dict[str, Any]:
+    """Upload a file of requests and create a batch of it. `options`: those of ApiClient.create."""
+    from batchyard.client.api import uploaded
+
+    with uploaded(server, server.upload(file)) as file_id:
+        return server.create(file_id, endpoint=endpoint, **options)
+
+
 def save(server: ApiClient, file_id: str | None, to: Path) -> None:
     """Write a result file; an empty one if the batch has none."""
     try:
