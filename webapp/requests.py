@@ -229,7 +229,7 @@ def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = Fals
     if not raw and optional:
         raw = b"{}"
     try:
-        body = json_lines.loads(raw)
+        body = json_lines.read(raw)
     except orjson.JSONDecodeError as error:
         raise RequestError(f"The body is not valid JSON: {error.msg}.", code="invalid_json") from None
     if not isinstance(body, dict):
