@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+import re
 from collections.abc import Callable, Collection, Iterator
 from typing import IO, Any, NamedTuple
 
@@ -27,6 +29,8 @@ RULE = "---"
 MAX_PARQUET_BYTES = 200 * 2**20
 _CHUNK = 1 << 20
 _UNLIMITED = 2**31 - 1
+_SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\r?\n?', re.IGNORECASE)
+"""The line by which Excel tells itself the delimiter."""
 
 
 class TableRow(NamedTuple):
@@ -236,7 +240,10 @@ class _CsvLines:
 def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterator[TableRow]:
     csv.field_size_limit(_UNLIMITED)  # the limit is that of rows
     source = _CsvLines(lines)
-    reader = csv.reader(source, delimiter=delimiter, strict=True)
+    first = next(source, "")
+    if said := _SEPARATOR.fullmatch(first):
+        delimiter, first = said[1], next(source, "")
+    reader = csv.reader(itertools.chain([first], source), delimiter=delimiter, strict=True)
     columns: list[str] = []
     try:
         for cells in reader:
