@@ -414,7 +414,7 @@ def _parsed(file: Path) -> dict[str, Any]:
     if parser is None:
         raise ConfigurationError(f"{file}: a configuration file is named {', '.join(_PARSERS)}")
     try:
-        values = parser(file.read_text("utf-8"))
+        values = parser(file.read_text("utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror}") from error
     except AssertionError:  # OmegaConf's, for a number on its own

@@ -170,7 +170,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
         ConfigurationError: the file or a key cannot be used; names the file, the key and the remedy.
     """
     try:
-        document = tomllib.loads(path.read_text())
+        document = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError as error:
         raise ConfigurationError(
             f"{path}: no such file; name the models file with --models or BATCHYARD_MODELS"

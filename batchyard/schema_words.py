@@ -137,10 +137,9 @@ def _wanted(document: Document, schema: Document) -> str:
     bounds = [text.format(_whole(schema[name])) for name, text in _BOUNDS.items() if name in schema]
     if schema.get("type") == "string" and "pattern" in schema:
         bounds.append(f"{_PATTERN} {schema['pattern']}")
-    if schema.get("type") == "object" and schema.get("minProperties"):
-        return "an object, not empty"
     kind = _TYPES.get(schema.get("type", ""), _ANYTHING)
-    return ", ".join([kind + _size(schema, "Length", " characters"), *bounds])
+    of, unit = ("Properties", " entries") if schema.get("type") == "object" else ("Length", " characters")
+    return ", ".join([kind + _size(schema, of, unit), *bounds])
 
 
 def _size(schema: Document, of: str, unit: str) -> str:

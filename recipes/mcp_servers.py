@@ -84,7 +84,7 @@ def tools_of(folder: Path) -> list[Tool]:
         ConfigurationError: a file is wrong, or the package `mcp` is missing.
     """
     tools = []
-    for file in sorted(folder.glob(f"*{SUFFIX}")):
+    for file in sorted(folder.glob(f"[!.]*{SUFFIX}")):
         try:
             server = McpServer.model_validate_json(file.read_bytes())
         except ValidationError as error:

@@ -270,7 +270,7 @@ def _modules(folder: str) -> list[ModuleType]:
     package.__path__ = [str(path)]
     sys.modules[PACKAGE] = package
     importlib.invalidate_caches()
-    return [_module(file) for file in sorted(path.glob("*.py"))]
+    return [_module(file) for file in sorted(path.glob("[!.]*.py"))]
 
 
 def _module(file: Path) -> ModuleType:

@@ -6,6 +6,7 @@ import itertools
 from contextlib import ExitStack
 from functools import partial
 from pathlib import PurePosixPath
+from urllib.parse import quote
 
 import flask
 from flask import Blueprint, Response
@@ -151,9 +152,15 @@ def send(file: File) -> Response:
     response = Response(itertools.chain((first,), rest), mimetype="application/octet-stream")
     response.call_on_close(opened.close)
     response.content_length = file.bytes
-    response.headers.set("Content-Disposition", "attachment", filename=file.filename)
+    response.headers.set("Content-Disposition", "attachment", **_name_parameters(file.filename))
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response
+
+
+def _name_parameters(name: str) -> dict[str, str]:
+    """Return the parameters of Content-Disposition for a file's name: headers hold printable ASCII (RFC 6266)."""
+    plain = "".join(character for character in name if character.isascii() and character.isprintable())
+    return {"filename": plain} | ({} if plain == name else {"filename*": f"UTF-8''{quote(name, safe='')}"})
 
 
 @routes.delete("/v1/files/<file_id>")

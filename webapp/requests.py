@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.formparser import FormDataParser
 from werkzeug.utils import cached_property
 
 from batchyard import json_lines
@@ -109,6 +110,19 @@ class StreamedRequest(flask.Request):
 
     upload: Upload | None = None
     upload_limit: UploadLimit | None = None
+
+    def make_form_data_parser(self) -> FormDataParser:
+        """Return a parser of forms that tells what it cannot read."""
+        parser = super().make_form_data_parser()
+        parser.silent = False
+        return parser
+
+    def _load_form_data(self) -> None:
+        try:
+            super()._load_form_data()
+        except ValueError as error:
+            reason = "the header of a part is not UTF-8" if isinstance(error, UnicodeError) else str(error)
+            raise RequestError(f"The form cannot be read: {reason}.", code="invalid_form") from error
 
     @cached_property
     def stream(self) -> IO[bytes]:
@@ -229,7 +243,7 @@ def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = Fals
     if not raw and optional:
         raw = b"{}"
     try:
-        body = json_lines.loads(raw)
+        body = json_lines.read(raw)
     except orjson.JSONDecodeError as error:
         raise RequestError(f"The body is not valid JSON: {error.msg}.", code="invalid_json") from None
     if not isinstance(body, dict):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -21,6 +23,7 @@ def main() -> None:
     if ours:
         signal.signal(signal.SIGINT, _leave)
         sys.unraisablehook = _leave_unraisable
+    _prepare_streams()
     from batchyard.cli import main as commands
 
     try:
@@ -32,6 +35,15 @@ def main() -> None:
     finally:
         if ours:
             signal.signal(signal.SIGINT, _leave)
+
+
+def _prepare_streams() -> None:
+    """Replace standard streams that the parent has closed, and write what the locale lacks as escapes."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for as long as the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _interrupt(*_: Any) -> None:

@@ -103,6 +103,9 @@ def main() -> None:
         # The reader has closed the pipe, as `head` does. Python must not flush the rest into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(CUT_OFF)
+    except UnicodeEncodeError:
+        complain("an argument has bytes that are no text here: write it as UTF-8, in a locale such as LC_ALL=C.UTF-8")
+        sys.exit(USAGE)
     except OSError as error:
         complain(f"{error.filename or 'standard output'}: {error.strerror}")
         sys.exit(BROKEN)

@@ -92,7 +92,7 @@ def create(
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{file} is not UTF-8: {error.reason}; save it as UTF-8") from error
 

@@ -30,7 +30,7 @@ def data_folder(data: Path | None) -> Path:
 
 def configured_url() -> str | None:
     """The server that BATCHYARD_URL names, in the environment or `.env`; None if unset."""
-    return environment().get("BATCHYARD_URL")
+    return (environment().get("BATCHYARD_URL") or "").strip() or None
 
 
 def server_runs(data: Path) -> bool:
@@ -45,12 +45,14 @@ def address(data: Path, option: str = "--data") -> tuple[str, str]:
     but for this machine only.
 
     Raises:
-        ConfigurationError: there is no key to send.
+        ConfigurationError: there is no key to send, or the URL or the key cannot be used.
     """
     from urllib.parse import urlsplit
 
     url = configured_url() or local_state(data).get("url") or "http://127.0.0.1:8000"
-    key = environment().get("BATCHYARD_API_KEY")
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ConfigurationError(f"BATCHYARD_URL={url}: write it with its scheme, such as http://{url}")
+    key = (environment().get("BATCHYARD_API_KEY") or "").strip()  # a file's content ends with a line feed
     key_file = data / "admin.key"
     if not key and urlsplit(url).hostname in LOOPBACK and key_file.is_file():
         key = key_file.read_text().strip()
@@ -59,4 +61,6 @@ def address(data: Path, option: str = "--data") -> tuple[str, str]:
             f"no API key for {url}: set BATCHYARD_API_KEY, or name a local stack's folder with {option} "
             f"({key_file} is not there)"
         )
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigurationError("BATCHYARD_API_KEY has a character that no key has, such as a typographic quote")
     return url.rstrip("/").removesuffix("/v1"), key  # OpenAI's clients are given the longer one

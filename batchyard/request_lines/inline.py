@@ -101,7 +101,7 @@ class _Text:
 
     def __init__(self, source: IO[bytes], max_value_bytes: int) -> None:
         self._source = source
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
         self._max = max_value_bytes
         self._text = ""
         self._at = 0
@@ -123,8 +123,8 @@ class _Text:
         """
         kind = "an object" if brackets == "{}" else "a list"
         if self.next() != brackets[0]:
-            if not self._before and not self._at and self._text[:1] in ("", "\ufeff"):
-                raise self._invalid("it is empty" if not self._text else "it begins with a byte order mark (BOM)")
+            if not self._before and not self._text:
+                raise self._invalid("it is empty")
             raise RequestError(f"{name} must be {kind}.", code=code)
         self._at += 1
         if self.next() != brackets[1]:

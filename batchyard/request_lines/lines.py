@@ -11,6 +11,7 @@ import orjson
 
 from batchyard import json_lines
 from batchyard.json_lines import MAX_LINE_BYTES
+from batchyard.tables import formats
 from batchyard.tables.json_text import not_a_number
 from batchyard.wording import quoted
 
@@ -42,6 +43,9 @@ def parse_with_body(number: int, raw: bytes, max_bytes: int = MAX_LINE_BYTES) ->
         raise LineError(
             "invalid_json_line", f"The byte order mark (BOM) says that the file is {encoding}; save it as UTF-8."
         )
+    if number == 1 and (compression := formats.compression_by_content(raw)):
+        remedy = "send it decompressed, or the file to POST /start, which takes .jsonl.gz, .jsonl.zst and .jsonl.bz2"
+        raise LineError("invalid_json_line", f"This is {compression} data; {remedy}.")
     raw = json_lines.without_mark(raw)
     try:
         request = json_lines.loads(raw)

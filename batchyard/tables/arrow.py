@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from batchyard.tables.cells import Unreadable
 
+UNREADABLE = (ValueError, TypeError, OverflowError, NotImplementedError, LookupError)
+"""What a cell without a value of Python raises: Arrow's errors, and that of a time zone that this machine lacks."""
+
 
 class ArrowColumn(Protocol):
     """A column or an array of Arrow."""
@@ -20,7 +23,7 @@ def values(column: ArrowColumn) -> list[Any]:
     """Return the cells of a column. One that is no value of Python, such as text that is not UTF-8, is Unreadable."""
     try:
         return column.to_pylist()
-    except (ValueError, TypeError, OverflowError, NotImplementedError):  # among them Arrow's errors
+    except UNREADABLE:
         return list(_one_by_one(column))
 
 
@@ -28,5 +31,5 @@ def _one_by_one(column: Iterable[Any]) -> Iterable[Any]:
     for cell in column:
         try:
             yield cell.as_py()
-        except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
+        except UNREADABLE as error:
             yield Unreadable(f"cannot be read: {error}")

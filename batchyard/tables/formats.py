@@ -17,6 +17,7 @@ FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
 }
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 UNIFORM = (*DELIMITERS, "parquet")
 """Formats whose rows have the same columns."""
@@ -56,6 +57,11 @@ def kind_of(name: str) -> Kind | None:
 def compression_of(name: str) -> str | None:
     """Return how the content of a file of this name is compressed."""
     return COMPRESSIONS.get(PurePath(name).suffix.lower())
+
+
+def compression_by_content(start: bytes) -> str | None:
+    """Return how content is compressed that begins with these bytes."""
+    return next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
 
 
 def decompressed(file: IO[bytes], compression: str | None, max_bytes: int | None = None) -> IO[bytes]:

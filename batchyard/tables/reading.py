@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import re
 from collections.abc import Callable, Collection, Iterator
 from typing import IO, Any, NamedTuple
 
@@ -30,6 +31,8 @@ MAX_PARQUET_BYTES = 200 * 2**20
 _OTHER_DELIMITERS = (";", "\t")
 _CHUNK = 1 << 20
 _UNLIMITED = 2**31 - 1
+_SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\r?\n?', re.IGNORECASE)
+"""The line by which Excel tells itself the delimiter."""
 
 
 class TableRow(NamedTuple):
@@ -241,8 +244,12 @@ def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterat
     source = _CsvLines(lines)
     columns: list[str] = []
     try:
-        first = list(itertools.islice(source, 1))
-        reader = csv.reader(itertools.chain(first, source), delimiter=_delimiter(first, delimiter), strict=True)
+        first = next(source, "")
+        if said := _SEPARATOR.fullmatch(first):
+            delimiter, first = said[1], next(source, "")
+        else:
+            delimiter = _delimiter(first, delimiter)
+        reader = csv.reader(itertools.chain([first], source), delimiter=delimiter, strict=True)
         for cells in reader:
             problem = source.problem
             source.begin()
@@ -264,10 +271,12 @@ def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterat
         raise TableError(f"The table is not valid CSV after line {lines.number}: {error}") from None
 
 
-def _delimiter(first: list[str], usual: str) -> str:
+def _delimiter(first: str, usual: str) -> str:
     """Return what stands between the cells of a first line, by which it has more than one; else the usual."""
     others = _OTHER_DELIMITERS if usual == "," else ()
-    return next((each for each in (usual, *others) for cells in csv.reader(first, delimiter=each) if cells[1:]), usual)
+    return next(
+        (each for each in (usual, *others) for cells in csv.reader([first], delimiter=each) if cells[1:]), usual
+    )
 
 
 def _header(cells: list[str], problem: tuple[str, str] | None) -> list[str]:

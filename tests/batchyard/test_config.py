@@ -103,6 +103,12 @@ def test_files_apply_left_to_right_over_what_they_extend_and_under_overrides(tmp
     }
 
 
+@pytest.mark.parametrize(("name", "text"), [("a.toml", "n = 3"), ("a.json", '{"n": 3}'), ("a.yaml", "n: 3")])
+def test_a_file_may_begin_with_the_byte_order_mark_of_windows(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(f"{text}\r\n", "utf-8-sig")
+    assert resolved(tmp_path / name, overrides=["model=nano"])["n"] == 3
+
+
 def test_every_value_knows_where_it_comes_from(tmp_path: Path) -> None:
     write(tmp_path, base_yaml="model: nano\nsampling.temperature: 0.5")
     (child,) = write(tmp_path, child_yaml="extends: base.yaml\nsampling: {top_p: 0.9}")

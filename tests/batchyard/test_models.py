@@ -62,6 +62,11 @@ def test_an_adapter_has_a_name_that_nothing_else_has(tmp_path: Path, name: str, 
         models.read(file)
 
 
+def test_a_file_may_begin_with_the_byte_order_mark_of_windows(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.'é']\r\nengine='echo'\r\n", "utf-8-sig")
+    assert list(models.read(tmp_path / "models.toml")) == ["é"]
+
+
 def test_a_derived_model_has_a_name_that_no_entry_can_have(tmp_path: Path) -> None:
     name = models.derived_name(ModelSpec(name="m", engine="echo"))
     assert models.is_derived(name) and not models.is_derived("m")

@@ -77,6 +77,13 @@ def test_a_file_in_the_folder_adds_its_recipe_its_reward_and_its_gate(folder: Pa
     assert catalogue.gate("no-apology")("Sorry!", item) == Failure("style", "Do not apologise.")
 
 
+def test_what_editors_and_file_systems_leave_in_the_folder_is_no_recipe(folder: Path) -> None:
+    (folder / ".#debate.py").symlink_to("me@host.4711:1")  # Emacs' lock
+    for name in ("._debate.py", "._tools.mcp.json", ".debate.py.swp", "debate.py~"):  # macOS on other disks, Vim, Emacs
+        (folder / name).write_bytes(b"\0\5\26\7")
+    assert "debate" in registry.load(str(folder)).recipes
+
+
 def test_a_change_of_any_file_of_a_built_in_recipe_is_seen() -> None:
     files = {path.name: path.read_bytes() for path in sorted((ROOT / "recipes/panel").glob("*.py"))}
     assert {"flow.py", "messages.py", "options.py"} <= files.keys()

@@ -111,7 +111,12 @@ def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> Non
         ({"options": {"model": "echi"}}, "model_not_found", "options.model", "Did you mean 'echo'?"),
         ({"options": {**OPTIONS, "judge": {"model": "e"}}}, "model_not_found", "options.judge.model", "Served: echo"),
         ({"options": {**OPTIONS, "reward": "acmee"}}, "reward_not_found", "options.reward", "Did you mean 'acme'?"),
-        ({"options": {**OPTIONS, "reward": {"a": "b"}}}, "reward_not_found", "options.reward.a", "There are exact, numeric"),
+        (
+            {"options": {**OPTIONS, "reward": {"a": "b"}}},
+            "reward_not_found",
+            "options.reward.a",
+            "There are exact, numeric",
+        ),
         ({"options": {**OPTIONS, "gates": ["no-apologi"]}}, "gate_not_found", "options.gates.0", "'no-apology'"),
         ({"options": {**OPTIONS, "temperature": 0}}, "invalid_value", "options.temperature", "are the same"),
         ({"recipe": "steps", "options": {"steps": 0}}, "recipe_error", "options", "no stage"),

@@ -253,6 +253,7 @@ class LiveRequests:
             raise caller.refusal
         if other_encoding(raw):
             raise LineError("invalid_json_line", "The body is not UTF-8; send it as UTF-8.")
+        raw = json_lines.without_mark(raw)  # an engine's server knows none
         body = parse(1, raw, len(raw))  # it was limited as it was read
         if (invalid := stream_error(body)) is not None:
             raise LineError("invalid_request", invalid[1], invalid[0])

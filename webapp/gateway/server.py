@@ -9,10 +9,13 @@ import argparse
 import asyncio
 import gc
 import logging
+import re
 import secrets
 import signal
 
 from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
 
 from batchyard import logs, settings
 from batchyard.endpoints import live_wire
@@ -68,6 +71,7 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
 
     async def bounded(request: web.Request) -> web.StreamResponse:
         """Answer, and send what is answered at once."""
+        request = _as_meant(request)
         try:
             try:
                 response = await answer(request)
@@ -103,6 +107,31 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
 
 
 _WEB = web.AppKey("web", WebApp)
+_SLASHES = re.compile("//+")
+
+
+def _as_meant(request: web.Request) -> web.Request:
+    """Return a request with the path and the headers that its client means.
+
+    A base URL that ends in a slash doubles one, and some clients send the whole URL. Bytes of a header that are not
+    UTF-8 are Latin-1, which HTTP had first.
+    """
+    path = request.rel_url.raw_path
+    plain = _SLASHES.sub("/", path).rstrip("/") or "/"
+    if path.startswith("/") and plain != request.raw_path.partition("?")[0]:
+        query = request.rel_url.raw_query_string
+        request = request.clone(rel_url=URL.build(path=plain, query_string=query, encoded=True))
+    if not all(value.isascii() for value in request.headers.values()):
+        request = request.clone(headers=CIMultiDict((name, _text(value)) for name, value in request.headers.items()))
+    return request
+
+
+def _text(value: str) -> str:
+    raw = value.encode(errors="surrogateescape")  # as aiohttp has decoded it
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 def _too_many(request: web.Request) -> web.Response:

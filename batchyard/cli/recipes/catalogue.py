@@ -77,7 +77,7 @@ def _fingerprint(folder: str) -> str:
     """Return a hash over all sources of recipes: this package, installed ones, the folder."""
     root = Path(batchyard.__file__).parents[1]
     files = [*(root / "batchyard/recipes").rglob("*.py"), *(root / "recipes").rglob("*.py")]
-    files += Path(folder).resolve().glob("*.py") if folder else ()
+    files += Path(folder).resolve().glob("[!.]*.py") if folder else ()
     # Installing a package changes its folder. The working folder changes all the time.
     installed = [path for entry in sys.path if (path := Path(entry)).is_dir() and path.resolve() != Path.cwd()]
     state = [batchyard.__version__, sys.version, *_states([*files, *installed])]

@@ -99,11 +99,11 @@ def _files(path: Path) -> dict[str, list[Path]]:
     """Return the tables in a folder by split: `test.jsonl`, `data/test-00000-of-00002.parquet`, `test/part.parquet`."""
     by_split: dict[str, list[Path]] = defaultdict(list)
     for folder in (path, path / "data"):
-        for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        for entry in sorted(folder.glob("[!.]*")) if folder.is_dir() else ():
             if entry.is_file() and formats.kind_of(entry.name) is not None and entry.suffix != ".txt":
                 by_split[entry.name.split(".")[0].split("-")[0]].append(entry)
             elif entry.is_dir() and entry.name in SPLITS:
-                by_split[entry.name] += [file for file in sorted(entry.iterdir()) if formats.kind_of(file.name)]
+                by_split[entry.name] += [file for file in sorted(entry.glob("[!.]*")) if formats.kind_of(file.name)]
         if by_split:
             break
     return dict(by_split)

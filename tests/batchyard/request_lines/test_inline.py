@@ -94,7 +94,9 @@ def test_keys_may_stand_before_and_behind_the_requests() -> None:
     assert (lines, rest) == ([b'{"a":1}\n'], {"endpoint": "/v1/x", "metadata": {"b": "c"}})
 
 
-@pytest.mark.parametrize("raw", [b"{}", b'{"requests": null}', b'{"requests": [ ]}', b' {"requests":[]}\r\n'])
+@pytest.mark.parametrize(
+    "raw", [b"{}", b'{"requests": null}', b'{"requests": [ ]}', b' {"requests":[]}\r\n', b"\xef\xbb\xbf{}"]
+)
 def test_a_body_may_have_no_requests(raw: bytes) -> None:
     assert read(raw) == ([], {})
 
@@ -103,7 +105,6 @@ def test_a_body_may_have_no_requests(raw: bytes) -> None:
     ("raw", "message"),
     [
         (b"", "not valid JSON at character 1: it is empty"),
-        (b"\xef\xbb\xbf{}", "not valid JSON at character 1: it begins with a byte order mark (BOM)"),
         (b"[]", "The body must be an object"),
         (b'"requests"', "The body must be an object"),
         (b'{"requests": {}}', "'requests' must be a list"),

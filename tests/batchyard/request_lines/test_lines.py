@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -53,6 +56,12 @@ def test_a_line_that_is_no_object_is_told_what_is_wrong(line: bytes, says: str) 
 def test_a_file_that_starts_with_the_mark_of_another_encoding_is_told_how_to_save_it(mark: bytes) -> None:
     with pytest.raises(lines.LineError, match="the file is UTF-16; save it as UTF-8"):
         lines.parse(1, mark + b"{}")
+
+
+@pytest.mark.parametrize(("compress", "name"), [(gzip.compress, "gzip"), (bz2.compress, "bz2")])
+def test_a_file_that_is_compressed_is_said_to_be(compress: Callable[[bytes], bytes], name: str) -> None:
+    with pytest.raises(lines.LineError, match=f"This is {name} data; send it decompressed, or the file to POST /start"):
+        lines.parse(1, compress(b"{}"))
 
 
 def test_a_line_after_the_byte_order_mark_of_utf_8_is_read_without_it() -> None:

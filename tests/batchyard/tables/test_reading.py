@@ -37,6 +37,22 @@ def test_a_blank_line_of_a_table_with_more_columns_is_none() -> None:
     assert read(b"\na,b\n1,2\n\n3,4\n", "csv") == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
 
 
+@pytest.mark.parametrize("said", ["sep=;\n", "sep=;\r\n", '"sep=;"\n', "\ufeffsep=;\n"])
+def test_the_line_by_which_excel_names_the_delimiter_is_none_of_the_table(said: str) -> None:
+    table = f'{said}text;n\n"a;b";1\n2;3;4\n'
+    assert read(table.encode(), "csv") == [{"text": "a;b", "n": "1"}, "4: has not 2 columns as the first line has"]
+    assert read(b"sep=\n1\n", "csv") == [{"sep=": "1"}]
+
+
+def test_a_time_of_a_zone_that_this_machine_lacks_is_one_cell_that_cannot_be_read() -> None:
+    file = io.BytesIO()
+    times = pa.array([0, None], pa.timestamp("s", "Mars/Base"))
+    pq.write_table(pa.table({"text": ["a", "b"], "at": times}), file)
+    first, second = read(file.getvalue(), "parquet")
+    assert (first["text"], str(first["at"].reason)) == ("a", "cannot be read: 'Mars/Base'")
+    assert second == {"text": "b", "at": None}
+
+
 def test_na_is_a_text_unless_it_is_said_to_be_empty() -> None:
     content = b"country,text\nNA,Kapana\nDE,null\n"
     assert read(content, "csv") == [{"country": "NA", "text": "Kapana"}, {"country": "DE", "text": "null"}]

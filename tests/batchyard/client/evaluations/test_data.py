@@ -47,6 +47,7 @@ def test_json_is_a_list_of_objects_or_an_object_a_line(tmp_path: Path, scratch: 
 def test_a_folder_of_files_has_a_split_for_each_name(tmp_path: Path, scratch: Path) -> None:
     lines(tmp_path / "set/test.jsonl", ROWS[:2])
     lines(tmp_path / "set/train.jsonl", ROWS[2:])
+    (tmp_path / "set/._test.jsonl").write_bytes(b"\0\5\26\7")  # of macOS, on other disks
     assert read(tmp_path / "set", None, scratch) == ROWS[:2], "test comes before train"
     assert read(tmp_path / "set", "train", scratch) == ROWS[2:]
 
