@@ -104,7 +104,7 @@ def test_a_stop_string_ends_the_answer_and_is_not_in_it(engine: Transformers) ->
 
 
 def test_the_end_of_sequence_token_ends_the_answer_unless_told_otherwise(engine: Transformers) -> None:
-    bodies = [{**body, "seed": index} for index, body in enumerate(chat(*TEXTS, temperature=50.0, max_tokens=120))]
+    bodies = [{**body, "seed": index} for index, body in enumerate(chat(*TEXTS, temperature=2.0, max_tokens=120))]
     finished = [body for body in bodies_of(ask(engine, CHAT, bodies)) if body["choices"][0]["finish_reason"] == "stop"]
     assert finished, "some answer has to end by itself"
     forced = bodies_of(ask(engine, CHAT, [{**body, "ignore_eos": True, "max_tokens": 40} for body in bodies]))
@@ -286,7 +286,7 @@ def test_special_tokens_are_in_the_text_if_wanted_but_never_the_one_that_ends_it
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny)
-    drawn = chat(*TEXTS, temperature=50.0, max_tokens=120, ignore_eos=True)
+    drawn = chat(*TEXTS, temperature=2.0, max_tokens=120, ignore_eos=True)
     bodies = [{**body, "seed": index} for index, body in enumerate(drawn)]
     texts = contents(ask(engine, CHAT, [{**body, "skip_special_tokens": False} for body in bodies]))
     plain = contents(ask(engine, CHAT, bodies))

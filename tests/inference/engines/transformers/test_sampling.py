@@ -52,7 +52,7 @@ def test_a_limit_leaves_the_likely_tokens(parameters: dict[str, Any], tokens: se
 
 
 def test_a_high_temperature_evens_the_tokens_out() -> None:
-    assert drawn(temperature=100.0)[3] > 60 > 30 > drawn(temperature=1.0)[3]
+    assert drawn(temperature=2.0)[3] > 40 > 20 > drawn(temperature=1.0)[3]
 
 
 def test_a_seed_gives_the_same_tokens_and_the_next_sample_others() -> None:

@@ -72,7 +72,7 @@ def test_rows_are_read_with_the_options_of_the_job(outlook: Outlook) -> None:
     content = b"prompt,n\nWhy?,1\nNA,2\n"
     assert outlook(content, "in.csv").errors == []
     (error,) = outlook(content, "in.csv", null_values=["NA"]).errors
-    assert (error["line"], error["code"]) == (2, "missing_prompt")
+    assert (error["line"], error["code"]) == (2, "empty_value")
 
 
 def test_the_first_request_is_that_of_the_first_row_that_makes_one(outlook: Outlook) -> None:
