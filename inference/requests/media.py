@@ -33,6 +33,8 @@ QUOTED = frozenset({"annotations", "arguments", "citations"})
 """Keys of what a model wrote: arguments of tools, and sources."""
 REACHING = frozenset({"chat_template", "kv_transfer_params", "mcp", "mcp_servers"})
 """Parameters by which a server runs code of a request or connects to addresses in it."""
+MAX_PARTS = 10_000
+"""Objects in a request, such as messages and content parts: each takes time of its checks, template and tokenizer."""
 # Parsers of URLs differ in all else (users, backslashes, blanks), and an engine's is not this one.
 _URL = re.compile(r"https?://([a-z0-9.-]+)(:[0-9]{1,5})?([/?#][!-\[\]-~]*)?", re.IGNORECASE | re.ASCII)
 
@@ -59,6 +61,22 @@ def remote(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for path, value in _values(body):
         if isinstance(value, str) and _is_remote(path, value):
             yield _place(path), value
+
+
+def too_many_parts(body: Mapping[str, Any]) -> str | None:
+    """Return why a body with more than MAX_PARTS objects is refused; None for another one."""
+    pending: list[Any] = [value for key, value in body.items() if key not in UNREAD]
+    parts = 0
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            parts += 1
+            if parts > MAX_PARTS:
+                return f"the request has more than {MAX_PARTS:,} messages and parts; join their texts"
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+    return None
 
 
 def reaching(spec: ModelSpec, body: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -86,6 +86,8 @@ class RequestChecker:
                 f"The model {name!r} does not serve {endpoint}; it serves {', '.join(model.spec.endpoints)}.",
                 "url",
             )
+        if too_many := media.too_many_parts(body):
+            raise LineError("invalid_request", too_many, "body")
         invalid = validation_error(endpoint, body, passed_on=model.engine.passes_on)
         if invalid is not None:
             raise LineError("invalid_request", invalid[1], invalid[0])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +47,8 @@ from webapp.gateway.limits import LiveLimits, LiveRateLimitError
 from webapp.gateway.pace import Pace
 from webapp.gateway.streams import EventStream, OpenStreams
 
+LARGE_BYTES = 64 * 1024
+"""Longer bodies are checked in a thread, one after the other: other requests go on meanwhile."""
 ATTEMPTS = 3
 """Replicas that a request is given to, as long as none has begun it."""
 CONNECT_SECONDS = 10.0
@@ -116,6 +120,7 @@ class LiveRequests:
         self._aborting: set[asyncio.Task[None]] = set()
         self._streams = OpenStreams()
         self._watching: list[asyncio.Task[None]] = []
+        self._large = ThreadPoolExecutor(1, "large bodies")
 
     async def start(self) -> None:
         """Begin to answer."""
@@ -135,6 +140,7 @@ class LiveRequests:
         if self._session is not None:
             await self._session.close()
         await self._accounting.stop()
+        self._large.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer one live request."""
@@ -194,9 +200,13 @@ class LiveRequests:
             with self._limits.at_once(key_id), self._memory.hold(key_id) as held:
                 pace = Pace(self._context.settings)
                 raw = await self._body(request, endpoint, pace, held) if raw is None else raw
-                live = self._checked(request, endpoint, raw, caller, request_id, arrived)
+                check = functools.partial(self._checked, request, endpoint, raw, caller, request_id, arrived)
+                if len(raw) <= LARGE_BYTES:
+                    live = check()
+                else:
+                    live = await asyncio.get_running_loop().run_in_executor(self._large, check)
                 live.held = held
-                del raw
+                del raw, check
                 if live.streamed:
                     request[_STREAM] = EventStream(request, endpoint, headers, pace)
                     self._streams.add(request[_STREAM])

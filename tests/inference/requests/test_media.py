@@ -210,3 +210,10 @@ def test_what_makes_a_server_run_code_or_connect_elsewhere_needs_the_operator(bo
     names = {"endpoints": [{"url": "http://a/v1"}], "allowed_parameters": sorted(media.REACHING)}
     allowing = ModelSpec(name="m", engine="openai", engine_args=names)
     assert media.reaching(allowing, body) is None and media.refusal(allowing, body) is None
+
+
+def test_a_request_of_too_many_parts_is_refused_before_they_are_checked() -> None:
+    part = {"type": "text", "text": "x"}
+    assert media.too_many_parts(chat(*[part] * (media.MAX_PARTS - 1))) is None
+    assert "more than 10,000" in str(media.too_many_parts(chat(*[part] * media.MAX_PARTS)))
+    assert media.too_many_parts({"input": ["x"] * 50_000}) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -393,3 +394,17 @@ def test_a_page_of_an_allowed_origin_may_send_requests(
 def test_no_origin_is_allowed_unless_the_operator_says_so(http: httpx.Client) -> None:
     asks = {"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in http.options("/v1/chat/completions", headers=asks).headers
+
+
+def test_a_body_of_hundreds_of_thousands_of_parts_is_refused_and_holds_up_no_other_request(http: httpx.Client) -> None:
+    parts = b'{"type":"text","text":"x"},' * 400_000
+    body = b'{"model":"echo","messages":[{"role":"user","content":[' + parts.removesuffix(b",") + b"]}]}"
+    waits = []
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(http.post, "/v1/chat/completions", content=body)
+        while not refused.done():
+            began = time.monotonic()
+            assert http.get("/healthz").status_code == 200
+            waits.append(time.monotonic() - began)
+    assert refused.result().status_code == 400 and "more than 10,000" in refused.result().json()["error"]["message"]
+    assert max(waits) < 2
