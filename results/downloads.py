@@ -96,7 +96,9 @@ def _csv(rows: Iterator[Rowed]) -> Iterator[bytes]:
     text = io.StringIO()
     rows, columns = _with_columns(rows)
     names = {name: str(harmless(column)) for name, column in columns.items()}
-    writer = csv.DictWriter(text, [*names.values(), *COLUMNS], extrasaction="ignore", lineterminator="\r\n")
+    # A quoted text with a semicolon is one cell where spreadsheets split at semicolons, too.
+    options: dict[str, Any] = {"lineterminator": "\r\n", "quoting": csv.QUOTE_NONNUMERIC}
+    writer = csv.DictWriter(text, [*names.values(), *COLUMNS], extrasaction="ignore", **options)
     writer.writeheader()
     yield "\N{BYTE ORDER MARK}".encode()  # without it spreadsheets take UTF-8 for a code page
     while True:

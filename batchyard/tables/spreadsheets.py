@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+MAX_NUMBER = 64
+"""Characters of the longest number that is taken for one: the time of the pattern grows with their square."""
 _NUMBER = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?%?", re.ASCII)
 
 
@@ -13,6 +15,6 @@ def harmless(value: object) -> object:
 
     Numbers stay as they are, also as texts: a spreadsheet computes nothing from them.
     """
-    if isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
-        return f"'{value}"
-    return value
+    if not isinstance(value, str) or not value.lstrip(" ").startswith(_FORMULA):
+        return value
+    return value if len(value) <= MAX_NUMBER and _NUMBER.fullmatch(value) else f"'{value}"

@@ -19,7 +19,9 @@ _LETTER = rf"[(\[*]* ?({_CAPITAL}|{_SMALL}|{_WORD})"
 _FIRST = re.compile(rf"{_LETTER % ''} ?(?:[).:\]*,]|$)")
 _SAYING = r"(?i:\b(?:answer|choice|option)\b(?!\()(?: (?:is|would be)){0,2}) ?:? ?"
 _SAYS = re.compile(_SAYING + _LETTER % ",")
-_BRACKETED = re.compile(r"(?<!\w)(?:[(\[]+([A-Za-hj-z])[)\]]|\*+([B-HJ-Zb-hj-z])[.:]?\*|(?<![(\[])([b-hj-z])\))(?!\w)")
+_BRACKETED = re.compile(
+    r"(?<!\w)(?:[(\[]{1,3}([A-Za-hj-z])[)\]]|\*{1,3}([B-HJ-Zb-hj-z])[.:]?\*|(?<![(\[])([b-hj-z])\))(?!\w)"
+)
 _ALONE = re.compile(r"(?<![A-Za-z'\u2019])([B-HJ-Z])(?![A-Za-z'\u2019])")  # A and I are words
 _BLANKS = re.compile(r"\s+")
 

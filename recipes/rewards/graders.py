@@ -29,7 +29,7 @@ REFUSED = {
 }
 MAX_FORMULA = 500
 """Characters of `calculate_output`."""
-_PLACE = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_PLACE = re.compile(r"\{\{([^{}]*)\}\}")
 
 
 class _NoOutput(Exception):
@@ -255,7 +255,7 @@ def _kinds(value: Any, path: str = "grader") -> list[tuple[str, Any]]:
 
 
 def _columns(value: Any) -> tuple[str, ...]:
-    places = [place for text in _texts(value) for place in _PLACE.findall(text)]
+    places = [place.strip() for text in _texts(value) for place in _PLACE.findall(text)]
     return tuple(dict.fromkeys(place.removeprefix("item.") for place in places if place.startswith("item.")))
 
 
@@ -267,7 +267,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _rendered(template: str, item: Mapping[str, Any], answer: str) -> str:
-    return _PLACE.sub(lambda match: _value(match[1], item, answer), template)
+    return _PLACE.sub(lambda match: _value(match[1].strip(), item, answer), template)
 
 
 def _value(place: str, item: Mapping[str, Any], answer: str) -> str:

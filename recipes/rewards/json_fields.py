@@ -10,7 +10,7 @@ from typing import Any
 from batchyard.recipes import reward
 from recipes.rewards.comparing import GROUND_TRUTH, equal
 
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
 
 
 def fields_of(text: str) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from batchyard.wording import nearest, quoted, suggestion
 
 SEED = "p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s"
 PRESETS = {"seed": SEED}
-_BOUND = re.compile(r"\s*([^<>=!~\s]+)\s*([<>=!~]+)\s*(.*?)\s*")
+_BOUND = re.compile(r"([^<>=!~\s]+)\s*([<>=!~]+)\s*(.*)")
 _VALUE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(\S*)")
 
 
@@ -130,7 +130,7 @@ def parse(text: str) -> SLO:
 
 
 def _bound(part: str, column: int) -> Bound:
-    match = _BOUND.fullmatch(part)
+    match = _BOUND.fullmatch(part.strip())
     if match is None:
         word = part.strip()
         if not word:

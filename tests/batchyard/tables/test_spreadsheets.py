@@ -15,7 +15,20 @@ def test_numbers_and_harmless_texts_stay(cell: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "cell", ["=1+1", "- first", "-1+1", "+43 1 000 00 00", "@SUM(A1)", "-cmd|'/C calc'!A0", "\t=1", "-"]
+    "cell",
+    [
+        "=1+1",
+        "- first",
+        "-1+1",
+        "+43 1 000 00 00",
+        "@SUM(A1)",
+        "-cmd|'/C calc'!A0",
+        "\t=1",
+        "-",
+        " =1",
+        "\n=1",
+        "\uff1d1+1",
+    ],
 )
 def test_a_text_that_may_be_a_formula_is_quoted(cell: str) -> None:
     assert harmless(cell) == f"'{cell}"
