@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
 
 # Libraries that log every message or request; our own modules log what matters of them.
 _CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat", "httpx", "httpx2")
+# A client may send its key where an id belongs.
+_SECRET = re.compile(r"(by-[0-9a-f]{8,}-)\w+")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "data", "_ray_timestamp_ns"}
 
 
@@ -26,7 +29,12 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return without_keys(json.dumps(entry, default=str, ensure_ascii=False))
+
+
+def without_keys(text: str) -> str:
+    """Return a text without the secrets of keys that stand in it."""
+    return _SECRET.sub(r"\1…", text)
 
 
 def configure(level: str) -> None:

@@ -100,7 +100,7 @@ def _run(check: Callable[[AppContext], None], context: AppContext) -> str:
     try:
         check(context)
     except (UnavailableError, redis.RedisError, OperationalError, OSError) as error:
-        return str(error) or type(error).__name__
+        return context.for_clients(str(error)) or type(error).__name__
     return "ok"
 
 

@@ -128,13 +128,14 @@ def run(
         note(server.page(batch["id"]))
         batch = watch(server, batch)
         chain = [*earlier, batch]
-        _save(server, chain, output, errors)
+        if batch["status"] != "failed":  # a refused file has no requests
+            _save(server, chain, output, errors)
     from batchyard.client import retries
 
     counts = retries.counts(chain)
     if as_json:
         click.echo(json.dumps(batch | {"run": {"batches": [one["id"] for one in chain], "request_counts": counts}}))
-    elif batch["status"] != "failed":  # a refused file has no requests
+    elif batch["status"] != "failed":
         simulated = " (simulated)" if any(one["batchyard"]["simulated"] for one in chain) else ""
         answered = f"{counts['completed']} of {counts['total']} requests answered{wording.flaws(counts, ', ')}"
         click.echo(f"{answered}{simulated}: {output}", err=output_files.is_stdout(output))

@@ -30,7 +30,8 @@ def bucket(settings: Settings, project_id: str, url: str, param: str = "url") ->
     """Return the bucket at a URL. Raises PermissionDeniedError unless its prefix is allowed."""
     path = url.partition("://")[2]
     # fsspec takes `::` for a chain of URLs; a star is meant as a pattern.
-    odd = next((odd for odd in ("*", "\\", "::", "/./", "/../") if odd in f"/{path}/" or odd in url), None)
+    odds = ("*", "\\", "::", "/./", "/../", "%2e", "%2f", "%5c")
+    odd = next((odd for odd in odds if odd in f"/{path}/".lower() or odd in url), None)
     prefixes = [prefix.replace(PROJECT, project_id) for prefix in settings.input_prefix_list]
     if odd is not None or not any(_is_below(url, prefix) for prefix in prefixes):
         remedy = "the operator allows prefixes with BATCHYARD_INPUT_PREFIXES"

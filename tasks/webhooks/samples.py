@@ -13,23 +13,28 @@ from tasks.webhooks import delivery
 # A web server's thread sends a sample, and the receiver may hang: most threads must stay free for other requests.
 SAMPLES_AT_ONCE = 4
 SAMPLE_ID = "batch_sample"
-_samples = threading.BoundedSemaphore(SAMPLES_AT_ONCE)
+_lock = threading.Lock()
+_sending: list[str] = []
+"""The project of each sample that is being sent."""
 
 
 def send_sample(context: AppContext, webhook: Webhook, type_: str) -> int:
     """Send a sample event about batch SAMPLE_ID now, without retries; return the status of the response.
 
     Raises:
-        RateLimitError: SAMPLES_AT_ONCE samples are being sent.
+        RateLimitError: SAMPLES_AT_ONCE samples are being sent, or one of the project.
         RequestError: the receiver did not respond.
     """
-    if not _samples.acquire(blocking=False):
-        raise RateLimitError(f"{SAMPLES_AT_ONCE} samples are being sent; wait for their receivers.", retry_after=5.0)
+    with _lock:
+        if len(_sending) >= SAMPLES_AT_ONCE or webhook.project_id in _sending:
+            raise RateLimitError("A sample is being sent; wait for its receiver.", retry_after=5.0)
+        _sending.append(webhook.project_id)
     try:
         sample = Event(id=new_id("evt_"), type=type_, data={"id": SAMPLE_ID}, created_at=now())
         status, _, error = delivery.send(context, webhook.url, webhooks.secrets_of(webhook), sample)
     finally:
-        _samples.release()
+        with _lock:
+            _sending.remove(webhook.project_id)
     if status is None:
         raise RequestError(f"The sample could not be delivered: {error}", code="webhook_endpoint_unreachable")
     return status

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,13 +16,12 @@ from typing import Any
 import orjson
 
 from batchyard.errors import ConfigurationError
+from batchyard.logs import without_keys
 from store.keys import Principal
 
 STDOUT = "stdout"
 MAX_TEXT = 256
 REFUSALS = (401, 403, 429)
-# A client may send its key where an id belongs.
-_SECRET = re.compile(r"(by-\w+-)\w+")
 _MODE = 0o600
 
 log = logging.getLogger(__name__)
@@ -77,7 +75,7 @@ class AuditLog:
             "name": by.name if by else None,
             "project": by.project_id if by else None,
             "action": action,
-            "object": None if subject is None else _SECRET.sub(r"\1…", subject)[:MAX_TEXT],
+            "object": None if subject is None else without_keys(subject)[:MAX_TEXT],
             "address": address,
             "status": status,
             "result": "ok" if status < 400 else "refused" if status in REFUSALS else "failed",
