@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from contextlib import ExitStack
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +17,9 @@ from results.rows import Rows
 from results.search import Raw
 from results.storage import Storage
 from store import files
-from store.artifacts import Artifacts
 from store.formats import rows as rows_file
 from store.formats import seconds as seconds_file
 from store.records import Batch
-
-BUILD_BYTES = 256 * 1024 * 1024
-"""Largest input of which rows are made by reading it: only a batch that an older version has merged needs that."""
 
 
 class MergedRows(Rows):
@@ -52,20 +47,9 @@ class MergedRows(Rows):
         self._source, self._output, self._errors, self._seconds = (
             opened_files.get(name) for name in ("input", "output", "error", "seconds")
         )
-        if batch.rows_sha256:
-            sha256 = batch.rows_sha256
-            self.table = cached((artifacts, sha256), lambda: rows_file.read(artifacts, sha256))
-        else:
-            self.table = self._built(artifacts, tuple(shas.get(name) for name in ids), records["input"])
-
-    def _built(self, artifacts: Artifacts, key: Hashable, source: Any) -> pa.Table:
-        if self._source is None or source.bytes > BUILD_BYTES:
-            raise NotFoundError(
-                self.missing
-                or "An older version has ended this batch, which is too large to be shown; its files have all of it."
-            )
-        file = self._source
-        return cached((artifacts, key), lambda: rows_file.of_files(file, self._output, self._errors))
+        if (rows_sha256 := batch.rows_sha256) is None:
+            raise NotFoundError(self.missing or "The input of this batch was lost when it ended.")
+        self.table = cached((artifacts, rows_sha256), lambda: rows_file.read(artifacts, rows_sha256))
 
     def raw(self, positions: Numbers) -> list[Raw]:
         rows = self.table.select(["line", "ok", "source", "answer"]).take(pa.array(positions))

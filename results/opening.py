@@ -20,7 +20,7 @@ def open_rows(storage: Storage, batch: Batch) -> Iterator[Rows]:
     """Open the requests of a batch that is planned.
 
     Raises:
-        NotFoundError: an older version has merged the batch, and its files were deleted or are too large.
+        NotFoundError: the batch has ended without its input.
         UnavailableError: the artifact store is away or has lost what is needed.
     """
     with ExitStack() as stack:

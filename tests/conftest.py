@@ -50,10 +50,17 @@ pytest_plugins = [
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Property tests use disks and databases: the duration of one example varies too much for a deadline. They try the same
-# examples in every run; with --hypothesis-profile random they look for others.
+# examples in every run, in `make test` fewer of them; with --hypothesis-profile random they look for others.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.register_profile("batchyard", settings.get_profile("random"), derandomize=True)
+settings.register_profile("quick", settings.get_profile("batchyard"), max_examples=30)
 settings.load_profile("batchyard")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples where exhaustive tests are left out."""
+    if "not exhaustive" in config.getoption("markexpr"):
+        settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Result chunks: answers of one segment, as an immutable Parquet artifact.
 
 Columns: line (int64, physical line number in the input), ok (bool: status 200), answer (string: the output line),
-seconds (float64: time in the engine, null if nobody measured it or an older version wrote the chunk). A chunk with
+seconds (float64: time in the engine, null if nobody measured it). A chunk with
 embeddings has them apart from their answers, in a column that readers do not see (batchyard.endpoints.vectors): as text
 they would be four times as large, and take 20 times the CPU to compress.
 """

@@ -19,12 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.wording import cut
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import parquet
-from store.formats.results import AnswerReader
 
 SCHEMA = pa.schema(
     [
@@ -70,30 +68,3 @@ def starts(file: IO[bytes]) -> npt.NDArray[np.int64]:
         pieces.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (at + 1))
         at += len(block)
     return np.concatenate(pieces)
-
-
-def of_files(source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None) -> pa.Table:
-    """Return the rows of a batch from its files, each of which is parsed whole.
-
-    Args:
-        output, errors: None if the batch has no such file.
-    """
-    readers = ((True, AnswerReader(output)), (False, AnswerReader(errors)))
-    rows: list[tuple[int, str, bool | None, str | None, int, int | None]] = []
-    at = 0
-    for line, raw in enumerate(source, 1):
-        if not json_lines.is_blank(raw):
-            custom_id = json_lines.read(raw)["custom_id"]
-            ok, reader = next(
-                ((ok, reader) for ok, reader in readers if reader.next.get("custom_id") == custom_id), (None, None)
-            )
-            place = None if reader is None else reader.offset
-            answer = {} if reader is None else reader.take()
-            rows.append((line, custom_id, ok, code(answer) if ok is False else None, at, place))
-        at += len(raw)
-    return pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
-        if rows
-        else [pa.array([], field.type) for field in SCHEMA],
-        schema=SCHEMA,
-    )

@@ -62,8 +62,6 @@ def score(results: Results, options: ScoreOptions) -> Mapping[str, Any]:
                 continue
             task = str(row.body["metadata"].get("task", "all"))
             error = "no answer" if row.text is None else None
-            if unusable := refusal(row.body, options):  # only in a batch that an older version has validated
-                error = unusable[1]
             correct = row.text is not None and error is None and matches(options.method, row.text, expected)
             counts = tasks.setdefault(task, {"total": 0, "correct": 0})
             counts["total"] += 1

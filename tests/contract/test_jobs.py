@@ -86,6 +86,7 @@ def test_items_are_listed_by_number_state_and_id(http: httpx.Client, done: dict[
     rest = http.get(path, params={"after": first["last_id"]}).json()
     assert [item["number"] for item in first["data"] + rest["data"]] == list(range(1, 6))
     item = {"number": 3, "custom_id": "id-2", "state": "completed", "life": 1, "turn": 2, "stage": None, "reason": None}
+    item |= {"question": "Why 2?", "answer": "Why 2?", "scores": []}
     assert http.get(path, params={"custom_id": "id-2"}).json()["data"] == [item]
     assert http.get(path, params={"state": "failed"}).json()["data"] == []
 

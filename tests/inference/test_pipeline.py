@@ -228,6 +228,7 @@ def test_replicas_share_the_rows() -> None:
     assert sum(answered()) == 600 and min(answered()) >= 150
 
 
+@pytest.mark.exhaustive
 def test_a_poison_row_is_found_and_all_others_are_answered(tmp_path: Path) -> None:
     log = tmp_path / "calls"
     texts = [f"fine {index}" for index in range(400)]

@@ -22,6 +22,7 @@ from tasks import messages
 from tasks.context import AppContext
 from tasks.finishing import finalize
 from tests.support.planned import answers, append, finish_segment, plan_batch, reload, started
+from tests.support.rows_of_files import of_files
 
 HERE = "here/1/task"
 TEXTS = ["one", 'two "quoted" häuser', "three", "four\nlines", "five", "six"]
@@ -174,13 +175,6 @@ def test_the_requests_of_a_running_batch_come_in_the_order_of_their_answers(
         assert rows.counts() == {"succeeded": 2, "failed": 2, "expired": 0, "cancelled": 0, "waiting": 2}
 
 
-def test_rows_read_from_the_files_are_those_of_the_merge(context: AppContext, ended: Batch) -> None:
-    before = listed(context, ended)
-    with context.database.write() as session:
-        session.execute(update(Batch).values(rows_sha256=None))
-    assert listed(context, reload(context.database, ended)) == before
-
-
 def test_without_its_input_an_ended_batch_still_shows_its_answers(context: AppContext, ended: Batch) -> None:
     with context.database.write() as session:
         files.delete(session, ended.project_id, ended.input_file_id)
@@ -213,7 +207,7 @@ def test_a_batch_whose_input_is_lost_ends_with_its_answers(context: AppContext, 
 def test_blank_lines_of_an_input_count(context: AppContext) -> None:
     source = b'\n{"custom_id": "a"}\n  \n{"custom_id": "b"}'
     output, errors = b'{"custom_id": "b", "error": null}\n', b'{"custom_id": "a", "error": {"code": "x"}}\n'
-    table = rows_file.of_files(*map(io.BytesIO, (source, output, errors)))
+    table = of_files(*map(io.BytesIO, (source, output, errors)))
     assert table.to_pylist() == [
         {"line": 2, "custom_id": "a", "ok": False, "code": "x", "source": 1, "answer": 0},
         {"line": 4, "custom_id": "b", "ok": True, "code": None, "source": 23, "answer": 0},

@@ -22,6 +22,7 @@ from store.formats.results import ERRORS, OUTPUT
 from store.records import Batch, DailyUsage, File, Project, new_id, now
 from tasks.context import AppContext, build
 from tests.support.batches import create_batch
+from tests.support.rows_of_files import of_files
 
 LINES, FAILED_EVERY = 50_000, 10
 METADATA = {"team": "search"}
@@ -130,7 +131,7 @@ def _large(context: AppContext, session: Any, project_id: str) -> str:
 
 
 def _rows(context: AppContext, contents: dict[str, bytes]) -> str:
-    table = rows.of_files(*(io.BytesIO(contents[name]) for name in ("source", OUTPUT, ERRORS)))
+    table = of_files(*(io.BytesIO(contents[name]) for name in ("source", OUTPUT, ERRORS)))
     with context.artifacts.create() as file:
         rows.write(file, table)
     return file.sha256

@@ -23,16 +23,16 @@ def test_after_eight_requests_the_end_of_twelve_hundred_lies_in_the_range(stack:
     """They take 19 s in the engine. What was measured before, by this test alone, was nearly all fixed cost."""
     stack.wait(stack.submit(requests(8, "few")))
     batch = stack.submit(requests(1200, "many"))
-    at_first = eta(batch)
+    at_first, all_from = eta(batch), time.time()
     batch = stack.wait(batch, until=lambda batch: batch.request_counts.completed >= 300)
     at_a_quarter, left_from = eta(batch), time.time()
     batch = stack.wait(batch)
     ended = time.time()
     assert batch.request_counts.completed == 1200
-    _, earliest, latest = at_first
-    assert earliest < ended < latest, [moment - ended for moment in at_first]
-    expected, earliest, latest = at_a_quarter
     # With nothing else to do the error is below 0.15 and the factor below 2. A busy machine changes its speed.
+    whole, (_, earliest, latest) = ended - all_from, at_first
+    assert earliest - 0.2 * whole < ended < latest, [moment - ended for moment in at_first]
+    expected, earliest, latest = at_a_quarter
     left = ended - left_from
     assert earliest - 0.1 * left < ended < latest + 0.1 * left, [moment - ended for moment in at_a_quarter]
     assert abs(expected - ended) < 0.6 * left, [moment - ended for moment in at_a_quarter]

@@ -183,7 +183,11 @@ def test_a_worker_that_is_stopped_gives_its_segments_back_at_once_and_the_next_g
 
 # On PostgreSQL and S3 test_batch_lifecycle.py kills web, beat and housekeeper; what Redis and Ray hold is the same.
 @pytest.mark.local
-@pytest.mark.parametrize("names", [("web", "beat", "housekeeper"), ("redis",), ("ray",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "names",
+    [("web", "beat", "housekeeper"), ("redis",), pytest.param(("ray",), marks=pytest.mark.exhaustive)],
+    ids=" ".join,
+)
 def test_a_batch_survives_the_death_of(faulty: RunningStack, names: tuple[str, ...]) -> None:
     batch = faulty.wait(faulty.submit(requests(ROWS)), until=half_way)
     before = [process for name in names for process in faulty.processes(name)]

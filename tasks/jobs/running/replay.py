@@ -109,8 +109,8 @@ def read(
     for row in judged:
         if row["kind"] == job_chunks.RECIPE and row["life"] >= recorded.life(row["position"]).number:
             value = json_lines.loads(row["value"])
-            restarts = value.get("restarts", row["life"] - 1)  # an older version has counted all lives
-            recorded._lives[row["position"]] = Life(row["life"], value["recipe_sha256"], value.get("hint"), restarts)
+            life = Life(row["life"], value["recipe_sha256"], value.get("hint"), value["restarts"])
+            recorded._lives[row["position"]] = life
     for row in judged:
         if row["kind"] != job_chunks.RECIPE and row["life"] == recorded.life(row["position"]).number:
             place = (row["position"], row["turn"], row["index"])

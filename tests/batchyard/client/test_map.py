@@ -132,7 +132,7 @@ def test_answers_by_a_schema_are_columns_and_one_that_does_not_fit_is_an_error(m
     [
         ("{txt}", {}, "no column 'txt'; did you mean 'text'?"),
         ("text", {}, "it names no column in braces"),
-        ("{text}", {"system": "{"}, "system: a single '{'"),
+        ("{text}", {"system": "{"}, "system: a '{' without '}'"),
         ("{text}", {"model": "ecko"}, "does not serve 'ecko'; did you mean echo?"),
         (
             "{text}",

@@ -11,6 +11,7 @@ import pytest
 from batchyard.errors import BatchyardError
 from store.artifacts import Artifacts
 from store.formats import rows
+from tests.support.rows_of_files import of_files
 
 
 def line(**values: Any) -> bytes:
@@ -27,7 +28,7 @@ ERRORS = answer("a", 400, {"error": {"code": "bad", "message": "No."}})
 
 
 def test_each_request_has_its_state_and_the_places_of_its_lines() -> None:
-    table = rows.of_files(io.BytesIO(SOURCE), io.BytesIO(OUTPUT), io.BytesIO(ERRORS))
+    table = of_files(io.BytesIO(SOURCE), io.BytesIO(OUTPUT), io.BytesIO(ERRORS))
     first = len(line(custom_id="a"))
     assert table.to_pylist() == [
         {"line": 1, "custom_id": "a", "ok": False, "code": "bad", "source": 0, "answer": 0},
@@ -37,9 +38,9 @@ def test_each_request_has_its_state_and_the_places_of_its_lines() -> None:
 
 
 def test_a_batch_without_files_of_results_has_rows_without_a_state() -> None:
-    table = rows.of_files(io.BytesIO(SOURCE), None, None)
+    table = of_files(io.BytesIO(SOURCE), None, None)
     assert table["ok"].to_pylist() == table["answer"].to_pylist() == [None] * 3
-    assert rows.of_files(io.BytesIO(b""), None, None).schema == rows.SCHEMA
+    assert of_files(io.BytesIO(b""), None, None).schema == rows.SCHEMA
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_lines_start_after_line_feeds_also_over_blocks(
 
 
 def test_rows_are_read_as_they_were_written(artifacts: Artifacts) -> None:
-    table = rows.of_files(io.BytesIO(SOURCE), io.BytesIO(OUTPUT), io.BytesIO(ERRORS))
+    table = of_files(io.BytesIO(SOURCE), io.BytesIO(OUTPUT), io.BytesIO(ERRORS))
     with artifacts.create() as file:
         rows.write(file, table)
     assert rows.read(artifacts, file.sha256).equals(table)

@@ -21,6 +21,7 @@ from store.artifacts import Artifacts
 from store.formats import rows as rows_file
 from store.formats.plan import PlanWriter, SegmentSize, requests
 from tasks.finishing import result_files, spool
+from tests.support.rows_of_files import of_files
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,7 @@ def merged(
         input_sha256 = artifacts.put(source)
         summary = result_files.merge(artifacts, plans, chunks, never_run, input_sha256, output, errors, seconds, rows)
     files = [io.BytesIO(artifacts.read(file.sha256)) for file in (output, errors)]
-    assert rows_file.read(artifacts, rows.sha256) == rows_file.of_files(io.BytesIO(source), *files)
+    assert rows_file.read(artifacts, rows.sha256) == of_files(io.BytesIO(source), *files)
     read = [[json.loads(line) for line in artifacts.read(file.sha256).splitlines()] for file in (output, errors)]
     return summary, read[0], read[1]
 

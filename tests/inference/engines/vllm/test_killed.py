@@ -116,6 +116,7 @@ def test_an_exception_in_the_engines_process_is_told_as_it_was_raised(spec: Mode
     assert re.fullmatch(rf"RuntimeError: CPU Generator does not use offset \({MEMORY}{NO_KILL}\)", reason), reason
 
 
+@pytest.mark.exhaustive
 def test_a_signal_is_named_with_the_memory_and_the_remedy() -> None:
     engine = started(encoder_spec("sentiment"))
     process = engine_core(engine_processes("sentiment"))
