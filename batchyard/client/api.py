@@ -447,7 +447,8 @@ class ApiClient:
         if response.status_code == 401:
             return AuthenticationError(f"{self.url}: {message}; set BATCHYARD_API_KEY to a key of that server")
         if response.status_code == 404:
-            return NotFoundError(f"{self.url}: {message}; a key sees only what its own project has")
+            remedy = "" if details.get("code") == "model_not_found" else "; a key sees only what its own project has"
+            return NotFoundError(f"{self.url}: {message}{remedy}")
         if response.status_code >= 500:
             return UnavailableError(f"{self.url} answered {response.status_code}: {message}")
         return RequestError(message, code=details.get("code"), param=details.get("param"))

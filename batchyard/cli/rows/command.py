@@ -62,6 +62,8 @@ class RowsCommand:
         from batchyard.client.asking import DETAILS, AnswerWarning
 
         tables.check_output(self.output)
+        if self.output.exists() and self.output.samefile(self.source):
+            raise ConfigurationError(f"{self.output} is the file that the rows come from; name another output")
         requests.check_writable(self.output)
         table = tables.read(self.source) if rows is None else rows
         cells = tables.cells(self.source, table, self.null_values) if rows is None else rows

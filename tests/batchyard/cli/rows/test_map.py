@@ -85,6 +85,8 @@ def test_columns_of_parquet_keep_their_types_and_an_earlier_answer_its_name(term
     pq.write_table(pa.table({"n": [1, 2, None], "answer": [0.5, None, 2.0]}), tmp_path / "in.parquet")
     refused = terminal("in.parquet", "-t", "{n}", "-m", "echo", "-o", "out.parquet", code=2)
     assert "has a column answer already; --prefix gives the new columns other names" in refused.stderr
+    replaced = terminal("in.parquet", "-t", "{n}", "-m", "echo", "-o", "./in.parquet", code=2)
+    assert "is the file that the rows come from; name another output" in replaced.stderr
     arguments = ("in.parquet", "-t", "{n}", "-m", "echo", "--prefix", "new_")
     terminal(*arguments, "-o", "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet").to_pydict() == {
