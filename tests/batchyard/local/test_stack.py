@@ -255,8 +255,9 @@ def test_a_killed_up_leaves_nothing_after_the_next_which_two_signals_end_at_once
             again.processes(name)[0].suspend()  # so that it does not end itself
         again.submit([a_chat("a", "hello", model="echo")])
         again.process.send_signal(signal.SIGHUP)
-        reason = "Stopping: waits for worker (no segments running), housekeeper"
-        eventually(lambda: says(reason) and says("Ctrl-C again ends all at once."), "the reason")
+        # Others may be late as well, and a busy machine may not count the segments in time.
+        reason = re.compile(r"Stopping: waits for .*worker \(.*segments.*\).*\. Ctrl-C again ends all at once\.")
+        eventually(lambda: bool(reason.search((again.data.parent / "up.log").read_text())), "the reason")
         assert not says("at once: kills")
         again.process.send_signal(signal.SIGINT)
         assert again.process.wait(60) == 0
