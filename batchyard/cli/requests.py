@@ -94,20 +94,14 @@ class Source(LocalPath):
 
 def _copied(path: Path, context: click.Context) -> Path:
     """Return a file with the content of a pipe or a device, for the time of the command; any other path as it is."""
-    if path.is_dir() or (path.is_file() and not _is_stdin(path)):
+    is_stdin = output_files.is_open_as(path, 0)
+    if path.is_dir() or (path.is_file() and not is_stdin):
         return path
     folder = context.with_resource(tempfile.TemporaryDirectory(prefix="batchyard-"))
     copy = Path(folder) / path.name
-    with os.fdopen(os.dup(0), "rb") if _is_stdin(path) else path.open("rb") as source, copy.open("wb") as target:
+    with os.fdopen(os.dup(0), "rb") if is_stdin else path.open("rb") as source, copy.open("wb") as target:
         shutil.copyfileobj(source, target)
     return copy
-
-
-def _is_stdin(path: Path) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(0))
-    except OSError:
-        return False
 
 
 def _as_json(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> str | None:

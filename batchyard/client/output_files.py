@@ -50,7 +50,12 @@ def _is_replaced(file: Path) -> bool:
 
 def is_stdout(file: Path) -> bool:
     """True if a path names this process's standard output."""
+    return is_open_as(file, 1)
+
+
+def is_open_as(file: Path, descriptor: int) -> bool:
+    """True if a path names what this process has open as this descriptor."""
     try:
-        return os.path.samestat(file.stat(), os.fstat(1))
+        return os.path.samestat(file.stat(), os.fstat(descriptor))
     except OSError:
         return False

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import openai
 import psutil
+import redis
 
 from batchyard.local.process import kill, tagged
 from batchyard.statuses import TERMINAL
@@ -86,6 +87,12 @@ class RunningStack:
         """Return a process of the stack by its name, and all its descendants."""
         process = psutil.Process(int((self.data / "run" / f"{name}.pid").read_text()))
         return [process, *process.children(recursive=True)]
+
+    def engines(self, model: str) -> list[dict[str, Any]]:
+        """Return what the stack has published of a model's engines."""
+        with redis.Redis.from_url(self.processes("web")[0].environ()["REDIS_URL"]) as client:
+            published = [json.loads(value) for value in client.hgetall("batchyard:engines").values()]  # type: ignore[union-attr]
+        return [engine for engine in published if engine["model"] == model]
 
     def in_project(self, name: str) -> RunningStack:
         """Create a project with a key, and return the same stack as a client with that key sees it."""

@@ -13,7 +13,6 @@ from typing import Any, cast
 import httpx
 import psutil
 import pytest
-import redis
 
 from tests.support.receivers import Receiver, listening
 from tests.support.stacks import RunningStack, a_chat
@@ -125,12 +124,8 @@ def test_the_page_of_the_batch_has_the_whole_reason(faulty: RunningStack, killed
 def test_the_death_of_an_idle_engine_is_an_event_and_stands_where_others_do(
     faulty: RunningStack, killed: Any, webhook: dict[str, Any], receiver: Receiver
 ) -> None:
-    url = faulty.processes("web")[0].environ()["REDIS_URL"]
-
     def idle() -> list[dict[str, Any]]:
-        with redis.Redis.from_url(url) as client:
-            engines = [json.loads(value) for value in client.hgetall("batchyard:engines").values()]  # type: ignore[union-attr]
-        return [engine for engine in engines if engine["model"] == "mortal" and engine["state"] == "idle"]
+        return [engine for engine in faulty.engines("mortal") if engine["state"] == "idle"]
 
     faulty.wait(faulty.submit([a_chat("a", "hello", model="mortal")]))
     deadline = time.monotonic() + 60

@@ -205,9 +205,7 @@ def test_an_engine_that_hangs_is_ended_and_the_next_one_answers(faulty: RunningS
 
 def engine_processes(stack: RunningStack) -> list[psutil.Process]:
     """Return the processes of the engines that answer the gateway now: they have the other ends of its connections."""
-    with redis.Redis.from_url(stack.processes("web")[0].environ()["REDIS_URL"]) as client:
-        engines = [json.loads(value) for value in client.hgetall("batchyard:engines").values()]  # type: ignore[union-attr]
-    pids = {engine["process"].get("pid") for engine in engines if engine["model"] == "paced"}
+    pids = {engine["process"].get("pid") for engine in stack.engines("paced")}
     (gateway,) = stack.processes("gateway")
     peers = {one.raddr.port for one in gateway.net_connections("tcp") if one.raddr}
     found = []
