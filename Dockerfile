@@ -34,7 +34,7 @@ COPY inference inference
 COPY webapp webapp
 COPY examples examples
 # A read-only file system keeps no bytecode that is made later.
-RUN python -m compileall -q celeryconfig.py batchyard store tasks results recipes inference webapp
+RUN python -m compileall -q celeryconfig.py batchyard store tasks results recipes inference webapp jobs
 USER batchyard
 ENV PATH=/app/.venv/bin:$PATH PYTHONUNBUFFERED=1 BATCHYARD_DATA=/data BATCHYARD_MODELS=/app/models.toml
 CMD ["batchyard", "up", "--host", "0.0.0.0"]

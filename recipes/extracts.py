@@ -12,11 +12,11 @@ from typing import Any
 import orjson
 
 from batchyard import json_lines
+from batchyard.comparing import numbers
+from batchyard.comparing.patterns import compiled
+from batchyard.comparing.values import comparable
 from batchyard.recipes import field_of
 from batchyard.wording import quoted, suggestion
-from recipes.patterns import compiled
-from recipes.rewards import numbers
-from recipes.rewards.comparing import comparable
 
 BOXED = "\\boxed{"
 _FORMS = {"json": "json:<path>", "regex": "regex:<pattern>", "last_regex": "last_regex:<pattern>"}

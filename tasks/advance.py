@@ -8,15 +8,12 @@ from collections.abc import Callable, Mapping
 from batchyard.errors import LeaseLost, UnavailableError
 from store.work import turns as waiting
 from store.work.turns import Noun
-from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import segment
 from tasks.execution.running import RUNNING
 from tasks.finishing import finalize
 from tasks.intake import validation
-from tasks.jobs import finish as job_finish
-from tasks.jobs import validation as job_validation
-from tasks.jobs.finishing import ready
+from tasks.port import port
 from tasks.scheduling import dispatch, turns
 
 log = logging.getLogger(__name__)
@@ -41,7 +38,7 @@ def finish(context: AppContext, batch_id: str, holder: str, *, merge: bool) -> b
     """End a batch, then start the finishing of its job if that was the last one. False if it has ended already."""
     batch = finalize.end(context, batch_id, holder, merge=merge)
     if batch is not None and batch.job_id is not None:
-        ready.start_ready(context)
+        port().batch_ended(context)
     return batch is not None
 
 
@@ -49,7 +46,7 @@ def finish_next(context: AppContext, named: tuple[Noun, str], holder: str) -> No
     """Finish the batch without steps, or the job, whose project has its turn."""
     run: Mapping[Noun, Callable[[str], bool]] = {
         "batch": lambda batch_id: finish(context, batch_id, holder, merge=True),
-        "job": lambda job_id: job_finish.run(context, job_id, holder),
+        "job": lambda job_id: port().finish(context, job_id, holder),
     }
     turns.take(context, named, waiting.unfinished, run)
 
@@ -58,7 +55,7 @@ def validate_next(context: AppContext, named: tuple[Noun, str], holder: str) -> 
     """Validate the batch or the job whose project has its turn, then start what may run of it."""
     run: Mapping[Noun, Callable[[str], bool]] = {
         "batch": lambda batch_id: validate(context, batch_id, holder),
-        "job": lambda job_id: _validate_job(context, job_id, holder),
+        "job": lambda job_id: port().validate(context, job_id, holder),
     }
     turns.take(context, named, waiting.unvalidated, run)
 
@@ -68,13 +65,6 @@ def validate(context: AppContext, batch_id: str, holder: str) -> bool:
     if not validation.run(context, batch_id, holder):
         return False
     advance(context, holder)
-    return True
-
-
-def _validate_job(context: AppContext, job_id: str, holder: str) -> bool:
-    if not job_validation.run(context, job_id, holder):
-        return False
-    messages.wake_job(context.redis, job_id)
     return True
 
 

@@ -24,7 +24,6 @@ from sqlalchemy.orm import configure_mappers
 from batchyard import kinship, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.telemetry import spans
-from recipes import registry as recipes
 from tasks import advance, housekeeping, metrics
 from tasks.celery_app import app
 from tasks.context import context, served_models
@@ -33,8 +32,8 @@ from tasks.execution.running import RUNNING
 from tasks.finishing import finalize, garbage, retention
 from tasks.heartbeat import holder
 from tasks.intake import budgets
-from tasks.jobs import advance as job_advance
 from tasks.live.starter import Starter
+from tasks.port import port
 from tasks.recurring import schedules
 from tasks.scheduling import deadlines
 from tasks.steps import registry
@@ -79,7 +78,7 @@ app.task_cls = _Task
 def _share(**_: Any) -> None:
     """Load what tasks load at first use, and keep it out of garbage collections: a pool's processes share its pages."""
     configuration = settings.load()
-    recipes.catalogue(configuration)
+    port().prepare(configuration)
     served_models(configuration)
     configure_mappers()
     spans.prepare()
@@ -218,21 +217,6 @@ for _name in (*(step.name for step in registry.STEPS.load()), finalize.UNINSTALL
     _register_step(_name)
 
 
-@app.task(name="job.validate", bind=True)
-def validate_job(task: Task, job_id: str) -> None:
-    advance.validate_next(context(), ("job", job_id), holder(task.request.id))
-
-
-@app.task(name="job.advance", bind=True)
-def advance_job(task: Task, job_id: str) -> None:
-    job_advance.run(context(), job_id, holder(task.request.id))
-
-
-@app.task(name="job.finish", bind=True)
-def finish_job(task: Task, job_id: str) -> None:
-    advance.finish_next(context(), ("job", job_id), holder(task.request.id))
-
-
 @app.task(name="housekeeping.tick")
 def tick() -> None:
     housekeeping.tick(context())
@@ -281,3 +265,6 @@ def enqueue_due_deliveries() -> None:
 @app.task(name="webhook.deliver")
 def deliver_to_webhook(delivery_id: str, attempts: int) -> None:
     delivery.deliver(context(), delivery_id, attempts)
+
+
+port().register_tasks()

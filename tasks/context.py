@@ -12,8 +12,6 @@ from batchyard import settings
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from inference import catalog
-from recipes import registry
-from recipes.registry import Catalogue
 from store.artifacts import Artifacts
 from store.database import Database
 
@@ -30,11 +28,6 @@ class AppContext:
     database: Database
     artifacts: Artifacts
     redis: redis.Redis
-
-    @property
-    def recipes(self) -> Catalogue:
-        """The recipes, rewards and gates that jobs may name."""
-        return registry.catalogue(self.settings)
 
     def for_clients(self, message: str) -> str:
         """Return a message without where the artifact store and the database are, which only the log says."""
@@ -56,7 +49,6 @@ def served_models(configuration: Settings) -> dict[str, ModelSpec]:
 
 def build(configuration: Settings) -> AppContext:
     """Build a context from the settings. Raises ConfigurationError for what cannot be used."""
-    registry.catalogue(configuration)
     return AppContext(
         settings=configuration,
         models=served_models(configuration),

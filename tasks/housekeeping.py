@@ -6,30 +6,21 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
-from typing import NamedTuple
 
 import redis
-from sqlalchemy.orm import Session
 
 from store import leases, queue, schedules, segments, webhooks
-from store.batches import BATCHES, Batches
-from store.jobs.lifecycle import JOBS, Jobs
-from store.work.lifecycle import MESSAGE_SECONDS
+from store.batches import BATCHES
+from store.jobs.lifecycle import JOBS
 from tasks import idle, messages
 from tasks.advance import advance
 from tasks.context import AppContext
 from tasks.execution import progress
 from tasks.heartbeat import has_died
-from tasks.jobs import progress as job_progress
-from tasks.jobs.finishing import ready
-from tasks.jobs.submission import dependencies
+from tasks.port import port
+from tasks.recovery import Recovered
 
 log = logging.getLogger(__name__)
-
-IDLE_SECONDS = 5.0
-"""A job that was woken is woken again if nobody has advanced it by then: its message may be lost."""
-
 
 QUIET = "batchyard:quiet"
 """The Redis key that is there once all was looked through and nothing was unfinished."""
@@ -39,14 +30,6 @@ FORECAST = "batchyard:forecast"
 """The Redis key that is there from one forecast until the next may be made."""
 TICKS = 10
 """A message of something due expires after so many ticks, since each of these sends another."""
-
-
-class _Recovered(NamedTuple):
-    """The ids of batches, or of jobs, and what a tick has done to them."""
-
-    expired: list[str]
-    hopeless: list[str]
-    unvalidated: list[str]
 
 
 def tick(context: AppContext) -> None:
@@ -99,36 +82,10 @@ def recover(context: AppContext) -> None:
             leases.end_leases(session, dead)
         recovered = segments.recover(session)
         # Jobs before batches, as in the ticks of jobs: in another order the two would wait for each other.
-        jobs = _recover(session, JOBS)
-        idle = JOBS.claim_advanceable(session, IDLE_SECONDS)
-        batches = _recover(session, BATCHES)
+        start_jobs = port().recover(session)
+        batches = Recovered.of(session, BATCHES)
     if recovered:
         log.warning("segments recovered", extra={"segments": recovered})
-    _announce(context, batches, "batch", messages.validate, progress.publish)
-    _announce(context, jobs, "job", messages.validate_job, job_progress.publish)
-    for job_id in {*jobs.expired, *idle}:
-        messages.advance_job(job_id)  # whatever message is said to be on its way
-    dependencies.release_ready(context)
-    ready.start_ready(context)
+    batches.announce(context, "batch", messages.validate, progress.publish)
+    start_jobs(context)
     advance(context)
-
-
-def _recover(session: Session, life: Batches | Jobs) -> _Recovered:
-    return _Recovered(life.expire(session), life.give_up(session), life.claim_validatable(session, MESSAGE_SECONDS))
-
-
-def _announce(
-    context: AppContext,
-    work: _Recovered,
-    noun: str,
-    validate: Callable[[str], None],
-    publish: Callable[[AppContext, str], None],
-) -> None:
-    """Log what a tick has ended, publish it, and start validations anew."""
-    for work_id in work.expired:
-        log.warning("completion window has passed", extra={f"{noun}_id": work_id})
-    for work_id in work.hopeless:
-        log.error(f"{noun} given up", extra={f"{noun}_id": work_id})
-        publish(context, work_id)
-    for work_id in work.unvalidated:
-        validate(work_id)

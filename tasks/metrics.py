@@ -22,9 +22,9 @@ from store.queue import JobsOfRecipe, QueueSnapshot
 from store.records import Batch, Job
 from tasks.context import AppContext
 from tasks.execution import engine_status, tally
-from tasks.jobs import progress as job_progress
 from tasks.live import traffic
 from tasks.live.traffic import LiveTraffic
+from tasks.port import port
 from tasks.scheduling import deadlines, demand
 from tasks.scheduling.demand import Demand
 from tasks.scheduling.forecast import Forecast
@@ -32,6 +32,8 @@ from tasks.scheduling.forecast import Forecast
 log = logging.getLogger(__name__)
 
 FILE = "metrics.json"
+JOB_TICK_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Upper bounds of the buckets in which the seconds of a job's ticks are counted for /metrics."""
 BATCHES = 100
 """Only this many unfinished batches, and as many jobs, are listed with deadline and ETA: those due first."""
 
@@ -68,7 +70,7 @@ class Snapshot:
         messages: number in each of Celery's queues. While Redis is away it is None, like engines, live and totals.
         live: live requests of all projects, by model.
         totals: requests, tokens, errors and retries by (name, model), since Redis last lost its data.
-        job_totals: items, counters, ticks and hungry models of jobs, likewise (tasks.jobs.progress).
+        job_totals: items, counters, ticks and hungry models of jobs, likewise (jobs.progress).
         demand: replicas of each served model.
         deliveries: number of unfinished webhook deliveries by state.
         processes: (resident bytes, CPU seconds) of each local process and its descendants.
@@ -110,7 +112,7 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
     job_totals: dict[tuple[str, ...], int] | None = None
     try:
         messages, engines, totals = _messages(context), engine_status.read(context), tally.read(context)
-        job_totals, live = job_progress.totals(context), traffic.recent(context, engines)
+        job_totals, live = dict(port().totals(context)), traffic.recent(context, engines)
     except redis.RedisError as error:
         log.warning("metrics without Redis: %s", error)
     return Snapshot(

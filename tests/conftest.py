@@ -25,7 +25,7 @@ from store import batches, files, keys
 from store.artifacts import Artifacts
 from store.batches import PlannedSegment
 from store.database import Database
-from store.records import Batch, Project
+from store.records import Batch, File, Project
 from tasks import messages
 from tasks.context import AppContext
 from tests.support import shared
@@ -290,3 +290,23 @@ def redis_url(stack: RunningStack) -> str:
     """The broker of the shared stack."""
     environment = stack.processes("web")[0].environ()
     return environment["REDIS_URL"]
+
+
+@pytest.fixture
+def connected(new_context: Callable[..., AppContext], broker: str) -> AppContext:
+    """A context whose Redis is there, and empty."""
+    context = new_context(redis_url=broker)
+    context.redis.flushall()
+    return context
+
+
+@pytest.fixture
+def upload(database: Database, artifacts: Artifacts, project: str) -> Callable[[bytes], File]:
+    """Stores content and makes a file of it."""
+
+    def make(content: bytes) -> File:
+        fields = {"filename": "in.jsonl", "purpose": "batch", "size": len(content), "sha256": artifacts.put(content)}
+        with database.write() as session:
+            return files.create(session, project, **fields, expires_after=None)
+
+    return make

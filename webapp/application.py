@@ -13,6 +13,7 @@ from batchyard import logs, plugins, settings
 from batchyard.telemetry import spans
 from tasks import idle
 from tasks.context import REDIS_SECONDS, AppContext, build
+from tasks.port import port as programs
 from tasks.steps import registry as step_registry
 from webapp import (
     batches,
@@ -21,13 +22,11 @@ from webapp import (
     events,
     files,
     health,
-    jobs,
     limits,
     metrics,
     models,
     pages,
     prometheus,
-    recipes,
     requests,
     schedules,
     webhooks,
@@ -37,6 +36,7 @@ from webapp.accounts import budgets, keys, projects, usage
 from webapp.anthropic import message_batches
 from webapp.encodings import InflatedBodies
 from webapp.intake import imports, open_batches, start, uploads
+from webapp.port import port
 
 SWITCH_SECONDS = 0.0005
 MODULES = (
@@ -46,8 +46,6 @@ MODULES = (
     batches,
     message_batches,
     open_batches,
-    recipes,
-    jobs,
     events,
     webhooks,
     schedules,
@@ -69,6 +67,7 @@ def create(context: AppContext | None) -> Flask:
         configuration = settings.load()
         logs.configure(configuration.log_level)
         context = build(configuration)
+    programs().prepare(context.settings)
     spans.prepare()
     step_registry.STEPS.load()  # a package's step that cannot be used is refused here, not at a request
     # A request releases the GIL at each query and each Redis call. It then waits up to one switch interval to get it
@@ -97,8 +96,8 @@ def create(context: AppContext | None) -> Flask:
     audit.register(app, context.settings.audit)
     health.register(app)
     errors.register(app)
-    for module in MODULES:
-        app.register_blueprint(module.routes)
+    for routes in (*(module.routes for module in MODULES), *port().routes):
+        app.register_blueprint(routes)
     pages.register(app)
     if context.settings.oidc_issuer:
         plugins.require("oidc", "BATCHYARD_OIDC_ISSUER")

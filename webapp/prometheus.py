@@ -19,11 +19,10 @@ from batchyard.models import ModelSpec
 from tasks import metrics
 from tasks.context import AppContext
 from tasks.execution import tally
-from tasks.jobs import progress as job_progress
 from tasks.live import traffic
 from tasks.live.demand import answers_live
 from tasks.live.traffic import Kind
-from tasks.metrics import BatchState, JobState, Snapshot
+from tasks.metrics import JOB_TICK_SECONDS, BatchState, JobState, Snapshot
 
 BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
 TOKENS = {
@@ -290,7 +289,7 @@ def _job_totals(totals: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
             milliseconds += amount
     yield from (items, counters, hungry)
     advance = HistogramMetricFamily("batchyard_job_advance_seconds", "Time of one tick of a job.", labels=[])
-    advance.add_metric([], _buckets(job_progress.TICK_SECONDS, ticks), milliseconds / 1000)
+    advance.add_metric([], _buckets(JOB_TICK_SECONDS, ticks), milliseconds / 1000)
     yield advance
 
 

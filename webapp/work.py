@@ -42,6 +42,11 @@ def get(life: Lifecycle[Record], work_id: str) -> Record:
         return life.get(session, owner.project_id, work_id)
 
 
+def title(job: Job) -> str:
+    """Return what a page calls a job."""
+    return job.name or (f"{job.recipe}: {job.input_name}" if job.input_name else job.recipe)
+
+
 def control(life: Lifecycle[Record], work_id: str, verb: Verb) -> Record:
     """Cancel, pause or resume work of the caller's project.
 

@@ -285,13 +285,13 @@ def _unfinished(session: Session) -> int:
 
 def _served_models(settings: Settings) -> dict[str, ModelSpec]:
     """Return the models; raise ConfigurationError for a model, step or recipe that cannot be used."""
-    from recipes import registry
     from tasks.context import served_models
+    from tasks.port import port
     from tasks.steps.registry import STEPS
 
     models = served_models(settings)
     STEPS.load()
-    registry.catalogue(settings)
+    port().prepare(settings)
     return models
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-MODULES = ("celeryconfig.py", "inference", "recipes", "results", "store", "tasks", "webapp")
+MODULES = ("celeryconfig.py", "inference", "jobs", "recipes", "results", "store", "tasks", "webapp")
 
 
 class ClientRequirement(MetadataHookInterface):

@@ -7,9 +7,9 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+from batchyard.comparing.patterns import compiled
+from batchyard.comparing.values import comparable
 from batchyard.wording import quoted, suggestion
-from recipes.patterns import compiled
-from recipes.rewards.comparing import comparable
 from recipes.rewards.overlap import ARTICLE, NO_PUNCTUATION
 
 _DIGITS = str.maketrans("", "", string.digits)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchyard import json_lines
+from batchyard.comparing.values import comparable
 from batchyard.recipes import EndedItem
 from recipes.evaluate.normalizing import normalized_truth
 from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate, ground_truth_of
@@ -18,7 +19,6 @@ from recipes.measures import estimates
 from recipes.measures.estimates import Clusters, MetricEstimate
 from recipes.measures.paired import Values
 from recipes.rewards.choices import CHOICES, letter_of
-from recipes.rewards.comparing import comparable
 
 Mask: TypeAlias = NDArray[np.bool_]
 """Which questions are meant."""

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from batchyard.comparing.patterns import escaped
 from batchyard.recipes import Answer, Failure, Gate, Item
 from recipes.gates import answers, json_texts, texts, verdicts
 from recipes.gates.columns import filled
-from recipes.patterns import escaped
 
 
 def parse(text: str) -> tuple[str, str | None]:

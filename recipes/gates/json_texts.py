@@ -14,8 +14,8 @@ from jsonschema.validators import extend, validator_for
 from referencing import Registry
 
 from batchyard import json_lines
+from batchyard.comparing.patterns import compiled
 from batchyard.recipes import Failure, Item, gate
-from recipes.patterns import compiled
 
 _DECODER = json.JSONDecoder()
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from rapidfuzz.distance import Levenshtein
 
+from batchyard.comparing.patterns import compiled, escaped
 from batchyard.recipes import Failure, Gate, Item, gate
 from recipes.gates.columns import PLACE, filled
-from recipes.patterns import compiled, escaped
 
 
 def one(value: Any) -> str:

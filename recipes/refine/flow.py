@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
+from batchyard.comparing.values import comparable
 from batchyard.recipes import (
     Answer,
     Check,
@@ -38,7 +39,6 @@ from recipes.refine import report as refine_report
 from recipes.refine.options import ArbiterOptions, GateOptions, Refine, ReviewerOptions, VoteOptions
 from recipes.refine.policy import Attempt, decide
 from recipes.refine.votes import Vote, count
-from recipes.rewards.comparing import comparable
 
 FIRST_INTEGER = re.compile(r"\d+")
 MOST_SHOWN = 80

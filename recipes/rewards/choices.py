@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from batchyard.comparing.values import comparable
 from batchyard.recipes import reward
-from recipes.rewards.comparing import GROUND_TRUTH, comparable
+from recipes.rewards.comparing import GROUND_TRUTH
 
 CHOICES = "choices"
 """Column with the texts of the choices, if a row has them: the ground truth may be the text, or its place from 0."""

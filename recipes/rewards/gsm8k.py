@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from batchyard.comparing import numbers
+from batchyard.comparing.values import comparable
 from batchyard.recipes import reward
-from recipes.rewards import numbers
-from recipes.rewards.comparing import comparable
 
 TAIL = 300
 """The last characters of an answer, where the result is looked for."""

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from batchyard.comparing.values import equal
 from batchyard.recipes import reward
-from recipes.rewards.comparing import GROUND_TRUTH, equal
+from recipes.rewards.comparing import GROUND_TRUTH
 
 _FENCE = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
 

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from store import batches
 from store.jobs import lifecycle
-from store.records import Batch, Job
+from store.records import Batch, File, Job
 from store.work.lifecycle import MESSAGE_SECONDS
+
+When = Literal["afterok", "afternotok", "afterany"]
+MAX_DEPENDENCIES = 16
+"""Jobs and batches that one job may wait for."""
+
+
+def find_artifact(session: Session, project_id: str, owner_id: str, name: str) -> File | None:
+    """Return the artifact of that name of an ended batch or job of the project, or None."""
+    find = lifecycle.find_artifact if owner_id.startswith("job_") else batches.find_artifact
+    return find(session, project_id, owner_id, name)
 
 
 def waiting(session: Session) -> Sequence[Job]:

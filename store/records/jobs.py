@@ -25,7 +25,7 @@ class Job(Leased, Pausable, Base):
     `cancelled_items`; when all have ended, these add up to `total`. `restarted` counts items that began again since
     their recipe's file had changed, `reused` requests that another job had answered. `ahead` has the `requests`, by
     model, that no batch has yet (null if nobody can know), and the counts of `turns` that say so (see
-    tasks.jobs.running.turns).
+    jobs.running.turns).
     `traceparent` is as in a batch.
     `amendments` counts items that were resolved after the job's end, `unwritten` those that no artifact has yet.
     """

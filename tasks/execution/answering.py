@@ -17,19 +17,18 @@ from batchyard.endpoints import output_lines
 from batchyard.errors import EngineStartError, Stopped
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec, is_derived
-from batchyard.recipes import FlowRecipe
 from inference.deaths import Death
 from inference.engines.registry import capabilities
 from inference.residents.session import EngineTimeouts
 from store import batches, holds, segments
 from store.formats import chunks, plan
-from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import engine_status, refusals
 from tasks.execution.chunk_writer import ChunkWriter
 from tasks.execution.deaths import DeathLog
 from tasks.execution.deduplication import Duplicates
 from tasks.execution.result_cache import Cache
+from tasks.port import port
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.dispatch import Drain
 from tasks.scheduling.throughput import ThroughputMeter
@@ -210,9 +209,7 @@ class _Answering:
         if self._segment.job_id is None or self._spec.replicas == 1:
             return False
         with self._context.database.read() as session:
-            job = session.get(Job, self._segment.job_id)
-        recipe = None if job is None else self._context.recipes.recipes.get(job.recipe)
-        return isinstance(recipe, FlowRecipe) and recipe.loops
+            return port().returns(self._context, session, self._segment.job_id)
 
     def _unless_refused(self, answers: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Yield the answers, unless the account of the endpoints is refused whatever is asked.

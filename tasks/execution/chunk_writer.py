@@ -23,10 +23,10 @@ from store import segments
 from store.accounting import usage
 from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
-from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import progress, request_spans, tally
 from tasks.execution.result_cache import TOKENS, Cache
+from tasks.port import port
 from tasks.scheduling.dispatch import Drain
 from tasks.scheduling.throughput import ThroughputMeter
 
@@ -35,9 +35,6 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 1.0
 FLUSH_ROWS = 20_000
 FLUSH_BYTES = 32 * 1024 * 1024
-WAKE_SECONDS = 0.25
-"""After a chunk its job waits so long for chunks of other segments, which come at the same time. It does not wait after
-the last one of a segment: the job's end may depend on it."""
 BACKOFF = Backoff(first=0.5, longest=10.0)
 
 
@@ -99,7 +96,7 @@ class ChunkWriter:
         self._flushed_at = time.monotonic()
         progress.publish(self._context, self._segment.batch_id)
         if self._segment.job_id is not None:
-            messages.wake_job(self._context.redis, self._segment.job_id, 0.0 if ends else WAKE_SECONDS)
+            port().chunk_appended(self._context, self._segment.job_id, last=ends)
         amounts = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
         amounts |= tally.request_seconds(self._segment.request_class, seconds)
         tally.count(self._context, self._segment.model["name"], amounts)

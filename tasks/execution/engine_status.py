@@ -26,8 +26,9 @@ from inference.requests.context_length import ContextLength
 from inference.residents import process
 from inference.residents.status import EngineStatus as EngineStatus
 from inference.residents.status import ResidentStatus
-from tasks import derived, published
+from tasks import published
 from tasks.context import AppContext
+from tasks.port import running_models
 from tasks.scheduling.states import Engines
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ def stop(context: AppContext, model: str) -> None:
     from inference.residents import directory
 
     with context.database.read() as session:
-        if model in derived.running(context, session):
+        if model in running_models(context, session):
             return
     stopped = threading.Event()
     stopped.set()  # a cluster that is away is not waited for: who has sent the message sends it again

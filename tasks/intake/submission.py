@@ -37,6 +37,9 @@ from tasks.steps import registry
 
 log = logging.getLogger(__name__)
 
+JOB_PURPOSES = ("user_data", "batch")
+"""Purposes of files that can be the input of a job."""
+
 # Retry-After of a full project. Only the end of one of its batches frees bytes, and nobody can say when that is.
 IN_FLIGHT_RETRY_SECONDS = 30.0
 

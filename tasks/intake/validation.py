@@ -30,11 +30,11 @@ from store.formats.plan import PlanWriter, SegmentSize
 from store.leases import Lease
 from store.records import Batch
 from store.work import traces
-from tasks import derived
 from tasks.context import AppContext
 from tasks.execution import progress, tally
 from tasks.heartbeat import hold_batch
 from tasks.intake.requests import Refusal, RequestChecker
+from tasks.port import running_models
 from tasks.steps import registry as steps
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
     """Return the segment size of each model: SEGMENT_SECONDS of work once its speed is known."""
     limit = context.settings.segment_requests
     with context.database.read() as session:
-        specs = derived.running(context, session)
+        specs = running_models(context, session)
         throughputs = speeds.throughputs(session, specs)
     sizes = dict.fromkeys(specs, SegmentSize(min(limit, UNMEASURED_REQUESTS)))
     for (name, _), throughput in throughputs.items():

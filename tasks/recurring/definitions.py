@@ -12,8 +12,7 @@ from store.keys import Principal
 from store.records import Schedule, now
 from tasks.context import AppContext
 from tasks.intake import submission
-from tasks.jobs.intake.drafts import check_named_jobs
-from tasks.jobs.kinds import registry as kinds
+from tasks.port import port
 from tasks.recurring import run_templates
 
 
@@ -65,8 +64,7 @@ def define(
 def _check_job(context: AppContext, project_id: str, job: Mapping[str, Any]) -> None:
     """Raise RequestError for a job that could not be created, with the place in the schedule."""
     try:
-        configuration = kinds.check(context, job["recipe"], job["options"], job["completion_window"])
-        check_named_jobs(context, project_id, configuration)
+        port().check_template(context, project_id, job)
     except RequestError as error:
         raise RequestError(error.message, code=error.code, param=f"job.{error.param}") from None
 

@@ -18,14 +18,13 @@ from batchyard.errors import RequestError
 from batchyard.request_lines.lines import LineError, parse
 from batchyard.wording import MAX_MESSAGE, cut
 from store.formats.lines import numbered_lines
+from store.jobs.dependencies import find_artifact
 from store.records import File, Schedule, now
 from tasks.context import AppContext
 from tasks.intake import imports, submission
 from tasks.intake.requests import RequestChecker
 from tasks.intake.submission import NewInput
-from tasks.jobs.intake import rows
-from tasks.jobs.submission import creation as job_submission
-from tasks.jobs.submission import dependencies
+from tasks.port import port
 
 _ANY_TIME = Cron("* * * * *", UTC)
 _PLACEHOLDER = re.compile(r"\{\{\s*(date|datetime|scheduled_at)\s*\}\}")
@@ -65,15 +64,15 @@ def pin(
     artifact = source["artifact"]
     with context.database.read() as session:
         if artifact is None:
-            purposes = job_submission.PURPOSES if of_job else ("batch",)
+            purposes = submission.JOB_PURPOSES if of_job else ("batch",)
             file = submission.input_file(
                 session, project_id, source["file_id"], param="input.file_id", purposes=purposes
             )
             if of_job:
-                rows.check_name(file.filename, "input.file_id")
+                port().check_file(file.filename, "input.file_id")
             return _record("file", file.bytes, file.id), file.sha256
         owner_id = artifact.get("job_id") or artifact["batch_id"]
-        output = dependencies.find_artifact(session, project_id, owner_id, artifact["name"])
+        output = find_artifact(session, project_id, owner_id, artifact["name"])
     if output is None:
         raise RequestError(
             f"No artifact '{artifact['name']}' of an ended batch or job '{owner_id}' found.",
@@ -81,7 +80,7 @@ def pin(
             param="input.artifact",
         )
     if of_job:
-        rows.check_name(output.filename, "input.artifact")
+        port().check_file(output.filename, "input.artifact")
     return _record("artifact", output.bytes, output.id, artifact), output.sha256
 
 
@@ -108,14 +107,7 @@ def check_template(context: AppContext, endpoint: str, text: str, cron: Cron) ->
 
 def check_rows(text: str, cron: Cron) -> None:
     """Raise RequestError for the first line of a job's template that is no row."""
-    count = 0
-    for row in rows.rows(io.BytesIO(fill(text, cron, now()).encode()), "template.jsonl"):
-        count += 1
-        if isinstance(row, rows.RowError):
-            message = f"Row {count} of the template: {cut(row.message, MAX_MESSAGE)}"
-            raise RequestError(message, code="invalid_value", param="input.template")
-    if not count:
-        raise RequestError("The template has no rows.", code="empty_file", param="input.template")
+    port().check_rows(io.BytesIO(fill(text, cron, now()).encode()))
 
 
 def template(context: AppContext, schedule: Schedule) -> str | None:
@@ -135,7 +127,7 @@ def source(context: AppContext, schedule: Schedule, cron: Cron, at: int) -> File
     if schedule.input["kind"] == "url":
         imported = imports.joined(context, schedule.project_id, fill(schedule.input["url"], cron, at))
         if schedule.job is not None:
-            rows.check_name(imported.name, "input.url")
+            port().check_file(imported.name, "input.url")
         return imported
     text = template(context, schedule)
     if text is None:

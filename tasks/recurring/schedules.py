@@ -25,9 +25,7 @@ from tasks import messages
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.submission import Draft, Outlook
-from tasks.jobs.intake.drafts import JobDraft
-from tasks.jobs.submission import creation as job_submission
-from tasks.jobs.submission.creation import JobRequest
+from tasks.port import CheckedJob, port
 from tasks.recurring import run_templates
 
 log = logging.getLogger(__name__)
@@ -101,7 +99,7 @@ def run_one(context: AppContext, schedule: Schedule, at: int) -> None:
     """Run the due time of a schedule, unless another tick has claimed it."""
     times = cron.parse(schedule.cron, schedule.timezone)
     current = scheduled_time(times, cast(CatchUp, schedule.catch_up), schedule.next_run_at or at, at)
-    prepared: Draft | JobDraft | _Outcome
+    prepared: Draft | CheckedJob | _Outcome
     if current.missed:
         prepared = _Outcome("skipped", "Nothing ran when it was due, and catch_up is 'none'.")
     else:
@@ -141,7 +139,7 @@ def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleR
     return run
 
 
-def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Draft | JobDraft | _Outcome:
+def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Draft | CheckedJob | _Outcome:
     """Prepare a run's batch or job; return the outcome of one that cannot be. Raises UnavailableError."""
     options = schedule.job or schedule.batch
     expires_after = options["output_expires_after"]
@@ -167,16 +165,14 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
             **common,
         )
         return submission.draft(context, batch, source)
-    job_fields = {key: options[key] for key in ("recipe", "options", "seed")} | {"name": options["name"] or name}
-    job_fields["post_process"] = options.get("post_process", [])  # schedules of earlier versions have none
-    request = JobRequest(input=source, metadata=metadata, **job_fields, **common)
+    values = {"name": options["name"] or name, "metadata": metadata, **common}
     try:
-        return job_submission.draft(context, schedule.project_id, request)
+        return port().draft(context, schedule, source, values)
     except RequestError as error:  # the deployment has another recipe by now, or no such model
         return _Outcome("failed", error.message)
 
 
-def _create(context: AppContext, session: Session, schedule: Schedule, draft: Draft | JobDraft) -> _Outcome:
+def _create(context: AppContext, session: Session, schedule: Schedule, draft: Draft | CheckedJob) -> _Outcome:
     """Create a run's batch or job, if the schedule's overlap and the project's limits allow it."""
     unfinished = [] if schedule.overlap == "allow" else schedules.unfinished(session, schedule)
     if unfinished and schedule.overlap == "skip":
@@ -189,9 +185,9 @@ def _create(context: AppContext, session: Session, schedule: Schedule, draft: Dr
                 cancel = batches.cancel if isinstance(earlier, Batch) else lifecycle.cancel
                 with suppress(ConflictError):  # it has ended meanwhile
                     cancel(session, schedule.project_id, earlier.id)
-            if isinstance(draft, JobDraft):
-                return _Outcome("created", created=job_submission.submit(context, session, draft))
-            return _Outcome("created", created=submission.submit(context, session, draft), outlook=draft.outlook)
+            if isinstance(draft, Draft):
+                return _Outcome("created", created=submission.submit(context, session, draft), outlook=draft.outlook)
+            return _Outcome("created", created=port().submit(context, session, draft))
     except RequestError as error:
         return _Outcome("failed", error.message)
 
@@ -215,7 +211,7 @@ def _announce(context: AppContext, run: ScheduleRun, outcome: _Outcome) -> None:
     ids = {"schedule_id": run.schedule_id, "batch_id": run.batch_id, "job_id": run.job_id}
     log.info("schedule ran", extra={**ids, "scheduled_at": run.scheduled_at, "state": run.state})
     if isinstance(outcome.created, Job):
-        job_submission.send(outcome.created)
+        port().send(outcome.created)
     elif outcome.created is not None:
         messages.validate(outcome.created.id, outcome.created.name)
         submission.estimate_completion(context, outcome.created, outcome.outlook)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
+from functools import partial
 from typing import cast
 
 import redis
 from sqlalchemy.orm import Session
 
 from store import batches, holds, queue
-from store.jobs import lifecycle
 from store.records import Batch, Job, Sla
-from store.speeds import Throughput
-from tasks import derived, published
+from tasks import published
 from tasks.context import AppContext
+from tasks.port import port, running_models
 from tasks.scheduling import costs, dispatch, forecast, states
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.states import Engines
@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 FORECASTS = "batchyard:forecasts"
 BACKLOG = "batchyard:backlog"
-JOB_SEGMENT = 500
-"""Requests in a segment of a job, of those that no batch has yet: nobody knows how they will be cut."""
 AT_RISK = 0.7
 """A batch is at risk if this share of its window is over and a smaller share of its requests is answered."""
 
@@ -68,10 +66,9 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
     with context.database.read() as session:
         unfinished = queue.unfinished(session)
         held = holds.all_of(session)
-        jobs = queue.jobs(session)
         backlog, unserved = queue.backlog(session), holds.unserved(session)
-        backlog += [entry for job in jobs for entry in queue.backlog_of_job(job, JOB_SEGMENT)]
-        models = derived.running(context, session).keys()
+        backlog += port().backlog(session)
+        models = running_models(context, session).keys()
         # Those on hold wait, and hold up none.
         entries = [entry for entry in backlog if entry.model not in held and entry.model in models]
         throughputs = measured_throughputs(context, session)
@@ -81,8 +78,10 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
     _hold_unserved(context, models, {entry.model for entry in backlog}, unserved)
     answered = costs.answered(unfinished)
     answers = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
-    of_chains = forecast.with_ends(answers, entries, throughputs, engines, now, drains=False) if jobs else {}
-    forecasts_of_jobs = _of_jobs(jobs, unfinished, of_chains, throughputs, now)
+    waiting = {entry.batch_id for entry in backlog if entry.model in held}
+    waiting |= {batch.id for batch in unfinished if batch.attempt_error is not None}
+    ends = partial(forecast.with_ends, answers, entries, throughputs, engines, now, drains=False)
+    forecasts_of_jobs = port().forecasts(context, unfinished, ends, throughputs, waiting, now)
     answers = forecast.with_ends(answers, entries, throughputs, engines, now)
     with_answers = {batch.id for batch in unfinished if batch.completed + batch.failed}
     forecasts = {
@@ -106,13 +105,7 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         context,
         states.of_queue([entry for entry in entries if entry.batch_id in finishes], with_answers, engines, usual),
     )
-    waiting = {entry.batch_id for entry in backlog if entry.model in held}
-    waiting |= {batch.id for batch in unfinished if batch.attempt_error is not None}
-    waiting |= {job.id for job in jobs if job.attempt_error is not None}
-    waiting |= {batch.job_id for batch in unfinished if batch.job_id is not None and batch.id in waiting}
     soonest = forecast.soonest(entries, answered, throughputs, now)
-    for job in jobs:
-        _update_job_sla(context, job, forecasts_of_jobs.get(job.id), now, held=job.id in waiting)
     for batch in unfinished:
         _update_sla(context, batch, forecasts.get(batch.id), now, held=batch.id in waiting)
         infeasible = soonest.get(batch.id, 0.0) > batch.expires_at
@@ -120,37 +113,6 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
             with context.database.write() as session:
                 batches.set_infeasible(session, batch, infeasible=infeasible)
             log.info("batch is %s reach", "out of" if infeasible else "within", extra={"batch_id": batch.id})
-
-
-def _of_jobs(
-    jobs: Sequence[Job],
-    batches: Sequence[Batch],
-    ends: Mapping[str, Forecast],
-    throughputs: Mapping[tuple[str, str], Throughput],
-    now: float,
-) -> dict[str, Forecast]:
-    """Return the forecasts of jobs: the ends of their last batches and last requests.
-
-    A job that is paused, or of which something is not known, has none.
-    """
-    forecasts = {}
-    for job in jobs:
-        waits = job.waiting_for_verdict or job.paused_at is not None
-        if waits or job.ahead is None or job.ahead["requests"] is None:
-            continue
-        parts = [
-            batch.id for batch in batches if batch.job_id == job.id and batch.completed + batch.failed < batch.total
-        ]
-        parts += [job.id] if sum(job.ahead["requests"].values()) >= 1 else []
-        if parts and all(part in ends for part in parts):
-            part_ends = [ends[part] for part in parts]
-            latest = max(part_ends, key=lambda end: end.at)
-            end = Forecast(latest.at, max(end.earliest for end in part_ends), max(end.latest for end in part_ends))
-            measured = [speed for model in job.models if (speed := costs.throughput_of(model, "decode", throughputs))]
-            for throughput in measured:
-                end = forecast.with_chains(end, throughput, job.ahead["chains"], job.ahead["unbegun"], now)
-            forecasts[job.id] = end
-    return forecasts
 
 
 def _hold_unserved(context: AppContext, models: Set[str], waiting: Set[str], unserved: Set[str]) -> None:
@@ -242,14 +204,3 @@ def _update_sla(context: AppContext, batch: Batch, expected: Forecast | None, no
     if state != batch.sla:
         with context.database.write() as session:
             warn(session, batch, state, expected.at if expected else None)
-
-
-def _update_job_sla(context: AppContext, job: Job, expected: Forecast | None, now: float, *, held: bool) -> None:
-    ended_share = (job.completed + job.failed + job.stuck) / job.total if job.total else 0.0
-    due = deadline(job)
-    state = sla(now, job.created_at, due, ended_share, expected.at if expected else None, held=held)
-    if state != job.sla:
-        at = None if expected is None else round(expected.at)
-        with context.database.write() as session:
-            lifecycle.set_sla(session, job, state, deadline=due, done_at=at)
-        log.info("job is %s", state, extra={"job_id": job.id, "sla": state, "deadline": due, "done_at": at})

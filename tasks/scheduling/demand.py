@@ -19,8 +19,8 @@ import redis
 from store import queue, speeds
 from store.queue import BacklogEntry
 from store.speeds import Throughput
-from tasks import derived
 from tasks.context import AppContext
+from tasks.port import running_models
 from tasks.scheduling import costs, dispatch, forecast
 from tasks.scheduling.costs import Answered
 from tasks.scheduling.policy import Limits, RecentUsage
@@ -104,7 +104,7 @@ def update(context: AppContext, running: Mapping[str, int]) -> None:
     with context.database.read() as session:
         answered = costs.answered(queue.unfinished(session))
         entries = [entry for entry in queue.backlog(session) if not entry.background]  # it has what is spare
-        specs = derived.running(context, session)
+        specs = running_models(context, session)
         throughputs = speeds.throughputs(session, specs)
         limits = dispatch.limits(context, session)
         recent_usage = dispatch.recent_usage(session, {entry.project_id for entry in entries}, now)

@@ -17,8 +17,9 @@ from batchyard.models import ModelSpec
 from inference.engines.registry import capabilities
 from store import batches, holds, projects, segments, speeds
 from store.segments import PendingSegment
-from tasks import derived, messages
+from tasks import messages
 from tasks.context import AppContext
+from tasks.port import running_models
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.gpu_sharing import EngineDemand
 from tasks.scheduling.policy import Limits, RecentUsage, choose
@@ -120,7 +121,7 @@ def recent_usage(session: Session, project_ids: Collection[str], now: float) -> 
 def limits(context: AppContext, session: Session) -> Limits:
     """Return the limits of the deployment, of models that may run, and of projects."""
     total = context.settings.max_segments
-    specs = derived.running(context, session)
+    specs = running_models(context, session)
     # Each run of a job has engines of its own, which are full until its end.
     jobs = {name for name, spec in specs.items() if capabilities(spec.engine).starts_each_run}
     return Limits(

@@ -23,8 +23,8 @@ from batchyard.models import ModelSpec
 from store import segments, speeds
 from store.records import Batch
 from store.speeds import Expected, Measurement, Throughput
-from tasks import derived
 from tasks.context import AppContext
+from tasks.port import running_models
 
 LEAST_SECONDS = 0.001
 START_SECONDS = 1.0
@@ -33,7 +33,7 @@ START_SECONDS = 1.0
 
 def measured_throughputs(context: AppContext, session: Session) -> dict[tuple[str, str], Throughput]:
     """Return the measured speed of each model that may run, in its present configuration, by model and class."""
-    return speeds.throughputs(session, derived.running(context, session))
+    return speeds.throughputs(session, running_models(context, session))
 
 
 def measure_finish(session: Session, batch: Batch, seconds: float) -> None:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from recipes.patterns import InvalidPattern, compiled
-from recipes.rewards.comparing import matches
+from batchyard.comparing.patterns import InvalidPattern, compiled
+from batchyard.comparing.values import matches
 from store.formats import scores as score_lines
 from tasks.steps.step import Results, Step, StepOptions
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.jobs.kinds.item_checks import PROBED_ITEMS
+from jobs.kinds.item_checks import PROBED_ITEMS
 from tests.chaos.program import Program
 
 ITEMS = 600

@@ -28,7 +28,7 @@ from inference import ray_internals
 from inference.engines.vllm import internals
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("batchyard", "store", "tasks", "recipes", "inference", "webapp")
+PACKAGES = ("batchyard", "store", "tasks", "jobs", "recipes", "inference", "webapp")
 RAY_ADAPTERS = ("inference/ray_internals.py", "batchyard/local/ray_head.py")
 """The second runs inside `ray start`, where the first would import Ray Data."""
 VLLM_ADAPTER = "inference/engines/vllm/internals.py"

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 from flask.testing import FlaskClient
 
+from jobs import advance, finish, validation
 from store.formats import items, job_chunks
 from store.jobs import chunk_records, lifecycle
 from store.records import Job
 from tasks.context import AppContext
-from tasks.jobs import advance, finish, validation
 from tests.support.webapps import upload
 
 

@@ -7,25 +7,27 @@ from typing import Any
 
 import pytest
 
+from jobs import messages as job_messages
 from tasks import messages
 
-_FUNCTIONS = (
-    *("validate", "advance", "segment", "deliver", "finish"),
-    *("validate_job", "advance_job", "finish_job", "stop_engine", "periodic"),
-)
+_FUNCTIONS = {
+    **{name: (messages, name) for name in ("validate", "advance", "segment", "deliver", "finish", "periodic")},
+    **{f"{name}_job": (job_messages, name) for name in ("validate", "advance", "finish")},
+    "stop_engine": (job_messages, "stop_engine"),
+}
 
 
 class SentMessages:
     """The messages that were sent. None leaves the test.
 
     Attributes:
-        calls: in order, the function of `tasks.messages` and its arguments.
+        calls: in order, the name of the message, and the arguments of the function that sends it.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        for name in _FUNCTIONS:
-            monkeypatch.setattr(messages, name, partial(self._note, name))
+        for name, (module, function) in _FUNCTIONS.items():
+            monkeypatch.setattr(module, function, partial(self._note, name))
 
     def _note(self, name: str, *arguments: Any) -> None:
         self.calls.append((name, arguments))

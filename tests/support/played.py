@@ -28,8 +28,8 @@ from batchyard.recipes import (
     Wait,
 )
 from batchyard.recipes.program import RecipeError, Request, play
+from jobs.running.judging import judge
 from recipes.registry import load
-from tasks.jobs.running.judging import judge
 
 
 def played_item(

@@ -12,15 +12,16 @@ import pyarrow.parquet as pq
 from sqlalchemy import select
 
 from batchyard.endpoints import output_lines
-from results.items import listing
+from jobs import advance, finish
+from jobs.catalogue import catalogue_of
+from jobs.items import listing
+from jobs.kinds.flow import FLOW
 from store import segments
 from store.formats import asks, chunks, items, job_chunks
 from store.jobs import chunk_records, lifecycle
 from store.jobs import stages as stage_records
 from store.records import File, Job, ResultChunk, Segment
 from tasks.context import AppContext
-from tasks.jobs import advance, finish
-from tasks.jobs.kinds.flow import FLOW
 from tests.support.jobs import create_job
 
 HEAD = """
@@ -38,7 +39,7 @@ class Running:
         rows = ((number, f"item-{number}", orjson.dumps({"prompt": prompt})) for number, prompt in enumerate(prompts))
         items_sha256, total = items.write(context.artifacts, rows)
         with context.database.write() as session:
-            sha256 = context.recipes.sha256("two")
+            sha256 = catalogue_of(context).sha256("two")
             self.id = create_job(session, project, recipe="two", recipe_sha256=sha256, options={}).id
             assert lifecycle.validated(session, self.id, items_sha256=items_sha256, total=total)
 

@@ -13,10 +13,10 @@ import pytest
 from flask.testing import FlaskClient
 
 from batchyard import settings
+from jobs.intake import author_calls
 from store import keys
 from store.records import Project
 from tasks.context import AppContext, build
-from tasks.jobs.intake import author_calls
 from tests.support.sqlite import migrated
 from webapp import create_app
 

@@ -13,7 +13,8 @@ from sqlalchemy import select, update
 
 from batchyard import histogram
 from batchyard.endpoints import output_lines
-from results.items import detail, listing, states, stream
+from jobs.catalogue import catalogue_of
+from jobs.items import detail, listing, states, stream
 from store.formats import asks, chunks, items, job_chunks
 from store.intake.extension import AddedSegment
 from store.jobs import chunk_records, lifecycle, stages
@@ -145,7 +146,7 @@ class Written:
             assert chunk_records.add(session, self.job.id, kind, sha256, len(rows))
 
     def events(self, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
-        recipe = self.context.recipes.recipe(self.job.recipe)
+        recipe = catalogue_of(self.context).recipe(self.job.recipe)
         content = b"".join(stream.event_lines(self.context, recipe, self.job, after, limit))
         return [json.loads(line) for line in content.splitlines()]
 

@@ -23,7 +23,7 @@ from tests.support.stacks import ROOT, RunningStack, a_chat
 
 pytestmark = pytest.mark.stack
 
-SERVER_MODULES = {"celeryconfig.py", "inference", "recipes", "results", "store", "tasks", "webapp"}
+SERVER_MODULES = {"celeryconfig.py", "inference", "jobs", "recipes", "results", "store", "tasks", "webapp"}
 MODELS = '[models.mini]\nengine = "echo"\n'
 NOT_OF_A_CLIENT = ("batchyard.client.harness", "batchyard.cron", "batchyard.telemetry.exporting")
 """Modules that need an extra: `lm-eval`, `server`, `otel`."""

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.stacks import ROOT
 
-PACKAGES = ("batchyard", "webapp", "tasks", "results", "recipes", "inference", "store")
+PACKAGES = ("batchyard", "jobs", "webapp", "tasks", "results", "recipes", "inference", "store")
 MIN_MODULES, MAX_MODULES = 3, 20
 MAX_LINES, MAX_PARAMETERS = 80, 12
 
@@ -117,6 +117,8 @@ WRONG = [
     ("store.files", "tasks.messages"),
     ("store.work.lifecycle", "store.batches"),
     ("tasks.scheduling.policy", "tasks.finishing.finalize"),
+    ("tasks.advance", "jobs.finish"),
+    ("webapp.models", "recipes.registry"),
     ("inference.engines.openai.client", "inference.engines.vllm.engine"),
     ("recipes.rewards", "store.files"),
     ("results.rows", "tasks.finishing.finalize"),

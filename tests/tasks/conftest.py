@@ -1,4 +1,4 @@
-"""Fixtures of this folder: contexts over the test's database, files with content, and schedules."""
+"""Fixtures of this folder: schedules."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from store import files, schedules
-from store.artifacts import Artifacts
-from store.database import Database
-from store.records import File, Schedule
+from store import schedules
+from store.records import Schedule
 from tasks.context import AppContext
 from tasks.recurring import definitions
 from tests.support.stacks import a_chat
@@ -24,26 +22,6 @@ BATCH = {
     "output_expires_after": None,
     "post_process": [],
 }
-
-
-@pytest.fixture
-def connected(new_context: Callable[..., AppContext], broker: str) -> AppContext:
-    """A context whose Redis is there, and empty."""
-    context = new_context(redis_url=broker)
-    context.redis.flushall()
-    return context
-
-
-@pytest.fixture
-def upload(database: Database, artifacts: Artifacts, project: str) -> Callable[[bytes], File]:
-    """Stores content and makes a file of it."""
-
-    def make(content: bytes) -> File:
-        fields = {"filename": "in.jsonl", "purpose": "batch", "size": len(content), "sha256": artifacts.put(content)}
-        with database.write() as session:
-            return files.create(session, project, **fields, expires_after=None)
-
-    return make
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import redis
 from celery import Signature
 from kombu.exceptions import OperationalError
 
+from jobs import messages as job_messages
 from tasks import messages
 
 
@@ -47,8 +48,8 @@ def test_flower_shows_the_id_and_the_name_of_what_a_message_is_about(monkeypatch
     monkeypatch.setattr(Signature, "apply_async", lambda message, **_: shown.append(message.options.get("argsrepr")))
     messages.validate("batch_1", "the nightly\nrun")
     messages.segment(7, 2, "batch_1", 0, "the nightly run")
-    messages.validate_job("job_1", "a debate")
-    messages.validate_job("job_2")
+    job_messages.validate("job_1", "a debate")
+    job_messages.validate("job_2")
     assert shown == [
         "(batch_1, 'the nightly\\nrun')",
         "(batch_1, 'the nightly run', segment 1, epoch 2)",
@@ -60,19 +61,19 @@ def test_flower_shows_the_id_and_the_name_of_what_a_message_is_about(monkeypatch
 def test_a_job_is_woken_once_until_its_message_has_come(sent: list[Any]) -> None:
     client: Any = Keys()
     for _ in range(3):
-        messages.wake_job(client, "job_1")
-    messages.wake_job(client, "job_2", 5.0)
+        job_messages.wake(client, "job_1")
+    job_messages.wake(client, "job_2", 5.0)
     assert sent == [("job.advance", ("job_1",), None), ("job.advance", ("job_2",), 5.0)]
-    messages.woken(client, "job_1")
-    messages.wake_job(client, "job_1")
+    job_messages.woken(client, "job_1")
+    job_messages.wake(client, "job_1")
     assert len(sent) == 3
 
 
 def test_only_a_child_wakes_a_parent(sent: list[Any]) -> None:
     client: Any = Keys()
-    messages.wake_parent(client, None)
+    job_messages.wake_parent(client, None)
     assert sent == []
-    messages.wake_parent(client, "job_1")
+    job_messages.wake_parent(client, "job_1")
     assert [arguments for _, arguments, _ in sent] == [("job_1",)]
 
 
@@ -81,8 +82,8 @@ def test_nobody_fails_when_redis_or_the_broker_is_away(
 ) -> None:
     away = mock.Mock(spec=redis.Redis)
     away.set.side_effect = away.delete.side_effect = redis.ConnectionError("refused")
-    messages.wake_job(away, "job_1")
-    messages.woken(away, "job_1")
+    job_messages.wake(away, "job_1")
+    job_messages.woken(away, "job_1")
     monkeypatch.setattr(Signature, "apply_async", mock.Mock(side_effect=OperationalError("refused")))
     messages.validate("batch_1")
     assert [record.getMessage().partition(",")[0].partition(":")[0] for record in caplog.records] == [

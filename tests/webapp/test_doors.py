@@ -29,12 +29,12 @@ from batchyard.client.map import map as map_table
 from batchyard.errors import ConfigurationError
 from batchyard.recipes import Item
 from batchyard.wording import without_code
+from jobs import messages
+from jobs import validation as job_validation
 from store.formats import items as items_file
 from store.records import Job
-from tasks import messages
 from tasks.context import AppContext
 from tasks.intake import validation
-from tasks.jobs import validation as job_validation
 from tests.support.webapps import client_of, context_in, upload
 
 polars = pytest.importorskip("polars")
@@ -141,7 +141,7 @@ class Server:
 
 @pytest.fixture
 def context(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
-    monkeypatch.setattr(messages, "validate_job", lambda *_: None)
+    monkeypatch.setattr(messages, "validate", lambda *_: None)
     return context_in(tmp_path, redis_url=broker)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import messages
+from jobs import messages
 from tasks.steps import registry
 from tasks.steps.step import Results, Step, StepOptions
 from tests.support.ended_jobs import EndedJobs
@@ -27,7 +27,7 @@ STEPS = [{"step": "parquet"}, {"step": "score", "method": "numeric"}]
 
 @pytest.fixture
 def jobs(database_url: str, broker: str, tmp_path: Path, recipes: Path, monkeypatch: pytest.MonkeyPatch) -> EndedJobs:
-    monkeypatch.setattr(messages, "validate_job", lambda *_: None)
+    monkeypatch.setattr(messages, "validate", lambda *_: None)
     context = context_in(tmp_path, database_url=database_url, redis_url=broker, recipes=str(recipes))
     return EndedJobs(context, client_of(context))
 

@@ -14,12 +14,12 @@ import pytest
 from flask.testing import FlaskClient
 
 from batchyard.models import ModelSpec
+from jobs import validation
+from jobs.kinds import item_checks
 from store import speeds
 from store.jobs import lifecycle
 from store.speeds import Measurement
 from tasks.context import AppContext
-from tasks.jobs import validation
-from tasks.jobs.kinds import item_checks
 from tasks.scheduling import deadlines
 from tests.support.messages import SentMessages
 from tests.support.webapps import client_of, context_in, on_sqlite, upload

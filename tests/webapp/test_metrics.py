@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchyard.recipes import Check, Score
+from jobs import progress
 from store import projects
-from tasks.jobs import progress
 from tasks.scheduling import deadlines
 from tests.support.jobs import create_job, start_job
 from tests.support.planned import plan_batch

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from results.items import events
-from tasks import messages
+from jobs import messages, validation
+from jobs.items import events
 from tasks.context import AppContext
-from tasks.jobs import validation
 from tests.support.webapps import client_of, context_in
 
 
 @pytest.fixture
 def context(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
-    monkeypatch.setattr(messages, "validate_job", lambda *_: None)
+    monkeypatch.setattr(messages, "validate", lambda *_: None)
     return context_in(tmp_path, redis_url=broker)
 
 

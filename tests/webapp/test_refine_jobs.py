@@ -10,9 +10,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from batchyard.models import ModelSpec
-from tasks import messages
+from jobs import messages, validation
 from tasks.context import AppContext
-from tasks.jobs import validation
 from tests.support.stacks import ROOT
 from tests.support.webapps import client_of, context_in
 
@@ -23,7 +22,7 @@ ROW = {"prompt": "What is 37 + 58?", "answer": "95"}
 def context(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppContext]:
     """A context that all tests here share: most of them make nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(messages, "validate_job", lambda *_: None)
+        patch.setattr(messages, "validate", lambda *_: None)
         context = context_in(tmp_path_factory.mktemp("refine"), redis_url=broker)
         real = ModelSpec(name="real", engine="transformers", source=str(ROOT / "examples/models/nano"))
         yield dataclasses.replace(context, models=context.models | {"real": real})

@@ -9,8 +9,8 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
+from jobs import messages
 from store.records import Project
-from tasks import messages
 from tasks.context import AppContext
 from tests.support.webapps import client_of, context_in
 from tests.support.written_jobs import NUMBERS, Written
@@ -32,7 +32,7 @@ def client(context: AppContext) -> FlaskClient:
 @pytest.fixture
 def job(context: AppContext, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> Written:
     """A job with an item that waits, one that is stuck, and live ones."""
-    monkeypatch.setattr(messages, "finish_job", lambda *_: None)
+    monkeypatch.setattr(messages, "finish", lambda *_: None)
     with context.database.read() as session:
         project = session.scalars(select(Project.id)).one()
     written = Written(context, project)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from tasks import messages
+from jobs import messages
 from tests.support.webapps import client_of, context_in
 
 ROW = {"prompt": "6 * 7?", "data_source": "openai/gsm8k", "reward_model": {"ground_truth": "42"}}
@@ -17,7 +17,7 @@ GRADER = {"type": "string_check", "operation": "eq", "input": "{{sample.output_t
 
 @pytest.fixture
 def client(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
-    monkeypatch.setattr(messages, "validate_job", lambda *_: None)
+    monkeypatch.setattr(messages, "validate", lambda *_: None)
     return client_of(context_in(tmp_path, redis_url=broker))
 
 

@@ -15,17 +15,13 @@ from store.records import Batch, File
 from tasks.intake import estimate, inputs, prompts, submission
 from tasks.intake.inputs import InputOptions
 from tasks.intake.submission import Draft, NewInput
-from tasks.jobs.submission import creation as job_submission
-from tasks.jobs.submission.creation import JobSource
 from tasks.scheduling.forecast import Forecast
 from webapp import batches, work
 from webapp.document import operation
 from webapp.files import uploaded
 from webapp.idempotency import Idempotency
-from webapp.jobs import create_once as create_job_once
-from webapp.jobs import request_of
+from webapp.port import port
 from webapp.requests import caller, current_context, form, parse_body, query
-from webapp.wire.jobs import JobOptions
 from webapp.wire.start import PARAMETERS, Start, StartAnswer, StartDryRun, Started, StartForm, StartQuery
 
 routes = Blueprint("start", __name__)
@@ -56,7 +52,7 @@ def start() -> tuple[dict[str, Any], int]:
     if body.recipe is not None and params.dry_run:
         raise RequestError("A recipe's dry run is one of POST /v1/jobs.", code="invalid_value", param="dry_run")
     if body.recipe is not None:
-        return _start_job(body, body.recipe, file).model_dump(), 202
+        return _start_job(body, file).model_dump(), 202
     submission.check_endpoint(context.models, body.endpoint)
     if body.options:
         raise RequestError("'options' are a recipe's; name it.", code="missing_required_parameter", param="recipe")
@@ -74,7 +70,7 @@ def start() -> tuple[dict[str, Any], int]:
     return answer.model_dump(), 202
 
 
-def _start_job(options: Start, recipe: str, file: tuple[ArtifactWriter, str] | None) -> Started:
+def _start_job(options: Start, file: tuple[ArtifactWriter, str] | None) -> Started:
     """Create a job of the rows of a file, or of the inline prompts. Raises RequestError."""
     names = options.model_fields_set & OF_A_BATCH
     if names:
@@ -84,24 +80,13 @@ def _start_job(options: Start, recipe: str, file: tuple[ArtifactWriter, str] | N
             param=min(names),
         )
     if file is None:
-        source: JobSource = [{"prompt": prompt.content} for prompt in prompts.of_list(options.prompts or [])]
-        if not source:
+        rows = [{"prompt": prompt.content} for prompt in prompts.of_list(options.prompts or [])]
+        if not rows:
             raise prompts.none()
-    else:
-        upload, name = file
-        upload.commit()
-        source = NewInput(name, upload)
-    body = JobOptions(
-        recipe=recipe,
-        options=options.options,
-        completion_window=options.completion_window,
-        metadata=options.metadata,
-        post_process=options.post_process,
-    )
-    request = request_of(body, source)
-    job = create_job_once(None, lambda: job_submission.draft(current_context(), caller().project_id, request)).record
-    status_url = url_for("jobs.retrieve", job_id=job.id, _external=True)
-    return Started(job_id=job.id, batch_id=None, file_id=job.input_file_id, status_url=status_url)
+        return port().start(options, rows)
+    upload, name = file
+    upload.commit()
+    return port().start(options, NewInput(name, upload))
 
 
 def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDryRun:

@@ -24,8 +24,6 @@ from webapp.pages import (
     compare,
     files,
     formats,
-    items,
-    jobs,
     models,
     overview,
     rows,
@@ -35,12 +33,13 @@ from webapp.pages import (
 )
 from webapp.pages.accounts import audit, keys, usage
 from webapp.pages.automation import schedules, webhooks
-from webapp.pages.starting import batch, cards, job
+from webapp.pages.starting import batch, cards
+from webapp.port import port
 from webapp.requests import current_context
 
 MODULES = (
-    *(sessions, overview, selection, compare, batches, rows, jobs, items, files, models, trying, schedules, webhooks),
-    *(cards, batch, job),
+    *(sessions, overview, selection, compare, batches, rows, files, models, trying, schedules, webhooks),
+    *(cards, batch),
     *(usage, keys, audit),
 )
 NAVIGATION = {
@@ -67,14 +66,7 @@ POLICY = "; ".join(
 )
 STATIC_SECONDS = 365 * 86400
 
-routes = Blueprint("pages", __name__)
-routes.before_request(sessions.admit)
-routes.before_app_request(sessions.recognise)
-for _module in MODULES:
-    routes.register_blueprint(_module.routes)
 
-
-@routes.app_context_processor
 def _add_variables() -> dict[str, Any]:
     """Return the variables of every template."""
     visitor = sessions.visitor()
@@ -101,7 +93,6 @@ def _flower() -> str | None:
     return local_state(current_context().settings.data).get("flower")
 
 
-@routes.app_url_defaults
 def _add_version(endpoint: str, values: dict[str, Any]) -> None:
     if endpoint == "static":
         values["v"] = _version(str(current_app.static_folder), values["filename"])
@@ -112,7 +103,6 @@ def _version(folder: str, name: str) -> str:
     return hashlib.sha256(Path(folder, name).read_bytes()).hexdigest()[:12]
 
 
-@routes.after_app_request
 def _protect(response: Response) -> Response:
     if is_page():
         response.headers["Content-Security-Policy"] = POLICY
@@ -128,4 +118,12 @@ def _protect(response: Response) -> Response:
 
 def register(app: Flask) -> None:
     formats.register(app)
+    routes = Blueprint("pages", __name__)
+    routes.before_request(sessions.admit)
+    routes.before_app_request(sessions.recognise)
+    routes.app_context_processor(_add_variables)
+    routes.app_url_defaults(_add_version)
+    routes.after_app_request(_protect)
+    for page in (*(module.routes for module in MODULES), *port().pages):
+        routes.register_blueprint(page)
     app.register_blueprint(routes)

@@ -19,8 +19,9 @@ from store.work.file_groups import FileFilter, FileGroup, Kind
 from store.work.overview import Work
 from webapp.files import get_file, output_retention, remove, send
 from webapp.pages.forms import Blank, PageParams
-from webapp.pages.jobs import title
+from webapp.port import port
 from webapp.requests import caller, current_context, query
+from webapp.work import title
 
 routes = Blueprint("files", __name__, url_prefix="/files")
 
@@ -56,7 +57,7 @@ def show() -> ResponseReturnValue:
         if params.kind == "unused":
             unused, has_more = file_groups.unused(session, project_id, text, after=params.after, limit=params.limit)
         else:
-            outputs = {OUTPUT, *(recipe.main for recipe in context.recipes.recipes.values())}
+            outputs = {OUTPUT, *(recipe.main for recipe in port().recipes())}
             wanted = FileFilter(outputs, text, params.kind, params.runs)
             groups, has_more = file_groups.page(session, project_id, wanted, after=params.after, limit=params.limit)
             if params.kind is None and params.after is None:

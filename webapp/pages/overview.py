@@ -18,13 +18,14 @@ from store import keys
 from store.records import Batch, Job
 from store.work import overview as work_list
 from store.work.overview import Sort, Wanted, Work, WorkFilter
-from webapp import batches, jobs, metrics
+from webapp import batches, metrics
 from webapp.pages import sessions
 from webapp.pages.forms import Blank, PageParams
-from webapp.pages.jobs import title
+from webapp.port import port
 from webapp.requests import caller, current_context, query
 from webapp.wire.batches import BatchObject
 from webapp.wire.jobs import JobObject
+from webapp.work import title
 
 routes = Blueprint("overview", __name__)
 
@@ -136,7 +137,7 @@ def _to_wire(records: Sequence[Work]) -> list[BatchObject | JobObject]:
     job_records = [record for record in records if isinstance(record, Job)]
     objects: list[BatchObject | JobObject] = [
         *(batches.to_wire(batch_records) if batch_records else ()),
-        *(jobs.to_wire(job_records) if job_records else ()),
+        *(port().to_wire(job_records) if job_records else ()),
     ]
     by_id = {entry.id: entry for entry in objects}
     return [by_id[record.id] for record in records]

@@ -19,10 +19,9 @@ from store.batches import BATCHES
 from store.jobs.lifecycle import JOBS
 from store.records import Batch, Job
 from webapp.batches import get_batch
-from webapp.jobs import get_job
-from webapp.pages import jobs
 from webapp.pages.batches import retry_once
-from webapp.work import control
+from webapp.port import port
+from webapp.work import control, get, title
 
 routes = Blueprint("selection", __name__, url_prefix="/selected")
 
@@ -92,11 +91,11 @@ def _action(text: str | None) -> Action:
 
 def _get(work_id: str) -> Batch | Job:
     """Return a batch or a job of the caller's project. Raises NotFoundError."""
-    return get_job(work_id) if work_id.startswith("job_") else get_batch(work_id)
+    return get(JOBS, work_id) if work_id.startswith("job_") else get_batch(work_id)
 
 
 def _name(work: Batch | Job) -> str:
-    return jobs.title(work) if isinstance(work, Job) else work.stage or work.name or work.id
+    return title(work) if isinstance(work, Job) else work.stage or work.name or work.id
 
 
 def _choice(action: Action, work_id: str) -> SelectedWork:
@@ -128,7 +127,7 @@ def _act(action: Action, work_id: str) -> None:
     """Do it to one. Raises BatchyardError."""
     is_job = work_id.startswith("job_")
     if action == "retry" and is_job:
-        jobs.retry_once(work_id)
+        port().retry(work_id)
     elif action == "retry":
         retry_once(get_batch(work_id))
     elif is_job:

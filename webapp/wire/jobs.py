@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, model_validator
 
 from batchyard.statuses import RETRIABLE_STATES, JobStatus, RetriableState
+from store.jobs.dependencies import MAX_DEPENDENCIES, When
 from store.records import Sla
-from tasks.jobs.submission.dependencies import MOST, When
 from webapp.wire.fields import ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, Window
 from webapp.wire.lists import ListPage
 from webapp.wire.start import CostEstimate
@@ -79,7 +79,9 @@ class CreateJob(Repeatable, JobOptions):
     input_file_id: Id | None = Field(None, description="a .parquet, .jsonl, .csv or .txt file of purpose user_data")
     input: JobInput | None = None
     depends_on: list[Dependency] = Field(
-        default_factory=list, max_length=MOST, description="it waits for these; an artifact as input adds its own"
+        default_factory=list,
+        max_length=MAX_DEPENDENCIES,
+        description="it waits for these; an artifact as input adds its own",
     )
     answers_from: Id | None = Field(
         None, description="an ended job of the same recipe, input, seed and models; requests it has answered do not run"

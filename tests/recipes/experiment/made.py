@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from jobs.finishing.journal import SCHEMA
 from recipes.experiment.children import ComparedChild
 from recipes.experiment.values import Measured, read
-from tasks.jobs.finishing.journal import SCHEMA
 
 NUMBERS = itertools.count()
 

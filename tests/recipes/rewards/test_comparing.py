@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recipes.patterns import InvalidPattern
+from batchyard.comparing.patterns import InvalidPattern
 from recipes.rewards import comparing
 from tests.support.rewards import outcome
 

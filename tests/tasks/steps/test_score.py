@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from recipes.rewards.comparing import matches
+from batchyard.comparing.values import matches
 from store.artifacts import Artifacts
 from tasks.steps import registry
 from tasks.steps.score import STEP as SCORE  # noqa: F401  an entry point of a test

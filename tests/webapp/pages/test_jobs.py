@@ -245,7 +245,7 @@ def test_items_that_did_not_complete_are_retried_after_one_more_question_and_onc
 def test_items_are_listed_by_state_and_id_page_by_page(
     client: FlaskClient, job: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webapp.pages.jobs.ROWS", 2)
+    monkeypatch.setattr("jobs.web.pages.job.ROWS", 2)
 
     def listed(page: str) -> list[str]:
         return re.findall(rf'/jobs/{job.job.id}/items/\d+"><bdi>([^<]*)<', page)
@@ -400,7 +400,7 @@ def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
 def test_show_more_moves_the_focus_to_what_it_shows(
     browser: Browser, served: str, context: AppContext, job: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webapp.pages.jobs.ROWS", 2)
+    monkeypatch.setattr("jobs.web.pages.job.ROWS", 2)
     with context.database.write() as session:
         key = keys.create(session, "default").key
     window = Visit(browser, served)

@@ -1,0 +1,1 @@
+"""Comparing answers with what was expected: numbers by value, texts, JSON, and regular expressions."""

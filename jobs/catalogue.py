@@ -1,0 +1,12 @@
+"""The recipes, rewards, gates and tools that jobs of a deployment may name."""
+
+from __future__ import annotations
+
+from recipes import registry
+from recipes.registry import Catalogue
+from tasks.context import AppContext
+
+
+def catalogue_of(context: AppContext) -> Catalogue:
+    """Return what jobs of the deployment may name. Raises ConfigurationError for what cannot be used."""
+    return registry.catalogue(context.settings)

@@ -1,0 +1,120 @@
+"""The artifacts of an ended job: its results, metrics and configuration, those of its steps, and the manifest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from batchyard import __version__, json_lines
+from batchyard.errors import LeaseLost, UnavailableError
+from batchyard.recipes import Report, blocks
+from batchyard.statuses import NEVER_ENDED
+from batchyard.tariffs import TotalCost
+from batchyard.telemetry import spans
+from jobs.catalogue import catalogue_of
+from jobs.finishing.results import JobResults, StepResults
+from jobs.intake import identity
+from store.artifacts import Artifacts
+from store.jobs.reading import Tokens
+from store.records import Job
+from store.work import traces
+from tasks.context import AppContext
+from tasks.steps import registry
+
+log = logging.getLogger(__name__)
+
+RESULTS = "results.jsonl"
+
+
+def report_of(context: AppContext, job: Job, results: JobResults) -> Report:
+    """Return what the recipe's finish hook reports. If it fails, the job has its results without a report."""
+    try:
+        recipe = catalogue_of(context).recipe(job.recipe)
+        report = Report()
+        if recipe.finish is not None:
+            report = recipe.finish(results, recipe.options.model_validate(job.options))
+        json_lines.dumps(
+            [report.metrics, blocks.as_json(report.view), report.warnings], option=orjson.OPT_SERIALIZE_NUMPY
+        )
+    except (LeaseLost, UnavailableError):
+        raise
+    except Exception as error:
+        log.exception("report failed", extra={"job_id": job.id, "recipe": job.recipe})
+        results.status = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        return Report()
+    return report
+
+
+def write_common(results: JobResults, job: Job, report: Report) -> None:
+    """Write what every job has: results, metrics, view and configuration."""
+    if job.total:
+        with results.create(RESULTS) as file:
+            for item in results.items():
+                line = {
+                    "custom_id": item.custom_id,
+                    "number": item.number,
+                    "state": item.state,
+                    "result": item.result,
+                    "error": item.error,
+                }
+                file.write(json_lines.line(line))
+    _write_json(results, "metrics.json", report.metrics)
+    _write_json(results, "view.json", blocks.as_json(report.view))
+    _write_json(results, "config.json", identity.configuration(job))
+
+
+def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
+    """Run a post-processing step. Return its entry with its outcome; a step that fails fails alone."""
+    try:
+        with spans.span(f"step {entry['step']}", traces.place(job)):
+            return entry | registry.run(entry, StepResults(artifacts, results))
+    except (LeaseLost, UnavailableError):
+        raise
+    except Exception as error:
+        log.exception("step failed", extra={"job_id": job.id, "step": entry["step"]})
+        return entry | {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+
+
+def write_manifest(
+    results: JobResults, job: Job, outcome: str, usage: Tokens, cost: TotalCost | None, deaths: Mapping[str, int]
+) -> None:
+    files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
+    manifest = {
+        "job": job.id,
+        "recipe": job.recipe,
+        "recipe_sha256": job.recipe_sha256,
+        "config_sha256": job.config_sha256,
+        "work_sha256": job.work_sha256,
+        "input_sha256": job.input_sha256,
+        "items_sha256": job.items_sha256,
+        "options": job.options,
+        "seed": job.seed,
+        "models": job.models,
+        "simulated": job.simulated,
+        "amendments": job.amendments,
+        "batchyard": __version__,
+        "request_counts": {
+            "total": job.total,
+            "completed": job.completed,
+            "failed": job.failed,
+            "stuck": job.stuck,
+            **dict.fromkeys(("expired", "cancelled"), 0),
+            **{NEVER_ENDED[outcome]: job.unended},
+        },
+        "usage": {f"{name}_tokens": tokens for name, tokens in usage._asdict().items()},
+        "cost": cost and cost.document,
+        "engine_deaths": deaths,
+        "created_at": job.created_at,
+        "started_at": job.in_progress_at,
+        "ended_at": job.finalizing_at or job.cancelling_at,
+        "artifacts": files,
+    }
+    _write_json(results, "manifest.json", manifest)
+
+
+def _write_json(results: JobResults, name: str, value: Any) -> None:
+    with results.create(name) as file:
+        file.write(json_lines.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2) + b"\n")

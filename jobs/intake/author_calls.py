@@ -1,0 +1,71 @@
+"""Calls of what authors have written, in processes beside this one, which are killed when a call takes too long.
+
+No thread of a web server can be interrupted. The built-in recipes are quick and are called in the thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from batchyard.errors import RequestError
+from batchyard.recipes import Recipe
+from batchyard.settings import Settings
+from jobs.catalogue import catalogue_of
+from recipes import registry
+from recipes.processes import KillablePool
+from tasks.context import AppContext
+
+SECONDS = 5.0
+"""Longest that one call may take."""
+PROCESSES = 2
+"""A recipe that hangs delays no other."""
+
+
+def call(
+    context: AppContext, recipe: Recipe[Any], what: str, remedy: str, function: Callable[..., Any], *args: Any
+) -> Any:
+    """Return what `function` returns for the deployment's settings, the recipe and `args`.
+
+    Args:
+        what: what is called, and `remedy`: what its author has to do if it does not end; for the message.
+        function: of a module, since a process imports it; it gets the recipe that this process has loaded.
+
+    Raises:
+        RequestError: what `function` raises of these; or the call took longer than SECONDS, or ended its process.
+    """
+    is_built_in = recipe.name in registry.RECIPES.built_in
+    if is_built_in or multiprocessing.current_process().daemon:  # which can have no process; Celery limits its time
+        return function(context.settings, recipe, *args)
+    processes = pool(context.settings)
+    try:
+        return processes.submit(_in_process, context.settings, recipe.name, function, *args).result()
+    except RequestError:
+        raise
+    except Exception as error:
+        message = (
+            f"The {what} of recipe {recipe.name!r} ({catalogue_of(context).place(recipe)}) failed: "
+            f"{processes.reason(error)}. {remedy}"
+        )
+        raise RequestError(message, code="recipe_hangs", param="recipe") from error
+
+
+def _in_process(settings: Settings, recipe: str, function: Callable[..., Any], *args: Any) -> Any:
+    return function(settings, registry.catalogue(settings).recipe(recipe), *args)
+
+
+_starting = threading.Lock()
+pools: dict[str, KillablePool] = {}
+"""The processes of this one, by the folder of recipes: a deployment has one."""
+
+
+def pool(settings: Settings) -> KillablePool:
+    """Return the processes that run the recipes of a deployment."""
+    with _starting:
+        if settings.recipes not in pools:
+            load = functools.partial(registry.catalogue, settings)
+            pools[settings.recipes] = KillablePool(PROCESSES, SECONDS, load)
+        return pools[settings.recipes]

@@ -1,0 +1,300 @@
+"""Options of a recipe, from a client: parsed, and every name in them looked up."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from batchyard.endpoints.catalog import ENDPOINTS
+from batchyard.errors import RequestError, value_code
+from batchyard.models import ModelSpec, newer, served_by_name
+from batchyard.recipes import CHAT, Answer, Ask, Check, FlowRecipe, Item, Options, Recipe, Stage
+from batchyard.recipes.program import Request
+from batchyard.schema_words import InvalidValue, invalid_values
+from batchyard.settings import Settings
+from batchyard.wording import MAX_LIST, MAX_MESSAGE, MAX_NAME, cut, nearest, quoted
+from jobs.intake import author_calls
+from jobs.intake.requests import Preparer
+from recipes.registry import Catalogue
+from tasks.context import AppContext
+
+log = logging.getLogger(__name__)
+
+ROOT = "options"
+REMEDY = "It only reads options; its author has to take out of it what waits or does not end."
+MAX_ERRORS = 5
+"""Errors that one refusal names."""
+_PLACED = re.compile(r"(?:([A-Za-z_][\w./-]*): )?(.*)", re.DOTALL)
+"""The message of a ValueError, which may begin with the path of an option."""
+KINDS = {
+    "model": "model",
+    "models": "model",
+    "reward": "reward",
+    "rewards": "reward",
+    "gate": "gate",
+    "gates": "gate",
+    "tools": "tool",
+}
+"""Names of options, at any depth, that hold the name of a model, a reward, a gate or a tool, or several of them."""
+
+
+def parse(context: AppContext, recipe: Recipe[Any], values: Mapping[str, Any]) -> Options:
+    """Return the options of a recipe.
+
+    Raises:
+        RequestError: about the first error; its message names the others, too.
+    """
+    author_calls.call(context, recipe, "check", REMEDY, _checked, values)
+    options: Options = recipe.options.model_validate(values)
+    return options
+
+
+def _checked(_: Settings, recipe: Recipe[Any], values: Mapping[str, Any]) -> None:
+    try:
+        options = recipe.options.model_validate(values)
+    except ValidationError as error:
+        raise _refusal(invalid_values(error, values, recipe.options.model_json_schema())) from None
+    if recipe.check is not None:
+        called(recipe, "check", recipe.check, options)
+
+
+def _refusal(invalid: list[InvalidValue]) -> RequestError:
+    messages = [_message(value) for value in invalid[:MAX_ERRORS]]
+    if len(invalid) > MAX_ERRORS:
+        messages.append(f"There are {len(invalid)} errors in all.")
+    first = invalid[0]
+    codes = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
+    code = codes.get(first.kind) or value_code(first.kind, first.value)
+    return RequestError(" ".join(messages), code=code, param=_path(first.path))
+
+
+def _message(invalid: InvalidValue) -> str:
+    param = _path(invalid.path)
+    if invalid.kind == "missing":
+        return f"Missing required parameter: '{param}'."
+    if invalid.kind == "extra_forbidden":
+        hint = f" Did you mean '{_path((*invalid.path[:-1], invalid.near))}'?" if invalid.near else ""
+        return f"Unknown parameter: '{param}'.{hint}"
+    return f"Invalid value for '{param}': {cut(invalid.reason, MAX_LIST)}."
+
+
+def _path(parts: Iterable[Any]) -> str:
+    return cut(".".join([ROOT, *map(str, parts)]), MAX_NAME)
+
+
+def called(recipe: Recipe[Any], name: str, function: Callable[..., Any], options: Any) -> Any:
+    """Call a function of the recipe's author. Raises RequestError for what it raises."""
+    try:
+        return function(options)
+    except ValueError as error:
+        path, reason = _PLACED.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # it matches any text
+        param = ROOT if path is None else f"{ROOT}.{path.removeprefix(f'{ROOT}.')}"
+        message = f"Invalid value for '{param}': {cut(reason.strip().removesuffix('.'), MAX_MESSAGE)}."
+        raise RequestError(message, code="invalid_value", param=param) from None
+    except Exception as error:
+        log.exception("a recipe's function failed", extra={"recipe": recipe.name, "function": name})
+        message = f"The {name} of recipe {recipe.name!r} failed: {cut(repr(error), MAX_LIST)}; its author has to look."
+        raise RequestError(message, code="recipe_error", param=ROOT) from error
+
+
+def ask(context: AppContext, recipe: Recipe[Any], name: str, options: Options) -> Any:
+    """Return what the author's function of that name returns for these options; None if the recipe has none.
+
+    Raises:
+        RequestError: for what it raises, and see author_calls.call.
+    """
+    if getattr(recipe, name) is None:
+        return None
+    return author_calls.call(context, recipe, name, REMEDY, _asked, name, options.model_dump(mode="json"))
+
+
+def _asked(_: Settings, recipe: Any, name: str, values: Mapping[str, Any]) -> Any:
+    function = recipe.stages_of if name == "stages" else getattr(recipe, name)
+    result = called(recipe, name, function, recipe.options.model_validate(values))
+    return None if result is None else list(result)
+
+
+def stages(context: AppContext, recipe: FlowRecipe[Any], options: Options) -> list[Stage]:
+    """Return the stages of a job. Raises RequestError if the recipe has none for these options."""
+    stages: list[Stage] = ask(context, recipe, "stages", options)
+    unknown = [stage.endpoint for stage in stages if stage.endpoint not in ENDPOINTS]
+    if not stages or unknown or len({stage.name for stage in stages}) < len(stages):
+        reason = f"the endpoint {unknown[0]!r}" if unknown else "no stage, or one twice"
+        message = f"Recipe {recipe.name!r} has {reason}; its author has to look. Endpoints: {', '.join(ENDPOINTS)}."
+        raise RequestError(message, code="recipe_error", param=ROOT)
+    return stages
+
+
+def expected(
+    context: AppContext, recipe: FlowRecipe[Any], options: Options, stages: Sequence[Stage]
+) -> list[float | None]:
+    """Return an item's requests in each stage, None if the recipe is silent. Raises RequestError."""
+    counts: list[float | None] = list(ask(context, recipe, "expected", options) or ())
+    return (counts + [None] * len(stages))[: len(stages)]
+
+
+def bounds(context: AppContext, recipe: FlowRecipe[Any], options: Options) -> list[tuple[float, float]] | None:
+    """Return the fewest and the most requests of an item in each stage, None if the recipe is silent."""
+    counts: list[tuple[float, float]] | None = ask(context, recipe, "bounds", options)
+    return counts
+
+
+def shares(
+    context: AppContext,
+    recipe: FlowRecipe[Any],
+    options: Options,
+    stages: Sequence[Stage],
+    models: Mapping[str, Mapping[str, Any]],
+) -> list[dict[str, float]]:
+    """Return the share of each model in the requests of each stage, as the recipe's example requests say.
+
+    `models`: configurations of those that the job may ask. Requests of an adapter count as its base's.
+
+    A stage without an example asks the models of the stage before it. Empty if several may be, and nothing says which.
+    """
+    examples = ask(context, recipe, "probe", options) or ()
+    names = list(models)
+    bases = {adapter: name for name, spec in models.items() for adapter in spec.get("adapters", ())}
+    share: dict[str, float] = {names[0]: 1.0} if len(names) == 1 else {}
+    by_stage = []
+    for stage in stages:
+        asked = [want.model for want in examples if isinstance(want, Ask) and want.stage == stage.name]
+        counts = Counter(bases.get(name, name) for name in asked)
+        share = {model: number / counts.total() for model, number in counts.items()} or share
+        by_stage.append(share)
+    return by_stage
+
+
+def models(
+    context: AppContext, catalogue: Catalogue, recipe: FlowRecipe[Any], options: Options, stages: Iterable[Stage]
+) -> dict[str, ModelSpec]:
+    """Return the models that a job's options or its recipe's examples name; all without a name.
+
+    Raises:
+        RequestError: a model, reward or gate is unknown, or an example request cannot run; names the option.
+    """
+    values = options.model_dump(mode="json")
+    for path, kind, name in _names(options, ROOT):
+        if kind == "reward":
+            catalogue.reward(name, path)
+        elif kind == "gate":
+            catalogue.gate(name, path)
+        elif kind == "tool":
+            catalogue.tool(name, path)
+        else:
+            check_model(context, name, path)
+    asks: list[Ask] = []
+    endpoints = {stage.name: stage.endpoint for stage in stages}
+    for want in ask(context, recipe, "probe", options) or ():
+        if isinstance(want, Ask):
+            _check_ask(context, recipe, values, want, endpoints)
+            asks.append(want)
+        elif isinstance(want, Check):
+            _check_gate(catalogue, values, want)
+        else:
+            catalogue.reward(want.reward, _place_of(values, want.reward) or ROOT)
+    names = served_by_name(context.models)
+    named = {names[text].name for text in (*_texts(values), *(ask.model for ask in asks)) if text in names}
+    return {name: spec for name, spec in context.models.items() if name in named or not named}
+
+
+def _names(value: Any, path: str) -> Iterator[tuple[str, str, str]]:
+    """Yield path, kind and name of each model, reward, gate and tool that the fields of options name.
+
+    Keys of objects that are no options, such as a JSON schema, name nothing.
+    """
+    if isinstance(value, BaseModel):
+        for key in type(value).model_fields:
+            inner, inner_path, kind = getattr(value, key), f"{path}.{key}", KINDS.get(key)
+            if kind is not None:
+                yield from ((place, kind, name) for place, name in _named(inner, inner_path))
+            yield from _names(inner, inner_path)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _names(inner, f"{path}.{index}")
+
+
+def _named(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, list):
+        yield from ((f"{path}.{index}", name) for index, name in enumerate(value) if isinstance(name, str))
+    elif isinstance(value, dict) and "type" not in value:  # a grader has a type, and is no table of names
+        yield from ((f"{path}.{key}", name) for key, name in value.items() if isinstance(name, str))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
+
+
+def check_model(context: AppContext, name: str, param: str) -> None:
+    """Raise RequestError, with `param`, for a model or adapter that is not served."""
+    names = served_by_name(context.models)
+    if name not in names:
+        near, remedy = nearest(name, names), newer(context.settings.models, name)
+        hint = f" But {remedy}." if remedy else f" Did you mean '{near}'?" if near else ""
+        message = (
+            f"The model {quoted(name)} is not served here.{hint} Served: {cut(', '.join(sorted(names)), MAX_LIST)}."
+        )
+        raise RequestError(message, code="model_not_found", param=param)
+
+
+def _check_gate(catalogue: Catalogue, options: Mapping[str, Any], check: Check) -> None:
+    """Look an example's gate up, and let it check its value. Raises RequestError."""
+    param = _place_of(options, check.gate) or ROOT
+    gate = catalogue.gate(check.gate, param)
+    try:
+        if gate.check is not None:
+            gate.check(check.value)
+    except ValueError as error:
+        message = f"Gate {quoted(gate.name)} {cut(str(error), MAX_LIST)}."
+        raise RequestError(message, code="invalid_value", param=param) from None
+
+
+def _check_ask(
+    context: AppContext, recipe: Recipe[Any], options: Mapping[str, Any], ask: Ask, endpoints: Mapping[str, str]
+) -> None:
+    """Check an example request as validation checks those of a batch. Raises RequestError."""
+    endpoint = endpoints.get(ask.stage)
+    if endpoint is None:
+        message = f"The probe of recipe {recipe.name!r} asks in stage {ask.stage!r}; its author has to look."
+        raise RequestError(message, code="recipe_error", param=ROOT)
+    check_model(context, ask.model, _place_of(options, ask.model) or ROOT)
+    content: Any = ask.content
+    if endpoint == CHAT and isinstance(content, str):
+        content = [{"role": "user", "content": content}]
+    body = {"model": ask.model, ENDPOINTS[endpoint].content[0]: content, **ask.sampling}
+    request = Request(ask.stage, endpoint, 1, 0, ask.model, body, ask.structure, None)
+    refused = Preparer(context.models).prepare(Item(0, "probe", {}), 0, request)
+    if isinstance(refused, Answer):
+        error = refused.error or {}
+        name = str(error.get("param") or "").removeprefix("body.").partition(".")[0]
+        message = f"A request of stage {ask.stage!r} cannot run: {error.get('message')}"
+        raise RequestError(message, code=error.get("code"), param=_place_of_key(options, name) or ROOT)
+
+
+def _place_of(value: Any, text: str, path: str = ROOT) -> str | None:
+    """Return the path at which a text stands in the options, None if it does not."""
+    if value == text:
+        return path
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    places = (_place_of(inner, text, f"{path}.{key}") for key, inner in entries)
+    return next((place for place in places if place is not None), None)
+
+
+def _place_of_key(value: Any, name: str, path: str = ROOT) -> str | None:
+    """Return the path of a key in the options, None if it is not there."""
+    if isinstance(value, dict) and value.get(name) is not None:
+        return f"{path}.{name}"
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    places = (_place_of_key(inner, name, f"{path}.{key}") for key, inner in entries)
+    return next((place for place in places if place is not None), None)

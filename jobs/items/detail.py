@@ -1,0 +1,176 @@
+"""One item of a job, with all that it has asked and got."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from batchyard import json_lines
+from jobs.items import texts
+from jobs.items.requests import RequestRow, requests_of
+from jobs.items.states import CACHED_CHUNKS, ItemRow, find
+from results.storage import Storage
+from store.artifacts import Artifacts
+from store.formats import job_chunks
+from store.jobs import chunk_records, replies
+from store.records import Job
+
+SLACK_SECONDS = 60.0
+"""A chunk is stored so long after what stands in it, at the latest; and clocks of machines differ."""
+
+
+@dataclass
+class JudgementRow:
+    """An outcome that no batch keeps."""
+
+    index: int
+    kind: str
+    value: Any
+
+
+@dataclass
+class TurnRow:
+    """What an item wanted at one time, and what it got."""
+
+    life: int
+    turn: int
+    requests: list[RequestRow] = field(default_factory=list)
+    judgements: list[JudgementRow] = field(default_factory=list)
+
+
+@dataclass
+class ReplyRow:
+    """What a person or a CI has said to an item."""
+
+    life: int
+    turn: int
+    kind: str
+    body: dict[str, Any]
+    created_at: int
+
+
+@dataclass
+class ItemDetails(ItemRow):
+    """An item and its history. `previous` and `next` number its neighbours."""
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    turns: list[TurnRow] = field(default_factory=list)
+    replies: list[ReplyRow] = field(default_factory=list)
+    waits_for: dict[str, Any] | None = None
+    result: Any = None
+    error: dict[str, Any] | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    previous: int | None = None
+    next: int | None = None
+
+
+@functools.lru_cache(maxsize=CACHED_CHUNKS)
+def _judged(artifacts: Artifacts, sha256: str) -> npt.NDArray[np.int32]:
+    """Return the position of each row of a judgement chunk."""
+    positions: npt.NDArray[np.int32] = job_chunks.read(artifacts, sha256, ["position"])["position"].to_numpy()
+    return positions.astype(np.int32)
+
+
+def item(storage: Storage, job: Job, number: int) -> ItemDetails:
+    """Return an item with all that it has asked and got.
+
+    Raises:
+        NotFoundError: the job has no such item.
+        ConflictError: the job ended so long ago that only its artifacts have it.
+    """
+    known, position = find(storage, job, number)
+    (row,) = known.reader.read(position, 1)
+    end = known.rows([position], ["result", "error", "started_at", "ended_at"]).get(position)
+    details = ItemDetails(**vars(known.item(position, row.custom_id, end)), columns=row.columns)
+    before, after = known.numbers[known.numbers < number], known.numbers[known.numbers > number]
+    details.previous = int(before.max()) if before.size else None
+    details.next = int(after.min()) if after.size else None
+    if end is not None:
+        value = json_lines.loads(end["result"]) if end["result"] else None
+        if details.state == "waiting_for_verdict":
+            details.waits_for = value
+        elif end["ended_at"] is not None:
+            details.result = value
+        details.error = json_lines.loads(end["error"]) if end["error"] else None
+        details.started_at, details.ended_at = end["started_at"], end["ended_at"]
+    texts_of = texts.of(job, known.reader, position, end["result"] if end is not None else None)
+    details.question, details.answer, details.scores = texts_of
+    details.turns = _turns(storage, job, position, details)
+    with storage.database.read() as session:
+        details.replies = [
+            ReplyRow(reply.life, reply.turn, reply.kind, reply.body, reply.created_at)
+            for reply in replies.of_item(session, job.id, position)
+        ]
+    if details.state == "live":
+        details.life = max([details.life, *(turn.life for turn in details.turns)])
+        unanswered = [request.stage for turn in details.turns for request in turn.requests if request.is_open]
+        details.stage = unanswered[-1] if unanswered else None
+    return details
+
+
+def _turns(storage: Storage, job: Job, position: int, end: ItemDetails) -> list[TurnRow]:
+    """Return the turns of an item.
+
+    The turns of requests whose plan file does not have them are numbered by what is left, by stage and visit: each
+    begins with the request of sample 1.
+    """
+    turns: dict[tuple[int, int], TurnRow] = {}
+    refused: set[tuple[int, int]] = set()
+    for life, number, judgement in _judgements(storage, job, position, end):
+        _add_judgement(turns.setdefault((life, number), TurnRow(life, number)), judgement)
+        if judgement.kind == "refused":
+            refused.add((life, number))
+    by_visit: dict[tuple[int, int, int], list[RequestRow]] = {}
+    for life, known, stage, request in requests_of(storage, job, position):
+        if known is None:
+            by_visit.setdefault((life, stage, request.visit), []).append(request)
+        else:
+            turns.setdefault((life, known), TurnRow(life, known)).requests.append(request)
+    for turn in turns.values():
+        turn.requests.sort(key=lambda request: (request.sample, request.retry))
+    taken = turns.keys() - refused
+    current: TurnRow | None = None
+    for (life, _, _), requests in sorted(by_visit.items()):
+        requests.sort(key=lambda request: (request.sample, request.retry))
+        if current is None or current.life != life or requests[0].sample == 1:
+            number = 1 if current is None or current.life != life else current.turn + 1
+            while (life, number) in taken:
+                number += 1
+            current = turns.setdefault((life, number), TurnRow(life, number))
+        current.requests += requests
+    return [turns[key] for key in sorted(turns)]
+
+
+def _add_judgement(turn: TurnRow, judgement: JudgementRow) -> None:
+    """Add an outcome to its turn. The end of a call of a tool takes the place of its beginning, and has its tool."""
+    begun = [each for each in turn.judgements if each.kind == job_chunks.CALL and each.index == judgement.index]
+    if judgement.kind == job_chunks.CALLED and begun:
+        begun[0].kind, begun[0].value = judgement.kind, {**begun[0].value, **judgement.value}
+    else:
+        turn.judgements.append(judgement)
+
+
+def _judgements(storage: Storage, job: Job, position: int, end: ItemDetails) -> Iterator[tuple[int, int, JudgementRow]]:
+    """Yield life, turn and outcome of each judgement of an item."""
+    until = None if end.ended_at is None else end.ended_at + SLACK_SECONDS
+    since = None if end.started_at is None or end.life > 1 else end.started_at - SLACK_SECONDS
+    with storage.database.read() as session:
+        stored = chunk_records.of_job(session, job.id, "judgement", since=since, until=until)
+    for chunk in stored:
+        places = _judged(storage.artifacts, chunk.sha256) == position
+        if places.any():
+            for row in job_chunks.read(storage.artifacts, chunk.sha256).filter(pa.array(places)).to_pylist():
+                if row["kind"] in (job_chunks.HANGS, job_chunks.RECIPE):
+                    continue
+                yield (
+                    row["life"],
+                    row["turn"],
+                    JudgementRow(row["index"] + 1, row["kind"], json_lines.loads(row["value"])),
+                )

@@ -1,0 +1,103 @@
+"""The ended items of a job: their results and events, as lines of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from batchyard import json_lines
+from batchyard.errors import ConflictError, RequestError
+from batchyard.recipes import Recipe
+from batchyard.statuses import TERMINAL
+from jobs.items.ended import of_row
+from jobs.items.events import events_of
+from results.storage import Storage
+from store.artifacts import Artifacts
+from store.formats import job_chunks
+from store.jobs import chunk_records
+from store.jobs.chunk_records import JobChunkEntry
+from store.records import Job
+
+
+def lines(storage: Storage, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
+    """Return a line of JSON for each ended item after the first `after` lines, at most `limit`, in pieces.
+
+    Chunks are only ever added, so the same `after` always means the same line.
+
+    Raises:
+        RequestError: there are fewer than `after` lines.
+        ConflictError: the job ended so long ago that only its artifacts have the results.
+    """
+    return _read(storage, job, after, limit, lambda number, row: _line(row))
+
+
+def event_lines(storage: Storage, recipe: Recipe[Any], job: Job, after: int, limit: int | None) -> Iterator[bytes]:
+    """Return the events of each item that `lines` has one for, a line of JSON each, in pieces.
+
+    `sequence` is the number of the item's line in `lines`, from 1: that of the last line, as `after`, reads on.
+
+    Raises:
+        RequestError, ConflictError: as `lines`.
+    """
+    options = recipe.options.model_validate(job.options)
+
+    def lines_of(number: int, row: dict[str, Any]) -> bytes:
+        if row["state"] in job_chunks.UNENDED:
+            return b""
+        item_events = events_of(recipe, options, of_row(row))
+        return b"".join(json_lines.line({"sequence": number} | dict(event)) for event in item_events)
+
+    return _read(storage, job, after, limit, lines_of)
+
+
+def _read(
+    storage: Storage, job: Job, after: int, limit: int | None, line: Callable[[int, dict[str, Any]], bytes]
+) -> Iterator[bytes]:
+    stored = result_chunks(storage, job)
+    available = sum(chunk.rows for chunk in stored)
+    if after > available:
+        raise RequestError(f"Invalid 'after': there are {available} lines so far.", code="invalid_value", param="after")
+    stop = available if limit is None else min(after + limit, available)
+    return _sliced(storage.artifacts, stored, after, stop, line)
+
+
+def result_chunks(storage: Storage, job: Job) -> list[JobChunkEntry]:
+    """Return the result chunks of a job. Raises ConflictError if only its artifacts have the results."""
+    with storage.database.read() as session:
+        stored = chunk_records.of_job(session, job.id, "result")
+    if job.status in TERMINAL and not stored and job.completed + job.failed + job.stuck:
+        raise collected(job)
+    return stored
+
+
+def collected(job: Job) -> ConflictError:
+    """Return the error of a job that ended so long ago that only its artifacts have its results."""
+    return ConflictError(
+        f"Job '{job.id}' has ended, and its results are in its artifacts now.", code="results_in_files", param="job_id"
+    )
+
+
+def _sliced(
+    artifacts: Artifacts,
+    stored: Sequence[JobChunkEntry],
+    start: int,
+    stop: int,
+    line: Callable[[int, dict[str, Any]], bytes],
+) -> Iterator[bytes]:
+    first = 0
+    for chunk in stored:
+        begin, end = max(start - first, 0), min(stop - first, chunk.rows)
+        if begin < end:
+            rows = job_chunks.read(artifacts, chunk.sha256).slice(begin, end - begin)
+            numbered = enumerate(rows.drop_columns("position").to_pylist(), first + begin + 1)
+            yield b"".join(line(number, row) for number, row in numbered)
+        first += chunk.rows
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    for name in ("result", "error"):
+        if row[name] is not None:
+            row[name] = orjson.Fragment(row[name])
+    return json_lines.line(row)

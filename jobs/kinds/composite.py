@@ -1,0 +1,303 @@
+"""The kind of recipes whose items are jobs: records ended ones and starts the next.
+
+A child is found again by its composite and its key, which are unique together, so nothing starts twice, whatever is
+killed. All that a tick decides is committed in one transaction, which the epoch of the composite's lease guards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from batchyard import json_lines
+from batchyard.errors import ArtifactMissing, RequestError, UnavailableError
+from batchyard.models import ModelSpec
+from batchyard.recipes import Child, CompositeOptions, CompositeRecipe, Options
+from batchyard.statuses import NEVER_ENDED, TERMINAL
+from jobs.catalogue import catalogue_of
+from jobs.intake import identity, rows
+from jobs.intake import options as job_options
+from jobs.intake.drafts import Configuration, JobDraft
+from jobs.kinds import child_drafts
+from jobs.kinds.child_drafts import ChildInput
+from jobs.kinds.commit import commit
+from jobs.kinds.ends import RecordedEnd, recorded, row_of_end
+from jobs.kinds.flow import FLOW
+from jobs.kinds.kind import ChildRow, JobEstimate, OfJobs, Warnings
+from jobs.kinds.plan import ChildStart, plan
+from store.formats import items as items_file
+from store.jobs import composites, lifecycle
+from store.leases import Lease
+from store.records import Job
+from tasks.context import AppContext
+from tasks.intake.estimate import Part, scaled
+from tasks.intake.validation import ValidationReport
+
+ENDED_BY_THE_PARENT = ("expired", "cancelled")
+"""Statuses of children that a composite has ended: they have no end of their own, and get that of the composite."""
+UNKNOWN_END: Warnings = [("eta_unknown", "No ETA: each of its jobs has a forecast of its own once it runs.")]
+
+
+class CompositeKind(OfJobs[CompositeRecipe[Any]]):
+    """Jobs whose items are jobs."""
+
+    def check(
+        self,
+        context: AppContext,
+        recipe: CompositeRecipe[Any],
+        values: Mapping[str, Any],
+        completion_window: str,
+        *,
+        admin: bool = False,
+    ) -> Configuration:
+        options: Any = job_options.parse(context, recipe, values)
+        models, named = _check_children(context, _children(context, recipe, options), options, completion_window)
+        return Configuration(recipe, options, models, named_jobs=named)
+
+    def estimate(self, context: AppContext, recipe: CompositeRecipe[Any], draft: JobDraft) -> JobEstimate:
+        children = _children(context, recipe, recipe.options.model_validate(draft.job.options))
+        return JobEstimate(len(children), warnings=UNKNOWN_END, **_work(context, draft, children))
+
+    def write_items(
+        self, context: AppContext, recipe: CompositeRecipe[Any], job: Job, report: ValidationReport
+    ) -> tuple[str, int]:
+        names = ("variant", "repeat", "round", "recipe", "options")
+        children = enumerate(recipe.children(recipe.options.model_validate(job.options)), 1)
+        return items_file.write(
+            context.artifacts,
+            ((n, child.key, json_lines.dumps({name: getattr(child, name) for name in names})) for n, child in children),
+        )
+
+    def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
+        recipe: Any = catalogue_of(context).recipe(job.recipe)
+        _tick(context, recipe, lease, job)
+
+    def children(self, context: AppContext, recipe: CompositeRecipe[Any], job: Job) -> list[ChildRow]:
+        with context.database.read() as session:
+            jobs = composites.children(session, job.id)
+        try:
+            ends = recorded(context, job.id)
+        except ArtifactMissing:  # the composite has ended long ago, and only its artifacts have them
+            ends = {}
+        unended = NEVER_ENDED[job.status] if job.status in TERMINAL else "pending"
+        rows = []
+        for child in _children(context, recipe, recipe.options.model_validate(job.options)):
+            child_job, end = jobs.get(child.key), ends.get(child.key)
+            if child_job is None and job.status == "completed" and (end is None or end.state == "completed"):
+                continue  # it never began, or was not needed
+            result = end.result if end is not None else {}
+            rows.append(
+                ChildRow(
+                    *(child.key, child.variant, child.repeat, child.round),
+                    status=child_job.status if child_job is not None else result.get("status", unended),
+                    job_id=child_job.id if child_job is not None else result.get("job_id"),
+                    taken=bool(result.get("taken")),
+                    metrics=(child_job.metrics if child_job is not None else result.get("metrics")) or {},
+                    problem=(end.error or {}).get("message") if end is not None else None,
+                )
+            )
+        return rows
+
+
+def _children(context: AppContext, recipe: CompositeRecipe[Any], options: Options) -> list[Child]:
+    """Return the children of a composite. Raises RequestError if its author's function fails or does not end."""
+    children: list[Child] = job_options.ask(context, recipe, "children", options)
+    return children
+
+
+def _check_children(
+    context: AppContext, children: Sequence[Child], options: Any, completion_window: str
+) -> tuple[dict[str, ModelSpec], dict[str, tuple[str, str]]]:
+    """Check each variant of a composite as a job. Return models and named jobs of all. Raises RequestError."""
+    variants: dict[bytes, str] = {}
+    models: dict[str, ModelSpec] = {}
+    named_jobs: dict[str, tuple[str, str]] = {}
+    for child in {child.variant: child for child in children}.values():
+        if child.recipe in catalogue_of(context).recipes:
+            child_drafts.flow_recipe(catalogue_of(context).recipes[child.recipe])
+        try:
+            configuration = child_drafts.check(context, child.recipe, child.options, completion_window)
+        except RequestError as error:
+            param = options.place(child.variant, error.param or "")
+            raise RequestError(f"Variant '{child.variant}': {error.message}", code=error.code, param=param) from None
+        if child.artifact is not None:
+            rows.check_name(child.artifact, "options.round_input")
+        other = variants.setdefault(identity.canonical(configuration.options.model_dump(mode="json")), child.variant)
+        if other != child.variant:
+            raise RequestError(
+                f"Variants '{other}' and '{child.variant}' are one configuration; leave one of them out.",
+                code="same_configuration",
+                param=f"options.variants.{child.variant}",
+            )
+        models |= configuration.models
+        named_jobs |= {options.place(child.variant, place): job for place, job in configuration.named_jobs.items()}
+    return models, named_jobs
+
+
+def _work(context: AppContext, draft: JobDraft, children: Sequence[Child]) -> dict[str, Any]:
+    """Return `parts`, `requests` and `errors` of a composite's estimate: those of its first round's jobs together.
+
+    What later rounds take in is not known before.
+    """
+    source = ChildInput(None, draft.job.input_sha256, draft.job.input_name or "")
+    parts: dict[str, Part] | None = {}
+    first: JobEstimate | None = None
+    for variant, number in Counter(child.variant for child in children).items():
+        child = next(child for child in children if child.variant == variant)
+        child_draft = replace(child_drafts.draft(context, draft.job, child, source), source=draft.source)
+        outlook = FLOW.estimate(
+            context, child_drafts.flow_recipe(catalogue_of(context).recipe(child.recipe)), child_draft
+        )
+        first = first or outlook
+        if outlook.parts is None or any(child.round for child in children):
+            parts = None
+        elif parts is not None:
+            for model, part in scaled(outlook.parts, number).items():
+                parts[model] = part.plus(parts[model]) if model in parts else part
+    return {"parts": parts, "requests": first.requests, "errors": first.errors} if first else {}
+
+
+def _tick(context: AppContext, recipe: CompositeRecipe[Any], lease: Lease, job: Job) -> None:
+    options = recipe.options.model_validate(job.options)
+    children = list(recipe.children(options))
+    with context.database.read() as session:
+        jobs = composites.children(session, job.id)
+    ends = recorded(context, job.id)
+    ending = job.status == "cancelling" or job.outcome is not None
+    if ending and any(child.status not in TERMINAL for child in jobs.values()):
+        return  # the last of them wakes it
+    rows = [
+        _row(children, key, child.status, _error(child), child)
+        for key, child in jobs.items()
+        if child.status in TERMINAL and key not in ends and not (ending and child.status in ENDED_BY_THE_PARENT)
+    ]
+    drafts: list[JobDraft] = []
+    problem = None
+    if not ending and job.paused_at is None:
+        statuses = {key: child.status for key, child in jobs.items()} | {key: end.state for key, end in ends.items()}
+        try:
+            chosen = plan(children, statuses, _works(context, children), options.parallel)
+        except RequestError as error:
+            raise UnavailableError(error.message) from error
+        for key in chosen.hopeless:
+            message = "the job of the round before has not completed, so it has no input"
+            rows.append(_row(children, key, "failed", {"code": "no_input", "message": message}))
+        for start in chosen.starts:
+            try:
+                prepared = _prepared(context, job, options, start, jobs, ends)
+            except RequestError as error:
+                problem = f"child '{start.child.key}' cannot start: {error.message}"
+                continue
+            if isinstance(prepared, JobDraft):
+                drafts.append(prepared)
+            elif prepared is None:
+                rows += [_row(children, key, "completed") for key in _from(children, start.child)]
+            elif isinstance(prepared, Job):
+                rows.append(_row(children, start.child.key, prepared.status, None, prepared, taken=True))
+            else:
+                rows.append(_row(children, start.child.key, "failed", prepared))
+    if ending or rows or drafts:
+        commit(context, lease, job, rows, drafts, ending=ending, begun=jobs.keys() | ends.keys())
+    if problem is not None:
+        raise UnavailableError(problem)
+
+
+def _works(context: AppContext, children: Sequence[Child]) -> dict[str, str]:
+    """Return what identifies the requests of each child among those of its composite."""
+    works = {}
+    by_options: dict[int, str] = {}
+    for child in children:
+        if id(child.options) not in by_options:
+            schema = catalogue_of(context).recipe(child.recipe).options
+            values = schema.model_validate(child.options).model_dump(mode="json")
+            by_options[id(child.options)] = identity.canonical(identity.working(schema, values)).decode()
+        works[child.key] = f"{by_options[id(child.options)]}/{child.repeat}/{child.round}"
+    return works
+
+
+def _prepared(
+    context: AppContext,
+    job: Job,
+    options: CompositeOptions,
+    start: ChildStart,
+    jobs: Mapping[str, Job],
+    ends: Mapping[str, RecordedEnd],
+) -> JobDraft | Job | dict[str, Any] | None:
+    """Return a child's job, a completed one of the same configuration, or why it cannot start; None if not needed.
+
+    Raises:
+        RequestError: it cannot start as things are.
+    """
+    child = start.child
+    source = ChildInput(job.input_file_id, job.input_sha256, job.input_name)
+    with context.database.read() as session:
+        if child.before is not None and child.artifact is not None:
+            before = _job_id(child.before, jobs, ends)
+            file = lifecycle.find_artifact(session, job.project_id, before, child.artifact)
+            if file is None and child.optional:
+                return None
+            if file is None:
+                return {"code": "no_input", "message": f"job '{before}' has no artifact '{child.artifact}'"}
+            source = ChildInput(file.id, file.sha256, child.artifact)
+        draft = child_drafts.draft(context, job, child, source)
+        if options.reuse:
+            same = composites.completed(session, job.project_id, draft.job.config_sha256)
+            if same is not None:
+                return same
+        if start.source is not None:
+            earlier = session.get(Job, _job_id(start.source, jobs, ends))
+            if earlier is not None and earlier.work_sha256 == draft.job.work_sha256:
+                draft.job.answers_from, draft.job.only_judges = earlier.id, True
+    return draft
+
+
+def _from(children: Sequence[Child], first: Child) -> list[str]:
+    """Return the keys of a child and of those of later rounds."""
+    return [
+        child.key
+        for child in children
+        if (child.variant, child.repeat) == (first.variant, first.repeat) and child.round >= first.round
+    ]
+
+
+def _job_id(key: str, jobs: Mapping[str, Job], ends: Mapping[str, RecordedEnd]) -> str:
+    return jobs[key].id if key in jobs else str(ends[key].result["job_id"])
+
+
+def _error(child: Job) -> dict[str, Any] | None:
+    """Return why a child has not completed."""
+    if child.status == "completed":
+        return None
+    first = next(iter(child.errors or []), {"message": f"job '{child.id}' is {child.status}"})
+    return {"code": f"job_{child.status}", "message": first["message"]}
+
+
+def _row(
+    children: Sequence[Child],
+    key: str,
+    status: str,
+    error: Mapping[str, Any] | None = None,
+    job: Job | None = None,
+    *,
+    taken: bool = False,
+) -> dict[str, Any]:
+    """Return the row of results of an ended child; `job` is its job if it has one."""
+    number, child = next((number, child) for number, child in enumerate(children) if child.key == key)
+    result: dict[str, Any] = {
+        **{"text": None, "variant": child.variant, "repeat": child.repeat, "round": child.round},
+        **{"job_id": job and job.id, "status": status, "taken": taken},
+        **{"config_sha256": job and job.config_sha256, "metrics": job and job.metrics},
+    }
+    at = time.time()
+    return row_of_end(
+        number,
+        key,
+        completed=status == "completed",
+        result=result,
+        error=error,
+        started_at=float(job.in_progress_at or job.created_at) if job else at,
+        ended_at=float(job.finalizing_at or job.failed_at or at) if job else at,
+    )

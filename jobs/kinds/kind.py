@@ -1,0 +1,164 @@
+"""What all kinds of recipes offer to a job's tasks and to intake."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from batchyard.errors import ConflictError, RequestError
+from batchyard.recipes import Recipe
+from jobs.intake.drafts import Configuration, JobDraft
+from recipes.tune.cells import Cell
+from store.leases import Lease
+from store.records import Job
+from tasks.context import AppContext
+from tasks.intake.estimate import Part
+from tasks.intake.validation import ValidationReport
+
+R = TypeVar("R", bound=Recipe[Any])
+Warnings = list[tuple[str, str]]
+"""Code and message of each."""
+
+
+class FirstRequest(NamedTuple):
+    """A request of the first item's first turn."""
+
+    stage: str
+    endpoint: str
+    body: Mapping[str, Any]
+
+
+class StageOutlook(NamedTuple):
+    """A stage of a job.
+
+    `expected` counts its requests, None if the answers decide how many there are: then `least` and `most` bound them,
+    as far as that is known.
+    """
+
+    name: str
+    endpoint: str
+    expected: float | None
+    least: float | None = None
+    most: float | None = None
+
+    def times(self, factor: float) -> StageOutlook:
+        """Return the stage of so many times the items, with whole numbers."""
+        counts = [count if count is None else round(count * factor) for count in self[2:]]
+        return StageOutlook(self.name, self.endpoint, *counts)
+
+
+@dataclass(frozen=True)
+class JobEstimate:
+    """What a job would do.
+
+    Attributes:
+        items: None if the input cannot be read, or is not there yet.
+        seconds: until it would be done; None if nobody can know, and `warnings` say why.
+        earliest, latest: where `seconds` is None, the same of the fewest and of the most requests, as far as that is
+            known.
+        cells: of a tune, those that are known before it begins.
+        parts: what all requests ask of each model; None if nobody can know how many there are.
+        requests: those of the first item's first turn.
+        errors: of the first rows, as in `errors.data` of a job.
+    """
+
+    items: int | None
+    stages: Sequence[StageOutlook] = ()
+    seconds: float | None = None
+    warnings: Sequence[tuple[str, str]] = ()
+    cells: Sequence[Cell] = ()
+    parts: Mapping[str, Part] | None = None
+    requests: Sequence[FirstRequest] = ()
+    errors: Sequence[Mapping[str, Any]] = ()
+    earliest: float | None = None
+    latest: float | None = None
+
+
+class ChildRow(NamedTuple):
+    """A started or future child of a job. `job_id` is None before; `taken`: an earlier job.
+
+    `round` of a job of a tune's cell says which of those that run side by side.
+    """
+
+    key: str
+    variant: str
+    repeat: int
+    round: int
+    status: str
+    job_id: str | None
+    taken: bool
+    metrics: Mapping[str, Any]
+    problem: str | None
+
+
+class RecipeKind(ABC, Generic[R]):
+    """A kind of recipe. Its methods get recipes of this kind, and jobs of such recipes."""
+
+    has_journal: ClassVar[bool]
+    """True if the items of its jobs make requests, whose journal is an artifact."""
+
+    @abstractmethod
+    def check(
+        self, context: AppContext, recipe: R, values: Mapping[str, Any], completion_window: str, *, admin: bool = False
+    ) -> Configuration:
+        """Return what a job with these options runs.
+
+        Args:
+            admin: an administrator wants it.
+
+        Raises:
+            RequestError: something is unknown or invalid; `param` says what.
+            PermissionDeniedError: the recipe is for administrators.
+        """
+
+    @abstractmethod
+    def estimate(self, context: AppContext, recipe: R, draft: JobDraft) -> JobEstimate:
+        """Return what a job would do. Raises RequestError."""
+
+    @abstractmethod
+    def write_items(self, context: AppContext, recipe: R, job: Job, report: ValidationReport) -> tuple[str, int]:
+        """Write a new job's items file, errors to the report. Return SHA-256 and number of items."""
+
+    @abstractmethod
+    def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
+        """Advance a job that is in progress or being cancelled. Raises LeaseLost, UnavailableError."""
+
+    def expected(self, context: AppContext, recipe: R, job: Job) -> dict[int, int | None]:
+        """Return the requests of each stage of a job, by number, as far as its recipe says."""
+        return {}
+
+    def children(self, context: AppContext, recipe: R, job: Job) -> list[ChildRow]:
+        """Return the jobs that a job has started and those known that it will start."""
+        return []
+
+    def check_answers_from(self, recipe: R) -> None:
+        """Raise RequestError if a job takes no answers of another one."""
+
+    def check_repeatable(self, job: Job) -> None:
+        """Raise ConflictError if the items of a job cannot be asked or judged again."""
+
+    def check_repliable(self, job: Job, number: int) -> None:
+        """Raise ConflictError if nobody can reply to the items of a job."""
+
+
+class OfJobs(RecipeKind[R]):
+    """A kind whose items are jobs, or are measured by jobs."""
+
+    has_journal = False
+
+    def check_answers_from(self, recipe: R) -> None:
+        message = f"A job of recipe {recipe.name!r} takes no answers; its option 'reuse' takes completed jobs."
+        raise RequestError(message, code="invalid_value", param="answers_from")
+
+    def check_repeatable(self, job: Job) -> None:
+        message = (
+            f"Job '{job.id}' is of recipe '{job.recipe}': create it again, with other options if you like. Completed "
+            "jobs of the same configuration are taken as they are, and what is missing runs."
+        )
+        raise ConflictError(message, param="job_id")
+
+    def check_repliable(self, job: Job, number: int) -> None:
+        message = f"Item {number} of job '{job.id}' is a job itself; look at its items, or create '{job.id}' again."
+        raise ConflictError(message, param="number")

@@ -1,0 +1,56 @@
+"""The kind of each recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from batchyard.recipes import CompositeRecipe, FlowRecipe, Recipe
+from jobs.catalogue import catalogue_of
+from jobs.intake.drafts import Configuration
+from jobs.kinds.composite import CompositeKind
+from jobs.kinds.flow import FLOW
+from jobs.kinds.kind import ChildRow, RecipeKind
+from jobs.kinds.tune import TuneKind
+from recipes.tune.recipe import TuneRecipe
+from store.records import Job
+from tasks.context import AppContext
+from tasks.intake import submission
+
+KINDS: Mapping[type[Recipe[Any]], RecipeKind[Any]] = {
+    FlowRecipe: FLOW,
+    CompositeRecipe: CompositeKind(),
+    TuneRecipe: TuneKind(),
+}
+
+
+def kind_of(recipe: Recipe[Any]) -> RecipeKind[Any]:
+    """Return the kind of a recipe."""
+    return KINDS[type(recipe)]
+
+
+def kind_of_job(context: AppContext, job: Job) -> RecipeKind[Any]:
+    """Return the kind of a job's recipe; that of rows if the recipe is gone."""
+    recipe = catalogue_of(context).recipes.get(job.recipe)
+    return FLOW if recipe is None else kind_of(recipe)
+
+
+def check(
+    context: AppContext, recipe_name: str, values: Mapping[str, Any], completion_window: str, *, admin: bool = False
+) -> Configuration:
+    """Return what a job of this recipe with these options runs. Raises as `JobKind.check`."""
+    submission.check_window(context.settings, completion_window)
+    recipe = catalogue_of(context).recipe(recipe_name)
+    return kind_of(recipe).check(context, recipe, values, completion_window, admin=admin)
+
+
+def children(context: AppContext, job: Job) -> list[ChildRow]:
+    """Return the jobs that a job has started and those known that it will start."""
+    recipe = catalogue_of(context).recipes.get(job.recipe)
+    return [] if recipe is None else kind_of(recipe).children(context, recipe, job)
+
+
+def expected(context: AppContext, job: Job) -> dict[int, int | None]:
+    """Return the requests of each stage of a job, by number, as far as its recipe says."""
+    recipe = catalogue_of(context).recipes.get(job.recipe)
+    return {} if recipe is None else kind_of(recipe).expected(context, recipe, job)

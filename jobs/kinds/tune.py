@@ -1,0 +1,299 @@
+"""The kind of recipe `tune`: its cells run one after another.
+
+Its items are cells. A cell's jobs are one job to warm up, and then, for each repeat, so many equal ones side by side.
+Each repeat begins when the one before has ended, and each cell when the engines of the one before are stopped. All
+that a tick knows stands in the records, so a tick after a crash decides the same, and nothing is measured twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from batchyard import durations, json_lines
+from batchyard.errors import ConfigurationError, PermissionDeniedError, RequestError
+from batchyard.models import ModelSpec, served_by_name
+from batchyard.statuses import TERMINAL
+from jobs import messages
+from jobs.catalogue import catalogue_of
+from jobs.intake import options as job_options
+from jobs.intake.drafts import Configuration, JobDraft
+from jobs.kinds import child_drafts, derived, measuring
+from jobs.kinds.child_drafts import ChildInput
+from jobs.kinds.commit import commit
+from jobs.kinds.composite import UNKNOWN_END
+from jobs.kinds.ends import recorded, row_of_end
+from jobs.kinds.kind import ChildRow, JobEstimate, OfJobs
+from jobs.kinds.measuring import Wave
+from recipes.tune import recipe as tune
+from recipes.tune.cells import Cell
+from recipes.tune.recipe import Tune, TuneRecipe
+from recipes.tune.results import CellResult
+from recipes.tune.search import next_cell
+from store.formats import items as items_file
+from store.jobs import composites
+from store.leases import Lease
+from store.records import Job
+from tasks.context import AppContext
+from tasks.intake.validation import ValidationReport
+
+STOP_SECONDS = 60.0
+"""The next cell begins after so long, even if nobody has said that the engines of the one before are gone."""
+LOOK_SECONDS = 1.0
+"""Between two looks whether they are."""
+LEAST_SECONDS = 2
+"""Less time of its budget is not enough to begin a job."""
+
+
+class TuneKind(OfJobs[TuneRecipe]):
+    """Jobs whose items are cells."""
+
+    def check(
+        self,
+        context: AppContext,
+        recipe: TuneRecipe,
+        values: Mapping[str, Any],
+        completion_window: str,
+        *,
+        admin: bool = False,
+    ) -> Configuration:
+        if not admin:
+            message = f"Recipe '{recipe.name}' starts and stops engines, so it needs an admin key, and has no schedule."
+            raise PermissionDeniedError(message, param="recipe")
+        options: Any = job_options.parse(context, recipe, values)
+        return Configuration(recipe, options, _check_cells(context, recipe, options, completion_window))
+
+    def estimate(self, context: AppContext, recipe: TuneRecipe, draft: JobDraft) -> JobEstimate:
+        cells = _known_cells(recipe, recipe.options.model_validate(draft.job.options), draft.job.models)
+        return JobEstimate(len(cells), warnings=UNKNOWN_END, cells=cells)
+
+    def write_items(
+        self, context: AppContext, recipe: TuneRecipe, job: Job, report: ValidationReport
+    ) -> tuple[str, int]:
+        return _write_cells(context, _known_cells(recipe, recipe.options.model_validate(job.options), job.models))
+
+    def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
+        options: Any = catalogue_of(context).recipe(job.recipe).options.model_validate(job.options)
+        _Tick(context, lease, job, options).run()
+
+    def children(self, context: AppContext, recipe: TuneRecipe, job: Job) -> list[ChildRow]:
+        with context.database.read() as session:
+            jobs = composites.children(session, job.id)
+        return [_row_of(key, child) for key, child in jobs.items()]
+
+
+def _row_of(key: str, child: Job) -> ChildRow:
+    """Return a job of a tune's cell: `round` says which of those that run side by side."""
+    variant, repeat, copy = key.rsplit("/", 2)
+    problem = next((error["message"] for error in child.errors or ()), None)
+    return ChildRow(key, variant, int(repeat), int(copy), child.status, child.id, False, child.metrics or {}, problem)
+
+
+def _known_cells(recipe: TuneRecipe, options: Tune, models: Mapping[str, Any]) -> list[Cell]:
+    """Return the cells of a tune that are known before it begins. `models`: configurations. Raises RequestError."""
+    bases = derived.bases(models, options.models)
+    chosen: list[Cell] = job_options.called(recipe, "cells", lambda parsed: recipe.cells(parsed, bases), options)
+    return chosen
+
+
+def _check_cells(
+    context: AppContext, recipe: TuneRecipe, options: Tune, completion_window: str
+) -> dict[str, ModelSpec]:
+    """Check each cell as a job on its derived model; return the tuned models. Raises RequestError."""
+    for index, name in enumerate(options.models):
+        job_options.check_model(context, name, f"options.models.{index}")
+        if name not in context.models:
+            base = served_by_name(context.models)[name].name
+            message = f"'{name}' is an adapter, which the engine of '{base}' answers; name '{base}'."
+            raise RequestError(message, code="invalid_value", param=f"options.models.{index}")
+    models = {name: context.models[name] for name in options.models}
+    configurations = {name: spec.model_dump(mode="json") for name, spec in models.items()}
+    bases = {base.name: base for base in derived.bases(configurations, options.models)}
+    for cell in _known_cells(recipe, options, configurations):
+        try:
+            spec = derived.spec_of(cell, bases[cell.model])
+        except ConfigurationError as error:
+            message = f"Cell '{cell.name}': {error.message}"
+            raise RequestError(message, code="invalid_value", param="options.set") from None
+        values = tune.requests(options, spec.name)
+        try:
+            child_drafts.check(derived.knowing(context, spec), tune.RECIPE, values, completion_window)
+        except RequestError as error:
+            place = (error.param or "").replace("options.", "options.options.", 1)
+            raise RequestError(f"Cell '{cell.name}': {error.message}", code=error.code, param=place) from None
+    return models
+
+
+def _write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
+    """Write the items file of a tune. Return its SHA-256 and the number of cells."""
+    rows = ((number, cell.name, json_lines.dumps(cell.model_dump(mode="json"))) for number, cell in enumerate(cells, 1))
+    return items_file.write(context.artifacts, rows)
+
+
+class _Tick:
+    def __init__(self, context: AppContext, lease: Lease, job: Job, options: Tune) -> None:
+        self.context = context
+        self.lease = lease
+        self.job = job
+        self.options = options
+        self.bases = derived.bases(job.models, options.models)
+        self.ends = recorded(context, job.id)
+        self.results = [CellResult.model_validate(end.result["cell"]) for end in self.ends.values()]
+        reader = items_file.Reader(context.artifacts, job.items_sha256 or "")
+        self.cells = [Cell.model_validate(row.columns) for row in reader.read(0, reader.total)]
+        with context.database.read() as session:
+            self.jobs = list(composites.children(session, job.id).values())
+
+    def run(self) -> None:
+        job = self.job
+        runs = any(child.status not in TERMINAL for child in self.jobs)
+        if job.status == "cancelling" or job.outcome is not None:
+            if not runs:
+                self._stop_engines()
+                self._commit(ending=True)
+        elif runs or job.paused_at is not None:
+            return  # who ends wakes it
+        elif self._over():
+            self._commit(rows=[self._row(cell, CellResult(cell=cell, state="not_run")) for cell in self._left()])
+        elif self._engines_are_gone():
+            cell = self._next(self.results)
+            if cell is not None:  # else the tick that has recorded the last one has ended the job
+                self._go_on(cell)
+
+    def _next(self, results: Sequence[CellResult]) -> Cell | None:
+        """Return the cell that comes after these, None if there is none."""
+        most = self.context.settings.max_segments
+        return next_cell(self.options, self.bases, results, max_concurrency=most)
+
+    def _go_on(self, cell: Cell) -> None:
+        """Start the next jobs of a cell, or record what became of it."""
+        base = next(base for base in self.bases if base.name == cell.model)
+        cell_jobs = [child for child in self.jobs if child.variant == cell.name]
+        expires_at = self._expires_at(cell_jobs)
+        try:
+            spec = derived.spec_of(cell, base)
+        except ConfigurationError as error:  # a remedy that the engine refuses
+            self._record(cell, CellResult(cell=cell, state="failed", error=error.message))
+            return
+        waves: list[Wave] = []
+        for repeat in range(self.options.repeats + 1):
+            jobs = [child for child in cell_jobs if str(child.child_key).split("/")[-2] == str(repeat)]
+            if not jobs:
+                self._start(cell, spec, repeat, waves, expires_at)
+                return
+            waves.append(Wave.of(self.context, repeat, jobs))
+            failure = waves[-1].failure(self.options.cell_budget)
+            if failure is not None:
+                self._record(cell, measuring.result(self.context, cell, spec, waves, failure))
+                return
+        self._record(cell, measuring.result(self.context, cell, spec, waves, None))
+
+    def _start(self, cell: Cell, spec: ModelSpec, repeat: int, waves: Sequence[Wave], expires_at: int) -> None:
+        if expires_at - time.time() < LEAST_SECONDS:
+            error = f"the time of the cell ({self.options.cell_budget}) ended before repeat {repeat}"
+            if waves:
+                result = measuring.result(self.context, cell, spec, waves, None)
+                result = result.model_copy(update={"state": "over_budget", "error": error})
+            else:
+                result = CellResult(cell=cell, state="over_budget", error=error)
+            self._record(cell, result)
+            return
+        job = self.job
+        source = ChildInput(job.input_file_id, job.input_sha256, job.input_name)
+        knowing = derived.knowing(self.context, spec)
+        drafts = []
+        for copy in range(cell.concurrency if repeat else 1):
+            child = tune.job(self.options, cell, spec.name, repeat, copy)
+            try:
+                draft = child_drafts.draft(knowing, job, child, source)
+            except RequestError as error:
+                self._record(cell, CellResult(cell=cell, state="failed", error=error.message))
+                return
+            draft.job.expires_at = expires_at
+            drafts.append(draft)
+        self._commit(drafts=drafts)
+
+    def _expires_at(self, cell_jobs: Sequence[Job]) -> int:
+        """Return when a cell with these jobs has to end, in Unix seconds."""
+        began_at = min((child.created_at for child in cell_jobs), default=int(time.time()))
+        limits = [self.job.expires_at, began_at + durations.seconds(self.options.cell_budget)]
+        if self.options.budget is not None:
+            limits.append(self._began_at() + durations.seconds(self.options.budget))
+        return min(limits)
+
+    def _began_at(self) -> int:
+        return self.job.in_progress_at or self.job.created_at
+
+    def _over(self) -> bool:
+        """True if the time of all cells is over, and none is to be recorded."""
+        if self.options.budget is None or any(child.variant not in self.ends for child in self.jobs):
+            return False
+        return time.time() > self._began_at() + durations.seconds(self.options.budget) - LEAST_SECONDS
+
+    def _left(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.name not in self.ends]
+
+    def _engines_are_gone(self) -> bool:
+        """True if the last cell's engines are stopped; otherwise they are told to stop."""
+        model = self.results[-1].derived if self.results else None
+        begun = any(child.variant not in self.ends for child in self.jobs)
+        if model is None or begun or not measuring.engines(self.context, model):
+            return True
+        ended_at = max((float(child.finalizing_at or 0) for child in self.jobs), default=0.0)
+        if time.time() - ended_at > STOP_SECONDS:
+            return True
+        messages.stop_engine(model)
+        messages.wake(self.context.redis, self.job.id, LOOK_SECONDS)
+        return False
+
+    def _stop_engines(self) -> None:
+        models = {name for child in self.jobs if child.variant not in self.ends for name in child.models}
+        for model in models:
+            messages.stop_engine(model)
+
+    def _record(self, cell: Cell, result: CellResult) -> None:
+        """Record what became of a cell, and which one there is to come if nobody knew of it."""
+        known = {other.name for other in self.cells}
+        new = [] if cell.name in known else [cell]
+        following = self._next([*self.results, result])
+        if following is not None and following.name not in {*known, cell.name}:
+            new.append(following)
+        self.cells += new
+        items = _write_cells(self.context, self.cells) if new else None
+        self._commit(rows=[self._row(cell, result)], items=items)
+        if result.derived is not None:
+            messages.stop_engine(result.derived)
+
+    def _row(self, cell: Cell, result: CellResult) -> dict[str, Any]:
+        """Return the row of results of a cell that has ended."""
+        position = next(number for number, other in enumerate(self.cells) if other.name == cell.name)
+        cell_jobs = [child for child in self.jobs if child.variant == cell.name]
+        base = next(base for base in self.bases if base.name == cell.model)
+        value = {
+            **{"text": None, "job_id": cell_jobs[0].id if cell_jobs else None, "status": result.state, "taken": False},
+            **{"cell": result.model_dump(mode="json"), "base": asdict(base), "run": len(self.ends)},
+        }
+        message = result.error or "the time of all cells ended before it began"
+        now, completed = time.time(), result.state == "completed"
+        return row_of_end(
+            position,
+            cell.name,
+            completed=completed,
+            result=value,
+            error=None if completed else {"code": result.state, "message": message},
+            started_at=float(cell_jobs[0].created_at) if cell_jobs else now,
+            ended_at=now,
+        )
+
+    def _commit(
+        self,
+        *,
+        rows: Sequence[dict[str, Any]] = (),
+        drafts: Sequence[JobDraft] = (),
+        items: tuple[str, int] | None = None,
+        ending: bool = False,
+    ) -> None:
+        begun = {*self.ends, *(str(child.variant) for child in self.jobs)}
+        commit(self.context, self.lease, self.job, rows, drafts, ending=ending, begun=begun, cells=True, items=items)

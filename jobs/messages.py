@@ -1,0 +1,60 @@
+"""Messages about jobs to workers: Celery tasks sent by name. Housekeeping sends a lost one again."""
+
+from __future__ import annotations
+
+import logging
+
+import redis
+
+from tasks.messages import send, signature
+
+log = logging.getLogger(__name__)
+
+WAKE_SECONDS = 10
+"""A message that has not woken its job by then counts as lost."""
+
+
+def validate(job_id: str, name: str | None = None) -> None:
+    send(signature("job.validate", job_id, name=name), job_id=job_id)
+
+
+def advance(job_id: str, countdown: float = 0.0) -> None:
+    """Send a job to a worker that advances it, `countdown` seconds from now."""
+    send(signature("job.advance", job_id), countdown, job_id=job_id)
+
+
+def _wake_key(job_id: str) -> str:
+    """Return the Redis key that is there while a message wakes a job."""
+    return f"batchyard:wake:{job_id}"
+
+
+def woken(client: redis.Redis, job_id: str) -> None:
+    """Note that the message that wakes a job has come: what happens from now on needs another one."""
+    try:
+        client.delete(_wake_key(job_id))
+    except redis.RedisError as error:
+        log.warning("job not noted as woken: %s", error, extra={"job_id": job_id})
+
+
+def wake(client: redis.Redis, job_id: str, countdown: float = 0.0) -> None:
+    """Have a job advanced, unless a message is on its way. Housekeeping replaces lost ones."""
+    try:
+        if client.set(_wake_key(job_id), 1, nx=True, ex=WAKE_SECONDS):
+            advance(job_id, countdown)
+    except redis.RedisError as error:
+        log.warning("job not woken: %s", error, extra={"job_id": job_id})
+
+
+def wake_parent(client: redis.Redis, parent_id: str | None) -> None:
+    """Have the composite advanced that has started a job which has ended; None if no composite has."""
+    if parent_id is not None:
+        wake(client, parent_id)
+
+
+def finish(job_id: str) -> None:
+    send(signature("job.finish", job_id), job_id=job_id)
+
+
+def stop_engine(model: str) -> None:
+    """Have the engines of a derived model stopped."""
+    send(signature("engine.stop", model), model=model)

@@ -1,0 +1,144 @@
+"""Replay: rebuilds the live items of a job from its records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchyard import json_lines
+from jobs.running.records import Issued, Life
+from jobs.stage_records import StageRecords
+from store.artifacts import Artifacts
+from store.formats import asks, chunks, job_chunks
+
+Positions = npt.NDArray[np.int64]
+_PLACE = ["line", "position", "life", "visit", "sample", "retry", "ask"]
+
+
+@dataclass
+class Recorded:
+    """What was recorded of the items that have begun and not ended (jobs.running.records.Records).
+
+    What earlier lives of an item have asked is no part of it: nobody waits for their answers.
+
+    Attributes:
+        positions: of these items, rising.
+        created_sha256: of the recipe's file when the job was created.
+        lives: of each item that has begun, the life that its newest state belongs to, 0 without any.
+        waiting: by position, the turn in which an item waits for a verdict.
+        lines: the next line of each stage.
+        hung: by position and life, the turn after which a step has hung, and what to say of it; of all items.
+    """
+
+    positions: Positions
+    created_sha256: str
+    lives: npt.NDArray[np.int32]
+    waiting: Mapping[int, int]
+    lines: dict[str, int] = field(default_factory=dict)
+    hung: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
+    _lives: dict[int, Life] = field(default_factory=dict)
+    _requests: dict[tuple[int, str, int, int], Issued] = field(default_factory=dict)
+    _judgements: dict[tuple[int, int, int], tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def life(self, position: int) -> Life:
+        return self._lives.get(position, Life(1, self.created_sha256))
+
+    def waits(self, position: int) -> int | None:
+        return self.waiting.get(position)
+
+    def count(self, position: int) -> int:
+        return self._counts[position]
+
+    def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
+        return self._requests.get((position, stage, visit, sample))
+
+    def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
+        return self._judgements.get((position, turn, index))
+
+    @cached_property
+    def _counts(self) -> Counter[int]:
+        return Counter(place[0] for places in (self._requests, self._judgements) for place in places)
+
+
+def read(
+    artifacts: Artifacts,
+    admitted: int,
+    stages: list[StageRecords],
+    results: list[str],
+    judgements: list[str],
+    created_sha256: str,
+) -> Recorded:
+    """Read the records of a job's live items.
+
+    Args:
+        admitted: items that have begun, the first ones by position.
+        results, judgements: SHA-256 of the job's chunks of each kind.
+        created_sha256: see Recorded.
+
+    Raises:
+        UnavailableError: the store does not have a file or cannot be reached.
+        BatchyardError: a file is damaged.
+    """
+    ended, waiting = np.zeros(admitted, np.bool_), np.zeros(admitted, np.int32)
+    lives = np.zeros(admitted, np.int32)
+    for sha256 in results:  # the newest row of a position counts
+        table = job_chunks.read(artifacts, sha256, ["position", "state", "life", "turns"])
+        places, states = table["position"].to_numpy(), table["state"]
+        ended[places] = pc.invert(pc.is_in(states, pa.array(job_chunks.UNENDED))).to_numpy()
+        waiting[places] = pc.if_else(pc.equal(states, job_chunks.WAITING), table["turns"], 0).to_numpy()
+        lives[places] = table["life"].to_numpy()
+    turns = {position: int(waiting[position]) for position in np.flatnonzero(waiting).tolist()}
+    recorded = Recorded(np.flatnonzero(~ended), created_sha256, lives, turns)
+    live = pa.array(recorded.positions, pa.int64())
+    judged: list[dict[str, Any]] = []
+    for sha256 in judgements:
+        table = job_chunks.read(artifacts, sha256)
+        hangs = pc.equal(table["kind"], job_chunks.HANGS)
+        for row in table.filter(hangs).to_pylist():
+            message = json_lines.loads(row["value"])["message"]
+            recorded.hung[row["position"], row["life"]] = (row["turn"], message)
+        judged += table.filter(pc.and_(pc.invert(hangs), pc.is_in(table["position"], live))).to_pylist()
+    for row in judged:
+        if row["kind"] == job_chunks.RECIPE and row["life"] >= recorded.life(row["position"]).number:
+            value = json_lines.loads(row["value"])
+            life = Life(row["life"], value["recipe_sha256"], value.get("hint"), value["restarts"])
+            recorded._lives[row["position"]] = life
+    for row in judged:
+        if row["kind"] != job_chunks.RECIPE and row["life"] == recorded.life(row["position"]).number:
+            place = (row["position"], row["turn"], row["index"])
+            recorded._judgements[place] = (row["kind"], json_lines.loads(row["value"]))
+    for stage in stages:
+        _read_stage(artifacts, stage, live, recorded)
+    return recorded
+
+
+def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recorded: Recorded) -> None:
+    tables = []
+    for plan_sha256, row_group in stage.plans:
+        table = asks.read(artifacts, plan_sha256, row_group, _PLACE)
+        recorded.lines[stage.name] = max(recorded.lines.get(stage.name, 1), pc.max(table["line"]).as_py() + 1)
+        tables.append(table.filter(pc.is_in(table["position"], live)))
+    if not tables:
+        return
+    requests = pa.concat_tables(tables)
+    answers: dict[int, tuple[str, float | None]] = {}
+    lines = requests["line"].combine_chunks()
+    for _, sha256 in stage.chunks:
+        for table in chunks.read(artifacts, sha256, ["line", "answer", "seconds"]):
+            rows = table.filter(pc.is_in(table["line"], lines))
+            for line, answer, seconds in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                answers[line] = (answer, seconds)
+    # Of several attempts at a request the last one counts: it comes last.
+    for row in requests.sort_by("retry").to_pylist():
+        if row["life"] != recorded.life(row["position"]).number:
+            continue
+        place = (row["position"], stage.name, row["visit"], row["sample"])
+        recorded._requests[place] = Issued(row["retry"], row["line"], row["ask"], answers.get(row["line"]))

@@ -1,0 +1,226 @@
+"""One tick of a job: answers go to items, and their next requests into segments.
+
+All that a tick decides is committed in one transaction, which the epoch of the job's lease guards. After it, memory
+equals the records; if it fails, memory is thrown away and built again from them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from batchyard.recipes import Called
+from jobs import messages, progress
+from jobs.running.calling import PendingToolCall
+from jobs.running.commit import Ending, commit
+from jobs.running.judging import Verdict, has_failed
+from jobs.running.memory import LiveJob, LiveJobs
+from jobs.running.programs import NotDeterministic, WatchStep
+from jobs.running.rebuild import RecipeHangs, item_of, rebuilt, size_of, take_reply
+from jobs.running.watchdog import watchdog
+from store.formats import chunks
+from store.formats import items as items_file
+from store.jobs import chunk_records, lifecycle, replies
+from store.jobs import stages as stage_records
+from store.leases import Lease
+from store.records import Job
+from tasks.context import AppContext
+from tasks.finishing import finalize
+from tasks.scheduling import dispatch
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+"""Ticks of one job begin at least so far apart: what comes meanwhile is taken together."""
+WAITING_SECONDS = 60.0
+"""It wakes a job that only waits for verdicts after so long: a reply wakes it, too."""
+READ_ITEMS = 64
+"""Items that are read at once; those that do not begin yet are read again."""
+
+
+def run(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs) -> None:
+    """Advance a job that is in progress, or stop one that is being cancelled. Raises LeaseLost, UnavailableError."""
+    try:
+        if job.status == "cancelling" or job.outcome is not None:
+            jobs.drop(job.id)
+            jobs.tools(context).forget_all(job.id)
+            _stop(context, lease, job)
+        else:
+            with watchdog(context.settings.judge_seconds).tick(job.id, lease.epoch) as watch:
+                _tick(context, lease, job, jobs, watch)
+    except (NotDeterministic, RecipeHangs) as error:
+        jobs.drop(job.id)
+        _fail(context, lease, job, error.code, str(error))
+    except Ending:
+        jobs.drop(job.id)
+        messages.wake(context.redis, job.id, 0.0)
+    except BaseException:
+        jobs.drop(job.id)
+        raise
+
+
+def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: WatchStep) -> None:
+    started_at = time.monotonic()
+    live = jobs.get(job.id, lease) or rebuilt(context, job, watch, jobs.tools(context))
+    starving = dict.fromkeys(live.starving, started_at - live.at)
+    live.epoch, live.at, live.items.programs.watch = lease.epoch, started_at, watch
+    jobs.keep(live)
+    _send_verdicts(live)
+    _send_answers(context, live)
+    _send_replies(context, live)
+    _admit(context, live)
+    _judge(context, live, jobs)
+    items, new = live.items, live.items.uncommitted
+    if live.options.streaming:
+        cuts = live.cutter.cuts(items.requests, live.lines, started_at)
+    else:
+        cuts = [] if items.waits() else live.cutter.all(items.requests, live.lines)
+    done = live.admitted == job.total and not len(items)
+    live.notices.add(items)
+    changed = bool(cuts or new.ended or new.moved or new.outcomes or done or live.admitted != job.admitted)
+    if changed or live.notices.next_in(time.time()) == 0.0:
+        done = commit(context, lease, live, cuts, done=done)
+        progress.count_items(context, job.recipe, Counter(ended.state for ended in new.ended), new.counters)
+        for cut in cuts:
+            items.requests.issue(cut.requests, cut.first_line)
+        for key in new.called:
+            jobs.tools(context).forget(key)
+        items.clear_committed()
+    _call_tools(context, live, jobs)
+    live.starving = live.cutter.starving(items.requests)
+    if cuts:
+        dispatch.run(context)
+    if changed:
+        progress.publish(context, job.id)
+    if done:
+        jobs.drop(job.id)
+        log.info("all items have ended", extra={"job_id": job.id})
+        _release(context, lease)
+        finalize.start_ready(context)
+    else:
+        _wake_again(context, lease, live)
+    jobs.evict_others(job.id)
+    progress.count_tick(context, time.monotonic() - started_at, starving)
+
+
+def _wake_again(context: AppContext, lease: Lease, live: LiveJob) -> None:
+    """Have the next tick made in time, if no answer wakes the job before."""
+    items, job_id = live.items, live.job.id
+    if live.verdicts or (not live.options.streaming and items.requests.pending().total() and not items.waits()):
+        messages.wake(context.redis, job_id, TICK_SECONDS)
+        return
+    wait = live.cutter.next_in(items.requests, time.monotonic())
+    if wait is not None:
+        messages.wake(context.redis, job_id, max(wait, TICK_SECONDS))
+    elif items.waiting and len(items.waiting) == len(items):
+        notice = live.notices.next_in(time.time())
+        _release(context, lease, WAITING_SECONDS if notice is None else notice)
+
+
+def _send_verdicts(live: LiveJob) -> None:
+    while live.verdicts:
+        live.items.judge(*live.verdicts.popleft())
+
+
+def _send_answers(context: AppContext, live: LiveJob) -> None:
+    with context.database.read() as session:
+        new = {
+            stage.name: chunk_records.of_batch(session, stage.batch_id, live.cursors.get(stage.name, 0))
+            for stage in stage_records.of_job(session, live.job.id)
+            if stage.batch_id is not None
+        }
+    for stage, stage_chunks in new.items():
+        for chunk_id, sha256 in stage_chunks:
+            for table in chunks.read(context.artifacts, sha256, ["line", "answer", "seconds"]):
+                for line, answer, seconds in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                    live.items.answer(stage, line, answer, seconds)
+            live.cursors[stage] = chunk_id
+
+
+def _send_replies(context: AppContext, live: LiveJob) -> None:
+    with context.database.read() as session:
+        new = replies.after(session, live.job.id, live.reply_id)
+    for reply in new:
+        live.reply_id = reply.id
+        take_reply(live, reply)
+
+
+def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.StoredItem]:
+    while rows := reader.read(first, READ_ITEMS):
+        yield from rows
+        first += len(rows)
+
+
+def _admit(context: AppContext, live: LiveJob) -> None:
+    """Begin items while the engines may need their requests. One is always live."""
+    items, limit = live.items, live.cutter.capacity()
+    window = context.settings.job_window_bytes
+
+    def enough() -> bool:
+        if not live.options.streaming or not len(items):
+            return False
+        return items.requests.total() >= limit or items.bytes >= window
+
+    rows = _rows_from(live.reader, live.admitted)
+    while not enough() and (row := next(rows, None)) is not None:
+        items.begin(row.position, item_of(live.job, live.options, row), size_of(row))
+        live.admitted = row.position + 1
+
+
+def _judge(context: AppContext, live: LiveJob, jobs: LiveJobs) -> None:
+    calls = live.items.take_calls()
+    if not calls:
+        return
+
+    def done(index: int, outcome: Verdict) -> None:
+        call = calls[index]
+        if has_failed(outcome):
+            progress.count_failed_judgement(context, call.call)
+        live.verdicts.append((call.position, call.turn, call.index, outcome))
+        messages.wake(context.redis, live.job.id, TICK_SECONDS)
+
+    jobs.judges(context).submit([(call.call, call.item) for call in calls], done)
+
+
+def _call_tools(context: AppContext, live: LiveJob, jobs: LiveJobs) -> None:
+    """Make the calls that the records say have begun: none is made before that is committed."""
+
+    def begin(call: PendingToolCall) -> None:
+        def done(outcome: Called) -> None:
+            live.verdicts.append((call.position, call.turn, call.index, outcome))
+            messages.wake(context.redis, live.job.id, TICK_SECONDS)
+
+        tools = jobs.tools(context)
+        tools.submit(live.job.id, call.key, call.call, is_retriable=call.is_retriable, done=done)
+
+    for call in live.items.take_tool_calls():
+        begin(call)
+
+
+def _stop(context: AppContext, lease: Lease, job: Job, **values: Any) -> None:
+    """End the batches of a job that is cancelled, expired or failed. Answers stay."""
+    with context.database.write() as session:
+        lease.guard(session)
+        stage_records.cancel_batches(session, job.id)
+        record = session.get_one(Job, job.id)
+        record.cancelled_items = record.unended
+        if record.status == "in_progress":
+            lifecycle.transition(session, job.id, "in_progress", "finalizing", **values)
+    _release(context, lease)
+    log.info("job stopped", extra={"job_id": job.id, "status": job.status, "outcome": values.get("outcome")})
+    progress.publish(context, job.id)
+
+
+def _release(context: AppContext, lease: Lease, pause: float = 0.0) -> None:
+    """Give the lease back without a tick's pause: the end of the last batch finishes the job."""
+    with context.database.write() as session:
+        lease.release(session, pause, attempts=0, attempt_error=None)
+
+
+def _fail(context: AppContext, lease: Lease, job: Job, code: str, message: str) -> None:
+    errors = [{"code": code, "line": None, "message": message, "param": None}]
+    log.error("job failed: %s", message, extra={"job_id": job.id})
+    _stop(context, lease, job, outcome="failed", errors=errors)

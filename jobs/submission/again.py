@@ -1,0 +1,154 @@
+"""Jobs over an ended one's items: a retry asks again, a rescoring judges anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from batchyard.errors import ConflictError, RequestError
+from batchyard.statuses import RETRIABLE_STATES, TERMINAL
+from jobs.catalogue import catalogue_of
+from jobs.finishing import journal
+from jobs.intake import identity
+from jobs.intake.drafts import JobDraft, check_named_jobs, configured, identify
+from jobs.items.states import select
+from jobs.kinds.registry import check, kind_of_job
+from store import files
+from store.artifacts import ArtifactWriter
+from store.formats import items as items_file
+from store.jobs import lifecycle
+from store.records import Job
+from tasks.context import AppContext
+from tasks.steps import registry
+
+_CHOOSING = ("limit", "shuffle", "null_values")
+"""Options that choose among the rows of an input."""
+
+
+def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[str, Any]) -> JobDraft:
+    """Prepare a job that judges the answers of an ended one anew. It issues no request.
+
+    Args:
+        values: options that replace those of the job; they may only judge.
+
+    Raises:
+        NotFoundError: the project has no such job.
+        ConflictError: it has not ended, or its answers are not kept any more.
+        RequestError: an option is unknown, invalid, or does more than judge.
+    """
+    with context.database.read() as session:
+        source = lifecycle.get(session, project_id, job_id)
+        kind_of_job(context, source).check_repeatable(source)
+        kept = [artifact.name for artifact, _ in lifecycle.artifacts(session, [job_id])[job_id]]
+    if source.status not in TERMINAL or journal.NAME not in kept:
+        reason = "has not ended" if source.status not in TERMINAL else "has no journal"
+        raise ConflictError(f"Job '{job_id}' {reason}, so its answers cannot be judged anew.", param="job_id")
+    recipe = catalogue_of(context).recipe(source.recipe)
+    judging = identity.judgement_fields(recipe.options)
+    for name in values:
+        if name in recipe.options.model_fields and name not in judging:
+            raise RequestError(
+                f"The option '{name}' changes the requests; those that only judge are: {', '.join(judging) or 'none'}.",
+                code="invalid_value",
+                param=f"options.{name}",
+            )
+    configuration = check(context, source.recipe, source.options | dict(values), source.completion_window)
+    if values:
+        check_named_jobs(context, project_id, configuration)
+    job = _again(
+        source,
+        recipe=source.recipe,
+        recipe_sha256=source.recipe_sha256,
+        options=configuration.options.model_dump(mode="json"),
+        models=source.models,
+        simulated=source.simulated,
+        completion_window=source.completion_window,
+        input_file_id=source.input_file_id,
+        input_name=source.input_name,
+        items_sha256=source.items_sha256 if source.retry_of else None,
+        retry_of=source.retry_of,
+        answers_from=source.id,
+        only_judges=True,
+    )
+    identify(job, recipe)
+    return JobDraft(job, None, configuration.stages, [0.0] * len(configuration.stages))
+
+
+def retry(
+    context: AppContext,
+    project_id: str,
+    job_id: str,
+    *,
+    states: Sequence[str] = RETRIABLE_STATES,
+    values: Mapping[str, Any] | None = None,
+    completion_window: str | None = None,
+) -> JobDraft:
+    """Prepare a job of an ended one's items that did not complete, with all requests anew.
+
+    Its items are a file of its own, with the numbers, ids and rows that they have in the ended job.
+
+    Args:
+        states: of the items that it takes, some of RETRIABLE_STATES.
+        values: options that replace those of the ended job.
+        completion_window: None for that of the ended job.
+
+    Raises:
+        NotFoundError: the project has no such job.
+        ConflictError: it has not ended, or its items or its input are not kept any more.
+        RequestError: none of its items is in such a state; an option is unknown or invalid, or chooses rows.
+    """
+    with context.database.read() as session:
+        source = lifecycle.get(session, project_id, job_id)
+        kind_of_job(context, source).check_repeatable(source)
+        file = files.find(session, project_id, source.input_file_id or "")
+    if source.status not in TERMINAL:
+        message = f"Job '{job_id}' is {source.status}; wait for its end, or cancel it, and then retry it."
+        raise ConflictError(message, param="job_id")
+    for name in _CHOOSING:
+        if values and name in values:
+            message = f"The option '{name}' chooses among the rows of an input; a retry takes items. Leave it out."
+            raise RequestError(message, code="invalid_value", param=f"options.{name}")
+    window = completion_window or source.completion_window
+    configuration = check(context, source.recipe, source.options | dict(values or {}), window)
+    if values:
+        check_named_jobs(context, project_id, configuration)
+    if file is None:
+        message = f"The input of job '{job_id}' was deleted or has expired; upload it again, and create a new job."
+        raise ConflictError(message, param="job_id")
+    items = _uncompleted(context, source, states)
+    job = _again(source, completion_window=window, items_sha256=items.sha256, retry_of=source.id)
+    return configured(context, job, file, configuration)
+
+
+def _again(source: Job, **values: Any) -> Job:
+    """Return an unsaved job with the input and the labels of an ended one, and with these columns."""
+    return Job(
+        project_id=source.project_id,
+        name=source.name,
+        seed=source.seed,
+        input_sha256=source.input_sha256,
+        request_metadata=source.request_metadata,
+        output_expires_after=source.output_expires_after,
+        post_process=[registry.request(entry) for entry in source.post_process],
+        **values,
+    )
+
+
+def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> ArtifactWriter:
+    """Store the items of an ended job that are in one of these states. Raises ConflictError, RequestError."""
+    if not job.total:
+        raise _nothing(job, "it has no items. Create a new job.")
+    reader, positions = select(context, job, states)
+    if not positions.size:
+        wanted = " or ".join(states)
+        raise _nothing(job, f"none of its {job.total} items is {wanted}. Name other 'states', or create a new job.")
+    with context.artifacts.create() as content:
+        target = items_file.ItemsWriter(content)
+        reader.copy(positions, target)
+        target.close()
+    return content
+
+
+def _nothing(job: Job, reason: str) -> RequestError:
+    message = f"Job '{job.id}' has nothing to retry: {reason}"
+    return RequestError(message, code="nothing_to_retry", param="states")

@@ -1,0 +1,214 @@
+"""Creation: checks of a new job, and its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from sqlalchemy.orm import Session
+
+from batchyard import json_lines
+from batchyard.errors import NotFoundError, RequestError
+from batchyard.statuses import TERMINAL
+from jobs import messages
+from jobs.intake import identity, rows
+from jobs.intake.drafts import JobDraft, check_named_jobs, configured
+from jobs.kinds.registry import check, kind_of
+from jobs.submission import dependencies
+from store.jobs import dependencies as records
+from store.jobs import lifecycle
+from store.records import File, Job
+from tasks.context import AppContext
+from tasks.intake import submission
+from tasks.intake.submission import NewInput
+
+
+@dataclass(frozen=True)
+class ArtifactName:
+    """An artifact of an ended batch or job of the same project."""
+
+    owner_id: str
+    name: str
+
+
+JobSource: TypeAlias = str | File | ArtifactName | NewInput | Sequence[Mapping[str, Any]]
+"""A file or its id, an artifact, stored content, or rows."""
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job that a client wants.
+
+    Attributes:
+        output_expires_after: seconds.
+        depends_on: `id` and `when` (store.jobs.dependencies.When) of jobs and batches.
+        admin: an administrator wants it.
+    """
+
+    recipe: str
+    input: JobSource
+    completion_window: str = "24h"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    name: str | None = None
+    metadata: dict[str, str] | None = None
+    output_expires_after: int | None = None
+    answers_from: str | None = None
+    depends_on: Sequence[Mapping[str, Any]] = ()
+    post_process: Sequence[dict[str, Any]] = ()
+    admin: bool = False
+
+
+def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft:
+    """Check and prepare a job. Reads the artifact store, so it precedes the transaction.
+
+    Raises:
+        RequestError: something in the request is unknown or invalid; `param` says what.
+        PermissionDeniedError: the recipe is for administrators.
+    """
+    configuration = check(context, request.recipe, request.options, request.completion_window, admin=request.admin)
+    check_named_jobs(context, project_id, configuration)
+    with context.database.read() as session:
+        dependencies.check(session, project_id, request.depends_on)
+    depends_on = [dict(entry) for entry in request.depends_on]
+    source = _source(context, project_id, request)
+    if source is None and isinstance(request.input, ArtifactName):
+        depends_on.append({"id": request.input.owner_id, "when": "afterok", "artifact": request.input.name})
+    job = Job(
+        project_id=project_id,
+        name=request.name,
+        seed=request.seed,
+        input_sha256=_sha256(source),
+        completion_window=request.completion_window,
+        request_metadata=request.metadata,
+        output_expires_after=request.output_expires_after,
+        post_process=list(request.post_process),
+        depends_on=depends_on,
+        answers_from=request.answers_from,
+    )
+    draft = configured(context, job, source, configuration)
+    if request.answers_from is not None:
+        kind_of(configuration.recipe).check_answers_from(configuration.recipe)
+        _check_source(context, job, request.answers_from)
+    return draft
+
+
+def _check_source(context: AppContext, job: Job, job_id: str) -> None:
+    """Check that an unsaved job may take the answers of another. Raises RequestError."""
+    try:
+        with context.database.read() as session:
+            source = lifecycle.get(session, job.project_id, job_id)
+    except NotFoundError as error:
+        raise RequestError(error.message, code="invalid_value", param="answers_from") from None
+    differs = [name for name in ("recipe", "seed", "input_sha256") if getattr(source, name) != getattr(job, name)]
+    if identity.unpriced(source.models) != identity.unpriced(job.models):
+        differs.append("models")
+    if source.status not in TERMINAL or differs:
+        reason = f"has another {differs[0].removesuffix('_sha256')}" if differs else "has not ended"
+        raise RequestError(
+            f"Job '{job_id}' {reason}; answers are taken from an ended job of the same recipe, input, seed and models.",
+            code="invalid_value",
+            param="answers_from",
+        )
+
+
+def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: tuple[str, str] | None = None) -> Job:
+    """Create a job if the limits allow it; `idempotency` as in `store.jobs.lifecycle.repeated`.
+
+    After the transaction the caller calls `send`.
+
+    Raises:
+        RateLimitError: the project has too many bytes in flight.
+    """
+    job, source, due_after = draft.job, draft.source, None
+    if isinstance(source, NewInput):
+        source = submission.name_input(session, job.project_id, source, purpose="user_data")
+    if job.parent_id is None:  # else its parent was admitted, with the input that both have
+        due_after = submission.admit(context, session, job.project_id, source.bytes if source else 0)
+    if source is not None:
+        job.input_file_id, job.input_name = source.id, source.filename
+    return lifecycle.create(session, job, due_after=due_after, idempotency=idempotency)
+
+
+def create(context: AppContext, project_id: str, request: JobRequest) -> Job:
+    """Create a job and send it to a worker. Raises RequestError."""
+    new = draft(context, project_id, request)
+    with context.database.write() as session:
+        job = submit(context, session, new)
+    send(job)
+    return job
+
+
+def send(job: Job) -> None:
+    """Send a new job to a worker, unless it waits for others."""
+    if job.status == "validating":
+        messages.validate(job.id, job.name or job.recipe)
+
+
+def job_warnings(context: AppContext, job: Job) -> list[tuple[str, str]]:
+    """Return code and message of what slows a job, or of its report once it has ended."""
+    if job.status in TERMINAL:
+        return [(code, message) for code, message in (job.report or {}).get("warnings", [])]
+    return warnings(context, job.models)
+
+
+def warnings(context: AppContext, models: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return code and message of what makes a job of these models slow."""
+    wanted = 2 * len(models)
+    if len(models) < 2 or context.settings.max_segments >= wanted:
+        return []
+    return [
+        (
+            "few_segments",
+            f"A job on {len(models)} models is fastest with BATCHYARD_MAX_SEGMENTS of {wanted} or more; it is "
+            f"{context.settings.max_segments}.",
+        )
+    ]
+
+
+def _source(context: AppContext, project_id: str, request: JobRequest) -> File | NewInput | None:
+    """Return a job's input; None for an artifact still to be written. Raises RequestError."""
+    source = request.input
+    if not isinstance(source, str | File | ArtifactName | NewInput):
+        return _inline(context, source)
+    file: File | NewInput | None
+    with context.database.read() as session:
+        if isinstance(source, NewInput):
+            file, name, param = source, source.name, "file"
+        elif isinstance(source, File):
+            file, name, param = source, source.filename, "input"
+        elif isinstance(source, str):
+            file = submission.input_file(session, project_id, source, purposes=submission.JOB_PURPOSES)
+            name, param = file.filename, "input_file_id"
+        else:
+            file = _artifact(session, project_id, source)
+            name, param = file.filename if file else source.name, "input.artifact"
+    rows.check_name(name, param)
+    return file
+
+
+def _artifact(session: Session, project_id: str, artifact: ArtifactName) -> File | None:
+    """Return an artifact; None before its work ends. Raises RequestError if it will never be."""
+    source = records.find_artifact(session, project_id, artifact.owner_id, artifact.name)
+    status = records.statuses(session, project_id, [artifact.owner_id]).get(artifact.owner_id)
+    if source is None and (status is None or status in TERMINAL):
+        raise RequestError(
+            f"The project has no batch or job '{artifact.owner_id}' with an artifact '{artifact.name}'.",
+            code="invalid_value",
+            param="input.artifact",
+        )
+    return source
+
+
+def _sha256(source: File | NewInput | None) -> str:
+    if source is None:
+        return ""
+    return source.sha256 if isinstance(source, File) else source.content.sha256
+
+
+def _inline(context: AppContext, items: Sequence[Mapping[str, Any]]) -> NewInput:
+    with context.artifacts.create() as content:
+        for item in items:
+            content.write(json_lines.line(item))
+    return NewInput("items.jsonl", content)

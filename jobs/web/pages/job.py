@@ -1,0 +1,314 @@
+"""/jobs/<id>: one job with its progress and actions, and its report, items, files or options, each on a tab."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+import flask
+import orjson
+from flask import Blueprint, Response
+from flask.typing import ResponseReturnValue
+from pydantic import BeforeValidator, Field
+
+from batchyard import json_lines
+from batchyard.errors import BatchyardError, ConflictError, NotFoundError
+from batchyard.statuses import ITEM_STATES, TERMINAL, ItemState
+from jobs.catalogue import catalogue_of
+from jobs.finishing.artifacts import RESULTS
+from jobs.items import listing
+from jobs.items import scored as scored_items
+from jobs.kinds import registry as kinds
+from jobs.kinds.kind import ChildRow
+from jobs.submission import again
+from jobs.web.routes import create_once, get_job, to_wire
+from store import events
+from store.jobs import lifecycle
+from store.jobs import reading as job_records
+from store.jobs.lifecycle import JOBS
+from store.records import Batch, File, Job
+from webapp import batches
+from webapp.files import get_file, send
+from webapp.pages import forms, metrics
+from webapp.pages.batches import MAX_EVENTS, steps
+from webapp.pages.charts.shapes import Chart
+from webapp.pages.charts.view import charts_of
+from webapp.pages.forms import QueryParams
+from webapp.requests import caller, current_context, query
+from webapp.wire.batches import BatchObject
+from webapp.wire.jobs import JobObject
+from webapp.work import control, title
+
+routes = Blueprint("jobs", __name__, url_prefix="/jobs/<job_id>", template_folder="../templates")
+
+ROWS = 20
+MAX_ERRORS = 50
+MAX_CHILD_METRICS = 4
+MAX_VIEW_BYTES = 1024 * 1024
+VIEW = "view.json"
+SAMPLES = "samples"
+"""A counter of jobs whose items have scored samples, as recipe `rollout` counts them."""
+WRONG_SAMPLES = "wrong"
+"""A counter of jobs whose wrong answers are what people look for, as recipe `evaluate` counts them."""
+
+
+Tab: TypeAlias = Literal["errors", "report", "jobs", "items", "files", "options"]
+
+
+def _blank(value: Any) -> Any:
+    return None if value == "" else value
+
+
+class ItemFilter(QueryParams):
+    """The items to show: of a state, or by their samples; with a custom_id.
+
+    `after` is a number, or for items by their samples the lines of results before them.
+    """
+
+    state: Annotated[ItemState | scored_items.Kind | None, BeforeValidator(_blank)] = None
+    custom_id: Annotated[str | None, BeforeValidator(_blank)] = Field(None, max_length=256)
+    after: int | None = Field(None, ge=0, le=2**53)
+
+
+@dataclass
+class ItemList:
+    """A page of items. `after` begins the next one; `problem` says why there are none."""
+
+    items: list[Any]
+    after: int | None = None
+    problem: str = ""
+
+
+class JobParams(QueryParams):
+    tab: Tab | None = Field(None, description="None: the first that the job has")
+
+
+@routes.get("")
+def show(job_id: str) -> ResponseReturnValue:
+    """Show the page. For htmx: its live part, or a reload of the page once the job has ended."""
+    job, chosen = get_job(job_id), query(JobParams).tab
+    live = "HX-Request" in flask.request.headers
+    if live and job.status in TERMINAL:
+        return Response(headers={"HX-Refresh": "true"})
+    page = _JobPage(job)
+    if live:
+        return flask.render_template("job_jobs.html" if chosen == "jobs" else "job_live.html", **page.variables())
+    return page.render(chosen)
+
+
+@routes.get("/items")
+def items(job_id: str) -> ResponseReturnValue:
+    """Show the page with the items of a state. For htmx: only them, without the page."""
+    job, chosen = get_job(job_id), query(ItemFilter)
+    if "HX-Request" not in flask.request.headers:
+        return _JobPage(job).render("items", chosen)
+    return flask.render_template("items_table.html", **_list_variables(job, chosen, _list(job, chosen)))
+
+
+class _JobPage:
+    """The page of a job: what stands on all its tabs, and one of them."""
+
+    def __init__(self, job: Job) -> None:
+        context = current_context()
+        self._job = job
+        self._data = to_wire([job])[0]
+        self._children = kinds.children(context, job)
+        with context.database.read() as session:
+            self._events, _ = events.page(session, job, after=None, limit=MAX_EVENTS)
+            stage_batches = job_records.stage_batches(session, [job.id])[job.id]
+            self._view = lifecycle.find_artifact(session, job.project_id, job.id, VIEW)
+        self._stages = _stages(self._data, [batch for _, batch in stage_batches if batch is not None])
+
+    def variables(self) -> dict[str, Any]:
+        """Return what stands on all tabs."""
+        return {
+            "now": time.time(),
+            "job": self._data,
+            "title": title(self._job),
+            "ended": self._job.status in TERMINAL,
+            "stages": self._stages,
+            "children": self._children,
+            "child_metrics": _common_metrics(self._children),
+            "speed": [_total(self._stages, name) for name in ("rows_per_second", "tokens_per_second")],
+        }
+
+    def _tabs(self) -> dict[Tab, str]:
+        """Return the tabs that the job has, with their labels."""
+        report = self._data.batchyard.report
+        there: dict[Tab, bool] = {
+            "errors": bool(self._data.errors),
+            "report": self._view is not None or bool(self._job.metrics) or report is not None,
+            "jobs": bool(self._children),
+            "items": bool(self._job.total) and not self._children,
+            "files": True,
+            "options": True,
+        }
+        return {tab: tab.capitalize() for tab, is_there in there.items() if is_there}
+
+    def render(self, chosen: Tab | None, filtered: ItemFilter | None = None) -> str:
+        """Render the page with a tab, or with its first one if it does not have that.
+
+        Args:
+            filtered: which items tab "items" shows; None: those that somebody should look at first.
+        """
+        job, tabs = self._job, self._tabs()
+        tab = chosen if chosen in tabs else next(iter(tabs))
+        variables = self.variables() | {"tabs": tabs, "tab": tab, "main": _main(job), "once": secrets.token_hex(16)}
+        if tab == "report":
+            variables |= {"groups": metrics.groups(job.metrics), "charts": _charts(self._view)}
+        elif tab == "items":
+            first, filtered = filtered is None, filtered or ItemFilter()
+            listed = _telling_first(job, filtered) if first else _list(job, filtered)
+            variables |= _list_variables(job, filtered, listed) | {"needing": _needing(job) if first else []}
+        elif tab == "options":
+            variables["steps"] = steps(job, self._events)
+        return flask.render_template(
+            "job.html", **variables, label=tabs[tab], input_name=job.input_name, max_errors=MAX_ERRORS
+        )
+
+
+def _stages(job: JobObject, records: list[Batch]) -> list[tuple[Any, BatchObject | None]]:
+    """Return each stage with its batch."""
+    by_id = {batch.id: batch for batch in batches.to_wire(records)}
+    return [(stage, by_id.get(stage.batch_id or "")) for stage in job.batchyard.stages]
+
+
+def _common_metrics(children: list[ChildRow]) -> list[str]:
+    """Return the names of the first metrics that children have: means before deviations, and these before counts."""
+    names = {
+        name: value for child in children for name, value in child.metrics.items() if isinstance(value, int | float)
+    }
+    return sorted(names, key=lambda name: (not isinstance(names[name], float), "/" in name or name.startswith("std")))[
+        :MAX_CHILD_METRICS
+    ]
+
+
+def _total(stages: list[tuple[Any, BatchObject | None]], rate: str) -> float | None:
+    """Return the sum of a rate over a job's batches, None if none was measured."""
+    rates = [getattr(batch.batchyard, rate) for _, batch in stages if batch is not None]
+    return sum(measured) if (measured := [one for one in rates if one is not None]) else None
+
+
+def _main(job: Job) -> str:
+    """Return the name of the artifact with the results."""
+    try:
+        return catalogue_of(current_context()).recipe(job.recipe).main
+    except BatchyardError:  # the deployment has it no longer
+        return RESULTS
+
+
+def _charts(view: File | None) -> list[Chart]:
+    """Return the charts of an ended job's view."""
+    if view is None:
+        return []
+    if view.bytes > MAX_VIEW_BYTES:
+        return [Chart(VIEW, problem=f"is too large to be drawn: {view.bytes:,} bytes")]
+    try:
+        return charts_of(json_lines.loads(current_context().artifacts.read(view.sha256)))
+    except (orjson.JSONDecodeError, BatchyardError) as error:
+        return [Chart(VIEW, problem=f"cannot be read: {error}")]
+
+
+def _list(job: Job, chosen: ItemFilter) -> ItemList:
+    context = current_context()
+    try:
+        state = chosen.state
+        if state == "sometimes_right" or state == "wrong":
+            scored, after = scored_items.page(context, job, state, chosen.after or 0, ROWS)
+            return ItemList(scored, after)
+        items, has_more = listing.page(
+            context, job, state=state, custom_id=chosen.custom_id, after=chosen.after, limit=ROWS
+        )
+    except ConflictError as error:
+        return ItemList([], problem=error.message)
+    return ItemList(items, items[-1].number if has_more else None)
+
+
+def _needing(job: Job) -> list[tuple[ItemFilter, ItemList]]:
+    """Return the first items that need a person, by state."""
+    counts = {"waiting_for_verdict": job.waiting_for_verdict, "stuck": job.stuck}
+    filters = [ItemFilter(state=state) for state, count in counts.items() if count]
+    lists = [(chosen, _list(job, chosen)) for chosen in filters]
+    return [(chosen, listed) for chosen, listed in lists if listed.items]
+
+
+def _kinds(job: Job) -> list[scored_items.Kind]:
+    """Return the kinds of items by their samples that the job may have, what people look at first before others."""
+    if SAMPLES not in job.counters:
+        return []
+    kinds = [scored_items.SOMETIMES_RIGHT, scored_items.WRONG]
+    return kinds[::-1] if WRONG_SAMPLES in job.counters else kinds
+
+
+def _telling_first(job: Job, chosen: ItemFilter) -> ItemList:
+    """Return the items that tell the most, or all if there are none of these. `chosen` is set to which."""
+    if kinds := _kinds(job):
+        chosen.state = kinds[0]
+        listed = _list(job, chosen)
+        if listed.items:
+            return listed
+        chosen.state = None
+    return _list(job, chosen)
+
+
+def _list_variables(job: Job, chosen: ItemFilter, listed: ItemList) -> dict[str, Any]:
+    return {
+        "job_id": job.id,
+        "chosen": chosen,
+        "listed": listed,
+        "states": [*_kinds(job), *ITEM_STATES],
+    }
+
+
+@routes.get("/input")
+def download_input(job_id: str) -> Response:
+    job = get_job(job_id)
+    if job.input_file_id is None:
+        raise NotFoundError(f"Job '{job_id}' has no input file.")
+    return send(get_file(job.input_file_id))
+
+
+@routes.get("/artifacts/<name>")
+def download(job_id: str, name: str) -> Response:
+    with current_context().database.read() as session:
+        file = lifecycle.find_artifact(session, caller().project_id, job_id, name)
+    if file is None:
+        raise NotFoundError(f"No artifact '{name}' of job '{job_id}' found.")
+    return send(file)
+
+
+@routes.post("/cancel")
+def cancel(job_id: str) -> ResponseReturnValue:
+    return _redirect(control(JOBS, job_id, "cancel"))
+
+
+@routes.post("/pause")
+def pause(job_id: str) -> ResponseReturnValue:
+    return _redirect(control(JOBS, job_id, "pause"))
+
+
+@routes.post("/resume")
+def resume(job_id: str) -> ResponseReturnValue:
+    return _redirect(control(JOBS, job_id, "resume"))
+
+
+@routes.post("/retry")
+def retry(job_id: str) -> ResponseReturnValue:
+    return _redirect(retry_once(job_id))
+
+
+def retry_once(job_id: str) -> Job:
+    """Return a new job of the items that did not complete, the same if a form is sent twice.
+
+    Raises:
+        ConflictError: the job has not ended, or its items or its input are not kept any more.
+        RequestError: all its items completed.
+    """
+    context, project_id = current_context(), caller().project_id
+    return create_once(forms.idempotency("retry", job_id), lambda: again.retry(context, project_id, job_id)).record
+
+
+def _redirect(job: Job) -> ResponseReturnValue:
+    return flask.redirect(flask.url_for("pages.jobs.show", job_id=job.id), 303)

@@ -1,0 +1,87 @@
+"""What a recipe asks first is said within seconds, whatever its author has written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.errors import RequestError
+from jobs.catalogue import catalogue_of
+from jobs.intake import author_calls
+from jobs.kinds import first_turns
+from store.records import Job
+from tasks.context import AppContext
+from tests.support.webapps import close_contexts, context_in
+
+ROWS: list[dict[str, Any]] = [{"prompt": "a"}, {"prompt": "b", "custom_id": ""}, {"prompt": "c"}]
+FILE = """
+import os
+import re
+from batchyard.recipes import Ask, Flow, Item, Options, Result, recipe
+
+@recipe("odd", Options, stages=("ask",))
+def odd(item: Item, options: Options) -> Flow:
+    what = options.system
+    while what == "loops":
+        pass
+    if what == "searches":
+        re.match("(a+)+$", "a" * 60 + "b")
+    if what == "ends":
+        os._exit(3)
+    yield [Ask("ask", item.chat(), model="echo")]
+    return Result(text="so")
+"""
+
+
+@pytest.fixture
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppContext]:
+    monkeypatch.setattr(author_calls, "SECONDS", 1.0)
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "odd.py").write_text(FILE)
+    context = context_in(tmp_path, recipes=str(folder))
+    yield context
+    close_contexts()
+
+
+def first(context: AppContext, recipe: str, **options: Any) -> first_turns.FirstTurns:
+    models = {"echo": context.models["echo"].model_dump(mode="json")}
+    job = Job(options=options, seed=7, models=models, post_process=[])
+    flow: Any = catalogue_of(context).recipe(recipe)
+    return first_turns.of(context, flow, job, ROWS)
+
+
+@pytest.mark.parametrize(("recipe", "options"), [("odd", {}), ("batch", {"model": "echo"})])
+def test_the_requests_of_each_first_turn_and_the_errors_of_rows_are_said(
+    context: AppContext, recipe: str, options: dict[str, Any]
+) -> None:
+    turns, errors = first(context, recipe, **options)
+    assert [[request.model for request in turn] for turn in turns] == [["echo"], [], []]
+    assert [(error["line"], error["code"]) for error in errors] == [(2, "invalid_custom_id")]
+
+
+@pytest.mark.long
+def test_a_recipe_that_does_not_come_to_its_first_question_is_stopped_and_named(context: AppContext) -> None:
+    refusals: list[RequestError] = []
+
+    def look() -> None:
+        for what in ("loops", "searches", "ends"):
+            try:
+                first(context, "odd", system=what)
+            except RequestError as error:
+                refusals.append(error)
+
+    thread = threading.Thread(target=look)  # as a web server's, which nothing can interrupt
+    thread.start()
+    thread.join(timeout=120)
+    reasons = ("ran longer than 1 seconds", "ran longer than 1 seconds", "its process ended with exit code 3")
+    for error, reason in zip(refusals, reasons, strict=True):
+        assert error.code == "recipe_hangs"
+        assert error.message.startswith(f"The first turn of recipe 'odd' (odd.py, line 6) failed: {reason}.")
+        assert "its author has to" in error.message
+    turns, _ = first(context, "odd")
+    assert turns[0]
