@@ -18,6 +18,7 @@ from typing import Any
 import harness
 import numpy as np
 import numpy.typing as npt
+
 from jobs import DEPTH, MEAN_TOKENS, MS_PER_TOKEN, QUARTERS, SLOTS
 
 Lengths = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Generic, Protocol, TypeVar, cast
+from typing import IO, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from batchyard.recipes.asks import Ask, Check, Flow, Score, Stage, Stages
 from batchyard.recipes.blocks import Block
@@ -105,6 +105,8 @@ class Child:
 class Recipe(ABC, Generic[O]):
     """What all kinds of recipes have."""
 
+    kind: ClassVar[str]
+    """The name of what makes its jobs: `flow`, `composite`, or another of the group `batchyard.kinds`."""
     name: str
     summary: str
     options: type[O]
@@ -126,6 +128,8 @@ class Recipe(ABC, Generic[O]):
 @dataclass(frozen=True, kw_only=True)
 class FlowRecipe(Recipe[O]):
     """A recipe that answers each row of an input by a program, see `recipe`."""
+
+    kind = "flow"
 
     flow: Callable[[Item, O], Flow]
     stages: Stages | Callable[[O], Stages]
@@ -158,6 +162,8 @@ class FlowRecipe(Recipe[O]):
 @dataclass(frozen=True, kw_only=True)
 class CompositeRecipe(Recipe[O]):
     """A recipe whose items are jobs of other recipes, see `composite`."""
+
+    kind = "composite"
 
     children: Callable[[O], Sequence[Child]]
 

@@ -44,6 +44,8 @@ UNKNOWN_END: Warnings = [("eta_unknown", "No ETA: each of its jobs has a forecas
 class CompositeKind(OfJobs[CompositeRecipe[Any]]):
     """Jobs whose items are jobs."""
 
+    name = "composite"
+
     def check(
         self,
         context: AppContext,
@@ -301,3 +303,6 @@ def _row(
         started_at=float(job.in_progress_at or job.created_at) if job else at,
         ended_at=float(job.finalizing_at or job.failed_at or at) if job else at,
     )
+
+
+COMPOSITE = CompositeKind()

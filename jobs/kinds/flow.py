@@ -23,6 +23,7 @@ from tasks.intake.validation import ValidationReport
 class FlowKind(RecipeKind[FlowRecipe[Any]]):
     """Jobs whose items are rows."""
 
+    name = "flow"
     has_journal = True
 
     def __init__(self) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+from pydantic import BaseModel
+
 from batchyard.errors import ConflictError, RequestError
 from batchyard.recipes import Recipe
 from jobs.intake.drafts import Configuration, JobDraft
-from recipes.tune.cells import Cell
 from store.leases import Lease
 from store.records import Job
 from tasks.context import AppContext
@@ -68,7 +69,7 @@ class JobEstimate:
     stages: Sequence[StageOutlook] = ()
     seconds: float | None = None
     warnings: Sequence[tuple[str, str]] = ()
-    cells: Sequence[Cell] = ()
+    cells: Sequence[BaseModel] = ()
     parts: Mapping[str, Part] | None = None
     requests: Sequence[FirstRequest] = ()
     errors: Sequence[Mapping[str, Any]] = ()
@@ -96,6 +97,7 @@ class ChildRow(NamedTuple):
 class RecipeKind(ABC, Generic[R]):
     """A kind of recipe. Its methods get recipes of this kind, and jobs of such recipes."""
 
+    name: ClassVar[str]
     has_journal: ClassVar[bool]
     """True if the items of its jobs make requests, whose journal is an artifact."""
 

@@ -5,28 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchyard.recipes import CompositeRecipe, FlowRecipe, Recipe
+from batchyard.plugins import Registry
+from batchyard.recipes import Recipe
 from jobs.catalogue import catalogue_of
 from jobs.intake.drafts import Configuration
-from jobs.kinds.composite import CompositeKind
 from jobs.kinds.flow import FLOW
 from jobs.kinds.kind import ChildRow, RecipeKind
-from jobs.kinds.tune import TuneKind
-from recipes.tune.recipe import TuneRecipe
 from store.records import Job
 from tasks.context import AppContext
 from tasks.intake import submission
 
-KINDS: Mapping[type[Recipe[Any]], RecipeKind[Any]] = {
-    FlowRecipe: FLOW,
-    CompositeRecipe: CompositeKind(),
-    TuneRecipe: TuneKind(),
-}
+
+def _checked(value: Any) -> tuple[str, RecipeKind[Any]]:
+    if not isinstance(value, RecipeKind):
+        raise TypeError("is no jobs.kinds.kind.RecipeKind")
+    return value.name, value
+
+
+KINDS: Registry[RecipeKind[Any]] = Registry(
+    "kind of recipe",
+    "batchyard.kinds",
+    {
+        "flow": "jobs.kinds.flow:FLOW",
+        "composite": "jobs.kinds.composite:COMPOSITE",
+        "tune": "jobs.tune.kind:TUNE",
+    },
+    _checked,
+)
 
 
 def kind_of(recipe: Recipe[Any]) -> RecipeKind[Any]:
-    """Return the kind of a recipe."""
-    return KINDS[type(recipe)]
+    """Return the kind of a recipe. Raises ConfigurationError if its package does not bring it."""
+    return KINDS.get(recipe.kind)
 
 
 def kind_of_job(context: AppContext, job: Job) -> RecipeKind[Any]:
@@ -38,7 +48,7 @@ def kind_of_job(context: AppContext, job: Job) -> RecipeKind[Any]:
 def check(
     context: AppContext, recipe_name: str, values: Mapping[str, Any], completion_window: str, *, admin: bool = False
 ) -> Configuration:
-    """Return what a job of this recipe with these options runs. Raises as `JobKind.check`."""
+    """Return what a job of this recipe with these options runs. Raises as `RecipeKind.check`."""
     submission.check_window(context.settings, completion_window)
     recipe = catalogue_of(context).recipe(recipe_name)
     return kind_of(recipe).check(context, recipe, values, completion_window, admin=admin)

@@ -91,6 +91,7 @@ class TuneRecipe(Recipe[Tune]):
         cells: those that are known before it begins, by its options and its models.
     """
 
+    kind = "tune"
     cells: Callable[[Tune, Sequence[TunedModel]], Sequence[Cell]]
 
     @property

@@ -11,7 +11,7 @@ from jobs.catalogue import catalogue_of
 from jobs.kinds import registry
 from jobs.kinds.composite import CompositeKind
 from jobs.kinds.flow import FLOW
-from jobs.kinds.tune import TuneKind
+from jobs.tune.kind import TuneKind
 from store.records import Job
 from tasks.context import AppContext
 

@@ -12,10 +12,10 @@ from pydantic import Field
 from batchyard import settings
 from batchyard.errors import RequestError
 from batchyard.recipes import BASIC, NestedOptions, Options
+from jobs.web.pages import option_fields
 from jobs.web.pages.option_fields import OptionField, OptionForm, OptionGroup
 from recipes import registry
 from tests.support.stacks import ROOT
-from jobs.web.pages import option_fields
 
 NAMES = {"model": ["mini", "nano"], "reward": ["exact"], "gate": ["equals"], "recipe": ["rollout"]}
 

@@ -13,8 +13,8 @@ from sqlalchemy import update
 
 from batchyard.models import Adapter, ModelSpec
 from jobs import finish, messages
-from jobs.kinds import measuring
-from jobs.kinds.measuring import Wave
+from jobs.tune import measuring
+from jobs.tune.measuring import Wave
 from store.jobs import composites, lifecycle
 from store.records import Job
 from tasks.context import AppContext

@@ -20,13 +20,14 @@ from jobs import messages
 from jobs.catalogue import catalogue_of
 from jobs.intake import options as job_options
 from jobs.intake.drafts import Configuration, JobDraft
-from jobs.kinds import child_drafts, derived, measuring
+from jobs.kinds import child_drafts
 from jobs.kinds.child_drafts import ChildInput
 from jobs.kinds.commit import commit
 from jobs.kinds.composite import UNKNOWN_END
 from jobs.kinds.ends import recorded, row_of_end
 from jobs.kinds.kind import ChildRow, JobEstimate, OfJobs
-from jobs.kinds.measuring import Wave
+from jobs.tune import derived, measuring
+from jobs.tune.measuring import Wave
 from recipes.tune import recipe as tune
 from recipes.tune.cells import Cell
 from recipes.tune.recipe import Tune, TuneRecipe
@@ -49,6 +50,8 @@ LEAST_SECONDS = 2
 
 class TuneKind(OfJobs[TuneRecipe]):
     """Jobs whose items are cells."""
+
+    name = "tune"
 
     def check(
         self,
@@ -297,3 +300,6 @@ class _Tick:
     ) -> None:
         begun = {*self.ends, *(str(child.variant) for child in self.jobs)}
         commit(self.context, self.lease, self.job, rows, drafts, ending=ending, begun=begun, cells=True, items=items)
+
+
+TUNE = TuneKind()

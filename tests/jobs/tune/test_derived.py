@@ -8,7 +8,7 @@ import pytest
 
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
-from jobs.kinds import derived
+from jobs.tune import derived
 from recipes.tune.cells import Cell
 from store.jobs import lifecycle
 from tasks.context import AppContext

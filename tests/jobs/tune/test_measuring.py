@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobs.kinds.measuring import Wave
+from jobs.tune.measuring import Wave
 from store.records import Job
 from tasks.context import AppContext
 from tests.support.webapps import on_sqlite
