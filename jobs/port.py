@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import IO, Any, cast
 
@@ -46,7 +47,7 @@ class JobsPort(Port):
         registry.catalogue(settings)
 
     def register_tasks(self) -> None:
-        pass  # at import it adds them to the application, which only workers have
+        importlib.import_module("jobs.app")  # its decorators add them
 
     def chunk_appended(self, context: AppContext, job_id: str, *, last: bool) -> None:
         messages.wake(context.redis, job_id, 0.0 if last else CHUNK_SECONDS)
