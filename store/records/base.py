@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Any, ClassVar, Literal
 
-from sqlalchemy import JSON, BigInteger, Integer, MetaData, String
+from sqlalchemy import JSON, BigInteger, ForeignKey, Integer, MetaData, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Sla = Literal["on_track", "at_risk", "late"]
@@ -87,12 +87,44 @@ class AnswerAmounts:
     empty: Mapped[int] = mapped_column(default=0)
 
 
-class Pausable:
-    """Columns of a batch or a job that a client can pause.
+class WorkColumns(Leased):
+    """Columns of batches and of jobs. Names are those of OpenAI's batch object where it has them.
 
-    `paused_by` is what people call the client's key. While `paused_at` is set, none of its segments starts. One that
-    ends is not paused any more.
+    `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. `created_by` is the
+    id of the key that created it; a schedule's work has none. `traceparent` is the span above its own
+    (batchyard.telemetry.traceparents). `paused_by` is what people call the client's key. While `paused_at` is set, none
+    of its segments starts. Work that ends is not paused any more.
     """
 
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    created_by: Mapped[str | None] = mapped_column(String(64))
+    completion_window: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(String(16))
+    outcome: Mapped[str | None] = mapped_column(String(16))
+    models: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    simulated: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[int]
+    expires_at: Mapped[int]
+    due_at: Mapped[int]
+    sla: Mapped[str] = mapped_column(String(16), default="on_track")
+    in_progress_at: Mapped[int | None]
+    finalizing_at: Mapped[int | None]
+    completed_at: Mapped[int | None]
+    failed_at: Mapped[int | None]
+    expired_at: Mapped[int | None]
+    cancelling_at: Mapped[int | None]
+    cancelled_at: Mapped[int | None]
+    total: Mapped[int] = mapped_column(default=0)
+    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    post_process: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    output_expires_after: Mapped[int | None]
+    errors: Mapped[list[dict[str, Any]] | None]
+    retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
+    traceparent: Mapped[str | None] = mapped_column(String(55))
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
+    idempotency_sha256: Mapped[str | None] = mapped_column(String(64))
+    attempts: Mapped[int] = mapped_column(default=0)
+    attempt_error: Mapped[str | None]
     paused_at: Mapped[int | None]
     paused_by: Mapped[str | None] = mapped_column(String(128))
