@@ -24,9 +24,9 @@ from batchyard.models import ModelSpec
 from inference.deaths import Death
 from inference.engine import JobEngine
 from inference.engines.registry import capabilities
-from inference.ray.caller import answer, answer_here, nothing
+from inference.ray.caller import EngineRun, answer, answer_here, nothing
 from inference.ray.starts import start_replicas
-from inference.ray.tables import death, raise_failure, unpacked
+from inference.ray.tables import unpacked
 from inference.ray_internals import UNPLACED, actor_state, iter_blocks
 from inference.residents.actor import StartedEngine
 from inference.residents.directory import actor_name, engine_actors
@@ -94,7 +94,8 @@ def run(
     session = EngineSession(name, idempotency_key or name, rows.num_rows, in_flight, by_item)
     rows = rows.append_column("position", pa.array(range(rows.num_rows), pa.int64()))
     try:
-        yield from _run_session(spec, endpoint, rows, session, timeouts, stopped, paused or Event(), on_death)
+        run = EngineRun(spec, endpoint, session, timeouts)
+        yield from _run_session(run, rows, stopped, paused or Event(), on_death)
     finally:
         _drop(spec, timeouts, name)
 
@@ -118,25 +119,17 @@ def close(spec: ModelSpec, idempotency_key: str, request_timeout: float) -> bool
 
 
 def _run_session(
-    spec: ModelSpec,
-    endpoint: str,
-    rows: pa.Table,
-    session: EngineSession,
-    timeouts: EngineTimeouts,
-    stopped: Event,
-    paused: Event,
-    on_death: Callable[[Death], None],
+    run: EngineRun, rows: pa.Table, stopped: Event, paused: Event, on_death: Callable[[Death], None]
 ) -> Generator[pa.Table]:
     """Answer every row with one caller. If it is lost, the next one gets the rest."""
     losses = 0
     while losses < LOSSES_IN_A_ROW:
         answered: list[pa.ChunkedArray] = []
         try:
-            with closing(_answered(spec, endpoint, rows, session, timeouts, stopped)) as tables:
-                for table in tables:
-                    raise_failure(table)
-                    if (engine_death := death(table)) is not None:
-                        on_death(engine_death)
+            with closing(_answered(run, rows, stopped)) as sent:
+                for table in sent:
+                    if isinstance(table, Death):
+                        on_death(table)
                         continue
                     answered.append(table.column("line"))
                     losses = 0
@@ -148,27 +141,20 @@ def _run_session(
             raise EngineError(f"Ray could not run the rows: {error}") from error
         except RayError as error:
             losses, reason = losses + 1, str(error)
-        log.warning("the caller was lost: %s", reason, extra={"model": spec.name})
+        log.warning("the caller was lost: %s", reason, extra={"model": run.spec.name})
         for lines in answered:
             rows = rows.filter(pc.invert(pc.is_in(rows.column("line"), lines.combine_chunks())))
     raise EngineError(f"Ray could not run the rows: {reason}")
 
 
-def _answered(
-    spec: ModelSpec,
-    endpoint: str,
-    rows: pa.Table,
-    session: EngineSession,
-    timeouts: EngineTimeouts,
-    stopped: Event,
-) -> Generator[pa.Table]:
-    """Map the rows to answers once. Raises RayError if the caller is lost."""
-    if rows.num_rows <= session.in_flight:
+def _answered(run: EngineRun, rows: pa.Table, stopped: Event) -> Generator[pa.Table | Death]:
+    """Map the rows to answers and deaths once. Raises RayError if the caller is lost."""
+    if rows.num_rows <= run.session.in_flight:
         # They fit into an engine at once, and to run a dataset would take 0.17 s of CPU and half a second.
-        yield from answer_here(rows, spec, endpoint, session, timeouts, stopped)
+        yield from answer_here(rows, run, stopped)
         return
-    limit = 2 * (timeouts.request_timeout + timeouts.start_timeout)
-    answered = _mapped(rows, answer, (spec, endpoint, session, timeouts), limit)
+    limit = 2 * (run.timeouts.request_timeout + run.timeouts.start_timeout)
+    answered = _mapped(rows, answer, (run,), limit)
     with closing(iter_blocks(answered, stopped)) as packed:
         yield from chain.from_iterable(map(unpacked, packed))
 
