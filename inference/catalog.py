@@ -24,9 +24,8 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
     """Return the models of a models.toml by name.
 
-    Raises:
-        ConfigurationError: the file, a key or a value cannot be used; names the file, the key and the remedy. Or a
-            package adds an engine that cannot be used.
+    Raises ConfigurationError: the file, a key or a value cannot be used; names the file, the key and the remedy. Or a
+    package adds an engine that cannot be used.
     """
     entries = models.read(path)
     return {name: _spec(f"{path}: ", path.parent, name, entry, allow_simulated) for name, entry in entries.items()}
@@ -35,8 +34,7 @@ def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
 def each(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec | ConfigurationError]:
     """Return the models of a models.toml by name, or why one cannot be used.
 
-    Raises:
-        ConfigurationError: the file as a whole cannot be used.
+    Raises ConfigurationError: the file as a whole cannot be used.
     """
     outcomes: dict[str, ModelSpec | ConfigurationError] = {}
     for name, entry in models.read(path).items():
@@ -50,8 +48,7 @@ def each(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec | 
 def derived(base: str, entry: dict[str, Any]) -> ModelSpec:
     """Return the model that is derived from the served model `base`: its entry is `entry`.
 
-    Raises:
-        ConfigurationError: as `load`.
+    Raises ConfigurationError: as `load`.
     """
     spec = _spec("", Path(), base, entry, allow_simulated=True)  # or the base would not be served
     return spec.model_copy(update={"name": models.derived_name(spec)})

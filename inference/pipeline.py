@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from batchyard.errors import EngineError, Stopped
 from batchyard.models import ModelSpec
-from inference.deaths import Death
+from inference.answers import Death
 from inference.engine import JobEngine
 from inference.engines.registry import capabilities
 from inference.ray.caller import EngineRun, answer, answer_here, nothing
@@ -29,7 +29,7 @@ from inference.ray.starts import start_replicas
 from inference.ray.tables import unpacked
 from inference.ray_internals import UNPLACED, actor_state, iter_blocks
 from inference.residents.actor import StartedEngine
-from inference.residents.directory import actor_name, engine_actors
+from inference.residents.directory import replicas_of
 from inference.residents.session import EngineSession, EngineTimeouts
 
 REQUESTS = ["line", "custom_id", "body"]
@@ -76,7 +76,7 @@ def run(
     """
     if rows.num_rows == 0:
         return
-    stopped, on_death = stopped or Event(), on_death or _ignore
+    stopped, on_death = stopped or Event(), on_death or (lambda _: None)
     engine = capabilities(spec.engine)
     _quieten()
     if issubclass(engine, JobEngine):
@@ -110,11 +110,8 @@ def close(spec: ModelSpec, idempotency_key: str, request_timeout: float) -> bool
     """
     if issubclass(capabilities(spec.engine), JobEngine):
         return False
-    alive = engine_actors()
-    for replica in range(spec.replicas):
-        handle = alive.get(actor_name(spec, request_timeout, replica))
-        if handle is not None:
-            handle.close.remote(idempotency_key)
+    for handle in replicas_of(spec, request_timeout).values():
+        handle.close.remote(idempotency_key)
     return True
 
 
@@ -183,18 +180,20 @@ def _mapped(
 
 @functools.cache  # once in a process
 def _prepare() -> None:
-    """Have Ray start what a process's first large run needs, while its first engine starts: 2.3 s later, or never."""
-    threading.Thread(target=_run_nothing, name="prepare", daemon=True).start()
+    """Have Ray start what a process's first large run needs, while its first engine starts: 2.3 s later, or never.
 
+    It runs a caller that has nothing to ask: Ray keeps its process, which has imported all, and Ray Data's actors.
+    """
 
-def _run_nothing() -> None:
-    """Run a caller that has nothing to ask: Ray keeps its process, which has imported all, and Ray Data's actors."""
-    _quieten()
-    try:
-        for _ in iter_blocks(_mapped(pa.table({"row": [0]}), nothing, (), 0.0), Event()):
-            pass
-    except (RayError, Stopped) as error:
-        log.warning("the first large run will start slower: %s", error)
+    def run() -> None:
+        _quieten()
+        try:
+            for _ in iter_blocks(_mapped(pa.table({"row": [0]}), nothing, (), 0.0), Event()):
+                pass
+        except (RayError, Stopped) as error:
+            log.warning("the first large run will start slower: %s", error)
+
+    threading.Thread(target=run, name="prepare", daemon=True).start()
 
 
 def _caller_options() -> dict[str, Any]:
@@ -229,22 +228,16 @@ def start(
         return StartedEngine(versions, spec.in_flight())
     if not engine.simulated:  # which starts at once, and may have little memory: the processes take 300 MiB
         _prepare()
-    return start_replicas(spec, timeouts, stopped, on_death or _ignore)
+    return start_replicas(spec, timeouts, stopped, on_death or (lambda _: None))
 
 
 def _drop(spec: ModelSpec, timeouts: EngineTimeouts, name: str) -> None:
     """Cancel the run's remaining requests in the engines, and replicas that still wait for room: nobody needs them."""
-    alive = engine_actors()
-    for replica in range(spec.replicas):
-        handle = alive.get(actor_name(spec, timeouts.request_timeout, replica))
-        if handle is not None and actor_state(handle) in UNPLACED:
+    for handle in replicas_of(spec, timeouts.request_timeout).values():
+        if actor_state(handle) in UNPLACED:
             ray.kill(handle)
-        elif handle is not None:
+        else:
             handle.drop.remote(name)
-
-
-def _ignore(_: Death) -> None:
-    """Nobody wants to know of deaths."""
 
 
 def _quieten() -> None:

@@ -129,8 +129,7 @@ def create(
     It is called by its metadata's `name`, else by the record's, else by the file's. It keeps the file's content by
     SHA-256 even if the file is deleted.
 
-    Args:
-        due_after, idempotency: as `Lifecycle.create` takes them.
+    `due_after`, `idempotency`: as `Lifecycle.create` takes them.
     """
     batch.name = (batch.request_metadata or {}).get(NAME) or batch.name or source.filename
     batch.input_file_id, batch.input_sha256 = source.id, source.sha256
@@ -160,8 +159,7 @@ def close(session: Session, by: Principal, batch_id: str) -> Batch:
 def latest_latencies(session: Session, project_id: str | None, at: float) -> list[Latencies]:
     """Return the latencies of the batches that have not ended or were created in the LATEST_SECONDS before `at`.
 
-    Args:
-        project_id: of this project only; None for all.
+    `project_id`: of this project only; None for all.
     """
     recent = or_(Batch.status.in_(RUNNING), Batch.id > first_id("batch_", at - LATEST_SECONDS))
     statement = select(Batch.latencies).where(recent)

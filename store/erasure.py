@@ -113,8 +113,7 @@ def delete_work(session: Session, by: Principal, life: Lifecycle[Record], work_i
 
     Its input file goes too, unless another batch, job or schedule needs it. Return what was deleted.
 
-    Raises:
-        NotFoundError, ConflictError: as `family` does.
+    Raises NotFoundError, ConflictError: as `family` does.
     """
     members = family(session, life, by.project_id, work_id)
     batch_ids, job_ids = members

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, delete, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from batchyard.backoff import Backoff
 from batchyard.wording import cut
 from store import events, keys
+from store.database import insert
 from store.records import Batch, EngineFailure, Event, Hold, Segment, now
 
 BACKOFF = Backoff(first=5.0, longest=300.0)
@@ -123,7 +122,7 @@ def failures(session: Session) -> dict[str, EngineFailure]:
 def _failure(session: Session, model: str) -> EngineFailure:
     """Return a model's last failure, an empty one if there was none. Nobody else changes it meanwhile."""
     none = {"reason": "", "at": 0, "requests": 0, "next": "", "deaths": 0, "engines": [], "answered": True}
-    session.execute(_insert(session)(EngineFailure).on_conflict_do_nothing(), {"model": model, **none})
+    session.execute(insert(session, EngineFailure).on_conflict_do_nothing(), {"model": model, **none})
     return session.get_one(EngineFailure, model, with_for_update=True)
 
 
@@ -145,13 +144,8 @@ def hold_unserved(session: Session, model: str) -> None:
 def _locked(session: Session, model: str, reason: str) -> Hold:
     """Return a model's hold, or a new one, locked until the transaction ends."""
     first = {"model": model, "reason": reason, "since": now(), "attempts": 0, "retry_at": 0.0}
-    session.execute(_insert(session)(Hold).on_conflict_do_nothing(), first)
+    session.execute(insert(session, Hold).on_conflict_do_nothing(), first)
     return session.get_one(Hold, model, with_for_update=True)
-
-
-def _insert(session: Session) -> Any:
-    """Return the insert of the session's database, which knows `on_conflict_do_nothing`."""
-    return sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
 
 
 def _announce(session: Session, hold: Hold) -> None:

@@ -10,7 +10,7 @@ from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from inference import catalog
 from inference.doctor import folder, starting
-from inference.doctor.findings import Finding
+from inference.doctor.folder import Finding
 from inference.doctor.memory import Machine, memory, this_machine, together
 from inference.engines import registry
 
@@ -30,8 +30,7 @@ def check(
         start_seconds: also start each model's engine, for at most so long, and ask it once at each endpoint.
         machine: the memory that is there, by default this machine's.
 
-    Raises:
-        ConfigurationError: the file as a whole cannot be used, or has no model of `only`.
+    Raises ConfigurationError: the file as a whole cannot be used, or has no model of `only`.
     """
     entries = catalog.each(models, allow_simulated=allow_simulated)
     if unknown := [name for name in only if name not in entries]:

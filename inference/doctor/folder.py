@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from batchyard.endpoints.catalog import CHAT
 from batchyard.models import ModelSpec
-from inference.doctor.findings import Finding
 from inference.engines import adapters
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check of a model. `remedy` is empty where nothing is to be done."""
+
+    model: str
+    check: str
+    result: Literal["ok", "warning", "failed", "not checked"]
+    detail: str = ""
+    remedy: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        return self.result in ("warning", "failed")
+
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model")
 TEMPLATES = ("chat_template.jinja", "chat_template.json")

@@ -13,8 +13,7 @@ from typing import Any
 import psutil
 
 from batchyard.models import ModelSpec
-from inference.doctor.findings import Finding
-from inference.doctor.folder import config_of
+from inference.doctor.folder import Finding, config_of
 from inference.engines import registry
 
 GIB = 2**30

@@ -36,8 +36,7 @@ def downloaded(source: str) -> Path:
 def config_of(folder: Path) -> dict[str, Any]:
     """Return an adapter's configuration.
 
-    Raises:
-        ValueError: it cannot be read, or has no rank; says why.
+    Raises ValueError: it cannot be read, or has no rank; says why.
     """
     file = folder / CONFIG
     try:

@@ -12,11 +12,9 @@ def model_sha256(source: str, config: str = "config.json") -> str:
     A folder's fingerprint is the SHA-256 over a line `<path> <SHA-256 of the file>` for each file, sorted by path.
     Hidden files do not count.
 
-    Args:
-        config: a file that each such folder has.
+    `config`: a file that each such folder has.
 
-    Raises:
-        FileNotFoundError: `source` is neither a folder nor in the local cache.
+    Raises FileNotFoundError: `source` is neither a folder nor in the local cache.
     """
     folder = Path(source)
     if folder.is_dir():

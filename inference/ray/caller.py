@@ -26,7 +26,7 @@ from ray.actor import ActorHandle
 
 from batchyard.errors import EngineDied, EngineError, Stopped
 from batchyard.models import ModelSpec
-from inference.deaths import Death
+from inference.answers import Death
 from inference.ray import starts, tables
 from inference.ray.isolation import Isolation
 from inference.ray.replicas import SHARE_SECONDS, Replica, Replicas, RunRow
@@ -70,8 +70,7 @@ class EngineCaller:
     async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table | Death]:
         """Yield answers as they come, those within TOGETHER_SECONDS in one table, and each death.
 
-        Raises:
-            EngineError: engines die without end, or none starts.
+        Raises EngineError: engines die without end, or none starts.
         """
         lines, bodies, positions = (table.column(name).to_pylist() for name in ("line", "body", "position"))
         self._missing = len(lines)

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from batchyard.endpoints import output_lines
 from batchyard.errors import EngineError
-from inference.answers import ANSWERS
-from inference.deaths import Death
+from inference.answers import ANSWERS, Death
 from inference.residents.replies import EngineReply
 
 Sent: TypeAlias = pa.Table | Death | EngineError

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ray
 
 from batchyard import json_lines
-from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
+from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.failures.reasons import concerns_memory, explained
 from batchyard.logs import announce
 from batchyard.models import CAPACITY, ModelSpec
-from batchyard.wording import MAX_MESSAGE, cut
 from inference.engine import Engine
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
@@ -36,9 +35,8 @@ from inference.residents.admission import AdmissionQueue, Preempted, Rank
 from inference.residents.batch_share import BatchShare
 from inference.residents.kept_replies import KeptReplies, Mailbox
 from inference.residents.memory import Memory
-from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, packed
+from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, marked_versions, packed, replied
 from inference.residents.session import EngineSession
-from inference.residents.simulated import marked, marked_versions
 from inference.residents.status import LiveAddress, ResidentStatus
 
 if TYPE_CHECKING:
@@ -101,8 +99,7 @@ class EngineActor:
     async def ready(self, idle_seconds: float) -> StartedEngine | None:
         """Start the engine unless it runs, and wait for it; return None if it is stopping.
 
-        Raises:
-            EngineStartError: with the engine's reason; the actor cannot be used then.
+        Raises EngineStartError: with the engine's reason; the actor cannot be used then.
         """
         if self._over:
             return None
@@ -245,8 +242,7 @@ class EngineActor:
     async def answer_alone(self, endpoint: str, bodies: list[str], permit: str) -> list[EngineReply] | None:
         """Run bodies as the only requests in the engine. Return their replies; None if it is over.
 
-        Args:
-            permit: from `reserve`.
+        `permit`: from `reserve`.
         """
         timer = self._permits.pop(permit, None)
         with self._busy():
@@ -280,23 +276,14 @@ class EngineActor:
         if self._over or engine is None:
             return None
         self._requests += 1
-        began = engine.answered_at = time.monotonic()
+        engine.answered_at = time.monotonic()
         task = asyncio.current_task()
         assert task is not None
         self._progress[task] = progress = RequestProgress()
         PROGRESS.set(progress)
-        try:
-            answer = await engine.answer(endpoint, request)
-            reply = EngineReply.of(marked(answer, engine), time.monotonic() - began, apart=True)
-        except EngineDied as death:
-            reply = EngineReply.failed(ENGINE_DIED, death.message, time.monotonic() - began)
-        except Exception as error:  # noqa: BLE001  one answer that cannot be read is this request's failure alone
-            # Its message may quote the prompt, so it goes to the client and not into the log.
-            log.error("an answer failed", extra={"engine": self._name, "error": type(error).__name__})
-            reply = EngineReply.failed("engine_error", unreadable(error), time.monotonic() - began)
+        reply = await replied(engine, endpoint, request, apart=True)
         if reply.death is not None:
-            reply = EngineReply.failed(ENGINE_DIED, self._note_death(reply.death), time.monotonic() - began)
-        engine.answered_at = time.monotonic()
+            return EngineReply.failed(ENGINE_DIED, self._note_death(reply.death), reply.seconds)
         return reply
 
     def _note_death(self, reason: str) -> str:
@@ -415,12 +402,6 @@ class EngineActor:
                 ray.kill(ray.get_runtime_context().current_actor)
                 return
             await asyncio.sleep(max(min(remaining, 5.0), 0.05))
-
-
-def unreadable(error: Exception) -> str:
-    """Return the message of a request whose answer cannot be read, or written as JSON."""
-    reason = cut(f"{type(error).__name__}: {error}", MAX_MESSAGE)
-    return f"the engine's answer to this request could not be read: {reason}"
 
 
 class StartedEngine(NamedTuple):

@@ -73,8 +73,7 @@ class BatchShare:
     ) -> None:
         """Note a live request's wait for its first token (`first`) or for a later one (`gap`).
 
-        Args:
-            beginning: returns how many of the batch requests inside have no token yet.
+        `beginning`: returns how many of the batch requests inside have no token yet.
         """
         counts = self._counts[kind]
         counts[0] += times

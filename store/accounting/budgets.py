@@ -110,8 +110,7 @@ def change(
         amount: with tariffs.PLACES decimal places at most.
         warn_at: percent of it from which on there is a warning.
 
-    Raises:
-        NotFoundError: there is no such project.
+    Raises NotFoundError: there is no such project.
     """
     project = projects.get(session, project_id, lock=True)
     budget = session.get(Budget, project_id) or Budget(project_id=project_id)
@@ -201,10 +200,7 @@ def _standings(session: Session, budgets: Iterable[Budget], month: Month) -> lis
 
 
 def _pause(session: Session, project_id: str) -> None:
-    """Pause what runs in a project, as a client would.
-
-    What somebody else has paused keeps that name.
-    """
+    """Pause what runs in a project, as a client would. What somebody else has paused keeps that name."""
     values = {"paused_at": now(), "paused_by": PAUSED_BY}
     # Jobs before batches, as in the ticks of jobs: in another order the two would wait for each other.
     for record, statuses in ((Job, JOB_PAUSABLE), (Batch, PAUSABLE)):

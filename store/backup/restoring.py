@@ -14,8 +14,8 @@ from batchyard.errors import ConfigurationError
 from batchyard.settings import sqlite_url
 from store import leases
 from store.artifacts import SHARDS, Artifacts
-from store.backup import contents, rows
-from store.backup.folder import BackupFolder, BackupManifest
+from store.backup import rows
+from store.backup.folder import BackupFolder, BackupManifest, copy_content, refuse_others
 from store.database import Database, revisions
 
 
@@ -34,11 +34,11 @@ def restore(path: Path, database: Database, artifacts: Artifacts) -> BackupManif
             f"version does not know; restore it with that version or a newer one"
         )
     rows.refuse_filled(database)
-    contents.refuse_others(folder.artifacts, artifacts)
+    refuse_others(folder.artifacts, artifacts)
     folder.verify(manifest)
     database.upgrade()
     for shard in SHARDS[1:]:
-        if missing := contents.copy(folder.artifacts, artifacts, folder.artifacts.names(shard)):
+        if missing := copy_content(folder.artifacts, artifacts, folder.artifacts.names(shard)):
             raise ConfigurationError(
                 f"backup {path} has changed meanwhile: {min(missing)} is lost; restore another one"
             )

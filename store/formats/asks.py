@@ -57,8 +57,7 @@ def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) 
 
     A duplicate gets the body of the request whose answer it shares.
 
-    Raises:
-        UnavailableError, BatchyardError: as `read`.
+    Raises UnavailableError, BatchyardError: as `read`.
     """
     table = read(artifacts, sha256, row_group)
     rows = table.filter(pc.equal(table["position"], position))

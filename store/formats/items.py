@@ -40,11 +40,7 @@ class StoredItem(NamedTuple):
 
 
 class ItemsWriter:
-    """Writes items in the order in which they begin.
-
-    Attributes:
-        total: items so far.
-    """
+    """Writes items in the order in which they begin. `total`: items so far."""
 
     def __init__(self, file: ArtifactWriter) -> None:
         self._writer = pq.ParquetWriter(file, SCHEMA, use_dictionary=False, write_statistics=False, **parquet.WRITTEN)
@@ -93,8 +89,7 @@ def write(artifacts: Artifacts, items: Iterable[tuple[int, str, bytes]]) -> tupl
 class Reader:
     """Reads items by position. It keeps the row group that was read last. Not for several threads.
 
-    Attributes:
-        total: items in the file.
+    `total`: items in the file.
     """
 
     def __init__(self, artifacts: Artifacts, sha256: str) -> None:

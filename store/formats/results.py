@@ -146,11 +146,9 @@ def rows(
 ) -> Iterator[ResultRow]:
     """Yield a batch's requests in input order, each with its output or error line.
 
-    Args:
-        output, errors, seconds: None if the batch has no such file.
+    `output`, `errors`, `seconds`: None if the batch has no such file.
 
-    Raises:
-        BatchyardError: a request has no line in either file.
+    Raises BatchyardError: a request has no line in either file.
     """
     readers = (AnswerReader(output), AnswerReader(errors))
     for number, raw in enumerate(source, 1):

@@ -33,8 +33,7 @@ def read(artifacts: Artifacts, sha256: str) -> pa.Table:
 
     `custom_id` is null where there is a line.
 
-    Raises:
-        UnavailableError: the store does not have them or cannot be reached.
+    Raises UnavailableError: the store does not have them or cannot be reached.
     """
     pieces = [pa.Table.from_batches([], SCHEMA)]
     with artifacts.open(sha256) as file:

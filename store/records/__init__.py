@@ -4,7 +4,7 @@ Times are Unix seconds: integers where clients see them, floats where only lease
 an older name than their attribute.
 """
 
-from store.records.base import AMOUNTS, AnswerAmounts, Base, Sla, first_id, new_id, now
+from store.records.base import AMOUNTS, AnswerAmounts, Base, Sla, added, first_id, new_id, now
 from store.records.batches import Append, AppendedId, Batch, ResultChunk, Segment
 from store.records.engines import Duration, EngineFailure, Hold, Speed
 from store.records.events import Delivery, Event, Webhook
@@ -50,6 +50,7 @@ __all__ = [
     "UploadPart",
     "WebSession",
     "Webhook",
+    "added",
     "first_id",
     "new_id",
     "now",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Integer, MetaData, String
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, Session, mapped_column
 
 Sla = Literal["on_track", "at_risk", "late"]
 """The outlook of an unfinished batch for its deadline."""
@@ -18,6 +18,11 @@ ID = BigInteger().with_variant(Integer, "sqlite")
 def new_id(prefix: str) -> str:
     """Return an id that sorts by its creation time, so that it serves as a stable list cursor."""
     return f"{prefix}{time.time_ns() // 1000:014x}{secrets.token_hex(9)}"
+
+
+def id_column(prefix: str) -> MappedColumn[str]:
+    """Return the column of an id with this prefix."""
+    return mapped_column(String(64), primary_key=True, default=lambda: new_id(prefix))
 
 
 def first_id(prefix: str, at: float) -> str:
@@ -45,6 +50,16 @@ class Base(DeclarativeBase):
         list[str]: JSON,
         int: BigInteger,
     }
+
+
+Added = TypeVar("Added", bound=Base)
+
+
+def added(session: Session, record: Added) -> Added:
+    """Add a record in this transaction, and return it with its id."""
+    session.add(record)
+    session.flush()
+    return record
 
 
 class Leased:

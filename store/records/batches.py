@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import ID, AnswerAmounts, Base, Leased, WorkColumns
+from store.records.base import ID, AnswerAmounts, Base, Leased, WorkColumns, id_column, now
 
 
 class Batch(WorkColumns, AnswerAmounts, Base):
@@ -111,14 +111,14 @@ class Append(Base):
     """
 
     __tablename__ = "appends"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("append_")
     batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"))
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     sha256: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int]
     requests: Mapped[int]
     first_line: Mapped[int]
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (Index(None, "batch_id", "idempotency_key", unique=True),)
 
 

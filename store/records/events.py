@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import Base
+from store.records.base import Base, id_column, now
 
 
 class Event(Base):
@@ -17,7 +17,7 @@ class Event(Base):
     """
 
     __tablename__ = "events"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("evt_")
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"))
     job_id: Mapped[str | None] = mapped_column(String(64))
@@ -25,7 +25,7 @@ class Event(Base):
     key_id: Mapped[str | None] = mapped_column(String(64))
     key_name: Mapped[str | None] = mapped_column(String(128))
     data: Mapped[dict[str, Any]]
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (Index(None, "batch_id", "type"), Index(None, "job_id", "type"), Index(None, "project_id", "id"))
 
 
@@ -36,7 +36,7 @@ class Webhook(Base):
     """
 
     __tablename__ = "webhooks"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("wh_")
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     name: Mapped[str] = mapped_column(String(128))
     url: Mapped[str] = mapped_column(String(2048))
@@ -45,8 +45,8 @@ class Webhook(Base):
     old_secret: Mapped[str | None] = mapped_column(String(128))
     old_secret_until: Mapped[int | None]
     enabled: Mapped[bool] = mapped_column(default=True)
-    created_at: Mapped[int]
-    updated_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
+    updated_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (Index(None, "project_id", "id"),)
 
 
@@ -57,7 +57,7 @@ class Delivery(Base):
     """
 
     __tablename__ = "deliveries"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("dlv_")
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id"))
     event_id: Mapped[str] = mapped_column(ForeignKey("events.id"), index=True)
@@ -66,6 +66,6 @@ class Delivery(Base):
     next_attempt_at: Mapped[float]
     status_code: Mapped[int | None]
     error: Mapped[str | None]
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     delivered_at: Mapped[int | None]
     __table_args__ = (Index(None, "state", "next_attempt_at"), Index(None, "webhook_id", "id"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import Base
+from store.records.base import Base, id_column, now
 
 
 class File(Base):
@@ -15,13 +15,13 @@ class File(Base):
     """
 
     __tablename__ = "files"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("file-")
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     filename: Mapped[str] = mapped_column(String(512))
     purpose: Mapped[str] = mapped_column(String(32))
     bytes: Mapped[int]
     sha256: Mapped[str] = mapped_column(String(64), index=True)
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     expires_at: Mapped[int | None] = mapped_column(index=True)
     __table_args__ = (Index(None, "project_id", "id"),)
 
@@ -63,13 +63,13 @@ class FileUpload(Base):
     """
 
     __tablename__ = "uploads"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("upload_")
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     filename: Mapped[str] = mapped_column(String(512))
     purpose: Mapped[str] = mapped_column(String(32))
     bytes: Mapped[int]
     status: Mapped[str] = mapped_column(String(16), default="pending")
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     expires_at: Mapped[int] = mapped_column(index=True)
     file_expires_after: Mapped[int | None]
     part_ids: Mapped[list[str] | None] = mapped_column(JSON)
@@ -80,9 +80,9 @@ class UploadPart(Base):
     """A part of a pending upload. Its content is in the artifact store; the same content again is the same part."""
 
     __tablename__ = "upload_parts"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("part_")
     upload_id: Mapped[str] = mapped_column(ForeignKey("uploads.id"))
     bytes: Mapped[int]
     sha256: Mapped[str] = mapped_column(String(64), index=True)
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (UniqueConstraint("upload_id", "sha256"),)

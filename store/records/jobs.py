@@ -7,7 +7,7 @@ from typing import Any, Literal
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import ID, Base, WorkColumns
+from store.records.base import ID, Base, WorkColumns, now
 
 ChunkKind = Literal["result", "judgement"]
 ReplyKind = Literal["verdict", "resolve", "requeue"]
@@ -119,5 +119,5 @@ class JobReply(Base):
     kind: Mapped[str] = mapped_column(String(16))
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
     key_id: Mapped[str | None] = mapped_column(String(64))
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (UniqueConstraint("job_id", "position", "life", "turn", "kind"), Index(None, "job_id", "id"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import Base
+from store.records.base import Base, id_column, now
 
 
 class Project(Base):
@@ -19,9 +19,9 @@ class Project(Base):
     """
 
     __tablename__ = "projects"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("proj_")
     name: Mapped[str] = mapped_column(String(128), unique=True)
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     tier: Mapped[str | None] = mapped_column(String(64))
     max_segments: Mapped[int | None]
     cache_bytes: Mapped[int | None]

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import Base
+from store.records.base import Base, id_column, now
 
 
 class Schedule(Base):
@@ -18,7 +18,7 @@ class Schedule(Base):
     """
 
     __tablename__ = "schedules"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("sched_")
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     name: Mapped[str] = mapped_column(String(128))
     cron: Mapped[str] = mapped_column(String(128))
@@ -32,7 +32,7 @@ class Schedule(Base):
     paused: Mapped[bool] = mapped_column(default=False)
     next_run_at: Mapped[int | None]
     version: Mapped[int] = mapped_column(default=0)
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (Index(None, "project_id", "id"), Index(None, "next_run_at"))
 
 
@@ -44,7 +44,7 @@ class ScheduleRun(Base):
     """
 
     __tablename__ = "schedule_runs"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("run_")
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id"))
     scheduled_at: Mapped[int | None]
@@ -53,5 +53,5 @@ class ScheduleRun(Base):
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"), index=True)
     job_id: Mapped[str | None] = mapped_column(String(64), index=True)
     reason: Mapped[str | None]
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (UniqueConstraint("schedule_id", "scheduled_at"), Index(None, "schedule_id", "id"))

@@ -103,8 +103,7 @@ def page(
 ) -> tuple[list[FileGroup], bool]:
     """Return the groups after the one of the work with id `after`, newest first, and True if there are more.
 
-    Raises:
-        RequestError: `after` is no work of the project.
+    Raises RequestError: `after` is no work of the project.
     """
     records, has_more = overview.page(
         session, project_id, sort="newest", after=after, limit=limit, condition=wanted.of_work
@@ -138,8 +137,7 @@ def unused(
 ) -> tuple[Sequence[File], bool]:
     """Return files that belong to no batch or job, after the one with id `after`, newest first, and True if more.
 
-    Raises:
-        RequestError: `after` was never a file of the project.
+    Raises RequestError: `after` was never a file of the project.
     """
     shown = and_(
         live(now()),

@@ -18,7 +18,7 @@ from store import events, listing
 from store.database import changed
 from store.keys import Principal
 from store.leases import ATTEMPTS
-from store.records import Batch, File, Job, Sla, new_id, now
+from store.records import Batch, File, Job, Sla, added, new_id, now
 from store.work import artifacts, traces
 from store.work.artifacts import AnyArtifact
 
@@ -79,15 +79,12 @@ class Lifecycle(ABC, Generic[Record]):
         work.status = "waiting" if isinstance(work, Job) and work.depends_on else "validating"
         work.idempotency_key, work.idempotency_sha256 = idempotency or (None, None)
         work.lease_expires_at = time.time() + MESSAGE_SECONDS
-        session.add(work)
-        session.flush()
-        return work
+        return added(session, work)
 
     def repeated(self, session: Session, project_id: str, idempotency: tuple[str, str]) -> Record | None:
         """Return what was created with this idempotency key, or None.
 
-        Raises:
-            ConflictError: that came from another request.
+        Raises ConflictError: that came from another request.
         """
         record, (key, sha256) = self.record, idempotency
         work = session.scalar(select(record).where(record.project_id == project_id, record.idempotency_key == key))
@@ -124,11 +121,9 @@ class Lifecycle(ABC, Generic[Record]):
     ) -> tuple[Sequence[Record], bool]:
         """Return the project's after the one with id `after`, and True if there are more.
 
-        Args:
-            columns: the values that they have; None for any.
+        `columns`: the values that they have; None for any.
 
-        Raises:
-            RequestError: `after` is not one of the project's.
+        Raises RequestError: `after` is not one of the project's.
         """
         record = self.record
         shown = and_(true(), *(getattr(record, name) == value for name, value in columns.items() if value is not None))
@@ -173,8 +168,7 @@ class Lifecycle(ABC, Generic[Record]):
     def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Record:
         """Request that work stops. What it has is kept. Cancelling it twice changes nothing.
 
-        Args:
-            by: who requests it; None for a schedule.
+        `by`: who requests it; None for a schedule.
 
         Raises:
             NotFoundError: the project has none with that id.
@@ -188,8 +182,7 @@ class Lifecycle(ABC, Generic[Record]):
     def request_cancel(self, session: Session, work: Record, by: Principal | None = None, **values: Any) -> bool:
         """Request that work stops, with these columns. False if that was requested before.
 
-        Raises:
-            ConflictError: it has ended.
+        Raises ConflictError: it has ended.
         """
         while work.status not in ("cancelling", "cancelled"):
             if work.status in TERMINAL:
@@ -287,8 +280,7 @@ class Lifecycle(ABC, Generic[Record]):
     def fail(self, session: Session, work: Record, verb: str, after: str | None = None, **values: Any) -> bool:
         """End work that could not be `verb` (_FAILURES); its holder cannot write. False if ended.
 
-        Args:
-            after: the status that it gets; None for that of its end.
+        `after`: the status that it gets; None for that of its end.
         """
         if work.attempts >= ATTEMPTS:
             message = f"The {self.noun} could not be {verb} in {work.attempts} attempts: {work.attempt_error}"

@@ -110,11 +110,9 @@ def page(
 ) -> tuple[list[Work], bool]:
     """Return at most `limit` of the project's work after id `after`, and if more follow.
 
-    Args:
-        condition: a further condition, of batches and of jobs.
+    `condition`: a further condition, of batches and of jobs.
 
-    Raises:
-        RequestError: `after` is no work of the project.
+    Raises RequestError: `after` is no work of the project.
     """
     parts = _PARTS[sort]
     cursor = None if after is None else _find(session, project_id, after)

@@ -29,10 +29,10 @@ from batchyard.errors import EngineError, EngineStartError
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer
-from inference.engines.openai import contents
 from inference.engines.openai.client import (
     MISCONFIGURED,
     NOTHING,
+    Content,
     EndpointClient,
     EndpointReply,
     NoReply,
@@ -41,10 +41,10 @@ from inference.engines.openai.client import (
     json_object,
     no_answer,
     refused,
+    sent_as,
 )
 from inference.engines.openai.discovery import DiscoveredServer, Folder
-from inference.engines.openai.endpoints import MAX_DELAY, RemoteEndpoint
-from inference.engines.openai.slots import SlotQueue
+from inference.engines.openai.endpoints import MAX_DELAY, RemoteEndpoint, SlotQueue
 from inference.progress import PROGRESS, RequestProgress
 from inference.requests import media
 from inference.requests.ordering import prefix_key
@@ -236,7 +236,7 @@ class OpenAI(Engine):
         bare = None
         if endpoint in (CHAT.path, COMPLETIONS.path):  # their streams say what they used only if they are asked
             if body.get("stream_options") is None:
-                bare = contents.Content(json_lines.dumps(self._parameters(endpoint, body)))
+                bare = Content(json_lines.dumps(self._parameters(endpoint, body)))
             body = {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
         answer = await self._answer(
             endpoint, self._parameters(endpoint, body), prefix_key(endpoint, body), streams=True, bare=bare
@@ -256,8 +256,7 @@ class OpenAI(Engine):
     async def _events(self, opened: OpenStream, end: StreamEnd, *, shows_usage: bool) -> AsyncGenerator[bytes]:
         """Yield the events of an endpoint's stream, under our name of the model.
 
-        Raises:
-            EngineError: the connection broke off, the stream reports an error, or it has no end.
+        Raises EngineError: the connection broke off, the stream reports an error, or it has no end.
         """
         progress = PROGRESS.get()
         try:
@@ -377,12 +376,11 @@ class OpenAI(Engine):
         prefix: bytes | None,
         *,
         streams: bool = False,
-        bare: contents.Content | None = None,
+        bare: Content | None = None,
     ) -> EngineAnswer | OpenStream:
         """Answer a request at one endpoint after the other.
 
-        Args:
-            bare: the request without options that a server may not know.
+        `bare`: the request without options that a server may not know.
         """
         arrived = time.monotonic()
         endpoint = await self._slots.acquire(
@@ -408,31 +406,29 @@ class OpenAI(Engine):
         message = f"no endpoint could be used for {self.request_timeout:g} seconds: {self._reasons()}"
         return EngineAnswer.failed("engine_unavailable", message)
 
-    async def _content(
-        self, path: str, parameters: dict[str, Any], endpoint: RemoteEndpoint
-    ) -> contents.Content | EngineAnswer:
+    async def _content(self, path: str, parameters: dict[str, Any], endpoint: RemoteEndpoint) -> Content | EngineAnswer:
         """Return what the endpoint is sent, or the answer to a request whose file cannot be had, and free its slot.
 
         Files are read with a slot only: there are twice as many requests as slots, and files are large.
         """
-        content: contents.Content | EngineAnswer | None = None
+        content: Content | EngineAnswer | None = None
         try:
             content = media.refusal(self.spec, parameters) if path in AUDIO else None
-            content = content or await contents.of(path, parameters)
+            content = content or await sent_as(path, parameters)
             return content
         finally:
-            if not isinstance(content, contents.Content):
+            if not isinstance(content, Content):
                 self._slots.release(endpoint)
 
     async def _attempt(
         self,
         endpoint: RemoteEndpoint,
         path: str,
-        content: contents.Content,
+        content: Content,
         deadline: float,
         *,
         streams: bool,
-        bare: contents.Content | None,
+        bare: Content | None,
     ) -> EngineAnswer | FailedAttempt | OpenStream:
         began, beside, holds_slot = time.monotonic(), endpoint.in_flight, True
         try:

@@ -15,10 +15,9 @@ from batchyard.endpoints.bodies.sampling import SamplingParameters
 from batchyard.endpoints.catalog import CHAT
 from batchyard.schema_words import invalid_values
 from inference.engine import EngineAnswer
-from inference.engines.transformers.decoding import Decoder, GeneratedSample
+from inference.engines.transformers.decoding import Decoder, GeneratedSample, generator
 from inference.engines.transformers.inputs import Inputs, Refused
 from inference.engines.transformers.logprobs import LogprobWriter
-from inference.engines.transformers.sampling import generator
 
 COMPLETION_TOKENS = 16
 """OpenAI's default of max_tokens in /v1/completions."""

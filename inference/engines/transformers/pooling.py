@@ -181,8 +181,7 @@ class Pooler:
 def pooling_of(source: str, revision: str | None) -> Pooling:
     """Return how the model's tokens become a vector; the mean where it does not say.
 
-    Raises:
-        ValueError: it says another way, in its file for sentence-transformers.
+    Raises ValueError: it says another way, in its file for sentence-transformers.
     """
     from transformers.utils import cached_file
 
@@ -214,8 +213,7 @@ def _pooled(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch
 def sides(body: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
     """Return the queries and the documents of a request for scores or a ranking, each with its parameter.
 
-    Raises:
-        Refused: it has none, or some that are no text.
+    Raises Refused: it has none, or some that are no text.
     """
     names = next(
         ((left, right) for left, right in (("query", "documents"), *PAIRS) if body.get(left) and body.get(right)), None
@@ -232,8 +230,7 @@ def sides(body: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
 def activation(config: Any) -> Callable[[Vector], Vector]:
     """Return what makes scores and probabilities of logits, by vLLM's rules.
 
-    Raises:
-        ValueError: the model names a function that is none of torch's.
+    Raises ValueError: the model names a function that is none of torch's.
     """
     import torch
 

@@ -22,13 +22,10 @@ from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported, unsupported_endpoint
 from inference.engines import adapters
 from inference.engines.vllm import internals
-from inference.engines.vllm.argument_names import argument_names
-from inference.engines.vllm.arguments import MAX_RANK, cache_bytes, engine_arguments
-from inference.engines.vllm.environment import set_environment
+from inference.engines.vllm.arguments import MAX_RANK, argument_names, cache_bytes, engine_arguments, set_environment
 from inference.engines.vllm.failures import Processes
-from inference.engines.vllm.handlers import Handler, handlers
+from inference.engines.vllm.handlers import Handler, handlers, parse, refusal
 from inference.engines.vllm.parameters import SUPPORTED, contradiction, sent, unusable_tools
-from inference.engines.vllm.protocol import parse, refusal
 from inference.engines.weights import model_sha256
 from inference.progress import RequestProgress
 
@@ -211,8 +208,7 @@ class VLLM(Engine):
     async def _try_out(self) -> None:
         """Answer a request. An engine that loads but cannot run, for want of a kernel, does not start.
 
-        Raises:
-            EngineDied: with the cause.
+        Raises EngineDied: with the cause.
         """
         config = self._client.model_config
         tokens = min(TRY_OUT_TOKENS, config.max_model_len - 2)

@@ -85,8 +85,7 @@ class Processes:
     def death(self, summary: str) -> str:
         """Return why the engine died, on one line. It may wait for END_SECONDS, in which the process ends.
 
-        Args:
-            summary: what vLLM's client says.
+        `summary`: what vLLM's client says.
         """
         deadline = time.monotonic() + END_SECONDS
         while (cause := self._known(summary)) is None and time.monotonic() < deadline:

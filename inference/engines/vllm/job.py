@@ -17,8 +17,7 @@ from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import JobEngine, first_not_text, first_unsupported
 from inference.engines.vllm import parameters
-from inference.engines.vllm.argument_names import argument_names
-from inference.engines.vllm.arguments import cache_bytes
+from inference.engines.vllm.arguments import argument_names, cache_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -88,8 +88,7 @@ CALLING = frozenset({catalog.CHAT.path, catalog.RESPONSES.path, catalog.MESSAGES
 def unusable_tools(endpoint: str, body: Mapping[str, Any], able: bool) -> tuple[str, str] | None:
     """Return parameter and reason if vLLM would refuse what a body says of tools.
 
-    Args:
-        able: the model has a parser of tool calls; without one vLLM answers with texts only.
+    `able`: the model has a parser of tool calls; without one vLLM answers with texts only.
     """
     if endpoint not in CALLING:
         return None

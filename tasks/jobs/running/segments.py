@@ -11,7 +11,7 @@ import pyarrow as pa
 from store.artifacts import Artifacts
 from store.formats import asks
 from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, request_class
-from store.intake.extension import AddedSegment
+from store.intake.appends import AddedSegment
 from tasks.jobs.intake.requests import PreparedRequest
 from tasks.jobs.running.open_requests import OpenRequests
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from batchyard.errors import EngineError, EngineStartError
-from inference.deaths import Death
+from inference.answers import Death
 from inference.ray import tables
 from inference.residents.replies import EngineReply
 
