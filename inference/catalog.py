@@ -16,6 +16,7 @@ from batchyard.wording import hint, quoted
 from inference import heads
 from inference.engine import Capabilities
 from inference.engines import adapters, registry
+from inference.engines.weights import folder_of
 
 AUTO = "auto"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -132,7 +133,7 @@ def _adapters(beside: Path, where: str, spec: ModelSpec) -> dict[str, Adapter]:
 
 def _adapter(beside: Path, where: str, spec: ModelSpec, adapter: Adapter) -> Adapter:
     source = _source(beside, where, adapter.source, adapters.CONFIG, "adapter")
-    folder = adapters.folder_of(source)
+    folder = folder_of(source, adapters.CONFIG)
     if folder is not None:
         try:
             config = adapters.config_of(folder)

@@ -13,6 +13,7 @@ from inference.doctor import folder, starting
 from inference.doctor.folder import Finding
 from inference.doctor.memory import Machine, memory, this_machine, together
 from inference.engines import registry
+from inference.engines.weights import folder_of
 
 
 def check(
@@ -80,7 +81,7 @@ def _of(spec: ModelSpec, machine: Machine) -> Iterator[Finding]:
         yield Finding(spec.name, "engine_args", "ok", ", ".join(spec.engine_args) or "none")
     if not spec.source or engine.simulated:
         return
-    files = folder.folder_of(spec)
+    files = _files(spec)
     if files is None:
         detail = f"{spec.source} is not on this machine: the start downloads it"
         yield Finding(spec.name, "folder", "warning", detail, f"download it before: hf download {spec.source}")
@@ -96,4 +97,4 @@ def _of(spec: ModelSpec, machine: Machine) -> Iterator[Finding]:
 def _files(spec: ModelSpec) -> Path | None:
     if not spec.source or registry.capabilities(spec.engine).simulated:
         return None
-    return folder.folder_of(spec)
+    return folder_of(spec.source, revision=spec.engine_args.get("revision"))

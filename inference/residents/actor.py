@@ -168,12 +168,13 @@ class EngineActor:
         if self._engine is not None:
             self._engine.answered_at = time.monotonic()
         permit = uuid.uuid4().hex
-        self._permits[permit] = asyncio.get_running_loop().call_later(PERMIT_SECONDS, self._expire, permit)
-        return permit
 
-    def _expire(self, permit: str) -> None:
-        if self._permits.pop(permit, None) is not None:
-            self._admission.reopen()
+        def expire() -> None:
+            if self._permits.pop(permit, None) is not None:
+                self._admission.reopen()
+
+        self._permits[permit] = asyncio.get_running_loop().call_later(PERMIT_SECONDS, expire)
+        return permit
 
     async def exchange(
         self, session: EngineSession, caller: str, endpoint: str, requests: list[tuple[int, int, int, str]]

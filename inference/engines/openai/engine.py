@@ -498,7 +498,11 @@ class OpenAI(Engine):
         if fault is None:
             endpoint.answered(now, began, beside)
             self._served_at = now
-            return EngineAnswer(200, self._renamed(body))
+            served, extension = body.get("model"), body.get("batchyard")
+            if isinstance(served, str) and served != self.spec.name:  # it stands beside our name of the model
+                extension = {**(extension if isinstance(extension, dict) else {}), "served_model": served}
+                body = {**body, "batchyard": extension}
+            return EngineAnswer(200, {**body, "model": self.spec.name})
         if body:  # no fault of the endpoint: its model has no answer to this prompt
             endpoint.responded(now)
             self._served_at = now
@@ -507,15 +511,6 @@ class OpenAI(Engine):
         answer = no_answer(endpoint.url, data, fault)
         final = fault.status is not None and fault.status < 500 and fault.status not in AGAIN
         return answer if final or _is_of_account(answer) else FailedAttempt(answer)
-
-    def _renamed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return a response under our name of the model, with that of the endpoint beside it."""
-        served = body.get("model")
-        extension = body.get("batchyard")
-        if isinstance(served, str) and served != self.spec.name:
-            beside = extension if isinstance(extension, dict) else {}
-            body = {**body, "batchyard": {**beside, "served_model": served}}
-        return {**body, "model": self.spec.name}
 
     def _failure(self, endpoint: RemoteEndpoint, reason: str) -> FailedAttempt:
         return FailedAttempt(EngineAnswer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))
