@@ -126,23 +126,20 @@ def _adapters(beside: Path, where: str, spec: ModelSpec) -> dict[str, Adapter]:
         )
     if engine.simulated:
         return spec.adapters
-    return {
-        name: _adapter(beside, f"{where}.adapters.{name}", spec, adapter) for name, adapter in spec.adapters.items()
-    }
-
-
-def _adapter(beside: Path, where: str, spec: ModelSpec, adapter: Adapter) -> Adapter:
-    source = _source(beside, where, adapter.source, adapters.CONFIG, "adapter")
-    folder = folder_of(source, adapters.CONFIG)
-    if folder is not None:
-        try:
-            config = adapters.config_of(folder)
-        except ValueError as error:
-            raise ConfigurationError(f"{where}.source: {error}; copy the adapter again") from error
-        refusal = registry.capabilities(spec.engine).adapter_refusal(spec, config)
-        if refusal is not None:
-            raise ConfigurationError(f"{where}: {refusal}")
-    return adapter.model_copy(update={"source": source})
+    found: dict[str, Adapter] = {}
+    for name, adapter in spec.adapters.items():
+        place = f"{where}.adapters.{name}"
+        source = _source(beside, place, adapter.source, adapters.CONFIG, "adapter")
+        folder = folder_of(source, adapters.CONFIG)
+        if folder is not None:
+            try:
+                config = adapters.config_of(folder)
+            except ValueError as error:
+                raise ConfigurationError(f"{place}.source: {error}; copy the adapter again") from error
+            if (refusal := engine.adapter_refusal(spec, config)) is not None:
+                raise ConfigurationError(f"{place}: {refusal}")
+        found[name] = adapter.model_copy(update={"source": source})
+    return found
 
 
 def _source(beside: Path, where: str, source: str, file: str = "config.json", what: str = "model") -> str:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import fsspec
@@ -356,10 +355,8 @@ class ArtifactWriter(io.RawIOBase):
             self._file.close()
         self._temporary.unlink(missing_ok=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        if kind is None:
             self.commit()
         else:
             self.discard()

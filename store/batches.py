@@ -99,7 +99,7 @@ class Batches(Lifecycle[Batch]):
 BATCHES = Batches(Batch, "batch", TRANSITIONS, PAUSABLE, RUNNING)
 # As functions, for those who deal with batches only.
 repeated, get, by_ids, page, retries = BATCHES.repeated, BATCHES.get, BATCHES.by_ids, BATCHES.page, BATCHES.retries
-transition, cancel, pause, resume = BATCHES.transition, BATCHES.cancel, BATCHES.pause, BATCHES.resume
+transition, cancel, control = BATCHES.transition, BATCHES.cancel, BATCHES.control
 request_cancel, reject, set_sla = BATCHES.request_cancel, BATCHES.reject, BATCHES.set_sla
 artifacts, find_artifact, add_artifact = BATCHES.artifacts, BATCHES.find_artifact, BATCHES.add_artifact
 expire, give_up, any_ends = BATCHES.expire, BATCHES.give_up, BATCHES.any_ends

@@ -25,22 +25,9 @@ from inference.engines import echo_bodies
 from inference.engines.echo_bodies import Generated
 from inference.progress import PROGRESS, RequestProgress
 
-SUPPORTED = frozenset({"model", "n"}) | {
-    "max_tokens",
-    "max_completion_tokens",
-    "ignore_eos",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "structured_outputs",
-    "tools",
-    "tool_choice",
+SUPPORTED = frozenset({"model", "n", "max_tokens", "max_completion_tokens", "ignore_eos", "seed", "stop"}) | {
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("structured_outputs", "tools", "tool_choice"),
 }
 LISTED = (CHAT, COMPLETIONS)
 """Endpoints of which it takes those parameters. Of the others it takes all that the API has."""

@@ -28,8 +28,7 @@ PIECE = 1024
 BORDER = 8
 """Tokens that a piece may lose at its borders, to the template or to its neighbouring pieces."""
 OTHER = frozenset({"chat_template", "hf_overrides", "pooler_config", "skip_tokenizer_init", "tokenizer"}) | {
-    "tokenizer_mode",
-    "trust_remote_code",
+    *("tokenizer_mode", "trust_remote_code"),
 }
 """Keys of `engine_args` with which the model's folder no longer tells what the engine does."""
 

@@ -339,8 +339,9 @@ class AdmissionQueue:
             self._look.cancel()
             self._look = None
         if self._look is None:
-            self._look = loop.call_later(seconds, self._looked)
 
-    def _looked(self) -> None:
-        self._look = None
-        self._admit()
+            def look() -> None:
+                self._look = None
+                self._admit()
+
+            self._look = loop.call_later(seconds, look)

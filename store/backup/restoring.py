@@ -42,11 +42,6 @@ def restore(path: Path, database: Database, artifacts: Artifacts) -> BackupManif
             raise ConfigurationError(
                 f"backup {path} has changed meanwhile: {min(missing)} is lost; restore another one"
             )
-    _restore_rows(folder, database)
-    return manifest
-
-
-def _restore_rows(folder: BackupFolder, database: Database) -> None:
     # The backup stays as it is: SQLite would write beside it, and a migration in it.
     with tempfile.TemporaryDirectory(prefix="batchyard-") as temporary:
         file = Path(temporary) / folder.rows.name
@@ -60,3 +55,4 @@ def _restore_rows(folder: BackupFolder, database: Database) -> None:
                 leases.end_all(session)
         finally:
             source.close()
+    return manifest

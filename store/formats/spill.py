@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from batchyard.errors import UnavailableError
@@ -40,9 +39,7 @@ class Spill:
     def __enter__(self) -> Spill:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def add(self, row: Row) -> None:
@@ -95,26 +92,18 @@ class SortedQueue:
     tokens: int
 
 
-class RequestSorter:
+class RequestSorter(Spill):
     """Sorts the requests of each queue by order key, fingerprint and line."""
 
     def __init__(self) -> None:
-        self._rows = Spill(COLUMNS)
-
-    def add(self, row: Row) -> None:
-        """Add a row of COLUMNS. Raises UnavailableError if the disk is full."""
-        self._rows.add(row)
+        super().__init__(COLUMNS)
 
     def queues(self) -> dict[int, SortedQueue]:
         """Return each queue's totals, by number."""
         runs = "COUNT(*) - COUNT(fingerprint) + COUNT(DISTINCT fingerprint)"
-        rows = self._rows.select(f"queue, COUNT(*), {runs}, SUM(tokens)", "GROUP BY queue")
+        rows = self.select(f"queue, COUNT(*), {runs}, SUM(tokens)", "GROUP BY queue")
         return {queue: SortedQueue(*totals) for queue, *totals in rows}
 
     def sorted(self, queue: int) -> Iterator[Row]:
         """Yield the rows of one queue, sorted."""
-        return self._rows.select("*", "WHERE queue = ? ORDER BY order_key, fingerprint, line", (queue,))
-
-    def close(self) -> None:
-        """Delete the rows."""
-        self._rows.close()
+        return self.select("*", "WHERE queue = ? ORDER BY order_key, fingerprint, line", (queue,))

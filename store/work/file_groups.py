@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from store import files, listing
+from store import listing
 from store.files import live
 from store.records import Artifact, Batch, File, Job, JobArtifact, ScheduleRun, now
 from store.work import artifacts, overview
@@ -108,7 +108,8 @@ def page(
     records, has_more = overview.page(
         session, project_id, sort="newest", after=after, limit=limit, condition=wanted.of_work
     )
-    inputs = {file.id: file for file in _live(session, {record.input_file_id for record in records})}
+    input_ids = {record.input_file_id for record in records} - {None}
+    inputs = {file.id: file for file in session.scalars(select(File).where(File.id.in_(input_ids), live(now())))}
     started = _started(session, [record.id for record in records if isinstance(record, Job)])
     groups = []
     for record in records:
@@ -154,10 +155,6 @@ def unused(
 
 def _named(text: str) -> ColumnElement[bool]:
     return or_(File.filename.icontains(text, autoescape=True), File.id == text)
-
-
-def _live(session: Session, file_ids: set[str | None]) -> Sequence[File]:
-    return session.scalars(select(File).where(File.id.in_(file_ids - {None}), files.live(now()))).all()
 
 
 def _started(session: Session, job_ids: Sequence[str]) -> dict[str | None, int]:

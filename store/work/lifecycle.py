@@ -201,25 +201,6 @@ class Lifecycle(ABC, Generic[Record]):
         """Return the refusal of an action that the work's status does not allow."""
         return ConflictError(f"Cannot {verb} a {self.noun} with status '{work.status}'.", param=f"{self.noun}_id")
 
-    def pause(self, session: Session, by: Principal, work_id: str) -> Record:
-        """Let no more of the work's requests be sent. Its window goes on. Pausing it twice changes nothing.
-
-        Raises:
-            NotFoundError: the project has none with that id.
-            ConflictError: all its requests were sent, it is ending, or is a job's batch.
-        """
-        return self._set_pause(session, by, work_id, "pause")
-
-    def resume(self, session: Session, by: Principal, work_id: str) -> Record:
-        """Let paused work go on. It changes nothing if it is not paused. Raises as `pause` does."""
-        return self._set_pause(session, by, work_id, "resume")
-
-    def _set_pause(self, session: Session, by: Principal, work_id: str, verb: Literal["pause", "resume"]) -> Record:
-        work = self.get(session, by.project_id, work_id)
-        refuse_stage(work, verb)
-        self._change_pause(session, by, work, verb)
-        return work
-
     def _change_pause(
         self, session: Session, by: Principal, work: Record, verb: Literal["pause", "resume"]
     ) -> dict[str, Any]:
@@ -237,10 +218,20 @@ class Lifecycle(ABC, Generic[Record]):
         return values if done else {}
 
     def control(self, session: Session, by: Principal, work_id: str, verb: Verb) -> Record:
-        """Cancel, pause or resume work. Raises as these do."""
+        """Cancel, pause or resume work. Doing so twice changes nothing.
+
+        No more requests of paused work are sent. Its window goes on.
+
+        Raises:
+            NotFoundError: the project has none with that id.
+            ConflictError: all its requests were sent, it is ending, or is a job's batch; see `cancel`, too.
+        """
         if verb == "cancel":
             return self.cancel(session, by.project_id, work_id, by)
-        return self._set_pause(session, by, work_id, verb)
+        work = self.get(session, by.project_id, work_id)
+        refuse_stage(work, verb)
+        self._change_pause(session, by, work, verb)
+        return work
 
     def set_sla(self, session: Session, work: Record, state: Sla, **data: Any) -> bool:
         """Compare-and-set the SLA state of work that has not ended.

@@ -220,11 +220,7 @@ def _age(work_id: str) -> str:
 
 
 def _find(session: Session, project_id: str, work_id: str) -> Work:
-    work: Work | None
-    if work_id.startswith("job_"):
-        work = session.scalar(select(Job).where(Job.project_id == project_id, Job.id == work_id))
-    else:
-        work = session.scalar(select(Batch).where(Batch.project_id == project_id, Batch.id == work_id))
-    if work is None:
+    work: Work | None = session.get(Job, work_id) if work_id.startswith("job_") else session.get(Batch, work_id)
+    if work is None or work.project_id != project_id:
         raise RequestError(f"Invalid 'after': no object with id '{work_id}'.", code="invalid_value", param="after")
     return work

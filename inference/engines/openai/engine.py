@@ -359,15 +359,12 @@ class OpenAI(Engine):
         except ProbeFailed as failure:
             endpoint.probe_failed(time.monotonic(), failure.reason, responded=failure.responded, fatal=failure.fatal)
             if endpoint.down and not failure.responded:
-                self._interrupt(endpoint)
+                # Attempts at a machine that left the network time out: it does not even close its connections.
+                for scope, attempted in self._attempts.items():
+                    if attempted is endpoint and not scope.expired():
+                        scope.reschedule(asyncio.get_running_loop().time())
         else:
             endpoint.probed(time.monotonic())
-
-    def _interrupt(self, endpoint: RemoteEndpoint) -> None:
-        """Time out the attempts at a machine that left the network: it does not even close its connections."""
-        for scope, attempted in self._attempts.items():
-            if attempted is endpoint and not scope.expired():
-                scope.reschedule(asyncio.get_running_loop().time())
 
     async def _answer(
         self,

@@ -119,6 +119,4 @@ def refusal(response: Any) -> EngineAnswer:
     )
 
 
-@functools.cache
-def _validator(schema: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(schema)
+_validator: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)

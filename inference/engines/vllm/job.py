@@ -23,14 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LOST = frozenset({"echo", "logprobs", "n", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"}) | {
-    "include_reasoning",
-    "length_penalty",
-    "mm_processor_kwargs",
-    "parallel_tool_calls",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "use_beam_search",
+    *("include_reasoning", "length_penalty", "mm_processor_kwargs", "parallel_tool_calls", "tool_choice", "tools"),
+    *("top_logprobs", "use_beam_search"),
 }
 """Parameters that vLLM's server honours and `ray.data.llm` loses: it returns one text, which nothing parses."""
 SUPPORTED = {endpoint: names - LOST for endpoint, names in parameters.SUPPORTED.items()}
