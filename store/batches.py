@@ -61,23 +61,14 @@ class Batches(Lifecycle[Batch]):
 
         A client's that was open until then, with all its requests answered, is completed: nothing of it has expired.
         """
-        overdue = session.execute(
-            select(Batch.id, and_(Batch.open, Batch.job_id.is_(None), ~_unfinished().exists())).where(
-                Batch.status == "in_progress", Batch.expires_at <= now()
-            )
-        )
-        return [
-            batch_id
-            for batch_id, is_answered in overdue.all()
-            if self.transition(
-                session,
-                batch_id,
-                "in_progress",
-                "finalizing",
-                outcome="completed" if is_answered else "expired",
-                open=False,
-            )
-        ]
+        is_answered = and_(Batch.open, Batch.job_id.is_(None), ~_unfinished().exists())
+        overdue = select(Batch.id, is_answered).where(Batch.status == "in_progress", Batch.expires_at <= now())
+        expired = []
+        for batch_id, answered in session.execute(overdue).all():
+            outcome = "completed" if answered else "expired"
+            if self.transition(session, batch_id, "in_progress", "finalizing", outcome=outcome, open=False):
+                expired.append(batch_id)
+        return expired
 
     def any_ends(self, session: Session) -> bool:
         """True if a batch is ending or all its segments are done."""
@@ -187,10 +178,9 @@ def change(
     # Its metadata is one value: of two changes at once the second has to see that of the first.
     session.refresh(batch, with_for_update={"key_share": True})
     entries = {**(batch.request_metadata or {}), **metadata}
-    values = dict(order) | {
-        "request_metadata": {key: text for key, text in entries.items() if text is not None} or None
-    }
-    if len(values["request_metadata"] or ()) > MAX_ENTRIES:
+    entries = {key: text for key, text in entries.items() if text is not None}
+    values = {**order, "request_metadata": entries or None}
+    if len(entries) > MAX_ENTRIES:
         message = f"The batch has {MAX_ENTRIES} entries of metadata already, and name and description are two more."
         raise RequestError(message, code="invalid_value", param="metadata")
     if NAME in metadata:

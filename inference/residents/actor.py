@@ -267,9 +267,8 @@ class EngineActor:
         """
         if session.name not in self._ranks:
             busy = self._busy_seconds + time.monotonic() - self._busy_since
-            self._ranks[session.name] = time.monotonic() + (
-                session.rows * busy / self._requests if self._requests else 0.0
-            )
+            alone = session.rows * busy / self._requests if self._requests else 0.0
+            self._ranks[session.name] = time.monotonic() + alone
         return self._ranks[session.name]
 
     async def _answer(self, endpoint: str, request: dict[str, Any]) -> EngineReply | None:

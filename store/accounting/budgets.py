@@ -189,14 +189,11 @@ def _state_in(month: Month, notice: str | None) -> State:
 def _standings(session: Session, budgets: Iterable[Budget], month: Month) -> list[Standing]:
     by_project = {budget.project_id: budget for budget in budgets}
     spent = usage.spent(session, month, by_project)
-    return [
-        Standing(
-            budget,
-            month,
-            spent[project_id].amounts.get(budget.currency, Fraction(0)) if project_id in spent else Fraction(0),
-        )
-        for project_id, budget in by_project.items()
-    ]
+    standings = []
+    for project_id, budget in by_project.items():
+        amounts = spent[project_id].amounts if project_id in spent else {}
+        standings.append(Standing(budget, month, amounts.get(budget.currency, Fraction(0))))
+    return standings
 
 
 def _pause(session: Session, project_id: str) -> None:

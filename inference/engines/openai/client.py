@@ -154,10 +154,7 @@ class EndpointClient:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS),
             read_bufsize=MAX_EVENT_BYTES,
-            headers={
-                "Accept-Encoding": "identity",
-                "User-Agent": f"batchyard/{__version__}",
-            },
+            headers={"Accept-Encoding": "identity", "User-Agent": f"batchyard/{__version__}"},
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
@@ -207,7 +204,9 @@ class EndpointClient:
                 if reply.status in NO_SUCH_ROUTE:
                     reply = await self._request("GET", endpoint, f"{root}/health")
                 if endpoint.version is None and reply.status == 200:
-                    endpoint.version = _version(await self._request("GET", endpoint, f"{root}/version"))
+                    shown = await self._request("GET", endpoint, f"{root}/version")
+                    version = json_object(shown.data).get("version") if shown.status == 200 else None
+                    endpoint.version = version if isinstance(version, str) else ""
         except NoReply as error:
             raise ProbeFailed(error.reason, responded=False) from error
         except TimeoutError as error:
@@ -282,8 +281,3 @@ def described(status: int) -> str:
     """Return a status with its phrase, such as `HTTP 404 Not Found`."""
     phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
     return f"HTTP {status} {phrase}".strip()
-
-
-def _version(reply: EndpointReply) -> str:
-    version = json_object(reply.data).get("version") if reply.status == 200 else None
-    return version if isinstance(version, str) else ""

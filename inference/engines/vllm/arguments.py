@@ -9,12 +9,13 @@ import math
 import os
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from batchyard.endpoints.catalog import AUDIO
 from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from inference import heads
+from inference.engine import Capabilities
 from inference.engines import adapters
 from inference.engines.vllm import internals
 from inference.engines.vllm.internals import NAMES
@@ -128,9 +129,19 @@ def _adapters(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def cache_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of the KV cache on the CPU."""
-    return int({**CPU_DEFAULTS, **spec.engine_args}["kv_cache_memory_bytes"])
+class OfVLLM(Capabilities):
+    """The facts of both engines that are vLLM."""
+
+    batch_argument: ClassVar[str | None] = "max_num_seqs"
+    package: ClassVar[str | None] = "vllm"
+
+    @classmethod
+    def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
+        return int({**CPU_DEFAULTS, **spec.engine_args}["kv_cache_memory_bytes"])
+
+    @classmethod
+    def structure(cls, kind: str, value: Any) -> dict[str, Any]:
+        return {"structured_outputs": {kind: value}}
 
 
 def generates(spec: ModelSpec) -> bool:

@@ -22,7 +22,7 @@ from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported, unsupported_endpoint
 from inference.engines import adapters
 from inference.engines.vllm import internals
-from inference.engines.vllm.arguments import MAX_RANK, argument_names, cache_bytes, engine_arguments, set_environment
+from inference.engines.vllm.arguments import MAX_RANK, OfVLLM, argument_names, engine_arguments, set_environment
 from inference.engines.vllm.failures import Processes
 from inference.engines.vllm.handlers import Handler, handlers, parse, refusal
 from inference.engines.vllm.parameters import SUPPORTED, contradiction, sent, unusable_tools
@@ -36,13 +36,11 @@ AUDIO_PACKAGES = ("av", "soundfile")
 TRIED = (COMPLETIONS, EMBEDDINGS, CLASSIFY, POOLING, TRANSCRIPTIONS)
 
 
-class VLLM(Engine):
+class VLLM(OfVLLM, Engine):
     """Requests go to vLLM one by one; it batches them while it runs (continuous batching, prefix caching)."""
 
     name: ClassVar[str] = "vllm"
     serves: ClassVar[Collection[str]] = SUPPORTED
-    batch_argument: ClassVar[str | None] = "max_num_seqs"
-    package: ClassVar[str | None] = "vllm"
     adapters: ClassVar[bool] = True
     has_processes: ClassVar[bool] = True
 
@@ -77,14 +75,6 @@ class VLLM(Engine):
     @classmethod
     def argument_names(cls) -> Collection[str] | None:
         return argument_names("AsyncEngineArgs", "BaseFrontendArgs")
-
-    @classmethod
-    def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
-        return cache_bytes(spec)
-
-    @classmethod
-    def structure(cls, kind: str, value: Any) -> dict[str, Any]:
-        return {"structured_outputs": {kind: value}}
 
     @classmethod
     def gpus(cls, spec: ModelSpec) -> float:
