@@ -192,10 +192,7 @@ class Engine(Capabilities):
     prefix_hits: int | None = None
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
-        """
-        Args:
-            request_timeout: the longest that one request may run, in seconds.
-        """
+        """`request_timeout`: the longest that one request may run, in seconds."""
         self.spec = spec
         self.request_timeout = request_timeout
         self.answered_at = time.monotonic()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true
+from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from batchyard.errors import RequestError
@@ -151,16 +151,8 @@ def _rows(
     if cursor is not None:
         *values, age = _position(cursor, part)
         ends = [*values, _PREFIXES[record] + age]
-        beyond: ColumnElement[bool] = or_(
-            *(
-                and_(
-                    *(column == end for column, end in zip(columns[:index], ends, strict=False)),
-                    columns[index] < ends[index] if part.descending else columns[index] > ends[index],
-                )
-                for index in range(len(columns))
-            )
-        )
-        statement = statement.where(beyond)
+        end, place = tuple_(*ends), tuple_(*columns)
+        statement = statement.where(place < end if part.descending else place > end)
     order = [column.desc() if part.descending else column for column in columns]
     return list(session.scalars(statement.order_by(*order).limit(limit)))
 
