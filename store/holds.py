@@ -47,9 +47,7 @@ def hold(session: Session, model: str, reason: str) -> Hold:
 
     Emit `batch.held` for each batch that waits for it.
     """
-    failure = _failure(session, model)
-    failure.reason, failure.at, failure.answered = cut(reason, MAX_REASON), now(), False
-    failure.requests, failure.next = 0, "starts_again"
+    _fail(_failure(session, model), reason, 0, "starts_again")
     return _hold(session, model, reason)
 
 
@@ -64,8 +62,8 @@ def record_death(
     reason = cut(reason, MAX_REASON)
     batch = session.get_one(Batch, batch_id, with_for_update={"key_share": True})
     deaths = batch.engine_deaths or {}
-    number = deaths.get(model, {"deaths": 0})["deaths"] + 1
-    reasons = deaths.get(model, {"reasons": {}})["reasons"]
+    before = deaths.get(model, {"deaths": 0, "reasons": {}})
+    number, reasons = before["deaths"] + 1, before["reasons"]
     if reason in reasons or len(reasons) < MAX_REASONS:
         reasons = {**reasons, reason: reasons.get(reason, 0) + 1}
     last = {"at": now(), "replica": replica, "reason": reason, "requests": requests, "next": next_}
@@ -98,9 +96,14 @@ def record_model_death(session: Session, *, model: str, engine: str, reason: str
     if engine in failure.engines:
         return False
     failure.engines = [*failure.engines, engine][-MAX_ENGINES:]
-    failure.reason, failure.at, failure.answered = cut(reason, MAX_REASON), now(), False
-    failure.requests, failure.next, failure.deaths = requests, next_, failure.deaths + 1
+    _fail(failure, reason, requests, next_)
+    failure.deaths += 1
     return True
+
+
+def _fail(failure: EngineFailure, reason: str, requests: int, next_: str) -> None:
+    failure.reason, failure.at, failure.answered = cut(reason, MAX_REASON), now(), False
+    failure.requests, failure.next = requests, next_
 
 
 def hold_after_deaths(session: Session, model: str) -> Hold | None:

@@ -99,7 +99,7 @@ async def replied(engine: Engine, endpoint: str, request: dict[str, Any], *, apa
     began = time.monotonic()
     try:
         answer = await engine.answer(endpoint, request)
-        reply = EngineReply.of(_marked(answer, engine), time.monotonic() - began, apart=apart)
+        reply = EngineReply.of(marked(answer, engine), time.monotonic() - began, apart=apart)
     except Exception as error:  # noqa: BLE001  one answer that cannot be read is this request's failure alone
         reply = EngineReply.failed(*fault_of(engine, error), time.monotonic() - began)
     engine.answered_at = time.monotonic()
@@ -116,7 +116,7 @@ def fault_of(engine: Engine, error: Exception) -> tuple[str, str]:
     return "engine_error", f"the engine's answer to this request could not be read: {reason}"
 
 
-def _marked(answer: EngineAnswer, engine: Engine) -> EngineAnswer:
+def marked(answer: EngineAnswer, engine: Engine) -> EngineAnswer:
     """Return the answer; a simulated engine's is marked in its response body, whatever it put there itself."""
     if not type(engine).simulated or answer.status_code != 200 or answer.body is None:
         return answer
