@@ -24,7 +24,7 @@ from batchyard.statuses import AfterDeath
 from inference.answers import Death
 from inference.ray import starts
 from inference.ray_internals import actor_id
-from inference.residents.directory import get_or_create_engine
+from inference.residents.actor import get_or_create_engine
 from inference.residents.replies import EngineReply
 from inference.residents.session import EngineSession, EngineTimeouts
 

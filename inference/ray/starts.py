@@ -21,8 +21,8 @@ from inference.answers import Death
 from inference.engines.start_errors import fits_no_node, no_place, start_error, start_timed_out
 from inference.ray_internals import actor_id
 from inference.residents import gpu_eviction
-from inference.residents.actor import StartedEngine, gpus
-from inference.residents.directory import are_unplaced, get_or_create_engine
+from inference.residents.actor import StartedEngine, get_or_create_engine, gpus
+from inference.residents.directory import are_unplaced
 from inference.residents.session import EngineTimeouts
 from inference.waits import wait
 

@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
+from ray.actor import ActorHandle
 
 from batchyard import json_lines
 from batchyard.errors import ConfigurationError, EngineStartError
@@ -30,9 +31,10 @@ from inference.engines.registry import capabilities, check_arguments, engine_cla
 from inference.progress import PROGRESS, RequestProgress
 from inference.requests import media
 from inference.requests.cache_need import CacheNeed, most_output
-from inference.residents import process
+from inference.residents import memory_eviction, process
 from inference.residents.admission import AdmissionQueue, Preempted, Rank
 from inference.residents.batch_share import BatchShare
+from inference.residents.directory import NAMESPACE, actor_name
 from inference.residents.kept_replies import KeptReplies, Mailbox
 from inference.residents.memory import Memory
 from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, marked_versions, packed, replied
@@ -56,6 +58,8 @@ IDLE_SECONDS = 2.0
 """An engine without work for this long may be evicted. The gap between two segments of a batch is shorter."""
 RUN_SECONDS = 30.0
 """The same while a session is open: a caller that is silent for longer is dead."""
+CPUS = 0.001
+"""What an engine actor asks Ray for: so little that a thousand fit on one CPU, and never on a node that has none."""
 
 log = logging.getLogger(__name__)
 
@@ -123,8 +127,6 @@ class EngineActor:
         except ConfigurationError as error:
             raise EngineStartError(error.message) from error
         if not gpus(self._spec):
-            from inference.residents import memory_eviction  # it lists actors of this class
-
             await asyncio.to_thread(memory_eviction.evict_idle, self._spec)
         engine = engine_class(self._spec.engine)(self._spec, self._request_timeout)
         if engine.has_processes:
@@ -424,6 +426,25 @@ class Redone(NamedTuple):
         """Return these and one more."""
         tokens = self.input_tokens + progress.input_tokens, self.output_tokens + progress.output_tokens
         return Redone(self.requests + 1, *tokens)
+
+
+_ENGINE = ray.remote(EngineActor)
+"""Made once: Ray keeps what it makes of a class for as long as the process lives."""
+
+
+def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
+    """Return this replica's actor, created if need be. It may not run yet: call `ready`."""
+    name = actor_name(spec, request_timeout, replica)
+    return _ENGINE.options(
+        name=name,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=CPUS,
+        num_gpus=gpus(spec),
+        max_concurrency=1000,
+        max_restarts=0,
+    ).remote(name, spec, request_timeout)
 
 
 def gpus(spec: ModelSpec) -> float:

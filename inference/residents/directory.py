@@ -1,4 +1,4 @@
-"""The directory of engine actors in the cluster: listed, created and stopped by name."""
+"""The directory of engine actors in the cluster: listed and stopped by name."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ from ray.actor import ActorHandle
 from batchyard import __version__
 from batchyard.models import ModelSpec
 from inference.ray_internals import UNPLACED, actor_id, actor_state
-from inference.residents.actor import EngineActor, gpus
 from inference.residents.status import ResidentStatus
 
 NAMESPACE = "batchyard"
 PREFIX = "engine:"
-CPUS = 0.001
-"""What an engine actor asks Ray for: so little that a thousand fit on one CPU, and never on a node that has none."""
-_ENGINE = ray.remote(EngineActor)
-"""Made once: Ray keeps what it makes of a class for as long as the process lives."""
 SEEN: dict[str, tuple[str, ActorHandle]] = {}
 """Names and handles, by actor id, of the engines that this process has seen alive: see inference.live.deaths."""
 
@@ -38,21 +33,6 @@ def model_and_replica(name: str) -> tuple[str, int]:
     """Return the model of an actor by its name, and the replica's index."""
     model, _version, _config, _timeout, replica = name.removeprefix(PREFIX).rsplit(":", 4)
     return model, int(replica)
-
-
-def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
-    """Return this replica's actor, created if need be. It may not run yet: call `ready`."""
-    name = actor_name(spec, request_timeout, replica)
-    return _ENGINE.options(
-        name=name,
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        num_cpus=CPUS,
-        num_gpus=gpus(spec),
-        max_concurrency=1000,
-        max_restarts=0,
-    ).remote(name, spec, request_timeout)
 
 
 def are_unplaced(handles: Collection[ActorHandle]) -> bool:
