@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 from store import listing
 from store.files import live
 from store.records import Artifact, Batch, File, Job, JobArtifact, ScheduleRun, now
-from store.work import artifacts, overview
+from store.work import overview
+from store.work.lifecycle import AnyArtifact, artifact_table, artifacts_of
 from store.work.overview import Work
 
 Kind: TypeAlias = Literal["input", "output", "errors", "manifest", "other"]
@@ -62,13 +63,13 @@ class FileFilter:
             named = [] if text is None else [_named(text)]
             yield select(File.id).where(File.id == record.input_file_id, live(at), *named).exists()
         if self.kind != INPUT:
-            artifact, owner = (Artifact, Artifact.batch_id) if record is Batch else (JobArtifact, JobArtifact.job_id)
+            artifact, owner = artifact_table(record)
             named = [] if text is None else [or_(artifact.name.icontains(text, autoescape=True), File.id == text)]
             of_kind = [] if self.kind is None else [self._is_kind(artifact)]
             joined = select(File.id).join(artifact, artifact.file_id == File.id)
             yield joined.where(owner == record.id, live(at), *named, *of_kind).exists()
 
-    def _is_kind(self, artifact: type[Artifact] | type[JobArtifact]) -> ColumnElement[bool]:
+    def _is_kind(self, artifact: type[AnyArtifact]) -> ColumnElement[bool]:
         kinds = dict[str, Kind](_NAMES) | dict.fromkeys(self.outputs, "output")
         if self.kind == "other":
             return artifact.name.not_in(kinds)
@@ -120,7 +121,7 @@ def page(
         groups.append(group)
     for kind in (Batch, Job):
         of_kind = [group for group in groups if isinstance(group.work, kind)]
-        by_owner = artifacts.by_owner(session, kind, [group.work.id for group in of_kind])
+        by_owner = artifacts_of(session, kind, [group.work.id for group in of_kind])
         for group in of_kind:
             group.entries += [
                 FileEntry(wanted.kind_of(artifact.name), artifact.name, file, artifact.lines)

@@ -6,23 +6,23 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, true, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
 from batchyard.statuses import TERMINAL
-from store import events, listing
+from store import events, files, listing
 from store.database import changed
 from store.keys import Principal
 from store.leases import ATTEMPTS
-from store.records import Batch, File, Job, Sla, added, new_id, now
-from store.work import artifacts, traces
-from store.work.artifacts import AnyArtifact
+from store.records import Artifact, Batch, File, Job, JobArtifact, Sla, added, new_id, now
+from store.work import traces
 
 Record = TypeVar("Record", Batch, Job)
+AnyArtifact: TypeAlias = Artifact | JobArtifact
 Verb = Literal["cancel", "pause", "resume"]
 
 MESSAGE_SECONDS = 30.0
@@ -306,17 +306,53 @@ class Lifecycle(ABC, Generic[Record]):
 
     def artifacts(self, session: Session, ids: Sequence[str]) -> dict[str, list[tuple[AnyArtifact, File]]]:
         """Return the artifacts of each batch or job, sorted by name, by its id."""
-        return artifacts.by_owner(session, self.record, ids)
+        return artifacts_of(session, self.record, ids)
 
     def find_artifact(self, session: Session, project_id: str, work_id: str, name: str) -> File | None:
         """Return the artifact of that name of ended work of the project, or None. Its content is final."""
-        return artifacts.find(session, self.record, project_id, work_id, name)
+        record, (artifact, owner) = self.record, artifact_table(self.record)
+        ended = (owner == work_id, artifact.name == name, record.status.in_(TERMINAL))
+        statement = select(File).join(artifact, artifact.file_id == File.id).join(record, record.id == owner)
+        return session.scalar(statement.where(*ended, File.project_id == project_id, files.live(now())))
 
     def add_artifact(
         self, session: Session, work: Record, name: str, sha256: str, size: int, lines: int | None
     ) -> File:
-        """Create a file for content and make it an artifact, see store.work.artifacts."""
-        return artifacts.add(session, work, name, sha256, size, lines)
+        """Create a file for content and make it an artifact of a batch or a job.
+
+        An existing one of that name gets the content while the work goes on. The files of work that has ended are
+        final, so the artifact gets a new file then.
+        """
+        artifact, owner = artifact_table(self.record)
+        existing = cast(AnyArtifact | None, session.get(artifact, (work.id, name)))
+        if existing is not None and work.status not in TERMINAL:
+            existing.lines = lines
+            file = session.get_one(File, existing.file_id)
+            file.sha256, file.bytes = sha256, size
+            return file
+        file = files.create_output(session, work, name, sha256=sha256, size=size)
+        if existing is None:
+            session.add(artifact(**{owner.key: work.id}, name=name, file_id=file.id, lines=lines))
+        else:
+            existing.file_id, existing.lines = file.id, lines
+        return file
+
+
+def artifacts_of(
+    session: Session, record: type[Batch] | type[Job], ids: Sequence[str]
+) -> dict[str, list[tuple[AnyArtifact, File]]]:
+    """Return the artifacts of batches or of jobs, sorted by name, by the id of their owner."""
+    artifact, owner = artifact_table(record)
+    statement = select(owner, artifact, File).join(File, File.id == artifact.file_id)
+    by_id: dict[str, list[tuple[AnyArtifact, File]]] = {owner_id: [] for owner_id in ids}
+    for owner_id, row, file in session.execute(statement.where(owner.in_(ids)).order_by(artifact.name)):
+        by_id[owner_id].append((row, file))
+    return by_id
+
+
+def artifact_table(record: type[Batch] | type[Job]) -> tuple[type[AnyArtifact], InstrumentedAttribute[Any]]:
+    """Return the table of artifacts of batches or of jobs, and its column with the owner's id."""
+    return (Artifact, Artifact.batch_id) if record is Batch else (JobArtifact, JobArtifact.job_id)
 
 
 def refuse_stage(work: Batch | Job, action: str) -> None:
