@@ -62,6 +62,12 @@ def added(session: Session, record: Added) -> Added:
     return record
 
 
+class OfProject:
+    """A record that belongs to a project."""
+
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+
+
 class Leased:
     """Columns of a record that one holder at a time may work on.
 
@@ -74,19 +80,12 @@ class Leased:
     lease_expires_at: Mapped[float | None]
 
 
-AMOUNTS = (
-    *("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"),
-    *("shared_requests", "shared_input_tokens", "shared_output_tokens", "cut_off", "empty"),
-)
-
-
 class AnswerAmounts:
     """Columns of the amounts that answers add up to.
 
     `cached_tokens` counts input tokens from the engine's prefix cache, `reasoning_tokens` output tokens as engines
-    report them. The `shared_` columns count requests that were
-    answered with another request's answer, and its tokens. `cut_off` and `empty` count those of the completed whose
-    answer ended at a limit of tokens, or has no text.
+    report them. The `shared_` columns count requests that were answered with another request's answer, and its tokens.
+    `cut_off` and `empty` count those of the completed whose answer ended at a limit of tokens, or has no text.
     """
 
     completed: Mapped[int] = mapped_column(default=0)
@@ -102,7 +101,10 @@ class AnswerAmounts:
     empty: Mapped[int] = mapped_column(default=0)
 
 
-class WorkColumns(Leased):
+AMOUNTS = tuple(AnswerAmounts.__annotations__)
+
+
+class WorkColumns(OfProject, Leased):
     """Columns of batches and of jobs. Names are those of OpenAI's batch object where it has them.
 
     `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. `created_by` is the
@@ -112,7 +114,6 @@ class WorkColumns(Leased):
     """
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     created_by: Mapped[str | None] = mapped_column(String(64))
     completion_window: Mapped[str] = mapped_column(String(16))
     status: Mapped[str] = mapped_column(String(16))

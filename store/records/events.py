@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import Base, id_column, now
+from store.records.base import Base, OfProject, id_column, now
 
 
-class Event(Base):
+class Event(OfProject, Base):
     """A change of a batch or of a job, written in the transaction of that change, or what a client has done.
 
     The latter has the id and the name of the client's key, and may be about something else: `data` has its id.
@@ -18,7 +18,6 @@ class Event(Base):
 
     __tablename__ = "events"
     id: Mapped[str] = id_column("evt_")
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"))
     job_id: Mapped[str | None] = mapped_column(String(64))
     type: Mapped[str] = mapped_column(String(64))
@@ -29,7 +28,7 @@ class Event(Base):
     __table_args__ = (Index(None, "batch_id", "type"), Index(None, "job_id", "type"), Index(None, "project_id", "id"))
 
 
-class Webhook(Base):
+class Webhook(OfProject, Base):
     """A receiver of a project's events. Its secrets are in plain text, since they sign each request.
 
     `old_secret` is the previous one. It signs too until `old_secret_until`.
@@ -37,7 +36,6 @@ class Webhook(Base):
 
     __tablename__ = "webhooks"
     id: Mapped[str] = id_column("wh_")
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     name: Mapped[str] = mapped_column(String(128))
     url: Mapped[str] = mapped_column(String(2048))
     event_types: Mapped[list[str]]
@@ -50,7 +48,7 @@ class Webhook(Base):
     __table_args__ = (Index(None, "project_id", "id"),)
 
 
-class Delivery(Base):
+class Delivery(OfProject, Base):
     """A delivery of one event to one webhook: `pending`, `sending`, `delivered`, or `failed` for good.
 
     `attempts` counts begun attempts. A delivery that is still `sending` at `next_attempt_at` is sent again.
@@ -58,7 +56,6 @@ class Delivery(Base):
 
     __tablename__ = "deliveries"
     id: Mapped[str] = id_column("dlv_")
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id"))
     event_id: Mapped[str] = mapped_column(ForeignKey("events.id"), index=True)
     state: Mapped[str] = mapped_column(String(16), default="pending")

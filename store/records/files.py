@@ -5,10 +5,10 @@ from __future__ import annotations
 from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import Base, id_column, now
+from store.records.base import Base, OfProject, id_column, now
 
 
-class File(Base):
+class File(OfProject, Base):
     """A file of a project. Its content is in the artifact store, once for each SHA-256.
 
     A deleted file keeps its row for a while (store.retention): `expires_at` is its time of deletion.
@@ -16,7 +16,6 @@ class File(Base):
 
     __tablename__ = "files"
     id: Mapped[str] = id_column("file-")
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     filename: Mapped[str] = mapped_column(String(512))
     purpose: Mapped[str] = mapped_column(String(32))
     bytes: Mapped[int]
@@ -26,24 +25,24 @@ class File(Base):
     __table_args__ = (Index(None, "project_id", "id"),)
 
 
-class Artifact(Base):
+class _Produced:
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    file_id: Mapped[str] = mapped_column(ForeignKey("files.id"), index=True)
+    lines: Mapped[int | None]
+
+
+class Artifact(_Produced, Base):
     """A file that a batch produced, with its name in that batch."""
 
     __tablename__ = "artifacts"
-    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"), primary_key=True)
-    name: Mapped[str] = mapped_column(String(128), primary_key=True)
-    file_id: Mapped[str] = mapped_column(ForeignKey("files.id"), index=True)
-    lines: Mapped[int | None]
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"), primary_key=True, sort_order=-1)
 
 
-class JobArtifact(Base):
+class JobArtifact(_Produced, Base):
     """A file that a job produced, with its name in that job."""
 
     __tablename__ = "job_artifacts"
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
-    name: Mapped[str] = mapped_column(String(128), primary_key=True)
-    file_id: Mapped[str] = mapped_column(ForeignKey("files.id"), index=True)
-    lines: Mapped[int | None]
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True, sort_order=-1)
 
 
 class ErasedContent(Base):
@@ -54,7 +53,7 @@ class ErasedContent(Base):
     erased_at: Mapped[float]
 
 
-class FileUpload(Base):
+class FileUpload(OfProject, Base):
     """A file that arrives in parts, as OpenAI's Upload. It has `bytes` bytes, as its client says, when it is whole.
 
     `status` is pending, completed or cancelled; a pending one has expired at `expires_at`. `part_ids` are the parts of
@@ -64,7 +63,6 @@ class FileUpload(Base):
 
     __tablename__ = "uploads"
     id: Mapped[str] = id_column("upload_")
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     filename: Mapped[str] = mapped_column(String(512))
     purpose: Mapped[str] = mapped_column(String(32))
     bytes: Mapped[int]

@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import Base, id_column, now
+from store.records.base import Base, OfProject, id_column, now
 
 
-class Schedule(Base):
+class Schedule(OfProject, Base):
     """A recurring batch or job.
 
     `batch` or `job` holds the fields of its create body, `input` the source of each run. `input_sha256` keeps the
@@ -19,7 +19,6 @@ class Schedule(Base):
 
     __tablename__ = "schedules"
     id: Mapped[str] = id_column("sched_")
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     name: Mapped[str] = mapped_column(String(128))
     cron: Mapped[str] = mapped_column(String(128))
     timezone: Mapped[str] = mapped_column(String(64))
@@ -36,7 +35,7 @@ class Schedule(Base):
     __table_args__ = (Index(None, "project_id", "id"), Index(None, "next_run_at"))
 
 
-class ScheduleRun(Base):
+class ScheduleRun(OfProject, Base):
     """A run of a schedule and its outcome. A scheduled time has at most one run.
 
     A manual run has no `scheduled_at`. `missed_from` is the first of the missed times before this one that get no run
@@ -45,7 +44,6 @@ class ScheduleRun(Base):
 
     __tablename__ = "schedule_runs"
     id: Mapped[str] = id_column("run_")
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id"))
     scheduled_at: Mapped[int | None]
     missed_from: Mapped[int | None]

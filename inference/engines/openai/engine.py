@@ -120,14 +120,6 @@ def _is_of_account(answer: EngineAnswer) -> bool:
     return answer.body is not None and accounts.refused(answer.status_code, answer.body["error"])
 
 
-def _body(reply: EndpointReply, plain: bool) -> dict[str, Any]:
-    """Return the body of a response: a JSON object, or of a format that is none the text. Empty if it is neither."""
-    body = json_object(reply.data)
-    if plain and not body and reply.media_type.startswith("text/plain"):
-        return {"text": reply.data.decode(errors="replace")}
-    return body
-
-
 @dataclass(frozen=True)
 class FailedAttempt:
     """A failed attempt that may be repeated. `answer` is the request's if no attempt follows; None if it did not
@@ -462,7 +454,10 @@ class OpenAI(Engine):
         """Record a reply at its endpoint, and return its meaning for the request."""
         now, status, reason = time.monotonic(), reply.status, described(reply.status)
         if status == 200:
-            return self._received(endpoint, began, beside, _body(reply, plain), reply.data)
+            body = json_object(reply.data)
+            if plain and not body and reply.media_type.startswith("text/plain"):
+                body = {"text": reply.data.decode(errors="replace")}
+            return self._received(endpoint, began, beside, body, reply.data)
         refusal = refused(status, reply.data)
         if status in MISCONFIGURED or _is_of_account(refusal):
             if any(other.usable for other in self._endpoints.values() if other is not endpoint):
