@@ -12,6 +12,9 @@ from inference.engines import adapters
 from inference.engines.weights import folder_of
 from inference.heads import json_object
 
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model")
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -26,10 +29,6 @@ class Finding:
     @property
     def wrong(self) -> bool:
         return self.result in ("warning", "failed")
-
-
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model")
-TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 def tokenizer(spec: ModelSpec, folder: Path) -> Finding:

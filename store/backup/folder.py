@@ -28,6 +28,9 @@ from store.artifacts import SHARDS, Artifacts
 
 ROWS, SUMS, MANIFEST = "batchyard.db", "SHA256SUMS", "manifest.json"
 FORMAT = 1
+THREADS = 8
+"""Copies at once: a call to an object store takes tens of milliseconds."""
+_READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -144,11 +147,6 @@ def _written(file: Path) -> Iterator[TextIO]:
         stream.flush()
         os.fsync(stream.fileno())
     draft.replace(file)
-
-
-THREADS = 8
-"""Copies at once: a call to an object store takes tens of milliseconds."""
-_READ_BYTES = 1024 * 1024
 
 
 def copy_content(source: Artifacts, target: Artifacts, hashes: Collection[str]) -> set[str]:

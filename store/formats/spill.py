@@ -1,4 +1,4 @@
-"""Rows in a temporary SQLite database, to sort or look up without growing memory."""
+"""Rows in a temporary SQLite database, to sort or look up without growing memory; and requests sorted so."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from batchyard.errors import UnavailableError
 Row = tuple[Any, ...]
 INSERTED_AT_ONCE = 512
 CACHE_KIB = 16 * 1024
+COLUMNS = ("queue INTEGER", "order_key", "fingerprint", "line INTEGER", "tokens INTEGER", "custom_id", "body", "answer")
+"""A row: one request. `queue` numbers the lists that are sorted apart; see PlanWriter.add for the others."""
 
 
 class Spill:
@@ -71,10 +73,6 @@ def _disk() -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         raise UnavailableError(f"{tempfile.gettempdir()}: no room for the rows to sort: {error}") from error
-
-
-COLUMNS = ("queue INTEGER", "order_key", "fingerprint", "line INTEGER", "tokens INTEGER", "custom_id", "body", "answer")
-"""A row: one request. `queue` numbers the lists that are sorted apart; see PlanWriter.add for the others."""
 
 
 @dataclass(frozen=True)

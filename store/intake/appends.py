@@ -16,6 +16,9 @@ from store.database import changed
 from store.records import Append, AppendedId, Batch, Segment, added
 from store.speeds import RequestClass
 
+_AT_ONCE = 500
+"""Most custom_ids of one query."""
+
 
 class AddedSegment(NamedTuple):
     """A segment of a plan file that is not its batch's. `bytes` counts its request bodies."""
@@ -60,10 +63,6 @@ def extend(
         models = of_batch | {name: configurations[name] for name in names}
         values = {"models": models, "model": batches.only_model(models)}
         session.execute(update(Batch).where(Batch.id == batch_id).values(**values))
-
-
-_AT_ONCE = 500
-"""Most custom_ids of one query."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,20 @@ _SUFFIXES = {
     **{"amr-wb": "awb", "x-caf": "caf", "basic": "au", "x-ms-wma": "wma"},
 }
 """Suffixes of files that differ from the media type's name. OpenAI's server tells formats by them."""
+CONNECT_SECONDS = 5.0
+PROBE_SECONDS = 10.0
+KEEP_ALIVE_SECONDS = 4.0
+"""Less than the 5 s of uvicorn (vLLM, SGLang): reusing a connection as the server closes it fails a request."""
+MAX_RESPONSE_BYTES = 256 * 2**20
+MAX_EVENT_BYTES = 2**20
+"""Longest line of a stream: aiohttp reads no longer ones than its buffer."""
+MAX_QUOTED = 300
+"""Bytes of a response that an error quotes."""
+BAD_GATEWAY = 502
+NO_SUCH_ROUTE = (404, 405, 501)
+_OFTEN_V1 = "; the base URLs of most servers end in /v1"
+MISCONFIGURED = (*range(300, 400), 401, 403, 404, 405)
+"""Statuses that show a wrong URL, key or model, whatever the request."""
 
 
 class Content(NamedTuple):
@@ -97,21 +111,7 @@ async def _downloaded(url: str) -> tuple[str, bytes]:
         return response.content_type, bytes(data)
 
 
-CONNECT_SECONDS = 5.0
-PROBE_SECONDS = 10.0
-KEEP_ALIVE_SECONDS = 4.0
-"""Less than the 5 s of uvicorn (vLLM, SGLang): reusing a connection as the server closes it fails a request."""
-MAX_RESPONSE_BYTES = 256 * 2**20
-MAX_EVENT_BYTES = 2**20
-"""Longest line of a stream: aiohttp reads no longer ones than its buffer."""
-MAX_QUOTED = 300
-"""Bytes of a response that an error quotes."""
-BAD_GATEWAY = 502
-NO_SUCH_ROUTE = (404, 405, 501)
 NOTHING = Content(b"")
-_OFTEN_V1 = "; the base URLs of most servers end in /v1"
-MISCONFIGURED = (*range(300, 400), 401, 403, 404, 405)
-"""Statuses that show a wrong URL, key or model, whatever the request."""
 
 
 class EndpointReply(NamedTuple):

@@ -21,6 +21,37 @@ from inference.engines.vllm import internals
 from inference.engines.vllm.internals import NAMES
 from inference.requests import media
 
+CPU_DEFAULTS = {
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 2**30,
+    "gpu_memory_utilization": 0.1,
+    "block_size": 32,
+    "max_num_seqs": 256,
+    "worker_cls": f"{__package__}.cpu_worker.CPUWorker",
+}
+"""On the CPU torch.compile costs more than it saves, and the memory share is a share of all memory. Prompts share whole
+blocks of the KV cache: with vLLM's 128 tokens a block, 240 prompts with four beginnings took 1.4 times as long. 256
+requests at once are vLLM's default for throughput, where its server, whose other defaults the engine takes, has 128.
+vLLM's worker dies of requests with a seed whose prompts exceed a step; ours does not."""
+ONE_PROCESS = internals.NAMES["UniProcExecutor"].replace(":", ".")
+"""On few CPUs the model runs in the process that schedules it. By default vLLM starts a second process, bound to all
+CPUs but one, and the two wait for each other in busy loops. On two CPUs, 6,000 requests to 1 M parameters took 16.5 s
+and 24 s of CPU time instead of 20.7 and 40, and the engine started in 22 s instead of 32."""
+NO_DOMAIN = "none.invalid"
+"""A domain that cannot exist (RFC 2606)."""
+MAX_RANK = 512
+"""The greatest rank of an adapter that vLLM takes."""
+MAX_ADAPTERS = 8
+"""Adapters in one step on a GPU, whose memory has a place for each, as large as the greatest rank needs."""
+PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
+FEW_CPUS = 4
+SMALL_BYTES = 16 * 2**20
+"""The threads of a smaller model wait for each other more than they work. With 1 M parameters, two threads took 1.4
+times as long as one; with 5 M as long; with 15 M and 300 M a third less."""
+KEPT_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(64 * 2**20)}
+"""glibc takes each tensor of a step from the system and gives it back, and the system clears its pages each time. An
+engine that keeps them answered 128 chats by 300 M parameters in 49.6 s instead of 54.2."""
+
 
 @functools.cache
 def argument_names(*classes: str) -> frozenset[str] | None:
@@ -52,31 +83,6 @@ def _fields(file: Path, name: str) -> frozenset[str]:
         )
 
     return fields(classes[name])
-
-
-CPU_DEFAULTS = {
-    "enforce_eager": True,
-    "kv_cache_memory_bytes": 2**30,
-    "gpu_memory_utilization": 0.1,
-    "block_size": 32,
-    "max_num_seqs": 256,
-    "worker_cls": f"{__package__}.cpu_worker.CPUWorker",
-}
-"""On the CPU torch.compile costs more than it saves, and the memory share is a share of all memory. Prompts share whole
-blocks of the KV cache: with vLLM's 128 tokens a block, 240 prompts with four beginnings took 1.4 times as long. 256
-requests at once are vLLM's default for throughput, where its server, whose other defaults the engine takes, has 128.
-vLLM's worker dies of requests with a seed whose prompts exceed a step; ours does not."""
-ONE_PROCESS = internals.NAMES["UniProcExecutor"].replace(":", ".")
-"""On few CPUs the model runs in the process that schedules it. By default vLLM starts a second process, bound to all
-CPUs but one, and the two wait for each other in busy loops. On two CPUs, 6,000 requests to 1 M parameters took 16.5 s
-and 24 s of CPU time instead of 20.7 and 40, and the engine started in 22 s instead of 32."""
-NO_DOMAIN = "none.invalid"
-"""A domain that cannot exist (RFC 2606)."""
-MAX_RANK = 512
-"""The greatest rank of an adapter that vLLM takes."""
-MAX_ADAPTERS = 8
-"""Adapters in one step on a GPU, whose memory has a place for each, as large as the greatest rank needs."""
-PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
 
 
 def engine_arguments(spec: ModelSpec) -> Namespace:
@@ -161,16 +167,6 @@ def defaults(spec: ModelSpec) -> dict[str, Any]:
     if few_cpus() and not PARALLEL & spec.engine_args.keys():
         arguments["distributed_executor_backend"] = ONE_PROCESS
     return arguments
-
-
-FEW_CPUS = 4
-SMALL_BYTES = 16 * 2**20
-"""The threads of a smaller model wait for each other more than they work. With 1 M parameters, two threads took 1.4
-times as long as one; with 5 M as long; with 15 M and 300 M a third less."""
-
-KEPT_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(64 * 2**20)}
-"""glibc takes each tensor of a step from the system and gives it back, and the system clears its pages each time. An
-engine that keeps them answered 128 chats by 300 M parameters in 49.6 s instead of 54.2."""
 
 
 def set_environment(spec: ModelSpec) -> None:
