@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from sqlalchemy import URL, Connection, CursorResult, Engine, Update, create_engine, event, text
+from sqlalchemy import URL, Connection, CursorResult, Delete, Engine, Update, create_engine, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
@@ -224,8 +224,8 @@ def insert(session: Session, record: type[Any]) -> Any:
     return (sqlite if session.get_bind().dialect.name == "sqlite" else postgresql).insert(record)
 
 
-def changed(session: Session, statement: Update) -> int:
-    """Run an UPDATE. Return how many rows it changed: 0 if a compare-and-set has lost."""
+def changed(session: Session, statement: Update | Delete) -> int:
+    """Run an UPDATE or DELETE. Return how many rows it changed: 0 if a compare-and-set has lost."""
     return cast(CursorResult[Any], session.execute(statement)).rowcount
 
 

@@ -50,13 +50,13 @@ class UsageEntry:
     `cost` is None without a tariff.
     """
 
-    day: int | None
-    model: str | None
-    project_id: str | None
-    key_id: str | None
     amounts: Amounts
     currency: str | None
     cost: Fraction | None
+    day: int | None = None
+    model: str | None = None
+    project_id: str | None = None
+    key_id: str | None = None
 
 
 def add(session: Session, segment: SegmentLease, amounts: Amounts) -> None:
@@ -127,20 +127,16 @@ def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: 
     if project_id is not None:
         statement = statement.where(DailyUsage.project_id == project_id)
     merged: dict[tuple[Any, ...], tuple[Amounts, Fraction]] = {}
-    for keys, prices, amounts in _parsed(session.execute(statement), len(by)):
-        group = (*keys, prices.currency if prices else None)
+    for names, prices, amounts in _parsed(session.execute(statement), len(by)):
+        group = (*names, prices.currency if prices else None)
         before, cost = merged.get(group, (tariffs.NOTHING, Fraction(0)))
         more = Fraction(0) if prices is None else tariffs.cost(prices, amounts)
         merged[group] = before.plus(amounts), cost + more
     lines = []
     for (*group_keys, currency), (amounts, cost) in merged.items():
-        names = {_ATTRIBUTES[dimension]: key for dimension, key in zip(by, group_keys, strict=True)}
-        every = {name: names.get(name) for name in _ATTRIBUTES.values()}
-        lines.append(UsageEntry(**every, amounts=amounts, currency=currency, cost=None if currency is None else cost))
+        keys = {column.key: key for column, key in zip(columns, group_keys, strict=True)}
+        lines.append(UsageEntry(amounts, currency, None if currency is None else cost, **keys))
     return sorted(lines, key=_order)
-
-
-_ATTRIBUTES: Mapping[Dimension, str] = {"day": "day", "model": "model", "project": "project_id", "key": "key_id"}
 
 
 def _order(line: UsageEntry) -> tuple[int, str, str, str, str]:
