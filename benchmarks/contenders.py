@@ -24,7 +24,7 @@ import aiohttp
 
 from batchyard.local import ports
 from batchyard.models import ModelSpec
-from inference.engines.vllm.environment import set_environment
+from inference.engines.vllm.arguments import set_environment
 
 Answer = tuple[str, str, int, int]
 SAMPLING = ("temperature", "max_tokens", "ignore_eos", "stop_token_ids", "n")

@@ -43,7 +43,7 @@ WORDS = ("the", "train", "wagon", "was", "is", "late", "soon", "good", "bad", "c
 RAW = """
 import json, sys, time
 from batchyard.models import ModelSpec
-from inference.engines.vllm.environment import set_environment
+from inference.engines.vllm.arguments import set_environment
 if __name__ == "__main__":
     source, rows, arguments = sys.argv[1], json.load(open(sys.argv[2])), json.loads(sys.argv[3])
     set_environment(ModelSpec(name="embed", engine="vllm", source=source, engine_args=arguments))

@@ -27,8 +27,7 @@ from live import Outcome, made, percentiles, stream
 
 from batchyard.local import ports
 from batchyard.models import ModelSpec
-from inference.engines.vllm.arguments import ONE_PROCESS
-from inference.engines.vllm.environment import few_cpus, set_environment
+from inference.engines.vllm.arguments import ONE_PROCESS, few_cpus, set_environment
 
 NAME = "live-direct"
 TOKENS = 32

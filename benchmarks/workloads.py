@@ -12,8 +12,7 @@ import models
 import public
 from harness import Body, chat, words
 
-from inference.engines.vllm.arguments import CPU_DEFAULTS, ONE_PROCESS
-from inference.engines.vllm.environment import few_cpus
+from inference.engines.vllm.arguments import CPU_DEFAULTS, ONE_PROCESS, few_cpus
 
 EMBEDDINGS = "/v1/embeddings"
 OURS = "batchyard"

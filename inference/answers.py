@@ -1,8 +1,12 @@
-"""The schema of answers: a table of these columns goes from the engines to whoever runs the pipeline."""
+"""What goes from the engines to whoever runs the pipeline: tables of answers, and deaths of engines."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pyarrow as pa
+
+from batchyard.statuses import AfterDeath
 
 ANSWERS = pa.schema(
     [
@@ -22,3 +26,22 @@ ANSWERS = pa.schema(
 seconds: time in the engine, null if nobody measured it; reasoning_tokens: of the output tokens, as the engine reported
 them; served_model: what an endpoint calls the model that answered, null if there is none; vectors: the embeddings that
 were set aside from `answer` (batchyard.endpoints.vectors), null if there are none."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """One death of an engine.
+
+    Attributes:
+        engine: identifies the engine that died: each of its callers reports its death.
+        replica: index among the model's replicas.
+        reason: why it died, as far as is known.
+        requests: how many of the run were in it.
+    """
+
+    model: str
+    engine: str
+    replica: int
+    reason: str
+    requests: int
+    next: AfterDeath

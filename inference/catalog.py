@@ -16,6 +16,7 @@ from batchyard.wording import hint, quoted
 from inference import heads
 from inference.engine import Capabilities
 from inference.engines import adapters, registry
+from inference.engines.weights import folder_of
 
 AUTO = "auto"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -24,9 +25,8 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
     """Return the models of a models.toml by name.
 
-    Raises:
-        ConfigurationError: the file, a key or a value cannot be used; names the file, the key and the remedy. Or a
-            package adds an engine that cannot be used.
+    Raises ConfigurationError: the file, a key or a value cannot be used; names the file, the key and the remedy. Or a
+    package adds an engine that cannot be used.
     """
     entries = models.read(path)
     return {name: _spec(f"{path}: ", path.parent, name, entry, allow_simulated) for name, entry in entries.items()}
@@ -35,8 +35,7 @@ def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
 def each(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec | ConfigurationError]:
     """Return the models of a models.toml by name, or why one cannot be used.
 
-    Raises:
-        ConfigurationError: the file as a whole cannot be used.
+    Raises ConfigurationError: the file as a whole cannot be used.
     """
     outcomes: dict[str, ModelSpec | ConfigurationError] = {}
     for name, entry in models.read(path).items():
@@ -50,8 +49,7 @@ def each(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec | 
 def derived(base: str, entry: dict[str, Any]) -> ModelSpec:
     """Return the model that is derived from the served model `base`: its entry is `entry`.
 
-    Raises:
-        ConfigurationError: as `load`.
+    Raises ConfigurationError: as `load`.
     """
     spec = _spec("", Path(), base, entry, allow_simulated=True)  # or the base would not be served
     return spec.model_copy(update={"name": models.derived_name(spec)})
@@ -128,23 +126,20 @@ def _adapters(beside: Path, where: str, spec: ModelSpec) -> dict[str, Adapter]:
         )
     if engine.simulated:
         return spec.adapters
-    return {
-        name: _adapter(beside, f"{where}.adapters.{name}", spec, adapter) for name, adapter in spec.adapters.items()
-    }
-
-
-def _adapter(beside: Path, where: str, spec: ModelSpec, adapter: Adapter) -> Adapter:
-    source = _source(beside, where, adapter.source, adapters.CONFIG, "adapter")
-    folder = adapters.folder_of(source)
-    if folder is not None:
-        try:
-            config = adapters.config_of(folder)
-        except ValueError as error:
-            raise ConfigurationError(f"{where}.source: {error}; copy the adapter again") from error
-        refusal = registry.capabilities(spec.engine).adapter_refusal(spec, config)
-        if refusal is not None:
-            raise ConfigurationError(f"{where}: {refusal}")
-    return adapter.model_copy(update={"source": source})
+    found: dict[str, Adapter] = {}
+    for name, adapter in spec.adapters.items():
+        place = f"{where}.adapters.{name}"
+        source = _source(beside, place, adapter.source, adapters.CONFIG, "adapter")
+        folder = folder_of(source, adapters.CONFIG)
+        if folder is not None:
+            try:
+                config = adapters.config_of(folder)
+            except ValueError as error:
+                raise ConfigurationError(f"{place}.source: {error}; copy the adapter again") from error
+            if (refusal := engine.adapter_refusal(spec, config)) is not None:
+                raise ConfigurationError(f"{place}: {refusal}")
+        found[name] = adapter.model_copy(update={"source": source})
+    return found
 
 
 def _source(beside: Path, where: str, source: str, file: str = "config.json", what: str = "model") -> str:

@@ -133,8 +133,7 @@ class Capabilities(ABC):
     def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
         """Return the most bytes of one replica's KV cache without a GPU; None until a start.
 
-        Args:
-            token_bytes: what one token takes in it; None if unknown.
+        `token_bytes`: what one token takes in it; None if unknown.
         """
         return None
 
@@ -152,8 +151,7 @@ class Capabilities(ABC):
     def adapter_refusal(cls, spec: ModelSpec, config: Mapping[str, Any]) -> str | None:
         """Return why the engine cannot load an adapter, with the remedy; None if it may. Light.
 
-        Args:
-            config: the adapter's adapter_config.json.
+        `config`: the adapter's adapter_config.json.
         """
         return None
 
@@ -166,8 +164,7 @@ class Capabilities(ABC):
     def structure(cls, kind: str, value: Any) -> dict[str, Any] | None:
         """Return the parameters of a body that make the answer follow `value`; None if the engine cannot.
 
-        Args:
-            kind: `json` (a schema), `regex`, `choice` (a list of texts) or `grammar`.
+        `kind`: `json` (a schema), `regex`, `choice` (a list of texts) or `grammar`.
         """
         return None
 
@@ -195,21 +192,14 @@ class Engine(Capabilities):
     prefix_hits: int | None = None
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
-        """
-        Args:
-            request_timeout: the longest that one request may run, in seconds.
-        """
+        """`request_timeout`: the longest that one request may run, in seconds."""
         self.spec = spec
         self.request_timeout = request_timeout
         self.answered_at = time.monotonic()
 
     @abstractmethod
     async def start(self) -> None:
-        """Load the model.
-
-        Raises:
-            EngineStartError: with the engine's reason.
-        """
+        """Load the model. Raises EngineStartError: with the engine's reason."""
 
     @abstractmethod
     async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
@@ -217,8 +207,7 @@ class Engine(Capabilities):
 
         About twice `capacity` calls run at the same time, so an engine can put what waits into batches.
 
-        Raises:
-            EngineDied: the engine ended, and the request has no answer.
+        Raises EngineDied: the engine ended, and the request has no answer.
         """
 
     async def stream(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer | AsyncGenerator[bytes]:
@@ -226,8 +215,7 @@ class Engine(Capabilities):
 
         Closing the generator ends the request. An engine that does not stream sends a whole answer as events.
 
-        Raises:
-            EngineDied: the engine ended, also while the generator is iterated.
+        Raises EngineDied: the engine ended, also while the generator is iterated.
         """
         whole = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
         answer = await self.answer(endpoint, whole)

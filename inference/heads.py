@@ -83,8 +83,13 @@ def usual(spec: ModelSpec, able: Collection[str]) -> tuple[str, ...]:
 
 
 def _config(spec: ModelSpec) -> Mapping[str, Any]:
+    return json_object(Path(spec.source) / "config.json") if spec.source else {}
+
+
+def json_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; empty if there is none that can be read."""
     try:
-        config = json.loads((Path(spec.source) / "config.json").read_bytes()) if spec.source else {}
+        content = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return {}
-    return config if isinstance(config, Mapping) else {}
+    return content if isinstance(content, dict) else {}

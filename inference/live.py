@@ -13,10 +13,10 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from batchyard.errors import UnavailableError
 from batchyard.models import ModelSpec
-from inference.deaths import Death
+from inference.answers import Death
 from inference.ray.starts import death_reason, start_replicas, was_stopped
 from inference.ray_internals import UNPLACED, actor_id, actor_state
-from inference.residents.directory import SEEN, actor_name, engine_actors, model_and_replica
+from inference.residents.directory import SEEN, model_and_replica, replicas_of
 from inference.residents.session import EngineTimeouts
 
 log = logging.getLogger(__name__)
@@ -60,13 +60,13 @@ class LiveReplicas:
     def running(self, spec: ModelSpec, first_seconds: float = 0.0) -> list[ReplicaAddress]:
         """Return the model's replicas that run and answer live requests.
 
-        Args:
-            first_seconds: the longest wait for the first of them, in addition to that for each.
+        `first_seconds`: the longest wait for the first of them, in addition to that for each.
         """
-        alive = engine_actors()
-        names = self._names(spec)
-        handles = {name: alive[name] for name in names if name in alive and actor_state(alive[name]) not in UNPLACED}
-        calls = {name: handle.ready.remote(self._timeouts.idle_seconds) for name, handle in handles.items()}
+        calls = {
+            name: handle.ready.remote(self._timeouts.idle_seconds)
+            for name, handle in replicas_of(spec, self._timeouts.request_timeout).items()
+            if actor_state(handle) not in UNPLACED
+        }
         if calls:
             ray.wait(list(calls.values()), timeout=first_seconds)
         addresses = []
@@ -85,8 +85,8 @@ class LiveReplicas:
         Returns:
             Its death; None if it works, or is gone.
         """
-        handle = engine_actors().get(name)
-        if handle is None or name not in self._names(spec) or actor_state(handle) != "ALIVE":
+        handle = replicas_of(spec, self._timeouts.request_timeout).get(name)
+        if handle is None or actor_state(handle) != "ALIVE":
             return None
         try:
             quiet = ray.get(handle.quiet.remote(), timeout=HANGING_SECONDS)
@@ -99,9 +99,6 @@ class LiveReplicas:
             return None
         ray.kill(handle)
         return _death(name, handle, reason)
-
-    def _names(self, spec: ModelSpec) -> list[str]:
-        return [actor_name(spec, self._timeouts.request_timeout, replica) for replica in range(spec.replicas)]
 
 
 def deaths(model: str | None = None) -> list[Death]:

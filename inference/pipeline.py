@@ -21,15 +21,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from batchyard.errors import EngineError, Stopped
 from batchyard.models import ModelSpec
-from inference.deaths import Death
+from inference.answers import Death
 from inference.engine import JobEngine
 from inference.engines.registry import capabilities
-from inference.ray.caller import answer, answer_here, nothing
+from inference.ray.caller import EngineRun, answer, answer_here, nothing
 from inference.ray.starts import start_replicas
-from inference.ray.tables import death, raise_failure, unpacked
+from inference.ray.tables import unpacked
 from inference.ray_internals import UNPLACED, actor_state, iter_blocks
 from inference.residents.actor import StartedEngine
-from inference.residents.directory import actor_name, engine_actors
+from inference.residents.directory import replicas_of
 from inference.residents.session import EngineSession, EngineTimeouts
 
 REQUESTS = ["line", "custom_id", "body"]
@@ -76,7 +76,7 @@ def run(
     """
     if rows.num_rows == 0:
         return
-    stopped, on_death = stopped or Event(), on_death or _ignore
+    stopped, on_death = stopped or Event(), on_death or (lambda _: None)
     engine = capabilities(spec.engine)
     _quieten()
     if issubclass(engine, JobEngine):
@@ -94,7 +94,8 @@ def run(
     session = EngineSession(name, idempotency_key or name, rows.num_rows, in_flight, by_item)
     rows = rows.append_column("position", pa.array(range(rows.num_rows), pa.int64()))
     try:
-        yield from _run_session(spec, endpoint, rows, session, timeouts, stopped, paused or Event(), on_death)
+        run = EngineRun(spec, endpoint, session, timeouts)
+        yield from _run_session(run, rows, stopped, paused or Event(), on_death)
     finally:
         _drop(spec, timeouts, name)
 
@@ -109,34 +110,23 @@ def close(spec: ModelSpec, idempotency_key: str, request_timeout: float) -> bool
     """
     if issubclass(capabilities(spec.engine), JobEngine):
         return False
-    alive = engine_actors()
-    for replica in range(spec.replicas):
-        handle = alive.get(actor_name(spec, request_timeout, replica))
-        if handle is not None:
-            handle.close.remote(idempotency_key)
+    for handle in replicas_of(spec, request_timeout).values():
+        handle.close.remote(idempotency_key)
     return True
 
 
 def _run_session(
-    spec: ModelSpec,
-    endpoint: str,
-    rows: pa.Table,
-    session: EngineSession,
-    timeouts: EngineTimeouts,
-    stopped: Event,
-    paused: Event,
-    on_death: Callable[[Death], None],
+    run: EngineRun, rows: pa.Table, stopped: Event, paused: Event, on_death: Callable[[Death], None]
 ) -> Generator[pa.Table]:
     """Answer every row with one caller. If it is lost, the next one gets the rest."""
     losses = 0
     while losses < LOSSES_IN_A_ROW:
         answered: list[pa.ChunkedArray] = []
         try:
-            with closing(_answered(spec, endpoint, rows, session, timeouts, stopped)) as tables:
-                for table in tables:
-                    raise_failure(table)
-                    if (engine_death := death(table)) is not None:
-                        on_death(engine_death)
+            with closing(_answered(run, rows, stopped)) as sent:
+                for table in sent:
+                    if isinstance(table, Death):
+                        on_death(table)
                         continue
                     answered.append(table.column("line"))
                     losses = 0
@@ -148,27 +138,20 @@ def _run_session(
             raise EngineError(f"Ray could not run the rows: {error}") from error
         except RayError as error:
             losses, reason = losses + 1, str(error)
-        log.warning("the caller was lost: %s", reason, extra={"model": spec.name})
+        log.warning("the caller was lost: %s", reason, extra={"model": run.spec.name})
         for lines in answered:
             rows = rows.filter(pc.invert(pc.is_in(rows.column("line"), lines.combine_chunks())))
     raise EngineError(f"Ray could not run the rows: {reason}")
 
 
-def _answered(
-    spec: ModelSpec,
-    endpoint: str,
-    rows: pa.Table,
-    session: EngineSession,
-    timeouts: EngineTimeouts,
-    stopped: Event,
-) -> Generator[pa.Table]:
-    """Map the rows to answers once. Raises RayError if the caller is lost."""
-    if rows.num_rows <= session.in_flight:
+def _answered(run: EngineRun, rows: pa.Table, stopped: Event) -> Generator[pa.Table | Death]:
+    """Map the rows to answers and deaths once. Raises RayError if the caller is lost."""
+    if rows.num_rows <= run.session.in_flight:
         # They fit into an engine at once, and to run a dataset would take 0.17 s of CPU and half a second.
-        yield from answer_here(rows, spec, endpoint, session, timeouts, stopped)
+        yield from answer_here(rows, run, stopped)
         return
-    limit = 2 * (timeouts.request_timeout + timeouts.start_timeout)
-    answered = _mapped(rows, answer, (spec, endpoint, session, timeouts), limit)
+    limit = 2 * (run.timeouts.request_timeout + run.timeouts.start_timeout)
+    answered = _mapped(rows, answer, (run,), limit)
     with closing(iter_blocks(answered, stopped)) as packed:
         yield from chain.from_iterable(map(unpacked, packed))
 
@@ -197,18 +180,20 @@ def _mapped(
 
 @functools.cache  # once in a process
 def _prepare() -> None:
-    """Have Ray start what a process's first large run needs, while its first engine starts: 2.3 s later, or never."""
-    threading.Thread(target=_run_nothing, name="prepare", daemon=True).start()
+    """Have Ray start what a process's first large run needs, while its first engine starts: 2.3 s later, or never.
 
+    It runs a caller that has nothing to ask: Ray keeps its process, which has imported all, and Ray Data's actors.
+    """
 
-def _run_nothing() -> None:
-    """Run a caller that has nothing to ask: Ray keeps its process, which has imported all, and Ray Data's actors."""
-    _quieten()
-    try:
-        for _ in iter_blocks(_mapped(pa.table({"row": [0]}), nothing, (), 0.0), Event()):
-            pass
-    except (RayError, Stopped) as error:
-        log.warning("the first large run will start slower: %s", error)
+    def run() -> None:
+        _quieten()
+        try:
+            for _ in iter_blocks(_mapped(pa.table({"row": [0]}), nothing, (), 0.0), Event()):
+                pass
+        except (RayError, Stopped) as error:
+            log.warning("the first large run will start slower: %s", error)
+
+    threading.Thread(target=run, name="prepare", daemon=True).start()
 
 
 def _caller_options() -> dict[str, Any]:
@@ -243,22 +228,16 @@ def start(
         return StartedEngine(versions, spec.in_flight())
     if not engine.simulated:  # which starts at once, and may have little memory: the processes take 300 MiB
         _prepare()
-    return start_replicas(spec, timeouts, stopped, on_death or _ignore)
+    return start_replicas(spec, timeouts, stopped, on_death or (lambda _: None))
 
 
 def _drop(spec: ModelSpec, timeouts: EngineTimeouts, name: str) -> None:
     """Cancel the run's remaining requests in the engines, and replicas that still wait for room: nobody needs them."""
-    alive = engine_actors()
-    for replica in range(spec.replicas):
-        handle = alive.get(actor_name(spec, timeouts.request_timeout, replica))
-        if handle is not None and actor_state(handle) in UNPLACED:
+    for handle in replicas_of(spec, timeouts.request_timeout).values():
+        if actor_state(handle) in UNPLACED:
             ray.kill(handle)
-        elif handle is not None:
+        else:
             handle.drop.remote(name)
-
-
-def _ignore(_: Death) -> None:
-    """Nobody wants to know of deaths."""
 
 
 def _quieten() -> None:

@@ -52,8 +52,7 @@ def version_mismatch(address: str) -> str | None:
     Ray decides, as it would in `ray.init`: Python's patch level counts unless RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL
     is `minor`. This needs no node on this machine.
 
-    Raises:
-        RayError: no cluster answers there.
+    Raises RayError: no cluster answers there.
     """
     metadata = get_cluster_metadata(GcsClient(address=address))
     try:
@@ -69,8 +68,7 @@ def is_same_cluster(address: str) -> bool:
 
     Ray has no public call for a cluster's id. A restarted cluster has the old address and another id.
 
-    Raises:
-        RayError: no cluster answers there.
+    Raises RayError: no cluster answers there.
     """
     return bool(GcsClient(address=address).cluster_id == global_worker.gcs_client.cluster_id)
 

@@ -19,8 +19,7 @@ def wait(
 ) -> tuple[list[ray.ObjectRef], list[ray.ObjectRef]]:
     """Wait as `ray.wait` does: until `num_returns` of the references are ready, or `timeout` seconds have passed.
 
-    Raises:
-        Stopped: `stopped` is set.
+    Raises Stopped: `stopped` is set.
     """
     until = time.monotonic() + timeout
     while not stopped.is_set():

@@ -31,8 +31,7 @@ def scores_of(storage: Storage, batch: Batch) -> pa.Table | None:
 
 def with_grades(rows: pa.Table, graded: pa.Table) -> pa.Table:
     """Return rows of a batch with the columns `task` and `correct`, null where a request has no expected answer."""
-    key = "custom_id" if graded["line"].null_count else "line"
-    places = pc.index_in(rows[key], value_set=graded[key].combine_chunks())
+    places = pc.index_in(rows["line"], value_set=graded["line"].combine_chunks())
     for name in ("task", "correct"):
         rows = rows.append_column(name, graded[name].take(places))
     return rows

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import fsspec
@@ -51,8 +50,7 @@ class Artifacts:
 
     A local folder, or a store that shows a new object when it is whole, as object stores do.
 
-    Raises:
-        ConfigurationError: fsspec has no implementation for the URL.
+    Raises ConfigurationError: fsspec has no implementation for the URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -83,8 +81,7 @@ class Artifacts:
 
         Content that is read from its beginning to its end is checked before its last bytes are returned.
 
-        Args:
-            size: of the content, if it is known; it is checked at once.
+        `size`: of the content, if it is known; it is checked at once.
 
         Raises:
             UnavailableError: the store cannot be reached.
@@ -109,8 +106,7 @@ class Artifacts:
     def names(self, shard: str) -> list[str]:
         """Return the names in a shard: SHA-256s, or those of unfinished writes in `incoming`.
 
-        Raises:
-            UnavailableError: the store cannot be reached.
+        Raises UnavailableError: the store cannot be reached.
         """
         with self._translated("reached"):
             try:
@@ -129,8 +125,7 @@ class Artifacts:
         Returns:
             Freed bytes, 0 if it is gone already; None if it is younger.
 
-        Raises:
-            UnavailableError: the store cannot be reached.
+        Raises UnavailableError: the store cannot be reached.
         """
         path = f"{self._root}/{shard}/{name}"
         with self._translated("reached"):
@@ -216,8 +211,7 @@ def translated(name: str, action: str) -> Iterator[None]:
 def file_system(url: str) -> tuple[AbstractFileSystem, str]:
     """Return the file system of a URL, whose calls end within seconds, and the path in it.
 
-    Raises:
-        ConfigurationError: fsspec has no implementation for the URL.
+    Raises ConfigurationError: fsspec has no implementation for the URL.
     """
     scheme = url.partition("://")[0]
     if scheme in _OPTIONS:
@@ -361,10 +355,8 @@ class ArtifactWriter(io.RawIOBase):
             self._file.close()
         self._temporary.unlink(missing_ok=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        if kind is None:
             self.commit()
         else:
             self.discard()

@@ -61,23 +61,14 @@ class Batches(Lifecycle[Batch]):
 
         A client's that was open until then, with all its requests answered, is completed: nothing of it has expired.
         """
-        overdue = session.execute(
-            select(Batch.id, and_(Batch.open, Batch.job_id.is_(None), ~_unfinished().exists())).where(
-                Batch.status == "in_progress", Batch.expires_at <= now()
-            )
-        )
-        return [
-            batch_id
-            for batch_id, is_answered in overdue.all()
-            if self.transition(
-                session,
-                batch_id,
-                "in_progress",
-                "finalizing",
-                outcome="completed" if is_answered else "expired",
-                open=False,
-            )
-        ]
+        is_answered = and_(Batch.open, Batch.job_id.is_(None), ~_unfinished().exists())
+        overdue = select(Batch.id, is_answered).where(Batch.status == "in_progress", Batch.expires_at <= now())
+        expired = []
+        for batch_id, answered in session.execute(overdue).all():
+            outcome = "completed" if answered else "expired"
+            if self.transition(session, batch_id, "in_progress", "finalizing", outcome=outcome, open=False):
+                expired.append(batch_id)
+        return expired
 
     def any_ends(self, session: Session) -> bool:
         """True if a batch is ending or all its segments are done."""
@@ -99,7 +90,7 @@ class Batches(Lifecycle[Batch]):
 BATCHES = Batches(Batch, "batch", TRANSITIONS, PAUSABLE, RUNNING)
 # As functions, for those who deal with batches only.
 repeated, get, by_ids, page, retries = BATCHES.repeated, BATCHES.get, BATCHES.by_ids, BATCHES.page, BATCHES.retries
-transition, cancel, pause, resume = BATCHES.transition, BATCHES.cancel, BATCHES.pause, BATCHES.resume
+transition, cancel, control = BATCHES.transition, BATCHES.cancel, BATCHES.control
 request_cancel, reject, set_sla = BATCHES.request_cancel, BATCHES.reject, BATCHES.set_sla
 artifacts, find_artifact, add_artifact = BATCHES.artifacts, BATCHES.find_artifact, BATCHES.add_artifact
 expire, give_up, any_ends = BATCHES.expire, BATCHES.give_up, BATCHES.any_ends
@@ -129,8 +120,7 @@ def create(
     It is called by its metadata's `name`, else by the record's, else by the file's. It keeps the file's content by
     SHA-256 even if the file is deleted.
 
-    Args:
-        due_after, idempotency: as `Lifecycle.create` takes them.
+    `due_after`, `idempotency`: as `Lifecycle.create` takes them.
     """
     batch.name = (batch.request_metadata or {}).get(NAME) or batch.name or source.filename
     batch.input_file_id, batch.input_sha256 = source.id, source.sha256
@@ -160,8 +150,7 @@ def close(session: Session, by: Principal, batch_id: str) -> Batch:
 def latest_latencies(session: Session, project_id: str | None, at: float) -> list[Latencies]:
     """Return the latencies of the batches that have not ended or were created in the LATEST_SECONDS before `at`.
 
-    Args:
-        project_id: of this project only; None for all.
+    `project_id`: of this project only; None for all.
     """
     recent = or_(Batch.status.in_(RUNNING), Batch.id > first_id("batch_", at - LATEST_SECONDS))
     statement = select(Batch.latencies).where(recent)
@@ -189,10 +178,9 @@ def change(
     # Its metadata is one value: of two changes at once the second has to see that of the first.
     session.refresh(batch, with_for_update={"key_share": True})
     entries = {**(batch.request_metadata or {}), **metadata}
-    values = dict(order) | {
-        "request_metadata": {key: text for key, text in entries.items() if text is not None} or None
-    }
-    if len(values["request_metadata"] or ()) > MAX_ENTRIES:
+    entries = {key: text for key, text in entries.items() if text is not None}
+    values = {**order, "request_metadata": entries or None}
+    if len(entries) > MAX_ENTRIES:
         message = f"The batch has {MAX_ENTRIES} entries of metadata already, and name and description are two more."
         raise RequestError(message, code="invalid_value", param="metadata")
     if NAME in metadata:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import orjson
 from sqlalchemy import delete, func, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from batchyard import json_lines
+from store.database import insert
 from store.records import Batch, CachedAnswer, Project
 
 CHUNK = 500
@@ -49,7 +49,7 @@ def key(fingerprint: bytes, config_sha256: str, engine: Mapping[str, str]) -> st
     """Return the cache key of an answer: the SHA-256 of the canonical JSON of everything it depends on.
 
     Args:
-        fingerprint: the request's, see inference.requests.fingerprint.
+        fingerprint: the request's, see inference.requests.ordering.
         config_sha256: SHA-256 of the model's entry in models.toml.
         engine: the engine's description of itself: engine, version, model_sha256, …
     """
@@ -80,8 +80,7 @@ def touch(session: Session, project_id: str, keys: Collection[str]) -> None:
 def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer], batch_id: str | None = None) -> None:
     """Add answers to a project's cache, by key. Existing ones stay as they are.
 
-    Args:
-        batch_id: the batch that has computed them. Nothing is added once that was deleted.
+    `batch_id`: the batch that has computed them. Nothing is added once that was deleted.
     """
     now = time.time()
     if batch_id is not None:
@@ -103,10 +102,7 @@ def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer], 
         }
         for key, answer in sorted(answers.items())  # one order for all writers prevents deadlocks
     ]
-    if session.get_bind().dialect.name == "sqlite":
-        session.execute(sqlite.insert(CachedAnswer).on_conflict_do_nothing(), rows)
-    else:
-        session.execute(postgresql.insert(CachedAnswer).on_conflict_do_nothing(), rows)
+    session.execute(insert(session, CachedAnswer).on_conflict_do_nothing(), rows)
 
 
 def excess(session: Session) -> dict[str, int]:

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from sqlalchemy import URL, Connection, CursorResult, Engine, Update, create_engine, event, text
+from sqlalchemy import URL, Connection, CursorResult, Delete, Engine, Update, create_engine, event, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -49,8 +50,7 @@ class Database:
     `read` and `write` raise UnavailableError if the database does not answer within `wait_seconds`. A transaction whose
     COMMIT fails so may have been committed.
 
-    Raises:
-        ConfigurationError: SQLAlchemy cannot use the URL.
+    Raises ConfigurationError: SQLAlchemy cannot use the URL.
     """
 
     def __init__(self, url: str, wait_seconds: float = WAIT_SECONDS) -> None:
@@ -170,8 +170,7 @@ class Database:
     def upgrade(self) -> None:
         """Migrate the schema to this version's.
 
-        Raises:
-            ConfigurationError: the database was written by a version that is newer or too old, or cannot be opened.
+        Raises ConfigurationError: the database was written by a version that is newer or too old, or cannot be opened.
         """
         # Only what migrates imports it: the eleven processes of a stack do without.
         from alembic import command
@@ -220,8 +219,13 @@ def revisions() -> list[str]:
     return [script.revision for script in ScriptDirectory(str(_MIGRATIONS)).walk_revisions()][::-1]
 
 
-def changed(session: Session, statement: Update) -> int:
-    """Run an UPDATE. Return how many rows it changed: 0 if a compare-and-set has lost."""
+def insert(session: Session, record: type[Any]) -> Any:
+    """Return an INSERT of the session's database, which knows `on_conflict_do_nothing` and `on_conflict_do_update`."""
+    return (sqlite if session.get_bind().dialect.name == "sqlite" else postgresql).insert(record)
+
+
+def changed(session: Session, statement: Update | Delete) -> int:
+    """Run an UPDATE or DELETE. Return how many rows it changed: 0 if a compare-and-set has lost."""
     return cast(CursorResult[Any], session.execute(statement)).rowcount
 
 
@@ -234,13 +238,25 @@ def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> En
     if url.get_driver_name() != "psycopg":
         return create_engine(url, **options)
     plugins.require("postgres", f"DATABASE_URL {url.drivername}")
+    import psycopg
+    from psycopg.types.string import StrDumperUnknown
+
     engine = create_engine(url, connect_args=_POSTGRESQL, **options)
-    _replace_nul(engine)
+
+    class Dumper(StrDumperUnknown):  # type: ignore[misc]  # psycopg is an extra
+        """Sends NUL, which PostgreSQL's texts cannot hold, as U+FFFD. Such ids stay unknown."""
+
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\ufffd"))
+
+    @event.listens_for(engine, "connect")
+    def _adapt(connection: Any, _record: Any) -> None:
+        connection.adapters.register_dumper(str, Dumper)
+
     if statement_seconds is None:
         return engine
-    import psycopg
 
-    class LimitedConnection(psycopg.Connection):  # type: ignore[misc]  # psycopg is an extra
+    class LimitedConnection(psycopg.Connection):  # type: ignore[misc]
         def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs.setdefault("timeout", statement_seconds)
             try:
@@ -312,25 +328,11 @@ def _begin_alone(wait_seconds: float, connection: Connection) -> None:
     deadline = time.monotonic() + wait_seconds
     while time.monotonic() < deadline:
         try:
-            driver.execute(
-                "BEGIN IMMEDIATE"
-            )  # unwrapped: SQLAlchemy's wrapping of the error costs ten times the statement
+            # Unwrapped: SQLAlchemy's wrapping of the error costs ten times the statement.
+            driver.execute("BEGIN IMMEDIATE")
             return
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 break
         time.sleep(_POLL_SECONDS)
     connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _replace_nul(engine: Engine) -> None:
-    """Send NUL, which PostgreSQL's texts cannot hold, as U+FFFD. Such ids stay unknown."""
-    from psycopg.types.string import StrDumperUnknown
-
-    class Dumper(StrDumperUnknown):  # type: ignore[misc]
-        def dump(self, obj: str) -> Any:
-            return super().dump(obj.replace("\0", "\ufffd"))
-
-    @event.listens_for(engine, "connect")
-    def _connect(connection: Any, _record: Any) -> None:
-        connection.adapters.register_dumper(str, Dumper)

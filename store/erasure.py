@@ -113,8 +113,7 @@ def delete_work(session: Session, by: Principal, life: Lifecycle[Record], work_i
 
     Its input file goes too, unless another batch, job or schedule needs it. Return what was deleted.
 
-    Raises:
-        NotFoundError, ConflictError: as `family` does.
+    Raises NotFoundError, ConflictError: as `family` does.
     """
     members = family(session, life, by.project_id, work_id)
     batch_ids, job_ids = members
@@ -253,19 +252,8 @@ def of_project(project_id: str) -> list[Old]:
     """Return all rows of a project that has no batches and no jobs, after those that refer to them; itself last."""
     uploads = select(FileUpload.id).where(FileUpload.project_id == project_id)
     keys = select(ApiKey.id).where(ApiKey.project_id == project_id)
-    records = (
-        Delivery,
-        Event,
-        Webhook,
-        ScheduleRun,
-        Schedule,
-        CachedAnswer,
-        DailyUsage,
-        Budget,
-        FileUpload,
-        File,
-        ApiKey,
-    )
+    automation, amounts = (Delivery, Event, Webhook, ScheduleRun, Schedule), (CachedAnswer, DailyUsage, Budget)
+    records = (*automation, *amounts, FileUpload, File, ApiKey)
     return [
         Old(UploadPart, UploadPart.upload_id.in_(uploads)),
         Old(WebSession, WebSession.key_id.in_(keys)),

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from store import listing, webhooks
 from store.keys import Principal
-from store.records import Batch, Event, Job, new_id, now
+from store.records import Batch, Event, Job, added
 
 # The first four are OpenAI's webhook events; the others are Batchyard's. Those of deliberations are of a job's single
 # items, those of budgets of a whole project. The death of an engine is of the batch whose requests were in it; without
@@ -82,10 +82,8 @@ def record(session: Session, subject: Batch | Job, type_: str, **data: Any) -> E
 
     `data` goes into the event's data, beside the id.
     """
-    columns = {"batch_id": subject.id} if isinstance(subject, Batch) else {"job_id": subject.id}
-    return _deliver(
-        session, Event(**columns, project_id=subject.project_id, type=type_, data={"id": subject.id, **data})
-    )
+    event = Event(**_owner(subject), project_id=subject.project_id, type=type_, data={"id": subject.id, **data})
+    return _deliver(session, event)
 
 
 def record_death(session: Session, batch: Batch, **data: Any) -> Event:
@@ -101,9 +99,7 @@ def announce(session: Session, project_id: str, type_: str, **data: Any) -> Even
 
 
 def _deliver(session: Session, event: Event) -> Event:
-    event.id, event.created_at = new_id("evt_"), now()
-    session.add(event)
-    session.flush()
+    added(session, event)
     webhooks.deliver_to_all(session, event)
     return event
 
@@ -111,32 +107,19 @@ def _deliver(session: Session, event: Event) -> Event:
 def act(session: Session, by: Principal | None, type_: Action, subject: Batch | Job | str, **data: Any) -> None:
     """Record a client's action on something, by id; nothing if no client acted.
 
-    Args:
-        data: what has changed. No secrets.
+    `data`: what has changed. No secrets.
     """
     if by is None:
         return
-    subject_id = subject if isinstance(subject, str) else subject.id
-    session.add(
-        Event(
-            id=new_id("evt_"),
-            project_id=by.project_id,
-            batch_id=subject.id if isinstance(subject, Batch) else None,
-            job_id=subject.id if isinstance(subject, Job) else None,
-            type=type_,
-            key_id=by.key_id,
-            key_name=by.name,
-            data={"id": subject_id, **data},
-            created_at=now(),
-        )
-    )
+    subject_id, of_work = (subject, {}) if isinstance(subject, str) else (subject.id, _owner(subject))
+    whose = {"project_id": by.project_id, "key_id": by.key_id, "key_name": by.name}
+    session.add(Event(type=type_, data={"id": subject_id, **data}, **of_work, **whose))
 
 
 def actions(session: Session, project_id: str | None, *, after: str | None, limit: int) -> tuple[Sequence[Event], bool]:
     """Return clients' actions in one project or all (None), newest first, and if more follow.
 
-    Raises:
-        RequestError: `after` is not one of these events.
+    Raises RequestError: `after` is not one of these events.
     """
     scope: ColumnElement[bool] = Event.key_id.is_not(None)
     if project_id is not None:
@@ -152,10 +135,13 @@ def recorded(session: Session, subject: Batch | Job, type_: str) -> bool:
 def page(session: Session, subject: Batch | Job, *, after: str | None, limit: int) -> tuple[Sequence[Event], bool]:
     """Return events of a batch or a job, oldest first, and True if there are more.
 
-    Raises:
-        RequestError: `after` is not one of them.
+    Raises RequestError: `after` is not one of them.
     """
     return listing.page(session, Event, _of(subject), after=after, limit=limit, descending=False)
+
+
+def _owner(subject: Batch | Job) -> dict[str, str]:
+    return {"batch_id": subject.id} if isinstance(subject, Batch) else {"job_id": subject.id}
 
 
 def _of(subject: Batch | Job) -> ColumnElement[bool]:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import ColumnElement, and_, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from batchyard.errors import NotFoundError
 from store import listing
-from store.records import Batch, ErasedContent, File, Job, new_id, now
+from store.database import insert
+from store.records import Batch, ErasedContent, File, Job, added, now
 
 # Default lifetime of a batch's input, in seconds.
 INPUT_EXPIRES_AFTER = 30 * 86400
@@ -28,20 +28,9 @@ def create(
     expires_after: int | None,
 ) -> File:
     """Create a file of `size` bytes. It expires after `expires_after` seconds, if that is set."""
-    created_at = now()
-    file = File(
-        id=new_id("file-"),
-        project_id=project_id,
-        filename=filename,
-        purpose=purpose,
-        bytes=size,
-        sha256=sha256,
-        created_at=created_at,
-        expires_at=created_at + expires_after if expires_after else None,
-    )
-    session.add(file)
-    session.flush()
-    return file
+    values = {"filename": filename, "purpose": purpose, "bytes": size, "sha256": sha256}
+    expires_at = now() + expires_after if expires_after else None
+    return added(session, File(project_id=project_id, expires_at=expires_at, **values))
 
 
 def create_output(session: Session, owner: Batch | Job, name: str, *, sha256: str, size: int) -> File:
@@ -102,8 +91,7 @@ def page(
 ) -> tuple[Sequence[File], bool]:
     """Return files after the one with id `after`, by creation, and True if there are more.
 
-    Raises:
-        RequestError: `after` was never a file of the project. It may have been deleted since.
+    Raises RequestError: `after` was never a file of the project. It may have been deleted since.
     """
     shown = live(now()) if purpose is None else and_(live(now()), File.purpose == purpose)
     in_project = File.project_id == project_id
@@ -119,9 +107,7 @@ def delete(session: Session, project_id: str, file_id: str) -> None:
 def erase_content(session: Session, hashes: Iterable[str | None]) -> None:
     """Have content (SHA-256) removed soon, unless a record refers to it then. What is null or empty names none."""
     rows = [{"sha256": sha256, "erased_at": time.time()} for sha256 in sorted(set(filter(None, hashes)))]
-    if not rows:
-        return
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    statement = insert(ErasedContent)
-    again = {"erased_at": statement.excluded.erased_at}
-    session.execute(statement.on_conflict_do_update(index_elements=["sha256"], set_=again), rows)
+    if rows:
+        statement = insert(session, ErasedContent)
+        again = {"erased_at": statement.excluded.erased_at}
+        session.execute(statement.on_conflict_do_update(index_elements=["sha256"], set_=again), rows)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, Delete, Select, delete, or_, select
+from sqlalchemy import ColumnElement, Select, delete, or_, select
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL
 from store import files
+from store.database import changed
 from store.records import Batch, File, Job, JobChunk, ResultChunk, Schedule, Segment, UploadPart
 from store.work.lifecycle import ended_at
 
@@ -23,18 +24,18 @@ def referenced(session: Session, hashes: Sequence[str], live_at: float, results_
         results_at: Unix seconds; a job that ended later keeps its input, items and plans, since its results may still
             be read and amended.
     """
-    references: set[str] = set()
-    for statement in _references(live_at, results_at):
-        references.update(session.scalars(statement.where(statement.selected_columns[0].in_(hashes))))
-    return references
+    statements = _references(live_at, results_at)
+    return {sha256 for each in statements for sha256 in session.scalars(each.where(_column(each).in_(hashes)))}
 
 
 def references_with(session: Session, prefix: str, live_at: float, results_at: float) -> set[str]:
     """Return all hashes with a prefix that a record references, see `referenced`."""
-    references: set[str] = set()
-    for statement in _references(live_at, results_at):
-        references.update(session.scalars(statement.where(statement.selected_columns[0].between(prefix, f"{prefix}g"))))
-    return references
+    chosen = (each.where(_column(each).between(prefix, f"{prefix}g")) for each in _references(live_at, results_at))
+    return {sha256 for each in chosen for sha256 in session.scalars(each)}
+
+
+def _column(statement: Select[Any]) -> ColumnElement[Any]:
+    return statement.selected_columns[0]
 
 
 def _references(live_at: float, results_at: float) -> Iterator[Select[Any]]:
@@ -68,15 +69,12 @@ def forget_chunks(session: Session, hashes: Sequence[str], before: float) -> int
         Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), before > ended_at(Batch), ~of_kept_job.exists()
     )
     kept = select(Job.id).where(Job.id == JobChunk.job_id, _kept(before))
-    return _rows(session, delete(ResultChunk).where(ResultChunk.sha256.in_(hashes), ended.exists())) + _rows(
-        session, delete(JobChunk).where(JobChunk.sha256.in_(hashes), ~kept.exists())
-    )
+    of_batches = delete(ResultChunk).where(ResultChunk.sha256.in_(hashes), ended.exists())
+    of_jobs = delete(JobChunk).where(JobChunk.sha256.in_(hashes), ~kept.exists())
+    options = {"synchronize_session": False}
+    return sum(changed(session, each.execution_options(**options)) for each in (of_batches, of_jobs))
 
 
 def _kept(results_at: float) -> ColumnElement[bool]:
     """Return the condition for jobs that run, or ended at `results_at` (Unix seconds) or later."""
     return or_(Job.status.in_(JOB_RUNNING), results_at <= ended_at(Job))
-
-
-def _rows(session: Session, statement: Delete) -> int:
-    return cast(CursorResult[Any], session.execute(statement.execution_options(synchronize_session=False))).rowcount

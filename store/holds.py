@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, delete, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from batchyard.backoff import Backoff
 from batchyard.wording import cut
 from store import events, keys
+from store.database import insert
 from store.records import Batch, EngineFailure, Event, Hold, Segment, now
 
 BACKOFF = Backoff(first=5.0, longest=300.0)
@@ -48,9 +47,7 @@ def hold(session: Session, model: str, reason: str) -> Hold:
 
     Emit `batch.held` for each batch that waits for it.
     """
-    failure = _failure(session, model)
-    failure.reason, failure.at, failure.answered = cut(reason, MAX_REASON), now(), False
-    failure.requests, failure.next = 0, "starts_again"
+    _fail(_failure(session, model), reason, 0, "starts_again")
     return _hold(session, model, reason)
 
 
@@ -65,8 +62,8 @@ def record_death(
     reason = cut(reason, MAX_REASON)
     batch = session.get_one(Batch, batch_id, with_for_update={"key_share": True})
     deaths = batch.engine_deaths or {}
-    number = deaths.get(model, {"deaths": 0})["deaths"] + 1
-    reasons = deaths.get(model, {"reasons": {}})["reasons"]
+    before = deaths.get(model, {"deaths": 0, "reasons": {}})
+    number, reasons = before["deaths"] + 1, before["reasons"]
     if reason in reasons or len(reasons) < MAX_REASONS:
         reasons = {**reasons, reason: reasons.get(reason, 0) + 1}
     last = {"at": now(), "replica": replica, "reason": reason, "requests": requests, "next": next_}
@@ -99,9 +96,14 @@ def record_model_death(session: Session, *, model: str, engine: str, reason: str
     if engine in failure.engines:
         return False
     failure.engines = [*failure.engines, engine][-MAX_ENGINES:]
-    failure.reason, failure.at, failure.answered = cut(reason, MAX_REASON), now(), False
-    failure.requests, failure.next, failure.deaths = requests, next_, failure.deaths + 1
+    _fail(failure, reason, requests, next_)
+    failure.deaths += 1
     return True
+
+
+def _fail(failure: EngineFailure, reason: str, requests: int, next_: str) -> None:
+    failure.reason, failure.at, failure.answered = cut(reason, MAX_REASON), now(), False
+    failure.requests, failure.next = requests, next_
 
 
 def hold_after_deaths(session: Session, model: str) -> Hold | None:
@@ -123,7 +125,7 @@ def failures(session: Session) -> dict[str, EngineFailure]:
 def _failure(session: Session, model: str) -> EngineFailure:
     """Return a model's last failure, an empty one if there was none. Nobody else changes it meanwhile."""
     none = {"reason": "", "at": 0, "requests": 0, "next": "", "deaths": 0, "engines": [], "answered": True}
-    session.execute(_insert(session)(EngineFailure).on_conflict_do_nothing(), {"model": model, **none})
+    session.execute(insert(session, EngineFailure).on_conflict_do_nothing(), {"model": model, **none})
     return session.get_one(EngineFailure, model, with_for_update=True)
 
 
@@ -145,13 +147,8 @@ def hold_unserved(session: Session, model: str) -> None:
 def _locked(session: Session, model: str, reason: str) -> Hold:
     """Return a model's hold, or a new one, locked until the transaction ends."""
     first = {"model": model, "reason": reason, "since": now(), "attempts": 0, "retry_at": 0.0}
-    session.execute(_insert(session)(Hold).on_conflict_do_nothing(), first)
+    session.execute(insert(session, Hold).on_conflict_do_nothing(), first)
     return session.get_one(Hold, model, with_for_update=True)
-
-
-def _insert(session: Session) -> Any:
-    """Return the insert of the session's database, which knows `on_conflict_do_nothing`."""
-    return sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
 
 
 def _announce(session: Session, hold: Hold) -> None:

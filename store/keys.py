@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import NotFoundError
 from store import listing, projects
-from store.records import ApiKey, Project, new_id, now
+from store.records import ApiKey, Project, added, new_id, now
 
 NO_SECRET = ""
 """The `secret_sha256` of a key that no secret opens: that of a user without a key (store.sessions)."""
@@ -88,23 +88,13 @@ def create(
         label: whose it is, or what it is for.
         expires_after: seconds for which it opens the project; None for no end.
 
-    Raises:
-        RequestError: the project's name is empty, longer than 128 characters, or has control characters.
+    Raises RequestError: the project's name is empty, longer than 128 characters, or has control characters.
     """
     project_id = projects.get_or_create(session, project).id
     key_id, secret, created_at = new_id(""), secrets.token_hex(32), now()
     expires_at = created_at + expires_after if expires_after else None
-    record = ApiKey(
-        id=key_id,
-        project_id=project_id,
-        secret_sha256=_digest(secret),
-        admin=admin,
-        label=label,
-        created_at=created_at,
-        expires_at=expires_at,
-    )
-    session.add(record)
-    session.flush()
+    values = {"admin": admin, "label": label, "created_at": created_at, "expires_at": expires_at}
+    added(session, ApiKey(id=key_id, project_id=project_id, secret_sha256=_digest(secret), **values))
     return NewKey(key_id, f"by-{key_id}-{secret}", project, admin, created_at, label, expires_at)
 
 
@@ -137,11 +127,9 @@ def page(
 ) -> tuple[Sequence[Key], bool]:
     """Return keys of one project or of all, newest first, and True if there are more.
 
-    Args:
-        project: name of the project; None for all projects.
+    `project`: name of the project; None for all projects.
 
-    Raises:
-        RequestError: `after` is not one of these keys.
+    Raises RequestError: `after` is not one of these keys.
     """
     names = {record.id: record.name for record in session.scalars(select(Project))}
     scope = true() if project is None else ApiKey.project_id.in_(select(Project.id).where(Project.name == project))
@@ -151,20 +139,23 @@ def page(
 
 def get(session: Session, key_id: str) -> Key:
     """Return a key of any project. Raises NotFoundError."""
-    record = session.get(ApiKey, key_id)
-    if record is None:
-        raise NotFoundError(f"No API key found with id '{key_id}'.", param="key_id")
+    record = _find(session, key_id)
     return _key(record, session.get_one(Project, record.project_id).name)
 
 
 def revoke(session: Session, key_id: str) -> Key:
     """Revoke a key for good. Revoking it twice changes nothing. Raises NotFoundError."""
-    record = session.get(ApiKey, key_id, with_for_update=True)
-    if record is None:
-        raise NotFoundError(f"No API key found with id '{key_id}'.", param="key_id")
+    record = _find(session, key_id, lock=True)
     if record.revoked_at is None:
         record.revoked_at = now()
     return _key(record, session.get_one(Project, record.project_id).name)
+
+
+def _find(session: Session, key_id: str, *, lock: bool = False) -> ApiKey:
+    record = session.get(ApiKey, key_id, with_for_update=lock or None)
+    if record is None:
+        raise NotFoundError(f"No API key found with id '{key_id}'.", param="key_id")
+    return record
 
 
 def _key(record: ApiKey, project: str) -> Key:
@@ -172,14 +163,7 @@ def _key(record: ApiKey, project: str) -> Key:
     return Key(record.id, project, record.admin, record.created_at, record.label, *times)
 
 
-def named(session: Session, project_id: str, key_ids: Collection[str]) -> dict[str, str]:
-    """Return what people call the keys of a project with these ids, by id."""
-    project = session.get_one(Project, project_id).name
-    records = session.scalars(select(ApiKey).where(ApiKey.id.in_(key_ids), ApiKey.project_id == project_id))
-    return {record.id: _key(record, project).name for record in records}
-
-
-def labels(session: Session, project_id: str | None, key_ids: Collection[str]) -> dict[str, str]:
+def named(session: Session, project_id: str | None, key_ids: Collection[str]) -> dict[str, str]:
     """Return what people call the keys with these ids, of a project or of all (None), by id."""
     statement = select(ApiKey).where(ApiKey.id.in_(key_ids))
     if project_id is not None:

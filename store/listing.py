@@ -30,8 +30,7 @@ def page(
         scope: condition for the records that the caller may see.
         shown: condition for those to list. Any record in the scope may be the cursor.
 
-    Raises:
-        RequestError: no record in the scope has the id `after`.
+    Raises RequestError: no record in the scope has the id `after`.
     """
     statement = select(record).where(scope, true() if shown is None else shown)
     if after is not None:

@@ -13,7 +13,7 @@ from batchyard import wording
 from batchyard.endpoints.live_wire import TIERS, Tier
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store import listing
-from store.records import Project, new_id, now
+from store.records import Project
 
 MAX_NAME = 128
 
@@ -36,7 +36,7 @@ def get_or_create(session: Session, name: str) -> Project:
     if record is None:
         try:
             with session.begin_nested():
-                session.add(record := Project(id=new_id("proj_"), name=name, created_at=now()))
+                session.add(record := Project(name=name))
         except IntegrityError:  # another transaction has created it meanwhile
             record = session.scalars(statement).one()
     if record.erasing_at is not None:
@@ -63,8 +63,7 @@ def get(session: Session, project_id: str, *, lock: bool = False) -> Project:
     Other transactions may add records that belong to it all the same: locks on batches come before this one, or two
     transactions would wait for each other.
 
-    Raises:
-        NotFoundError.
+    Raises NotFoundError.
     """
     project = session.get(Project, project_id, with_for_update={"key_share": True} if lock else None)
     if project is None:
@@ -80,8 +79,7 @@ def all_(session: Session) -> Sequence[Project]:
 def page(session: Session, *, after: str | None, limit: int) -> tuple[Sequence[Project], bool]:
     """Return projects after the one with id `after`, newest first, and True if there are more.
 
-    Raises:
-        RequestError: `after` is not a project.
+    Raises RequestError: `after` is not a project.
     """
     return listing.page(session, Project, true(), after=after, limit=limit, descending=True)
 

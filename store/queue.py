@@ -129,10 +129,8 @@ class BacklogEntry(NamedTuple):
 
 def backlog(session: Session) -> list[BacklogEntry]:
     """Return the segments that are not done, over all batches in progress that are not paused."""
-    columns = (
-        *(Segment.batch_id, Batch.project_id, Batch.infeasible, Batch.due_at),
-        *(Segment.model, Segment.request_class),
-    )
+    of_batch = (Segment.batch_id, Batch.project_id, Batch.infeasible, Batch.due_at)
+    columns = (*of_batch, Segment.model, Segment.request_class)
     sums = [func.sum(column) for column in (Segment.requests, Segment.bytes, Segment.answered)]
     active = case((Segment.state == "pending", 0), else_=Segment.id)
     rows = session.execute(

@@ -7,12 +7,13 @@ its batch or job, and these and a schedule keep their input files. The batches o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, CursorResult, Row, and_, delete, inspect, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Row, and_, delete, inspect, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import TERMINAL
+from store.database import changed
 from store.intake import uploads
 from store.keys import NO_SECRET
 from store.records import (
@@ -154,5 +155,4 @@ def find(session: Session, old: Old) -> Sequence[Row[Any]]:
 def purge(session: Session, old: Old, keys: Sequence[Row[Any]]) -> int:
     """Delete the rows with these primary keys that are still old. Return their number."""
     chosen = tuple_(*inspect(old.record).primary_key).in_([tuple(key) for key in keys])
-    statement = delete(old.record).where(chosen, old.ended).execution_options(synchronize_session=False)
-    return cast(CursorResult[Any], session.execute(statement)).rowcount
+    return changed(session, delete(old.record).where(chosen, old.ended).execution_options(synchronize_session=False))

@@ -16,7 +16,7 @@ from batchyard.errors import ConflictError, NotFoundError, RequestError
 from batchyard.statuses import JOB_RUNNING, RUNNING
 from store import listing
 from store.database import changed
-from store.records import Batch, Job, Schedule, ScheduleRun, new_id, now
+from store.records import Batch, Job, Schedule, ScheduleRun, added
 
 MAX_PER_PROJECT = 1000
 
@@ -29,8 +29,7 @@ Made = TypeVar("Made", Batch, Job)
 def create(session: Session, project_id: str, **values: Any) -> Schedule:
     """Create a schedule. Call it in a serial transaction, so that the limit holds.
 
-    Raises:
-        RequestError: the project has MAX_PER_PROJECT schedules.
+    Raises RequestError: the project has MAX_PER_PROJECT schedules.
     """
     count = select(func.count()).select_from(Schedule).where(Schedule.project_id == project_id)
     if (session.scalar(count) or 0) >= MAX_PER_PROJECT:
@@ -38,17 +37,13 @@ def create(session: Session, project_id: str, **values: Any) -> Schedule:
             f"This project has {MAX_PER_PROJECT} schedules, and may have no more; delete one.",
             code="too_many_schedules",
         )
-    schedule = Schedule(id=new_id("sched_"), project_id=project_id, created_at=now(), **values)
-    session.add(schedule)
-    session.flush()
-    return schedule
+    return added(session, Schedule(project_id=project_id, **values))
 
 
 def get(session: Session, project_id: str, schedule_id: str, *, lock: bool = False) -> Schedule:
     """Return a schedule. With `lock`, no other transaction changes or claims it until this one ends.
 
-    Raises:
-        NotFoundError: the project has no such schedule.
+    Raises NotFoundError: the project has no such schedule.
     """
     statement = select(Schedule).where(Schedule.id == schedule_id, Schedule.project_id == project_id)
     schedule = session.scalar(statement.with_for_update() if lock else statement)
@@ -60,8 +55,7 @@ def get(session: Session, project_id: str, schedule_id: str, *, lock: bool = Fal
 def page(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Schedule], bool]:
     """Return the project's schedules, newest first, and True if there are more.
 
-    Raises:
-        RequestError: `after` is not one of them.
+    Raises RequestError: `after` is not one of them.
     """
     in_project = Schedule.project_id == project_id
     return listing.page(session, Schedule, in_project, after=after, limit=limit, descending=True)
@@ -70,8 +64,7 @@ def page(session: Session, project_id: str, *, after: str | None, limit: int) ->
 def change(session: Session, schedule: Schedule, **values: Any) -> Schedule:
     """Change a schedule unless it changed since it was read. Return it, read again.
 
-    Raises:
-        ConflictError: another transaction has changed or deleted it meanwhile.
+    Raises ConflictError: another transaction has changed or deleted it meanwhile.
     """
     statement = update(Schedule).where(Schedule.id == schedule.id, Schedule.version == schedule.version)
     if not changed(session, statement.values(version=schedule.version + 1, **values)):
@@ -140,28 +133,16 @@ def add_run(
     reason: str | None = None,
 ) -> ScheduleRun:
     """Record a run of a schedule. `scheduled_at` is None for a manual run."""
-    run = ScheduleRun(
-        id=new_id("run_"),
-        project_id=schedule.project_id,
-        schedule_id=schedule.id,
-        scheduled_at=scheduled_at,
-        missed_from=missed_from,
-        state=state,
-        batch_id=batch_id,
-        job_id=job_id,
-        reason=reason,
-        created_at=now(),
-    )
-    session.add(run)
-    session.flush()
-    return run
+    times = {"scheduled_at": scheduled_at, "missed_from": missed_from}
+    outcome = {"state": state, "batch_id": batch_id, "job_id": job_id, "reason": reason}
+    run = ScheduleRun(project_id=schedule.project_id, schedule_id=schedule.id, **times, **outcome)
+    return added(session, run)
 
 
 def runs(session: Session, schedule: Schedule, *, after: str | None, limit: int) -> tuple[Sequence[ScheduleRun], bool]:
     """Return the schedule's runs, newest first, and True if there are more.
 
-    Raises:
-        RequestError: `after` is not one of them.
+    Raises RequestError: `after` is not one of them.
     """
     of_schedule = ScheduleRun.schedule_id == schedule.id
     return listing.page(session, ScheduleRun, of_schedule, after=after, limit=limit, descending=True)

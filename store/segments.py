@@ -98,12 +98,8 @@ def goes_on() -> ColumnElement[bool]:
 
 def active(session: Session) -> list[PendingSegment]:
     """Return the segments with a slot: dispatched or running."""
-    rows = session.execute(
-        select(*_PENDING_SEGMENT)
-        .join(Segment, Segment.batch_id == Batch.id)
-        .where(Segment.state.in_(("dispatched", "running")))
-    )
-    return [PendingSegment(*row) for row in rows]
+    rows = select(*_PENDING_SEGMENT).join(Segment, Segment.batch_id == Batch.id)
+    return [PendingSegment(*row) for row in session.execute(rows.where(Segment.state.in_(("dispatched", "running"))))]
 
 
 def running(session: Session) -> int:
@@ -118,12 +114,7 @@ def any_waits(session: Session) -> bool:
 
 def waiting(session: Session, limit: int) -> list[PendingSegment]:
     """Return pending segments that may start: the most urgent `limit` per model and project."""
-    ready = and_(
-        Segment.state == "pending",
-        Segment.not_before <= time.time(),
-        goes_on(),
-        holds.may_start(),
-    )
+    ready = and_(Segment.state == "pending", Segment.not_before <= time.time(), goes_on(), holds.may_start())
     queues = session.execute(
         select(Segment.model, Batch.project_id).join(Batch, Batch.id == Segment.batch_id).where(ready).distinct()
     ).all()
@@ -248,8 +239,7 @@ def renew(session: Session, segment: SegmentLease, seconds: float) -> Literal["r
 def add(session: Session, added: Sequence[Segment], refused: Mapping[int, str]) -> int:
     """Add segments to a batch. Return how many of their requests were refused.
 
-    Args:
-        refused: SHA-256 of the result chunk of each segment whose requests were all refused, by number: it is done.
+    `refused`: SHA-256 of the result chunk of each segment whose requests were all refused, by number: it is done.
     """
     for segment in added:
         segment.state = "done" if segment.number in refused else "pending"
@@ -279,8 +269,7 @@ def append(
 ) -> bool:
     """Add a result chunk to the segment and its amounts to the batch. Raises LeaseLost before adding anything.
 
-    Args:
-        seconds: how long the chunk's requests were in the engine.
+    `seconds`: how long the chunk's requests were in the engine.
 
     Returns:
         False if the segment has the chunk already: the transaction that added it looked as if it had failed.
@@ -340,18 +329,8 @@ def recover(session: Session) -> int:
     """
     now = time.time()
     lost = update(Segment).where(Segment.lease_expires_at < now).execution_options(synchronize_session=False)
-    unstarted = changed(
-        session, lost.where(Segment.state == "dispatched").values(state="pending", epoch=Segment.epoch + 1)
-    )
-    died = changed(
-        session,
-        lost.where(Segment.state == "running").values(
-            state="pending",
-            epoch=Segment.epoch + 1,
-            holder=None,
-        ),
-    )
-    return unstarted + died
+    ended = lost.where(Segment.state.in_(("dispatched", "running")))
+    return changed(session, ended.values(state="pending", epoch=Segment.epoch + 1, holder=None))
 
 
 def withdraw(session: Session, *which: ColumnElement[bool]) -> None:
@@ -424,9 +403,8 @@ def timeline(session: Session, batch: Batch) -> list[list[float]]:
     )
     points: list[list[float]] = [[round(start, 1), 0, 0, 0]]
     for at, *amounts in rows:
-        points.append(
-            [round(at, 1), *(before + int(more) for before, more in zip(points[-1][1:], amounts, strict=True))]
-        )
+        sums = (before + int(more) for before, more in zip(points[-1][1:], amounts, strict=True))
+        points.append([round(at, 1), *sums])
     return points
 
 

@@ -86,8 +86,7 @@ def end(session: Session, token: str) -> None:
 def find_user(session: Session, user: User, project: str, *, admin: bool) -> Visitor | None:
     """Return a user as a visitor of a project, by its name; None if `enter` must write their record first.
 
-    Raises:
-        PermissionDeniedError: an administrator has revoked their access.
+    Raises PermissionDeniedError: an administrator has revoked their access.
     """
     project_id = session.scalar(select(Project.id).where(Project.name == project))
     record = None if project_id is None else session.get(ApiKey, _key_id(user, project_id))

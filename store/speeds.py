@@ -130,8 +130,7 @@ def begin(
 ) -> None:
     """Record when an engine got its first requests after none: its speed needs time.
 
-    Args:
-        in_flight: the number of requests that it will have. First answers beside fewer of them count less from now on.
+    `in_flight`: the number of requests that it will have. First answers beside fewer of them count less from now on.
     """
     speed = _speed(session, model, config_sha256, request_class)
     speed.began_at = began_at

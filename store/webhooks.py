@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store import listing, projects
 from store.database import changed
-from store.records import Delivery, Event, Webhook, new_id, now
+from store.records import Delivery, Event, Webhook, added, now
 
 MAX_WEBHOOKS = 20
 # Longer than any attempt: a delivery that is still `sending` after this has lost its sender.
@@ -55,8 +55,7 @@ def secrets_of(webhook: Webhook) -> list[str]:
 def create(session: Session, project_id: str, *, name: str, url: str, event_types: list[str]) -> Webhook:
     """Create a webhook, enabled, that receives `event_types`.
 
-    Raises:
-        RequestError: the project has MAX_WEBHOOKS webhooks.
+    Raises RequestError: the project has MAX_WEBHOOKS webhooks.
     """
     projects.get(session, project_id, lock=True)  # two concurrent counts would exceed the limit
     if session.scalars(select(func.count()).where(Webhook.project_id == project_id)).one() >= MAX_WEBHOOKS:
@@ -64,27 +63,14 @@ def create(session: Session, project_id: str, *, name: str, url: str, event_type
             f"A project has at most {MAX_WEBHOOKS} webhook endpoints; delete one, or let one take more event types.",
             code="too_many_webhook_endpoints",
         )
-    created_at = now()
-    webhook = Webhook(
-        id=new_id("wh_"),
-        project_id=project_id,
-        name=name,
-        url=url,
-        event_types=event_types,
-        secret=new_secret(),
-        created_at=created_at,
-        updated_at=created_at,
-    )
-    session.add(webhook)
-    session.flush()
-    return webhook
+    values = {"name": name, "url": url, "event_types": event_types, "secret": new_secret()}
+    return added(session, Webhook(project_id=project_id, **values))
 
 
 def page(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Webhook], bool]:
     """Return the project's webhooks, newest first, and True if there are more.
 
-    Raises:
-        RequestError: `after` is not one of them.
+    Raises RequestError: `after` is not one of them.
     """
     in_project = Webhook.project_id == project_id
     return listing.page(session, Webhook, in_project, after=after, limit=limit, descending=True)
@@ -93,8 +79,7 @@ def page(session: Session, project_id: str, *, after: str | None, limit: int) ->
 def get(session: Session, project_id: str, webhook_id: str, *, lock: bool = False) -> Webhook:
     """Return a webhook. With `lock`, no other transaction changes it until this one ends.
 
-    Raises:
-        NotFoundError: the project has no such webhook.
+    Raises NotFoundError: the project has no such webhook.
     """
     statement = select(Webhook).where(Webhook.id == webhook_id, Webhook.project_id == project_id)
     webhook = session.scalar(statement.with_for_update() if lock else statement)
@@ -116,8 +101,7 @@ def change(session: Session, project_id: str, webhook_id: str, values: dict[str,
 def rotate_secret(session: Session, project_id: str, webhook_id: str, *, keep_old: bool) -> Webhook:
     """Replace the signing secret. With `keep_old`, the last one signs too, for 24 hours.
 
-    Raises:
-        NotFoundError: the project has no such webhook.
+    Raises NotFoundError: the project has no such webhook.
     """
     webhook = get(session, project_id, webhook_id, lock=True)
     rotated_at = now()
@@ -130,8 +114,7 @@ def rotate_secret(session: Session, project_id: str, webhook_id: str, *, keep_ol
 def remove(session: Session, project_id: str, webhook_id: str) -> None:
     """Delete a webhook and its deliveries. The events stay. Call it in a serial transaction, as `claim`.
 
-    Raises:
-        NotFoundError: the project has no such webhook.
+    Raises NotFoundError: the project has no such webhook.
     """
     # Lock first: a concurrent event has added its delivery by then, or does not see this webhook.
     webhook = get(session, project_id, webhook_id, lock=True)
@@ -141,8 +124,8 @@ def remove(session: Session, project_id: str, webhook_id: str) -> None:
 
 def disable(session: Session, webhook_id: str) -> None:
     """Stop deliveries to a webhook until it is enabled again."""
-    values = {"enabled": False, "updated_at": now()}
-    changed(session, update(Webhook).where(Webhook.id == webhook_id, Webhook.enabled).values(values))
+    enabled = update(Webhook).where(Webhook.id == webhook_id, Webhook.enabled)
+    session.execute(enabled.values(enabled=False, updated_at=now()))
 
 
 def deliver_to_all(session: Session, event: Event) -> None:
@@ -151,7 +134,6 @@ def deliver_to_all(session: Session, event: Event) -> None:
     next_attempt_at = time.time()
     session.add_all(
         Delivery(
-            id=new_id("dlv_"),
             project_id=event.project_id,
             webhook_id=webhook.id,
             event_id=event.id,
@@ -168,8 +150,7 @@ def deliveries(
 ) -> tuple[list[tuple[Delivery, Event]], bool]:
     """Return a webhook's deliveries with their events, newest first, and True if there are more.
 
-    Raises:
-        RequestError: `after` is not one of them.
+    Raises RequestError: `after` is not one of them.
     """
     of_webhook = Delivery.webhook_id == webhook.id
     records, more = listing.page(session, Delivery, of_webhook, after=after, limit=limit, descending=True)
@@ -293,10 +274,8 @@ def record_outcome(
 
 def undelivered(session: Session) -> dict[str, int]:
     """Return the number of unfinished deliveries by state."""
-    rows = session.execute(
-        select(Delivery.state, func.count()).where(Delivery.state.in_(("pending", "sending"))).group_by(Delivery.state)
-    )
     counts = {"pending": 0, "sending": 0}
-    for state, count in rows:
-        counts[state] = count
-    return counts
+    rows = session.execute(
+        select(Delivery.state, func.count()).where(Delivery.state.in_(counts)).group_by(Delivery.state)
+    )
+    return counts | dict(rows.all())

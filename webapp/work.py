@@ -16,8 +16,7 @@ from batchyard.tariffs import TotalCost
 from store import schedules
 from store.accounting import usage
 from store.records import Batch, File, Job
-from store.work.artifacts import AnyArtifact
-from store.work.lifecycle import Lifecycle, Record, Verb
+from store.work.lifecycle import AnyArtifact, Lifecycle, Record, Verb
 from tasks.intake import budgets, estimate
 from tasks.intake.estimate import Part
 from tasks.scheduling import deadlines

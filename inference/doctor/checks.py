@@ -10,9 +10,10 @@ from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from inference import catalog
 from inference.doctor import folder, starting
-from inference.doctor.findings import Finding
+from inference.doctor.folder import Finding
 from inference.doctor.memory import Machine, memory, this_machine, together
 from inference.engines import registry
+from inference.engines.weights import folder_of
 
 
 def check(
@@ -30,8 +31,7 @@ def check(
         start_seconds: also start each model's engine, for at most so long, and ask it once at each endpoint.
         machine: the memory that is there, by default this machine's.
 
-    Raises:
-        ConfigurationError: the file as a whole cannot be used, or has no model of `only`.
+    Raises ConfigurationError: the file as a whole cannot be used, or has no model of `only`.
     """
     entries = catalog.each(models, allow_simulated=allow_simulated)
     if unknown := [name for name in only if name not in entries]:
@@ -81,7 +81,7 @@ def _of(spec: ModelSpec, machine: Machine) -> Iterator[Finding]:
         yield Finding(spec.name, "engine_args", "ok", ", ".join(spec.engine_args) or "none")
     if not spec.source or engine.simulated:
         return
-    files = folder.folder_of(spec)
+    files = _files(spec)
     if files is None:
         detail = f"{spec.source} is not on this machine: the start downloads it"
         yield Finding(spec.name, "folder", "warning", detail, f"download it before: hf download {spec.source}")
@@ -97,4 +97,4 @@ def _of(spec: ModelSpec, machine: Machine) -> Iterator[Finding]:
 def _files(spec: ModelSpec) -> Path | None:
     if not spec.source or registry.capabilities(spec.engine).simulated:
         return None
-    return folder.folder_of(spec)
+    return folder_of(spec.source, revision=spec.engine_args.get("revision"))

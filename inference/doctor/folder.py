@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from batchyard.endpoints.catalog import CHAT
 from batchyard.models import ModelSpec
-from inference.doctor.findings import Finding
 from inference.engines import adapters
+from inference.engines.weights import folder_of
+from inference.heads import json_object
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model")
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
-def folder_of(spec: ModelSpec) -> Path | None:
-    """Return the folder with the model's files, here or in the hub's local cache; None without one."""
-    if Path(spec.source).is_dir():
-        return Path(spec.source)
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return None
-    config = try_to_load_from_cache(spec.source, "config.json", revision=spec.engine_args.get("revision"))
-    return Path(config).parent if isinstance(config, str) else None
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check of a model. `remedy` is empty where nothing is to be done."""
 
+    model: str
+    check: str
+    result: Literal["ok", "warning", "failed", "not checked"]
+    detail: str = ""
+    remedy: str = ""
 
-def config_of(folder: Path) -> dict[str, Any]:
-    """Return config.json; empty if it cannot be read."""
-    return _json(folder / "config.json")
+    @property
+    def wrong(self) -> bool:
+        return self.result in ("warning", "failed")
 
 
 def tokenizer(spec: ModelSpec, folder: Path) -> Finding:
@@ -62,7 +61,7 @@ def chat_template(spec: ModelSpec, folder: Path) -> Finding | None:
     if "chat_template" in spec.engine_args:
         return Finding(spec.name, "chat template", "ok", "engine_args.chat_template")
     name = next((name for name in TEMPLATES if (folder / name).is_file()), None)
-    if name is None and _json(folder / "tokenizer_config.json").get("chat_template"):
+    if name is None and json_object(folder / "tokenizer_config.json").get("chat_template"):
         name = "tokenizer_config.json"
     if name is None:
         return Finding(
@@ -75,7 +74,7 @@ def chat_template(spec: ModelSpec, folder: Path) -> Finding | None:
 def adapter(spec: ModelSpec, name: str) -> Finding:
     """Check that an adapter's weights are on this machine. The rest was checked when models.toml was read."""
     source, check = spec.adapters[name].source, f"adapter {name}"
-    files = adapters.folder_of(source)
+    files = folder_of(source, adapters.CONFIG)
     if files is None:
         detail = f"{source} is not on this machine: the start downloads it"
         return Finding(spec.name, check, "warning", detail, f"download it before: hf download {source}")
@@ -83,11 +82,3 @@ def adapter(spec: ModelSpec, name: str) -> Finding:
         detail = f"{files} has none of {', '.join(adapters.WEIGHTS)}"
         return Finding(spec.name, check, "failed", detail, "copy the adapter again")
     return Finding(spec.name, check, "ok", f"rank {adapters.rank(adapters.config_of(files))}, {files}")
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

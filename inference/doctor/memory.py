@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 
 from batchyard.models import ModelSpec
-from inference.doctor.findings import Finding
-from inference.doctor.folder import config_of
+from inference.doctor.folder import Finding
 from inference.engines import registry
+from inference.heads import json_object
 
 GIB = 2**30
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -115,7 +115,9 @@ def need(spec: ModelSpec, folder: Path) -> Need | None:
         return None
     if weights is None:
         return None
-    cache = registry.capabilities(spec.engine).cache_bytes(spec, token_bytes(config_of(folder), dtype))
+    cache = registry.capabilities(spec.engine).cache_bytes(
+        spec, token_bytes(json_object(folder / "config.json"), dtype)
+    )
     return Need(weights, cache)
 
 

@@ -18,7 +18,7 @@ import time
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import BatchyardError
 from batchyard.models import ModelSpec
-from inference.doctor.findings import Finding
+from inference.doctor.folder import Finding
 from inference.engine import JobEngine
 from inference.engines import registry
 

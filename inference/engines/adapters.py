@@ -7,25 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from inference.engines.weights import folder_of
+
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
 
 
-def folder_of(source: str) -> Path | None:
-    """Return the folder with an adapter's files, here or in the hub's local cache; None without one."""
-    if Path(source).is_dir():
-        return Path(source)
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return None
-    file = try_to_load_from_cache(source, CONFIG)
-    return Path(file).parent if isinstance(file, str) else None
-
-
 def downloaded(source: str) -> Path:
     """Return the folder with an adapter's files. One of the hub that is not in the local cache is downloaded."""
-    folder = folder_of(source)
+    folder = folder_of(source, CONFIG)
     if folder is not None and has_weights(folder):
         return folder
     from huggingface_hub import snapshot_download
@@ -36,8 +26,7 @@ def downloaded(source: str) -> Path:
 def config_of(folder: Path) -> dict[str, Any]:
     """Return an adapter's configuration.
 
-    Raises:
-        ValueError: it cannot be read, or has no rank; says why.
+    Raises ValueError: it cannot be read, or has no rank; says why.
     """
     file = folder / CONFIG
     try:

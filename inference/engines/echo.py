@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,26 +22,12 @@ from batchyard.errors import EngineStartError
 from batchyard.models import CAPACITY, ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported
 from inference.engines import echo_bodies
-from inference.engines.decode_slots import DecodeSlots
 from inference.engines.echo_bodies import Generated
 from inference.progress import PROGRESS, RequestProgress
 
-SUPPORTED = frozenset({"model", "n"}) | {
-    "max_tokens",
-    "max_completion_tokens",
-    "ignore_eos",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "structured_outputs",
-    "tools",
-    "tool_choice",
+SUPPORTED = frozenset({"model", "n", "max_tokens", "max_completion_tokens", "ignore_eos", "seed", "stop"}) | {
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("structured_outputs", "tools", "tool_choice"),
 }
 LISTED = (CHAT, COMPLETIONS)
 """Endpoints of which it takes those parameters. Of the others it takes all that the API has."""
@@ -217,3 +204,57 @@ class Echo(Engine):
         completion = self._completion(endpoint, body, text)
         request = {"model": self.spec.name, **body}
         return EngineAnswer(200, echo_bodies.response(endpoint.path, request, self._requests, completion))
+
+
+class DecodeSlots:
+    """Slots that are given first come, first served, on a timetable that no late wake-up shifts.
+
+    All times are the event loop's, in seconds.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._waiting: deque[asyncio.Future[float]] = deque()
+
+    @contextlib.asynccontextmanager
+    async def hold(self, seconds: float, deadline: float) -> AsyncIterator[float]:
+        """Wait for a slot, at most until `deadline`, and hold it for `seconds`, at most until `deadline`.
+
+        Yields the time at which it was free. Whoever leaves the block sooner frees it then.
+
+        Raises TimeoutError: no slot was free in time.
+        """
+        loop = asyncio.get_running_loop()
+        start = await self._acquire(deadline)
+        end = min(start + seconds, deadline)
+        try:
+            yield start
+            await asyncio.sleep(end - loop.time())
+        except BaseException:
+            end = loop.time()
+            raise
+        finally:
+            self._release(end)
+
+    async def _acquire(self, deadline: float) -> float:
+        loop = asyncio.get_running_loop()
+        if self._free:
+            self._free -= 1
+            return loop.time()
+        slot: asyncio.Future[float] = loop.create_future()
+        self._waiting.append(slot)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await slot
+        except BaseException:
+            if slot.done() and not slot.cancelled():
+                self._release(loop.time())
+            raise
+
+    def _release(self, at: float) -> None:
+        while self._waiting:
+            slot = self._waiting.popleft()
+            if not slot.done():
+                slot.set_result(at)
+                return
+        self._free += 1

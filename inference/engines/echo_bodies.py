@@ -129,14 +129,13 @@ def _responses(request: Body, number: int, completion: Generated) -> dict[str, A
         instructions=request.get("instructions"),
     )
     if calls:
-        items = [_function_call(number, index, call) for index, call in enumerate(calls)]
+        names = [f"{number}-{index}" for index in range(len(calls))]
+        items = [
+            {"type": "function_call", "id": f"fc-{name}", "call_id": f"call-{name}", "status": "completed", **call}
+            for name, call in zip(names, calls, strict=True)
+        ]
         body["output"] = [*(body["output"] if text else []), *items]
     return body
-
-
-def _function_call(number: int, index: int, call: dict[str, str]) -> dict[str, Any]:
-    name = f"{number}-{index}"
-    return {"type": "function_call", "id": f"fc-{name}", "call_id": f"call-{name}", "status": "completed", **call}
 
 
 def _messages(request: Body, number: int, completion: Generated) -> dict[str, Any]:

@@ -45,8 +45,7 @@ ENGINES: Registry[type[Capabilities]] = Registry("engine", "batchyard.engines", 
 def capabilities(name: str) -> type[Capabilities]:
     """Return the class of the engine with this name.
 
-    Raises:
-        ConfigurationError: no engine has that name; names the nearest. Or a package's entry point is broken.
+    Raises ConfigurationError: no engine has that name; names the nearest. Or a package's entry point is broken.
     """
     return ENGINES.get(name)
 
@@ -54,8 +53,7 @@ def capabilities(name: str) -> type[Capabilities]:
 def engine_class(name: str) -> type[Engine]:
     """Return the class of the engine with this name, to be started.
 
-    Raises:
-        ConfigurationError: no engine has that name, or it runs as a job.
+    Raises ConfigurationError: no engine has that name, or it runs as a job.
     """
     engine = capabilities(name)
     if not issubclass(engine, Engine):
@@ -66,8 +64,8 @@ def engine_class(name: str) -> type[Engine]:
 def check_arguments(spec: ModelSpec) -> None:
     """Refuse engine_args that the engine does not know, without starting it. It checks their values at start.
 
-    Raises:
-        ConfigurationError: names the model, the key and the nearest right one, or the value and what is wrong with it.
+    Raises ConfigurationError: names the model, the key and the nearest right one, or the value and what is wrong with
+    it.
     """
     engine = capabilities(spec.engine)
     schema, names = engine.arguments, engine.argument_names()

@@ -19,13 +19,14 @@ import threading
 import uuid
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import closing, suppress
+from typing import NamedTuple
 
 import pyarrow as pa
 from ray.actor import ActorHandle
 
 from batchyard.errors import EngineDied, EngineError, Stopped
 from batchyard.models import ModelSpec
-from inference.deaths import Death
+from inference.answers import Death
 from inference.ray import starts, tables
 from inference.ray.isolation import Isolation
 from inference.ray.replicas import SHARE_SECONDS, Replica, Replicas, RunRow
@@ -37,8 +38,17 @@ from inference.waits import SLICE_SECONDS
 TOGETHER_SECONDS = 1.0
 
 
+class EngineRun(NamedTuple):
+    """What the callers of a run know of it."""
+
+    spec: ModelSpec
+    endpoint: str
+    session: EngineSession
+    timeouts: EngineTimeouts
+
+
 class EngineCaller:
-    """A run: maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS.
+    """Maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS.
 
     Each replica holds `in_flight` rows at once, and gets another as soon as one is answered.
     """
@@ -57,11 +67,10 @@ class EngineCaller:
         self._over = asyncio.Event()
         self._closed = False
 
-    async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table]:
-        """Yield answers as they come, those within TOGETHER_SECONDS in one table, and a table for each death.
+    async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table | Death]:
+        """Yield answers as they come, those within TOGETHER_SECONDS in one table, and each death.
 
-        An error that ends the run (engines die without end, or none starts) becomes a table for `raise_failure`,
-        because Ray Data passes an exception on as text only.
+        Raises EngineError: engines die without end, or none starts.
         """
         lines, bodies, positions = (table.column(name).to_pylist() for name in ("line", "body", "position"))
         self._missing = len(lines)
@@ -78,16 +87,16 @@ class EngineCaller:
             for ready in self._take_ready(table):
                 yield ready
             if self._failure is not None:
-                yield tables.failed(self._failure)
+                raise self._failure
         finally:
             await _cancel(set(serving))
 
-    def _take_ready(self, table: pa.Table) -> Iterator[pa.Table]:
-        """Yield what is ready as tables, in its order."""
+    def _take_ready(self, table: pa.Table) -> Iterator[pa.Table | Death]:
+        """Yield what is ready, in its order."""
         ready, self._ready = self._ready, []
         for is_death, entries in itertools.groupby(ready, key=lambda entry: isinstance(entry, Death)):
             if is_death:
-                yield from (tables.died(death) for death in entries if isinstance(death, Death))
+                yield from (death for death in entries if isinstance(death, Death))
             else:
                 rows = [row for row in entries if isinstance(row, RunRow)]
                 replies = [row.reply for row in rows if row.reply is not None]
@@ -194,13 +203,14 @@ class EngineCaller:
             self._replicas.replace(replica, handle)
 
 
-def answer(
-    table: pa.Table, spec: ModelSpec, endpoint: str, session: EngineSession, timeouts: EngineTimeouts
-) -> Iterator[pa.Table]:
-    """Map the rows of a run to packed tables of answers as they come."""
-    with closing(answer_here(table, spec, endpoint, session, timeouts, threading.Event())) as answers:
-        for answered in answers:
-            yield from tables.packed(answered)
+def answer(table: pa.Table, run: EngineRun) -> Iterator[pa.Table]:
+    """Map the rows of a run to packed answers and deaths as they come."""
+    try:
+        with closing(answer_here(table, run, threading.Event())) as answers:
+            for answered in answers:
+                yield from tables.packed(answered)
+    except EngineError as error:  # of an exception Ray Data passes on the text only
+        yield from tables.packed(error)
 
 
 def nothing(table: pa.Table) -> Iterator[pa.Table]:
@@ -208,24 +218,18 @@ def nothing(table: pa.Table) -> Iterator[pa.Table]:
     yield table
 
 
-def answer_here(
-    table: pa.Table,
-    spec: ModelSpec,
-    endpoint: str,
-    session: EngineSession,
-    timeouts: EngineTimeouts,
-    stopped: threading.Event,
-) -> Generator[pa.Table]:
-    """Yield the answers to the rows as they come, from a caller in this thread.
+def answer_here(table: pa.Table, run: EngineRun, stopped: threading.Event) -> Generator[pa.Table | Death]:
+    """Yield the answers to the rows, and deaths, as they come, from a caller in this thread.
 
     Raises:
         Stopped: `stopped` is set.
+        EngineError: as `EngineCaller.answers`.
     """
 
-    async def begin() -> AsyncGenerator[pa.Table]:
-        return EngineCaller(spec, endpoint, session, timeouts).answers(table)
+    async def begin() -> AsyncGenerator[pa.Table | Death]:
+        return EngineCaller(*run).answers(table)
 
-    async def following() -> pa.Table | None:
+    async def following() -> pa.Table | Death | None:
         return await anext(answers, None)
 
     with asyncio.Runner() as runner:

@@ -33,8 +33,7 @@ def check_versions(address: str) -> None:
 
     It says nothing of a cluster that is away. It needs no node on this machine, and starts nothing.
 
-    Raises:
-        ConfigurationError: the cluster has others; names both, and the remedy.
+    Raises ConfigurationError: the cluster has others; names both, and the remedy.
     """
     try:
         _knock(address)
@@ -60,8 +59,7 @@ def connect(address: str, stopped: threading.Event, *, ship_code: bool = False) 
     Call it in the process that uses it, never before a fork. A cluster that was joined and does not answer is waited
     for, without end: calls of other threads into it never return, so only a new process can join another one.
 
-    Args:
-        ship_code: send SHIPPED to the nodes, which may have none or other ones. Ray does it once for each content.
+    `ship_code`: send SHIPPED to the nodes, which may have none or other ones. Ray does it once for each content.
 
     Raises:
         Stopped: `stopped` is set.
@@ -119,8 +117,7 @@ def _knock(address: str) -> None:
 
     It comes before Ray's client, which waits for minutes if nobody listens.
 
-    Raises:
-        OSError: nobody listens there.
+    Raises OSError: nobody listens there.
     """
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()

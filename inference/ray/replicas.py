@@ -21,10 +21,10 @@ from batchyard.errors import EngineDied, EngineError, EngineStartError
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
 from batchyard.statuses import AfterDeath
-from inference.deaths import Death
+from inference.answers import Death
 from inference.ray import starts
 from inference.ray_internals import actor_id
-from inference.residents.directory import get_or_create_engine
+from inference.residents.actor import get_or_create_engine
 from inference.residents.replies import EngineReply
 from inference.residents.session import EngineSession, EngineTimeouts
 
@@ -98,8 +98,7 @@ class Replicas:
     stretch is done takes over from the others. In a run by items the turns of an item go to the replica that has had
     the turns before, also in other runs: another takes them only if that one is full, or is not there.
 
-    Attributes:
-        returned: done when rows came back that another replica may take; then there is a new one.
+    `returned`: done when rows came back that another replica may take; then there is a new one.
     """
 
     def __init__(
@@ -170,8 +169,7 @@ class Replicas:
     async def join(self, replica: Replica) -> None:
         """Take in a replica as soon as it is there, with failed starts repeated.
 
-        Raises:
-            EngineError: no replica can start.
+        Raises EngineError: no replica can start.
         """
         replica.failure = None
         for failures in itertools.count(1):
@@ -258,8 +256,7 @@ class Replicas:
     ) -> None:
         """Report the death of an engine, once. Only a `fruitless` one counts: no other replica goes on.
 
-        Raises:
-            EngineError: there were too many.
+        Raises EngineError: there were too many.
         """
         engine = actor_id(handle)
         if engine in self._dead:

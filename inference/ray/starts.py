@@ -17,12 +17,12 @@ from batchyard.errors import EngineStartError, Stopped, UnavailableError
 from batchyard.failures.endings import actor_death
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
-from inference.deaths import Death
+from inference.answers import Death
 from inference.engines.start_errors import fits_no_node, no_place, start_error, start_timed_out
 from inference.ray_internals import actor_id
 from inference.residents import gpu_eviction
-from inference.residents.actor import StartedEngine, gpus
-from inference.residents.directory import are_unplaced, get_or_create_engine
+from inference.residents.actor import StartedEngine, get_or_create_engine, gpus
+from inference.residents.directory import are_unplaced
 from inference.residents.session import EngineTimeouts
 from inference.waits import wait
 
@@ -55,8 +55,7 @@ class StartOutcome:
 def outcome(spec: ModelSpec, handle: ActorHandle, result: StartedEngine | RayError | None) -> StartOutcome:
     """Return what came of a start. An actor whose engine cannot start is killed.
 
-    Args:
-        result: what `EngineActor.ready` has returned or raised.
+    `result`: what `EngineActor.ready` has returned or raised.
     """
     if isinstance(result, RayTaskError):
         ray.kill(handle)
@@ -138,10 +137,7 @@ def _first(
     stopped: Event,
     deaths: dict[str, Death],
 ) -> StartedEngine | None:
-    """Return the first replica that runs, or None. Add deaths by the engine's id.
-
-    Raises: as `start_replicas`.
-    """
+    """Return the first replica that runs, or None. Add deaths by the engine's id. Raises: as `start_replicas`."""
     failure: EngineStartError | UnavailableError | None = None
     began = time.monotonic()
     replicas = {actor_id(handle): replica for replica, handle in enumerate(starts.values())}

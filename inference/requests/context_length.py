@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from batchyard.endpoints.bodies.common import prompts
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
+from inference.heads import json_object
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -28,8 +28,7 @@ PIECE = 1024
 BORDER = 8
 """Tokens that a piece may lose at its borders, to the template or to its neighbouring pieces."""
 OTHER = frozenset({"chat_template", "hf_overrides", "pooler_config", "skip_tokenizer_init", "tokenizer"}) | {
-    "tokenizer_mode",
-    "trust_remote_code",
+    *("tokenizer_mode", "trust_remote_code"),
 }
 """Keys of `engine_args` with which the model's folder no longer tells what the engine does."""
 
@@ -96,10 +95,7 @@ class ContextLength:
         limit = self._spec.engine_args.get("max_model_len")
         if limit is not None or self._folder is None or OTHER & self._spec.engine_args.keys():
             return limit if type(limit) is int and limit > 0 and not self._simulated else None
-        try:
-            config = json.loads((self._folder / "config.json").read_bytes())
-        except (OSError, ValueError):
-            return None
+        config = json_object(self._folder / "config.json")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if rope.get("rope_type", rope.get("type", "default")) != "default":
             return None  # engines differ in whether it makes the context longer

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from batchyard.endpoints.base import ACCOUNT
@@ -144,15 +144,11 @@ def refusal(spec: ModelSpec, body: Mapping[str, Any]) -> EngineAnswer | None:
     reachable = spec.engine_args.get("allowed_parameters") or ()
     for place, url in remote(body):
         parameter = "mcp" if place.endswith(".server_url") else re.split(r"[.\[]", place)[0]
-        if not _is_allowed(url, allowed) and parameter not in reachable:
+        match = _URL.fullmatch(url)
+        if (match is None or match[1].lower() not in allowed) and parameter not in reachable:
             message = (
                 f"The media URL {quoted(url)} is not allowed here. Send the media as a data: URL, or name its domain "
                 f"in engine_args.allowed_media_domains of the model {spec.name!r}."
             )
             return EngineAnswer.refused(message, param=place, code="media_not_allowed")
     return None
-
-
-def _is_allowed(url: str, allowed: Collection[str]) -> bool:
-    match = _URL.fullmatch(url)
-    return match is not None and match[1].lower() in allowed

@@ -1,7 +1,8 @@
-"""The order of requests, in which an engine computes each shared prefix once while it has it cached.
+"""The order of requests, and the fingerprint of those with the same answer.
 
-Requests sorted by text are the leaves of the texts' prefix tree from left to right. In that order a cache that holds
-one path computes each shared prefix once (SGLang, arXiv 2312.07104, theorem 3.1; BatchLLM, arXiv 2412.03594).
+In that order an engine computes each shared prefix once while it has it cached. Requests sorted by text are the leaves
+of the texts' prefix tree from left to right, and a cache that holds one path computes each shared prefix once (SGLang,
+arXiv 2312.07104, theorem 3.1; BatchLLM, arXiv 2412.03594).
 """
 
 from __future__ import annotations
@@ -67,3 +68,20 @@ def _json(value: list[Any]) -> bytes:
 
 def _instructs(turn: object) -> bool:
     return isinstance(turn, dict) and turn.get("role") in ("system", "developer")
+
+
+def fingerprint(endpoint: str, body: Mapping[str, Any]) -> bytes | None:
+    """Return a digest (16 bytes) that requests with the same answer share.
+
+    None if sampling is random, or if media come from a URL, where they may change. Null values and parameters without
+    effect do not count. A negative seed asks for another answer each time, as in vLLM.
+    """
+    seed = body.get("seed")
+    if ENDPOINTS[endpoint].generates and body.get("temperature") != 0 and (seed is None or seed < 0):
+        return None
+    if any(media.remote(body)):
+        return None
+    without_effect = ENDPOINTS[endpoint].without_effect
+    parameters = {name: value for name, value in body.items() if value is not None and name not in without_effect}
+    text = json_lines.dumps([endpoint, parameters], option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(text, digest_size=16).digest()

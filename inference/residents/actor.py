@@ -18,27 +18,27 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
+from ray.actor import ActorHandle
 
 from batchyard import json_lines
-from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
+from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.failures.reasons import concerns_memory, explained
 from batchyard.logs import announce
 from batchyard.models import CAPACITY, ModelSpec
-from batchyard.wording import MAX_MESSAGE, cut
 from inference.engine import Engine
 from inference.engines import orphan_reaper
 from inference.engines.registry import capabilities, check_arguments, engine_class
 from inference.progress import PROGRESS, RequestProgress
 from inference.requests import media
 from inference.requests.cache_need import CacheNeed, most_output
-from inference.residents import process
+from inference.residents import memory_eviction, process
 from inference.residents.admission import AdmissionQueue, Preempted, Rank
 from inference.residents.batch_share import BatchShare
+from inference.residents.directory import NAMESPACE, actor_name
 from inference.residents.kept_replies import KeptReplies, Mailbox
 from inference.residents.memory import Memory
-from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, packed
+from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, marked_versions, packed, replied
 from inference.residents.session import EngineSession
-from inference.residents.simulated import marked, marked_versions
 from inference.residents.status import LiveAddress, ResidentStatus
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ IDLE_SECONDS = 2.0
 """An engine without work for this long may be evicted. The gap between two segments of a batch is shorter."""
 RUN_SECONDS = 30.0
 """The same while a session is open: a caller that is silent for longer is dead."""
+CPUS = 0.001
+"""What an engine actor asks Ray for: so little that a thousand fit on one CPU, and never on a node that has none."""
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +103,7 @@ class EngineActor:
     async def ready(self, idle_seconds: float) -> StartedEngine | None:
         """Start the engine unless it runs, and wait for it; return None if it is stopping.
 
-        Raises:
-            EngineStartError: with the engine's reason; the actor cannot be used then.
+        Raises EngineStartError: with the engine's reason; the actor cannot be used then.
         """
         if self._over:
             return None
@@ -126,8 +127,6 @@ class EngineActor:
         except ConfigurationError as error:
             raise EngineStartError(error.message) from error
         if not gpus(self._spec):
-            from inference.residents import memory_eviction  # it lists actors of this class
-
             await asyncio.to_thread(memory_eviction.evict_idle, self._spec)
         engine = engine_class(self._spec.engine)(self._spec, self._request_timeout)
         if engine.has_processes:
@@ -171,12 +170,13 @@ class EngineActor:
         if self._engine is not None:
             self._engine.answered_at = time.monotonic()
         permit = uuid.uuid4().hex
-        self._permits[permit] = asyncio.get_running_loop().call_later(PERMIT_SECONDS, self._expire, permit)
-        return permit
 
-    def _expire(self, permit: str) -> None:
-        if self._permits.pop(permit, None) is not None:
-            self._admission.reopen()
+        def expire() -> None:
+            if self._permits.pop(permit, None) is not None:
+                self._admission.reopen()
+
+        self._permits[permit] = asyncio.get_running_loop().call_later(PERMIT_SECONDS, expire)
+        return permit
 
     async def exchange(
         self, session: EngineSession, caller: str, endpoint: str, requests: list[tuple[int, int, int, str]]
@@ -245,8 +245,7 @@ class EngineActor:
     async def answer_alone(self, endpoint: str, bodies: list[str], permit: str) -> list[EngineReply] | None:
         """Run bodies as the only requests in the engine. Return their replies; None if it is over.
 
-        Args:
-            permit: from `reserve`.
+        `permit`: from `reserve`.
         """
         timer = self._permits.pop(permit, None)
         with self._busy():
@@ -270,9 +269,8 @@ class EngineActor:
         """
         if session.name not in self._ranks:
             busy = self._busy_seconds + time.monotonic() - self._busy_since
-            self._ranks[session.name] = time.monotonic() + (
-                session.rows * busy / self._requests if self._requests else 0.0
-            )
+            alone = session.rows * busy / self._requests if self._requests else 0.0
+            self._ranks[session.name] = time.monotonic() + alone
         return self._ranks[session.name]
 
     async def _answer(self, endpoint: str, request: dict[str, Any]) -> EngineReply | None:
@@ -280,23 +278,14 @@ class EngineActor:
         if self._over or engine is None:
             return None
         self._requests += 1
-        began = engine.answered_at = time.monotonic()
+        engine.answered_at = time.monotonic()
         task = asyncio.current_task()
         assert task is not None
         self._progress[task] = progress = RequestProgress()
         PROGRESS.set(progress)
-        try:
-            answer = await engine.answer(endpoint, request)
-            reply = EngineReply.of(marked(answer, engine), time.monotonic() - began, apart=True)
-        except EngineDied as death:
-            reply = EngineReply.failed(ENGINE_DIED, death.message, time.monotonic() - began)
-        except Exception as error:  # noqa: BLE001  one answer that cannot be read is this request's failure alone
-            # Its message may quote the prompt, so it goes to the client and not into the log.
-            log.error("an answer failed", extra={"engine": self._name, "error": type(error).__name__})
-            reply = EngineReply.failed("engine_error", unreadable(error), time.monotonic() - began)
+        reply = await replied(engine, endpoint, request, apart=True)
         if reply.death is not None:
-            reply = EngineReply.failed(ENGINE_DIED, self._note_death(reply.death), time.monotonic() - began)
-        engine.answered_at = time.monotonic()
+            return EngineReply.failed(ENGINE_DIED, self._note_death(reply.death), reply.seconds)
         return reply
 
     def _note_death(self, reason: str) -> str:
@@ -417,12 +406,6 @@ class EngineActor:
             await asyncio.sleep(max(min(remaining, 5.0), 0.05))
 
 
-def unreadable(error: Exception) -> str:
-    """Return the message of a request whose answer cannot be read, or written as JSON."""
-    reason = cut(f"{type(error).__name__}: {error}", MAX_MESSAGE)
-    return f"the engine's answer to this request could not be read: {reason}"
-
-
 class StartedEngine(NamedTuple):
     """A started engine's versions, its limits of requests (held, and run at once), and where it answers live ones."""
 
@@ -443,6 +426,25 @@ class Redone(NamedTuple):
         """Return these and one more."""
         tokens = self.input_tokens + progress.input_tokens, self.output_tokens + progress.output_tokens
         return Redone(self.requests + 1, *tokens)
+
+
+_ENGINE = ray.remote(EngineActor)
+"""Made once: Ray keeps what it makes of a class for as long as the process lives."""
+
+
+def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
+    """Return this replica's actor, created if need be. It may not run yet: call `ready`."""
+    name = actor_name(spec, request_timeout, replica)
+    return _ENGINE.options(
+        name=name,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=CPUS,
+        num_gpus=gpus(spec),
+        max_concurrency=1000,
+        max_restarts=0,
+    ).remote(name, spec, request_timeout)
 
 
 def gpus(spec: ModelSpec) -> float:

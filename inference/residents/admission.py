@@ -147,8 +147,7 @@ class AdmissionQueue:
             preemptible: a live request may take its place.
             has_begun: returns True when it has a token, and where nobody can tell.
 
-        Raises:
-            Preempted: a live request has its place; whatever the block did is cancelled.
+        Raises Preempted: a live request has its place; whatever the block did is cancelled.
         """
         place = _Admitted(has_begun=has_begun)
         entry = _QueueEntry(rank, next(self._number), need, asyncio.get_running_loop().create_future(), place)
@@ -229,11 +228,14 @@ class AdmissionQueue:
 
     def _leave(self, place: _Admitted) -> None:
         if place in self._batch:
-            self._share_time()
-            del self._batch[place]
-            self._beginning.discard(place)
-            self._tokens_inside -= place.tokens
+            self._remove(place)
         self._admit()
+
+    def _remove(self, place: _Admitted) -> None:
+        self._share_time()
+        del self._batch[place]
+        self._beginning.discard(place)
+        self._tokens_inside -= place.tokens
 
     def _leave_live(self, entry: _LiveEntry) -> None:
         self._share_time()
@@ -278,7 +280,7 @@ class AdmissionQueue:
         if entry.admitted.cancelled():  # its task has not run since
             self._forget_live(entry)
             return True
-        while self._is_full(entry.need):
+        while (inside := self.inside) >= self._places or (inside and self._tokens_inside + entry.need > self._tokens):
             youngest = next((place for place in reversed(self._batch) if place.task is not None), None)
             if youngest is None:
                 return False
@@ -294,16 +296,9 @@ class AdmissionQueue:
         entry.admitted.set_result(None)
         return True
 
-    def _is_full(self, need: int) -> bool:
-        inside = self.inside
-        return inside >= self._places or (inside > 0 and self._tokens_inside + need > self._tokens)
-
     def _preempt(self, place: _Admitted) -> None:
         place.preempted = True
-        self._share_time()
-        del self._batch[place]
-        self._beginning.discard(place)
-        self._tokens_inside -= place.tokens
+        self._remove(place)
         self.preemptions += 1
         assert place.task is not None
         self.on_preemption(place.task)
@@ -344,8 +339,9 @@ class AdmissionQueue:
             self._look.cancel()
             self._look = None
         if self._look is None:
-            self._look = loop.call_later(seconds, self._looked)
 
-    def _looked(self) -> None:
-        self._look = None
-        self._admit()
+            def look() -> None:
+                self._look = None
+                self._admit()
+
+            self._look = loop.call_later(seconds, look)

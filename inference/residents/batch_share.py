@@ -73,22 +73,19 @@ class BatchShare:
     ) -> None:
         """Note a live request's wait for its first token (`first`) or for a later one (`gap`).
 
-        Args:
-            beginning: returns how many of the batch requests inside have no token yet.
+        `beginning`: returns how many of the batch requests inside have no token yet.
         """
         counts = self._counts[kind]
         counts[0] += times
         counts[1] += times * (seconds > self._targets[kind])
-        if now - self._round_at >= ROUND_SECONDS:
-            self._adjust(now, batch_inside, beginning())
-
-    def _adjust(self, now: float, batch_inside: int, beginning: int) -> None:
+        if now - self._round_at < ROUND_SECONDS:
+            return
         self._round_at = now
         late = any(above > TOLERATED_SHARE * total for total, above in self._counts.values())
         self._counts = {kind: [0, 0] for kind in self._counts}
         step = max(1.0, GROWTH_SHARE * self._places)
         if late and self._beginning > 1:
-            self._beginning = max(1.0, SHRINK * min(self._beginning, max(beginning, 1)))
+            self._beginning = max(1.0, SHRINK * min(self._beginning, max(beginning(), 1)))
         elif late:
             self._ceiling = max(1.0, SHRINK * min(self._ceiling, max(batch_inside, 1)))
         elif self._ceiling < self._places:

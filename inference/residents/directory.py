@@ -1,4 +1,4 @@
-"""The directory of engine actors in the cluster: listed, created and stopped by name."""
+"""The directory of engine actors in the cluster: listed and stopped by name."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ from ray.actor import ActorHandle
 from batchyard import __version__
 from batchyard.models import ModelSpec
 from inference.ray_internals import UNPLACED, actor_id, actor_state
-from inference.residents.actor import EngineActor, gpus
 from inference.residents.status import ResidentStatus
 
 NAMESPACE = "batchyard"
 PREFIX = "engine:"
-CPUS = 0.001
-"""What an engine actor asks Ray for: so little that a thousand fit on one CPU, and never on a node that has none."""
-_ENGINE = ray.remote(EngineActor)
-"""Made once: Ray keeps what it makes of a class for as long as the process lives."""
 SEEN: dict[str, tuple[str, ActorHandle]] = {}
 """Names and handles, by actor id, of the engines that this process has seen alive: see inference.live.deaths."""
 
@@ -38,25 +33,6 @@ def model_and_replica(name: str) -> tuple[str, int]:
     """Return the model of an actor by its name, and the replica's index."""
     model, _version, _config, _timeout, replica = name.removeprefix(PREFIX).rsplit(":", 4)
     return model, int(replica)
-
-
-def _model(name: str) -> str:
-    return model_and_replica(name)[0]
-
-
-def get_or_create_engine(spec: ModelSpec, request_timeout: float, replica: int) -> ActorHandle:
-    """Return this replica's actor, created if need be. It may not run yet: call `ready`."""
-    name = actor_name(spec, request_timeout, replica)
-    return _ENGINE.options(
-        name=name,
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        num_cpus=CPUS,
-        num_gpus=gpus(spec),
-        max_concurrency=1000,
-        max_restarts=0,
-    ).remote(name, spec, request_timeout)
 
 
 def are_unplaced(handles: Collection[ActorHandle]) -> bool:
@@ -75,6 +51,12 @@ def engine_actors() -> dict[str, ActorHandle]:
     return handles
 
 
+def replicas_of(spec: ModelSpec, request_timeout: float) -> dict[str, ActorHandle]:
+    """Return the actors of the model's replicas that are alive, by name."""
+    alive, names = engine_actors(), (actor_name(spec, request_timeout, replica) for replica in range(spec.replicas))
+    return {name: alive[name] for name in names if name in alive}
+
+
 def states(timeout: float = 5.0) -> dict[str, ResidentStatus]:
     """Return the status of each actor that has its resources, by name.
 
@@ -90,7 +72,7 @@ def states(timeout: float = 5.0) -> dict[str, ResidentStatus]:
         try:
             states[name] = ResidentStatus.model_validate({**ray.get(reference, timeout=0.1), "seen_at": now})
         except ray.exceptions.GetTimeoutError:
-            states[name] = ResidentStatus(name=name, model=_model(name), state="starting", seen_at=now)
+            states[name] = ResidentStatus(name=name, model=model_and_replica(name)[0], state="starting", seen_at=now)
         except ray.exceptions.RayActorError:
             log.info("engine ended while it was listed", extra={"engine": name})
         except (ray.exceptions.RayTaskError, ValidationError) as error:
@@ -100,7 +82,8 @@ def states(timeout: float = 5.0) -> dict[str, ResidentStatus]:
 
 def stop_all(model: str | None = None, timeout: float = 30.0) -> list[str]:
     """Stop all engine actors, or a model's, with their requests. Return their names."""
-    handles = {name: handle for name, handle in engine_actors().items() if model is None or _model(name) == model}
+    actors = engine_actors().items()
+    handles = {name: handle for name, handle in actors if model in (None, model_and_replica(name)[0])}
     references = [handle.stop.remote() for handle in handles.values()]
     if references:
         ray.wait(references, num_returns=len(references), timeout=timeout)

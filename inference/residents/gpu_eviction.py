@@ -14,7 +14,6 @@ from batchyard.errors import GpuBusy, Stopped
 from batchyard.models import ModelSpec
 from inference.ray_internals import UNPLACED, actor_state
 from inference.residents import directory
-from inference.residents.status import ResidentStatus
 
 PLACING_SECONDS = 5.0
 """A replica whose process has not started after this long waits for a GPU."""
@@ -38,7 +37,12 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle], stopped: Event)
     """
     until = time.monotonic() + PATIENCE_SECONDS
     while unplaced := [handle for handle in replicas if actor_state(handle) in UNPLACED]:
-        others = _others(spec)
+        # A starting engine counts as one that has a GPU, and as busy.
+        others = {
+            name: engine
+            for name, engine in directory.states().items()
+            if engine.model != spec.name and (engine.gpus or engine.state == "starting")
+        }
         if not others:
             return
         name = max(others, key=lambda name: others[name].idle_seconds)
@@ -56,12 +60,3 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle], stopped: Event)
             )
         if stopped.wait(0.5):
             raise Stopped
-
-
-def _others(spec: ModelSpec) -> dict[str, ResidentStatus]:
-    """Return the other models' engines that have GPUs. A starting engine counts as one, and as busy."""
-    return {
-        name: engine
-        for name, engine in directory.states().items()
-        if engine.model != spec.name and (engine.gpus or engine.state == "starting")
-    }

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import functools
 import hmac
-import logging
 import secrets
 import time
 from collections import OrderedDict
@@ -41,8 +40,7 @@ from inference.engine import Engine, EngineAnswer
 from inference.progress import PROGRESS, RequestProgress
 from inference.requests.cache_need import BYTES_PER_TOKEN, OUTPUT_TOKENS, most_output
 from inference.residents.admission import AdmissionQueue
-from inference.residents.replies import ENGINE_DIED, EngineReply
-from inference.residents.simulated import marked, marked_events
+from inference.residents.replies import ENGINE_DIED, fault_of, marked_events, replied
 from inference.residents.status import LiveAddress
 
 MAX_BODY_BYTES = 2**30
@@ -51,8 +49,7 @@ MAX_LEFT = 1000
 """Reports of requests whose connection was closed are kept for the gateway, which asks for each at once."""
 STATUSES = {"request_timeout": 504, ENGINE_DIED: 503, "engine_unavailable": 503, STOPPING: 503}
 """HTTP statuses of requests that have no response, by the code of their error; 500 for others."""
-
-log = logging.getLogger(__name__)
+WRONG_TOKEN = EngineAnswer.refused("The token is wrong.", code="invalid_token", status=403)
 
 
 class LiveServer:
@@ -107,11 +104,12 @@ class LiveServer:
 
     async def _serve(self, endpoint: str, request: web.Request) -> web.StreamResponse:
         if not self._may(request):
-            return _error(EngineAnswer.refused("The token is wrong.", code="invalid_token", status=403), {})
+            return _error(WRONG_TOKEN, {})
         body = json_lines.loads(await request.read())
         if self._is_over():
             return _failed(STOPPING, "the engine is stopping", {})
-        self._engine_works()
+        if not self._admission.inside:
+            self._engine.answered_at = time.monotonic()
         task = asyncio.current_task()
         assert task is not None
         running = _Running(task, RequestProgress(live=True))
@@ -146,7 +144,7 @@ class LiveServer:
     async def _abort(self, request: web.Request) -> web.Response:
         """End a request, and answer with its report."""
         if not self._may(request):
-            return _error(EngineAnswer.refused("The token is wrong.", code="invalid_token", status=403), {})
+            return _error(WRONG_TOKEN, {})
         request_id = request.match_info["id"]
         running = self._running.get(request_id)
         if running is not None:
@@ -165,16 +163,11 @@ class LiveServer:
     def _may(self, request: web.Request) -> bool:
         return hmac.compare_digest(request.headers.get("Authorization", ""), f"Bearer {self._token}")
 
-    def _engine_works(self) -> None:
-        if not self._admission.inside:
-            self._engine.answered_at = time.monotonic()
-
     @contextlib.asynccontextmanager
     async def _admitted(self, headers: Mapping[str, str], body: dict[str, Any]) -> AsyncIterator[None]:
         """Wait until the request is admitted; it is in the engine until the block ends.
 
-        Raises:
-            _NotInTime: it has waited as long as it may.
+        Raises _NotInTime: it has waited as long as it may.
         """
         size = len(json_lines.dumps(body)) / BYTES_PER_TOKEN + min(OUTPUT_TOKENS, most_output(body))
         seconds = self._engine.request_timeout
@@ -192,14 +185,7 @@ class LiveServer:
 
     async def _answer(self, endpoint: str, body: dict[str, Any], running: _Running) -> web.StreamResponse:
         began = time.monotonic()
-        try:
-            reply = EngineReply.of(marked(await self._engine.answer(endpoint, body), self._engine), 0.0)
-        except EngineDied as death:
-            reply = EngineReply.failed(ENGINE_DIED, death.message)
-        except Exception as error:  # noqa: BLE001  one answer that cannot be read is this request's failure alone
-            log.error("a live answer failed", extra={"error": type(error).__name__})
-            reply = EngineReply.failed("engine_error", f"the engine's answer could not be read: {type(error).__name__}")
-        self._engine.answered_at = time.monotonic()
+        reply = await replied(self._engine, endpoint, body)
         progress = running.progress
         progress.input_tokens, progress.cached_tokens = reply.input_tokens, reply.cached_tokens
         progress.output_tokens = reply.output_tokens
@@ -211,25 +197,15 @@ class LiveServer:
             return _failed(ENGINE_DIED, self._died(reply.death), report)
         if reply.error is not None:
             return _failed(reply.error["code"], reply.error["message"], report)
-        assert reply.status_code is not None
-        return web.Response(
-            status=reply.status_code,
-            body=reply.body,
-            content_type="application/json",
-            headers={REPORT: json_lines.dumps(report).decode()},
-        )
+        return _response(reply.status_code, reply.body, report)
 
     async def _stream(
         self, request: web.Request, endpoint: str, body: dict[str, Any], running: _Running
     ) -> web.StreamResponse:
         try:
             stream = await self._engine.stream(endpoint, body)
-        except EngineDied as death:
-            return _failed(ENGINE_DIED, self._died(death.message), running.report(self._admission))
         except Exception as error:  # noqa: BLE001  as for a whole answer
-            log.error("a stream did not begin", extra={"error": type(error).__name__})
-            message = f"the engine's answer could not be read: {type(error).__name__}"
-            return _failed("engine_error", message, running.report(self._admission))
+            return _failed(*self._fault_of(error), running.report(self._admission))
         if isinstance(stream, EngineAnswer):
             return _error(stream, running.report(self._admission))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
@@ -256,24 +232,25 @@ class LiveServer:
                     await response.write(marked_events(event) if simulated else event)
         except TimeoutError:
             return _fault("request_timeout", f"the request ran longer than {self._engine.request_timeout:g} seconds")
-        except EngineDied as death:
-            return _fault(ENGINE_DIED, self._died(death.message))
-        except EngineError as error:
-            return _fault(error.code or "engine_error", error.message)
         except ConnectionError:
             raise  # the gateway has gone
         except Exception as error:  # noqa: BLE001  one stream that fails is this request's failure alone
-            log.error("a stream failed", extra={"error": type(error).__name__})
-            return _fault("engine_error", f"the engine's answer could not be read: {type(error).__name__}")
+            return _fault(*self._fault_of(error))
         return None if end.is_whole else _fault("engine_error", ENDED_EARLY)
+
+    def _fault_of(self, error: Exception) -> tuple[str, str]:
+        """Return the code and the message of a stream that has failed."""
+        if isinstance(error, EngineError) and not isinstance(error, EngineDied):
+            return error.code or "engine_error", error.message
+        code, message = fault_of(self._engine, error)
+        return code, self._died(message) if code == ENGINE_DIED else message
 
 
 @dataclass(eq=False)
 class _Running:
     """A live request in this process: its task, its progress, and when it was admitted.
 
-    Attributes:
-        shared_at: `AdmissionQueue.shared_seconds` then.
+    `shared_at`: `AdmissionQueue.shared_seconds` then.
     """
 
     task: asyncio.Task[Any]
@@ -306,17 +283,17 @@ def _fault(code: str, message: str) -> dict[str, Any]:
 def _failed(code: str, message: str, report: Mapping[str, Any], *, status: int | None = None) -> web.Response:
     """Return the response to a request that has none of the engine's."""
     kind = "rate_limit_error" if status == 429 else "server_error"
-    error = {"error": {"message": message, "type": kind, "param": None, "code": code}}
-    return _error(EngineAnswer(status or STATUSES.get(code, 500), error), report)
+    body = json_lines.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    return _response(status or STATUSES.get(code, 500), body, report)
 
 
 def _error(answer: EngineAnswer, report: Mapping[str, Any]) -> web.Response:
     if answer.error is not None:
         return _failed(answer.error["code"], answer.error["message"], report)
-    assert answer.status_code is not None
-    return web.Response(
-        status=answer.status_code,
-        body=json_lines.dumps(answer.body),
-        content_type="application/json",
-        headers={REPORT: json_lines.dumps(dict(report)).decode()},
-    )
+    return _response(answer.status_code, json_lines.dumps(answer.body), report)
+
+
+def _response(status: int | None, body: bytes | None, report: Mapping[str, Any]) -> web.Response:
+    assert status is not None
+    headers = {REPORT: json_lines.dumps(dict(report)).decode()}
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)

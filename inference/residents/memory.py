@@ -130,12 +130,8 @@ def _handles() -> list[Any]:
     nvml = importlib.import_module(NVML)
     try:
         nvml.nvmlInit()
-        return [
-            nvml.nvmlDeviceGetHandleByIndex(int(gpu))
-            if str(gpu).isdecimal()
-            else nvml.nvmlDeviceGetHandleByUUID(str(gpu))
-            for gpu in ids
-        ]
+        by_index, by_id = nvml.nvmlDeviceGetHandleByIndex, nvml.nvmlDeviceGetHandleByUUID
+        return [by_index(int(gpu)) if str(gpu).isdecimal() else by_id(str(gpu)) for gpu in ids]
     except nvml.NVMLError as error:
         log.warning("GPUs not found: %s", error)
         return []

@@ -11,7 +11,6 @@ from batchyard.models import ModelSpec
 from inference.doctor import memory
 from inference.residents import directory, process
 from inference.residents.gpu_eviction import IDLE_SECONDS
-from inference.residents.status import ResidentStatus
 
 MARGIN_BYTES = 512 * 2**20
 """What an engine takes beside its weights and its KV cache, at least."""
@@ -30,7 +29,14 @@ def evict_idle(spec: ModelSpec) -> None:
     room = MARGIN_BYTES + (needed.total if needed else 0)
     kept: set[str] = set()
     while memory.this_machine().available < room:
-        idle = {name: engine for name, engine in _idle_here(spec).items() if name not in kept}
+        idle = {
+            name: engine
+            for name, engine in directory.states().items()
+            if name not in kept
+            and engine.model != spec.name
+            and engine.idle_seconds >= IDLE_SECONDS
+            and engine.process.get("place") == process.place()
+        }
         if not idle:
             return
         name = max(idle, key=lambda name: idle[name].idle_seconds)
@@ -38,17 +44,6 @@ def evict_idle(spec: ModelSpec) -> None:
         if directory.evict(name):
             log.info("engine makes way for want of memory", extra={"engine": name, "model": spec.name})
             _wait_for_end(idle[name].process)
-
-
-def _idle_here(spec: ModelSpec) -> dict[str, ResidentStatus]:
-    """Return other models' engines on this machine that have had no work for a while."""
-    return {
-        name: engine
-        for name, engine in directory.states().items()
-        if engine.model != spec.name
-        and engine.idle_seconds >= IDLE_SECONDS
-        and engine.process.get("place") == process.place()
-    }
 
 
 def _wait_for_end(identity: dict[str, Any]) -> None:

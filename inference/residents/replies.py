@@ -1,19 +1,27 @@
-"""Replies: an engine's answers as its actor gives them to callers."""
+"""Replies: an engine's answers as its actor gives them to callers. Those of simulated engines are marked."""
 
 from __future__ import annotations
 
+import logging
+import time
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
 
 from batchyard import json_lines
 from batchyard.endpoints import responses, vectors
-from inference.engine import EngineAnswer
+from batchyard.errors import EngineDied
+from batchyard.wording import MAX_MESSAGE, cut
+from inference.engine import Engine, EngineAnswer
 
 ENGINE_DIED = "engine_died"
 """The error code of a request that was in the engine when it died."""
 MOST_TOKENS = 2**40
 """More of one answer are no count: sums of them would not fit into the columns they are stored in."""
+_DATA = b"data: "
+
+log = logging.getLogger(__name__)
 
 
 class EngineReply(NamedTuple):
@@ -39,11 +47,9 @@ class EngineReply(NamedTuple):
     def of(cls, answer: EngineAnswer, seconds: float, *, apart: bool = False) -> EngineReply:
         """Return the reply with an engine's answer.
 
-        Args:
-            apart: set embeddings aside from the body.
+        `apart`: set embeddings aside from the body.
 
-        Raises:
-            TypeError: the answer's body is no JSON.
+        Raises TypeError: the answer's body is no JSON.
         """
         error = None if answer.error is None else {name: _text(value) for name, value in answer.error.items()}
         if answer.body is None:
@@ -86,6 +92,55 @@ CLOSED = EngineReply(None, None, {"code": "session_closed", "message": "the sess
 
 LineReply = tuple[int, EngineReply | None]
 """The reply to the request of a line. None: the engine is over, and the request never entered it."""
+
+
+async def replied(engine: Engine, endpoint: str, request: dict[str, Any], *, apart: bool = False) -> EngineReply:
+    """Return an engine's reply to a request; `apart` is as for `EngineReply.of`."""
+    began = time.monotonic()
+    try:
+        answer = await engine.answer(endpoint, request)
+        reply = EngineReply.of(marked(answer, engine), time.monotonic() - began, apart=apart)
+    except Exception as error:  # noqa: BLE001  one answer that cannot be read is this request's failure alone
+        reply = EngineReply.failed(*fault_of(engine, error), time.monotonic() - began)
+    engine.answered_at = time.monotonic()
+    return reply
+
+
+def fault_of(engine: Engine, error: Exception) -> tuple[str, str]:
+    """Return the code and the message of a request whose answer an engine has not given, or not as JSON."""
+    if isinstance(error, EngineDied):
+        return ENGINE_DIED, error.message
+    # Its message may quote the prompt, so it goes to the client and not into the log.
+    log.error("an answer failed", extra={"model": engine.spec.name, "error": type(error).__name__})
+    reason = cut(f"{type(error).__name__}: {error}", MAX_MESSAGE)
+    return "engine_error", f"the engine's answer to this request could not be read: {reason}"
+
+
+def marked(answer: EngineAnswer, engine: Engine) -> EngineAnswer:
+    """Return the answer; a simulated engine's is marked in its response body, whatever it put there itself."""
+    if not type(engine).simulated or answer.status_code != 200 or answer.body is None:
+        return answer
+    return replace(answer, body=answer.body | {"simulated": True})
+
+
+def marked_events(events: bytes) -> bytes:
+    """Return server-sent events of a simulated engine with each object marked."""
+    lines = events.split(b"\n")
+    for number, line in enumerate(lines):
+        if line.startswith(_DATA + b"{"):
+            lines[number] = _DATA + json_lines.dumps({**json_lines.loads(line[len(_DATA) :]), "simulated": True})
+    return b"\n".join(lines)
+
+
+def marked_versions(engine: Engine) -> dict[str, str]:
+    """Return the engine's versions; of a simulated one marked, and without a hash of weights.
+
+    They are plain text: that of torch is of a class of torch, and whoever unpickled it would import all of that.
+    """
+    versions = {key: str(value) for key, value in engine.versions().items()}
+    if not type(engine).simulated:
+        return versions
+    return {key: value for key, value in versions.items() if key != "model_sha256"} | {"simulated": "true"}
 
 
 def packed(replies: list[LineReply]) -> list[tuple[int, tuple[Any, ...] | None]]:

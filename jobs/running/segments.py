@@ -13,7 +13,7 @@ from jobs.running.open_requests import OpenRequests
 from store.artifacts import Artifacts
 from store.formats import asks
 from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, request_class
-from store.intake.extension import AddedSegment
+from store.intake.appends import AddedSegment
 
 LEAD_SECONDS = 2.0
 """From an answer that makes room to the next segment's first request in the engine it takes a second or more."""

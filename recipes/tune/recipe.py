@@ -1,7 +1,7 @@
 """Recipe `tune`: measures configurations of models one by one and names the best.
 
 A cell is a derived model (tasks.derived) under `concurrency` equal jobs of recipe `batch` side by side.
-`tasks.jobs.kinds.tune` runs them; which cells there are, and what their measurements say, is in `recipes.tune`.
+`jobs.tune.kind` runs them; which cells there are, and what their measurements say, is in `recipes.tune`.
 """
 
 from __future__ import annotations

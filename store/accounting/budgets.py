@@ -110,8 +110,7 @@ def change(
         amount: with tariffs.PLACES decimal places at most.
         warn_at: percent of it from which on there is a warning.
 
-    Raises:
-        NotFoundError: there is no such project.
+    Raises NotFoundError: there is no such project.
     """
     project = projects.get(session, project_id, lock=True)
     budget = session.get(Budget, project_id) or Budget(project_id=project_id)
@@ -190,21 +189,15 @@ def _state_in(month: Month, notice: str | None) -> State:
 def _standings(session: Session, budgets: Iterable[Budget], month: Month) -> list[Standing]:
     by_project = {budget.project_id: budget for budget in budgets}
     spent = usage.spent(session, month, by_project)
-    return [
-        Standing(
-            budget,
-            month,
-            spent[project_id].amounts.get(budget.currency, Fraction(0)) if project_id in spent else Fraction(0),
-        )
-        for project_id, budget in by_project.items()
-    ]
+    standings = []
+    for project_id, budget in by_project.items():
+        amounts = spent[project_id].amounts if project_id in spent else {}
+        standings.append(Standing(budget, month, amounts.get(budget.currency, Fraction(0))))
+    return standings
 
 
 def _pause(session: Session, project_id: str) -> None:
-    """Pause what runs in a project, as a client would.
-
-    What somebody else has paused keeps that name.
-    """
+    """Pause what runs in a project, as a client would. What somebody else has paused keeps that name."""
     values = {"paused_at": now(), "paused_by": PAUSED_BY}
     # Jobs before batches, as in the ticks of jobs: in another order the two would wait for each other.
     for record, statuses in ((Job, JOB_PAUSABLE), (Batch, PAUSABLE)):

@@ -13,13 +13,13 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Row, Select, and_, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from batchyard import tariffs
 from batchyard.models import Tariff
 from batchyard.tariffs import Amounts, Prices, TotalCost
 from store.accounting.months import Month, day_of
+from store.database import insert
 from store.records import Batch, DailyUsage, Job, Project
 from store.segments import SegmentLease
 
@@ -50,13 +50,13 @@ class UsageEntry:
     `cost` is None without a tariff.
     """
 
-    day: int | None
-    model: str | None
-    project_id: str | None
-    key_id: str | None
     amounts: Amounts
     currency: str | None
     cost: Fraction | None
+    day: int | None = None
+    model: str | None = None
+    project_id: str | None = None
+    key_id: str | None = None
 
 
 def add(session: Session, segment: SegmentLease, amounts: Amounts) -> None:
@@ -86,8 +86,7 @@ def _add(
     session: Session, project_id: str, model: str, tariff: Tariff | None, amounts: Amounts, whose: Mapping[str, Any]
 ) -> None:
     prices = None if tariff is None else tariff.prices()
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    new = insert(DailyUsage).values(
+    new = insert(session, DailyUsage).values(
         **whose,
         model=model,
         day=day_of(time.time()),
@@ -128,31 +127,27 @@ def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: 
     if project_id is not None:
         statement = statement.where(DailyUsage.project_id == project_id)
     merged: dict[tuple[Any, ...], tuple[Amounts, Fraction]] = {}
-    for keys, prices, amounts in _parsed(session.execute(statement), len(by)):
-        group = (*keys, prices.currency if prices else None)
+    for names, prices, amounts in _parsed(session.execute(statement), len(by)):
+        group = (*names, prices.currency if prices else None)
         before, cost = merged.get(group, (tariffs.NOTHING, Fraction(0)))
         more = Fraction(0) if prices is None else tariffs.cost(prices, amounts)
         merged[group] = before.plus(amounts), cost + more
     lines = []
     for (*group_keys, currency), (amounts, cost) in merged.items():
-        names = {_ATTRIBUTES[dimension]: key for dimension, key in zip(by, group_keys, strict=True)}
-        every = {name: names.get(name) for name in _ATTRIBUTES.values()}
-        lines.append(UsageEntry(**every, amounts=amounts, currency=currency, cost=None if currency is None else cost))
-    return sorted(lines, key=lambda line: (line.day or 0, *(str(key or "") for key in _keys(line))))
+        keys = {column.key: key for column, key in zip(columns, group_keys, strict=True)}
+        lines.append(UsageEntry(amounts, currency, None if currency is None else cost, **keys))
+    return sorted(lines, key=_order)
 
 
-_ATTRIBUTES: Mapping[Dimension, str] = {"day": "day", "model": "model", "project": "project_id", "key": "key_id"}
-
-
-def _keys(line: UsageEntry) -> tuple[str | None, ...]:
-    return line.model, line.project_id, line.key_id, line.currency
+def _order(line: UsageEntry) -> tuple[int, str, str, str, str]:
+    return line.day or 0, line.model or "", line.project_id or "", line.key_id or "", line.currency or ""
 
 
 def recent(session: Session, project_id: str, model: str, limit: int) -> list[Amounts]:
     """Return what the project's newest batches of a model that an engine computed have used, at most `limit`."""
     computed = and_(DailyUsage.project_id == project_id, DailyUsage.model == model, DailyUsage.bytes > 0)
     statement = (
-        _amounts(DailyUsage.batch_id)
+        select(DailyUsage.batch_id, *_TOTALS)
         .where(computed)
         .group_by(DailyUsage.batch_id)
         .order_by(DailyUsage.batch_id.desc())
@@ -168,13 +163,9 @@ def _within(month: Month) -> ColumnElement[bool]:
 _TOTALS = tuple(func.coalesce(func.sum(getattr(DailyUsage, name)), 0) for name in Amounts._fields)
 
 
-def _amounts(*columns: Any) -> Select[Any]:
-    return select(*columns, *_TOTALS)
-
-
 def _sums(*columns: Any) -> Select[Any]:
     """Select the sums by these columns and by prices."""
-    return _amounts(*columns, *_PRICES).group_by(*columns, *_PRICES)
+    return select(*columns, *_PRICES, *_TOTALS).group_by(*columns, *_PRICES)
 
 
 def _parsed(rows: Iterable[Row[Any]], keys: int) -> Iterator[tuple[tuple[Any, ...], Prices | None, Amounts]]:

@@ -14,8 +14,8 @@ from batchyard import __version__
 from batchyard.settings import sqlite_url
 from store import garbage
 from store.artifacts import SHARDS, Artifacts
-from store.backup import contents, rows
-from store.backup.folder import BackupFolder, BackupManifest
+from store.backup import rows
+from store.backup.folder import BackupFolder, BackupManifest, copy_content
 from store.database import Database
 
 SNAPSHOTS = 3
@@ -78,5 +78,5 @@ def _copy_artifacts(
         with snapshot.read() as session:
             hashes = garbage.references_with(session, digit, live_at, results_at)
         hashes -= {name for shard in SHARDS if shard[0] == digit for name in target.names(shard)}
-        missing |= contents.copy(source, target, hashes)
+        missing |= copy_content(source, target, hashes)
     return missing

@@ -14,8 +14,8 @@ from batchyard.errors import ConfigurationError
 from batchyard.settings import sqlite_url
 from store import leases
 from store.artifacts import SHARDS, Artifacts
-from store.backup import contents, rows
-from store.backup.folder import BackupFolder, BackupManifest
+from store.backup import rows
+from store.backup.folder import BackupFolder, BackupManifest, copy_content, refuse_others
 from store.database import Database, revisions
 
 
@@ -34,19 +34,14 @@ def restore(path: Path, database: Database, artifacts: Artifacts) -> BackupManif
             f"version does not know; restore it with that version or a newer one"
         )
     rows.refuse_filled(database)
-    contents.refuse_others(folder.artifacts, artifacts)
+    refuse_others(folder.artifacts, artifacts)
     folder.verify(manifest)
     database.upgrade()
     for shard in SHARDS[1:]:
-        if missing := contents.copy(folder.artifacts, artifacts, folder.artifacts.names(shard)):
+        if missing := copy_content(folder.artifacts, artifacts, folder.artifacts.names(shard)):
             raise ConfigurationError(
                 f"backup {path} has changed meanwhile: {min(missing)} is lost; restore another one"
             )
-    _restore_rows(folder, database)
-    return manifest
-
-
-def _restore_rows(folder: BackupFolder, database: Database) -> None:
     # The backup stays as it is: SQLite would write beside it, and a migration in it.
     with tempfile.TemporaryDirectory(prefix="batchyard-") as temporary:
         file = Path(temporary) / folder.rows.name
@@ -60,3 +55,4 @@ def _restore_rows(folder: BackupFolder, database: Database) -> None:
                 leases.end_all(session)
         finally:
             source.close()
+    return manifest

@@ -13,7 +13,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Insert,
-    Select,
     Table,
     Text,
     bindparam,
@@ -44,7 +43,8 @@ def snapshot(source: Database, file: Path) -> str:
         ConfigurationError: the database has another schema than this version's.
         UnavailableError: it does not answer, or the file cannot be written.
     """
-    _refuse_missing(source)
+    if source.sqlite and not _file(source).exists():  # opening it would make it
+        raise ConfigurationError(f"database {_file(source)} is not there; name the data folder with --data")
     with source.snapshot() as connection:
         revision = _current_revision(source, connection)
         if source.sqlite:
@@ -64,7 +64,9 @@ def copy(source: Connection, target: Connection) -> None:
     for table in Base.metadata.sorted_tables:
         documents = [column.name for column in table.columns if isinstance(column.type, JSON)]
         statement = _insertion(table)
-        for rows in source.execute(_selection(table)).mappings().partitions():
+        # JSON as text: SQL's NULL and JSON's are both None otherwise.
+        columns = [cast(each, Text).label(each.name) if isinstance(each.type, JSON) else each for each in table.columns]
+        for rows in source.execute(select(*columns)).mappings().partitions():
             values = [dict(row) for row in rows]
             for row in values:
                 row.update((name, _document(row[name])) for name in documents)
@@ -108,11 +110,6 @@ def _file(database: Database) -> Path:
     return Path(database.url.database or "")
 
 
-def _refuse_missing(source: Database) -> None:
-    if source.sqlite and not _file(source).exists():  # opening it would make it
-        raise ConfigurationError(f"database {_file(source)} is not there; name the data folder with --data")
-
-
 def _current_revision(source: Database, connection: Connection) -> str:
     """Return the revision of the schema. Raises ConfigurationError if it is not this version's."""
     from alembic.migration import MigrationContext
@@ -135,16 +132,6 @@ def _copy_file(source: Connection, file: Path) -> None:
             driver.backup(target)
     except sqlite3.Error as error:
         raise UnavailableError(f"{file} cannot be written: {error}; make room, or name another folder") from error
-
-
-def _selection(table: Table) -> Select[Any]:
-    """Return the statement that reads a table, its JSON as text: SQL's NULL and JSON's are both None otherwise."""
-    return select(
-        *(
-            cast(column, Text).label(column.name) if isinstance(column.type, JSON) else column
-            for column in table.columns
-        )
-    )
 
 
 def _insertion(table: Table) -> Insert:

@@ -4,7 +4,7 @@ Columns: those of a plan (store.formats.plan), whose lines count on from the bat
     position: int64, of the item in the items file.
     life, visit, sample, retry: int32, see batchyard.recipes.program.Request and its custom_id.
     ask: binary(16), BLAKE2b of the request; it tells whether a recipe that is run again asks the same.
-    turn: int32, of the item, from 1; null in a file that was written before the column was there.
+    turn: int32, of the item, from 1.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ SCHEMA = pa.schema(
     [
         *plan.SCHEMA,
         ("position", pa.int64()),
-        ("life", pa.int32()),
-        ("visit", pa.int32()),
-        ("sample", pa.int32()),
-        ("retry", pa.int32()),
+        *((name, pa.int32()) for name in ("life", "visit", "sample", "retry")),
         ("ask", pa.binary(16)),
         ("turn", pa.int32()),
     ]
@@ -47,9 +44,8 @@ def read(artifacts: Artifacts, sha256: str, row_group: int, columns: Sequence[st
         UnavailableError: the store does not have the file or cannot be reached.
         BatchyardError: the file is damaged.
     """
-    names = SCHEMA.names if columns is None else list(columns)
     with parquet.opened(artifacts, sha256, "plan") as file:
-        return _complete(file.read_row_group(row_group, columns=names), names)
+        return file.read_row_group(row_group, columns=SCHEMA.names if columns is None else list(columns))
 
 
 def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) -> pa.Table:
@@ -57,18 +53,10 @@ def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) 
 
     A duplicate gets the body of the request whose answer it shares.
 
-    Raises:
-        UnavailableError, BatchyardError: as `read`.
+    Raises UnavailableError, BatchyardError: as `read`.
     """
     table = read(artifacts, sha256, row_group)
     rows = table.filter(pc.equal(table["position"], position))
     leaders = pc.index_in(rows["same_as"], value_set=table["line"].combine_chunks())
     bodies = pc.if_else(pc.is_null(rows["same_as"]), rows["body"], table["body"].take(leaders))
     return rows.set_column(rows.schema.get_field_index("body"), "body", bodies)
-
-
-def _complete(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Add the column `turn` where it is wanted and the file has none."""
-    if "turn" in names and "turn" not in table.column_names:
-        return table.append_column(SCHEMA.field("turn"), pa.nulls(len(table), pa.int32()))
-    return table

@@ -45,22 +45,14 @@ def read(artifacts: Artifacts, sha256: str, columns: Sequence[str] | None = None
     with parquet.opened(artifacts, sha256, "result chunk") as file:
         size = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
         names = SCHEMA.names if columns is None else columns
-        older, apart = ("seconds" not in file.schema_arrow.names), (_VECTORS in file.schema_arrow.names)
-        present = [name for name in names if not (older and name == "seconds")]
-        if apart and "answer" in names:
-            present.append(_VECTORS)
+        apart = _VECTORS in file.schema_arrow.names and "answer" in names
+        if apart:
             size *= _TEXT_BYTES
         rows = max(1, file.metadata.num_rows * TABLE_BYTES // max(1, size))
+        present = [*names, _VECTORS] if apart else list(names)
         for batch in file.iter_batches(rows, columns=present, use_threads=False):
             table = pa.Table.from_batches([batch])
-            if older:
-                table = table.append_column("seconds", pa.nulls(table.num_rows, pa.float64()))
-            if _VECTORS in present:
-                table = table.set_column(table.column_names.index("answer"), "answer", _whole(table))
+            if apart:
+                whole = map(vectors.put_back, table["answer"].to_pylist(), table[_VECTORS].to_pylist())
+                table = table.set_column(table.column_names.index("answer"), "answer", pa.array(whole, pa.string()))
             yield table.select(names)
-
-
-def _whole(table: pa.Table) -> pa.Array:
-    """Return the answers with their vectors in them."""
-    columns = table["answer"].to_pylist(), table[_VECTORS].to_pylist()
-    return pa.array(map(vectors.put_back, *columns), pa.string())

@@ -40,44 +40,36 @@ class StoredItem(NamedTuple):
 
 
 class ItemsWriter:
-    """Writes items in the order in which they begin.
-
-    Attributes:
-        total: items so far.
-    """
+    """Writes items in the order in which they begin. `total`: items so far."""
 
     def __init__(self, file: ArtifactWriter) -> None:
         self._writer = pq.ParquetWriter(file, SCHEMA, use_dictionary=False, write_statistics=False, **parquet.WRITTEN)
-        self._numbers: list[int] = []
-        self._custom_ids: list[str] = []
-        self._columns: list[bytes] = []
+        self._items: list[tuple[int, str, bytes]] = []
         self._bytes = 0
         self.total = 0
 
     def add(self, number: int, custom_id: str, columns: bytes) -> None:
         """Add an item. `columns`: the row as a JSON object."""
         size = len(custom_id) + len(columns)
-        if len(self._numbers) == GROUP_ITEMS or (self._numbers and self._bytes + size > GROUP_BYTES):
+        if len(self._items) == GROUP_ITEMS or (self._items and self._bytes + size > GROUP_BYTES):
             self._flush()
-        self._numbers.append(number)
-        self._custom_ids.append(custom_id)
-        self._columns.append(columns)
+        self._items.append((number, custom_id, columns))
         self._bytes += size
 
     def close(self) -> None:
         """Write what is left, and the end of the file."""
-        if self._numbers:
+        if self._items:
             self._flush()
         self._writer.close()
 
     def _flush(self) -> None:
-        positions = pa.array(range(self.total, self.total + len(self._numbers)), pa.int64())
-        columns = pa.array(self._columns, pa.binary()).cast(pa.string())
-        arrays = [positions, pa.array(self._numbers, pa.int64()), pa.array(self._custom_ids, pa.string()), columns]
-        table = pa.Table.from_arrays(arrays, schema=SCHEMA)
+        numbers, custom_ids, columns = zip(*self._items, strict=True)
+        positions = range(self.total, self.total + len(numbers))
+        texts = pa.array(columns, pa.binary()).cast(pa.string())
+        table = pa.table([positions, numbers, custom_ids, texts], schema=SCHEMA)
         self._writer.write_table(table, row_group_size=table.num_rows)
         self.total += table.num_rows
-        self._numbers, self._custom_ids, self._columns, self._bytes = [], [], [], 0
+        self._items, self._bytes = [], 0
 
 
 def write(artifacts: Artifacts, items: Iterable[tuple[int, str, bytes]]) -> tuple[str, int]:
@@ -93,8 +85,7 @@ def write(artifacts: Artifacts, items: Iterable[tuple[int, str, bytes]]) -> tupl
 class Reader:
     """Reads items by position. It keeps the row group that was read last. Not for several threads.
 
-    Attributes:
-        total: items in the file.
+    `total`: items in the file.
     """
 
     def __init__(self, artifacts: Artifacts, sha256: str) -> None:
@@ -158,9 +149,8 @@ class Reader:
             places = positions[(positions >= first) & (positions < stop)] - first
             if places.size:
                 chosen = self._read_group(group).take(pa.array(places))
-                for row in zip(*(chosen[name].to_pylist() for name in ("number", "custom_id", "columns")), strict=True):
-                    number, custom_id, columns = row
-                    target.add(number, custom_id, columns.encode())
+                for row in chosen.to_pylist():
+                    target.add(row["number"], row["custom_id"], row["columns"].encode())
 
     def _opened(self) -> AbstractContextManager[pq.ParquetFile]:
         return parquet.opened(self._artifacts, self._sha256, "items file", self._metadata)

@@ -5,7 +5,7 @@ Columns:
     custom_id: string.
     body: string, the request body as JSON; empty for a duplicate.
     same_as: int64, for a duplicate the line in this segment whose answer it shares; null for a request that runs.
-    fingerprint: binary, see inference.requests.fingerprint; null where sampling makes answers differ.
+    fingerprint: binary, see inference.requests.ordering; null where sampling makes answers differ.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ import pyarrow.parquet as pq
 from store.artifacts import Artifacts, ArtifactWriter
 from store.batches import PlannedSegment
 from store.formats import chunks, parquet
-from store.formats.request_sorter import RequestSorter, SortedQueue
-from store.formats.spill import Row
+from store.formats.spill import RequestSorter, Row, SortedQueue
 from store.speeds import RequestClass
 
 SCHEMA = pa.schema(
@@ -107,7 +106,7 @@ class PlanWriter:
             answer: the output line if the request is refused; refused requests form separate segments.
             output_limit: most tokens of the answer; None if the request sets no limit.
             order_key: see inference.requests.ordering.
-            fingerprint: see inference.requests.fingerprint.
+            fingerprint: see inference.requests.ordering.
         """
         queue = self._queues.setdefault((model, answer is not None), len(self._queues))
         refused = None if answer is None else answer.encode()
@@ -248,8 +247,7 @@ def requests(
 ) -> Iterator[pa.Table]:
     """Yield these columns of every request, segment by segment. Raises as `segment` does.
 
-    Args:
-        plans: SHA-256 of the plan and row group of each segment.
+    `plans`: SHA-256 of the plan and row group of each segment.
     """
     for plan_sha256, segments in itertools.groupby(plans, key=itemgetter(0)):
         with parquet.opened(artifacts, plan_sha256, "plan") as file:
@@ -260,8 +258,7 @@ def requests(
 def body_rows(table: pa.Table) -> pa.Int32Array:
     """Return the row of each request's body: a duplicate's is the original's.
 
-    Args:
-        table: columns line and same_as of all requests of the segment.
+    `table`: columns line and same_as of all requests of the segment.
     """
     lines = table["line"].combine_chunks()
     return pc.index_in(pc.coalesce(table["same_as"].combine_chunks(), lines), value_set=lines)

@@ -101,22 +101,24 @@ class AnswerReader:
 
 def row_of(raw: bytes) -> dict[str, Any]:
     """Return the cells of the table's row that a request was made of; empty without one."""
-    try:
-        request = json_lines.read(raw) if f'"{ROW}"'.encode() in raw else None
-    except orjson.JSONDecodeError:
-        request = None
-    row = request.get(ROW) if isinstance(request, dict) else None
+    row = _object(raw).get(ROW) if f'"{ROW}"'.encode() in raw else None
     return row if isinstance(row, dict) else {}
 
 
 def readable(raw: bytes) -> tuple[str, dict[str, Any]]:
     """Return custom_id and body of an input line; empty for an invalid line without them."""
+    request = _object(raw)
+    custom_id, body = request.get("custom_id"), request.get("body")
+    return custom_id if isinstance(custom_id, str) else "", body if isinstance(body, dict) else {}
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object of a line; empty if it is none."""
     try:
         request = json_lines.read(raw)
     except orjson.JSONDecodeError:
-        request = None
-    custom_id, body = (request.get("custom_id"), request.get("body")) if isinstance(request, dict) else (None, None)
-    return custom_id if isinstance(custom_id, str) else "", body if isinstance(body, dict) else {}
+        return {}
+    return request if isinstance(request, dict) else {}
 
 
 def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO[bytes] | None) -> ResultRow | None:
@@ -146,11 +148,9 @@ def rows(
 ) -> Iterator[ResultRow]:
     """Yield a batch's requests in input order, each with its output or error line.
 
-    Args:
-        output, errors, seconds: None if the batch has no such file.
+    `output`, `errors`, `seconds`: None if the batch has no such file.
 
-    Raises:
-        BatchyardError: a request has no line in either file.
+    Raises BatchyardError: a request has no line in either file.
     """
     readers = (AnswerReader(output), AnswerReader(errors))
     for number, raw in enumerate(source, 1):

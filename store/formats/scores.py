@@ -1,7 +1,7 @@
 """Scores: an artifact of a batch that says which requests were answered rightly, as lines of JSON.
 
 Each line is about a request that has an expected answer, in input order:
-    line: physical line number in the input, from 1. Older versions have written none.
+    line: physical line number in the input, from 1.
     custom_id: of the request.
     task: the group in which it counts.
     correct: true or false.
@@ -20,7 +20,7 @@ from store.artifacts import Artifacts
 
 NAME = "scores.jsonl"
 PIECE = 500
-SCHEMA = pa.schema([("line", pa.int64()), ("custom_id", pa.string()), ("task", pa.string()), ("correct", pa.bool_())])
+SCHEMA = pa.schema([("line", pa.int64()), ("task", pa.string()), ("correct", pa.bool_())])
 
 
 def line(entry: dict[str, Any]) -> bytes:
@@ -31,18 +31,12 @@ def line(entry: dict[str, Any]) -> bytes:
 def read(artifacts: Artifacts, sha256: str) -> pa.Table:
     """Return the columns of SCHEMA; about 20 bytes a row are kept, whatever the answers' length is.
 
-    `custom_id` is null where there is a line.
-
-    Raises:
-        UnavailableError: the store does not have them or cannot be reached.
+    Raises UnavailableError: the store does not have them or cannot be reached.
     """
     pieces = [pa.Table.from_batches([], SCHEMA)]
     with artifacts.open(sha256) as file:
         while lines := list(itertools.islice(file, PIECE)):
             entries = [json_lines.loads(raw) for raw in lines]
-            for entry in entries:
-                if entry.setdefault("line", None) is not None:
-                    entry["custom_id"] = None
             columns = [[entry[name] for entry in entries] for name in SCHEMA.names]
             pieces.append(pa.Table.from_arrays(list(map(pa.array, columns, SCHEMA.types)), schema=SCHEMA))
     return pa.concat_tables(pieces)

@@ -1,4 +1,4 @@
-"""Rows in a temporary SQLite database, to sort or look up without growing memory."""
+"""Rows in a temporary SQLite database, to sort or look up without growing memory; and requests sorted so."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from batchyard.errors import UnavailableError
@@ -15,6 +15,8 @@ from batchyard.errors import UnavailableError
 Row = tuple[Any, ...]
 INSERTED_AT_ONCE = 512
 CACHE_KIB = 16 * 1024
+COLUMNS = ("queue INTEGER", "order_key", "fingerprint", "line INTEGER", "tokens INTEGER", "custom_id", "body", "answer")
+"""A row: one request. `queue` numbers the lists that are sorted apart; see PlanWriter.add for the others."""
 
 
 class Spill:
@@ -39,9 +41,7 @@ class Spill:
     def __enter__(self) -> Spill:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def add(self, row: Row) -> None:
@@ -73,3 +73,35 @@ def _disk() -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         raise UnavailableError(f"{tempfile.gettempdir()}: no room for the rows to sort: {error}") from error
+
+
+@dataclass(frozen=True)
+class SortedQueue:
+    """Totals of one queue.
+
+    Attributes:
+        requests: how many there are.
+        runs: how many of them run: requests with one fingerprint run once.
+        tokens: most tokens that all of them may be answered with.
+    """
+
+    requests: int
+    runs: int
+    tokens: int
+
+
+class RequestSorter(Spill):
+    """Sorts the requests of each queue by order key, fingerprint and line."""
+
+    def __init__(self) -> None:
+        super().__init__(COLUMNS)
+
+    def queues(self) -> dict[int, SortedQueue]:
+        """Return each queue's totals, by number."""
+        runs = "COUNT(*) - COUNT(fingerprint) + COUNT(DISTINCT fingerprint)"
+        rows = self.select(f"queue, COUNT(*), {runs}, SUM(tokens)", "GROUP BY queue")
+        return {queue: SortedQueue(*totals) for queue, *totals in rows}
+
+    def sorted(self, queue: int) -> Iterator[Row]:
+        """Yield the rows of one queue, sorted."""
+        return self.select("*", "WHERE queue = ? ORDER BY order_key, fingerprint, line", (queue,))

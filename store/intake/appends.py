@@ -1,22 +1,68 @@
-"""Appends: the requests that clients add to open batches."""
+"""Appends: open batches get more segments while others of them run, and the requests that clients add to them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError
-from store import batches
-from store.intake import extension
-from store.intake.extension import AddedSegment
-from store.records import Append, AppendedId, Batch, new_id, now
+from store import batches, segments
+from store.database import changed
+from store.records import Append, AppendedId, Batch, Segment, added
+from store.speeds import RequestClass
 
 _AT_ONCE = 500
 """Most custom_ids of one query."""
+
+
+class AddedSegment(NamedTuple):
+    """A segment of a plan file that is not its batch's. `bytes` counts its request bodies."""
+
+    model: str
+    requests: int
+    bytes: int
+    request_class: RequestClass
+    plan_sha256: str
+    row_group: int
+
+
+def extend(
+    session: Session,
+    batch_id: str,
+    added: Sequence[AddedSegment],
+    configurations: Mapping[str, dict[str, Any]],
+    refused: Mapping[int, str] = MappingProxyType({}),
+) -> None:
+    """Add segments to an open batch, numbered on from its last one.
+
+    Args:
+        configurations: of the models of these segments; the batch keeps those that it has.
+        refused: SHA-256 of the result chunk of each segment whose requests were all refused, by its place in `added`.
+
+    Raises ConflictError: the batch is not open any more, since it was closed or cancelled, or its window has passed.
+    """
+    total = Batch.total + sum(segment.requests for segment in added)
+    failed = Batch.failed + sum(added[place].requests for place in refused)
+    # The first statement: its row lock keeps the batch open until these segments are part of it.
+    if not changed(session, update(Batch).where(Batch.id == batch_id, Batch.open).values(total=total, failed=failed)):
+        raise ConflictError(f"Batch '{batch_id}' is not open any more.")
+    last = session.scalar(select(func.max(Segment.number)).where(Segment.batch_id == batch_id))
+    first = 0 if last is None else last + 1
+    records = [
+        Segment(batch_id=batch_id, number=number, **segment._asdict()) for number, segment in enumerate(added, first)
+    ]
+    segments.add(session, records, {first + place: sha256 for place, sha256 in refused.items()})
+    of_batch = session.execute(select(Batch.models).where(Batch.id == batch_id)).scalar_one()
+    names = {segment.model for segment in added} - of_batch.keys()
+    if names:
+        models = of_batch | {name: configurations[name] for name in names}
+        values = {"models": models, "model": batches.only_model(models)}
+        session.execute(update(Batch).where(Batch.id == batch_id).values(**values))
 
 
 @dataclass(frozen=True)
@@ -27,7 +73,7 @@ class NewRequests:
         size: bytes as they were sent.
         sha256: of these.
         models: the configuration of each model.
-        refused: as `extension.extend` takes them.
+        refused: as `extend` takes them.
         warnings: of the whole batch with these.
         digests: of the custom_ids.
     """
@@ -55,8 +101,7 @@ class RepeatedIds(Exception):
 def repeated(session: Session, batch_id: str, key: str | None, sha256: str) -> Append | None:
     """Return what was added to the batch with this idempotency key, or None.
 
-    Raises:
-        ConflictError: other requests were.
+    Raises ConflictError: other requests were.
     """
     if key is None:
         return None
@@ -110,20 +155,16 @@ def add(session: Session, batch: Batch, key: str | None, new: NewRequests) -> Ap
     batch.simulated |= new.simulated
     batch.warnings = new.warnings
     session.flush()
-    extension.extend(session, batch.id, new.segments, new.models, new.refused)
+    extend(session, batch.id, new.segments, new.models, new.refused)
     append = Append(
-        id=new_id("append_"),
         batch_id=batch.id,
         idempotency_key=key,
         sha256=new.sha256,
         bytes=new.size,
         requests=new.requests,
         first_line=new.first_line,
-        created_at=now(),
     )
-    session.add(append)
-    session.flush()
-    return append
+    return added(session, append)
 
 
 def _claim_ids(session: Session, batch_id: str, digests: Sequence[bytes]) -> None:

@@ -31,8 +31,7 @@ class StoredObject(NamedTuple):
 class Bucket:
     """The object at a URL, or the objects in the folder that the URL names.
 
-    Raises:
-        ConfigurationError: fsspec has no implementation for the URL.
+    Raises ConfigurationError: fsspec has no implementation for the URL.
     """
 
     def __init__(self, url: str) -> None:

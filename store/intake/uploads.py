@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store import files
-from store.records import File, FileUpload, UploadPart, new_id, now
+from store.records import File, FileUpload, UploadPart, added, now
 
 UploadStatus = Literal["pending", "completed", "cancelled", "expired"]
 
@@ -26,27 +26,14 @@ def create(
     session: Session, project_id: str, *, filename: str, purpose: str, size: int, file_expires_after: int | None
 ) -> FileUpload:
     """Create a pending upload of a file of `size` bytes, which expires `file_expires_after` seconds after it is one."""
-    created_at = now()
-    upload = FileUpload(
-        id=new_id("upload_"),
-        project_id=project_id,
-        filename=filename,
-        purpose=purpose,
-        bytes=size,
-        created_at=created_at,
-        expires_at=created_at + EXPIRES_AFTER,
-        file_expires_after=file_expires_after,
-    )
-    session.add(upload)
-    session.flush()
-    return upload
+    values = {"filename": filename, "purpose": purpose, "bytes": size, "file_expires_after": file_expires_after}
+    return added(session, FileUpload(project_id=project_id, expires_at=now() + EXPIRES_AFTER, **values))
 
 
 def get(session: Session, project_id: str, upload_id: str, *, lock: bool = False) -> FileUpload:
     """Return an upload, locked until the end of the transaction if `lock` is set.
 
-    Raises:
-        NotFoundError: the project has no such upload.
+    Raises NotFoundError: the project has no such upload.
     """
     statement = select(FileUpload).where(FileUpload.id == upload_id, FileUpload.project_id == project_id)
     upload = session.scalar(statement.with_for_update() if lock else statement)
@@ -93,17 +80,13 @@ def add_part(session: Session, project_id: str, upload_id: str, *, sha256: str, 
         raise RequestError(message, code="invalid_value", param="data")
     if parts == MAX_PARTS:
         raise RequestError(f"An upload has at most {MAX_PARTS} parts; send larger ones.", code="invalid_value")
-    part = UploadPart(id=new_id("part_"), upload_id=upload_id, bytes=size, sha256=sha256, created_at=now())
-    session.add(part)
-    session.flush()
-    return part
+    return added(session, UploadPart(upload_id=upload_id, bytes=size, sha256=sha256))
 
 
 def chosen_parts(session: Session, upload: FileUpload, part_ids: Sequence[str]) -> list[UploadPart]:
     """Return the parts of a pending upload with these ids, in the order of these.
 
-    Raises:
-        RequestError: the upload has no such part, or the parts have another size than the file.
+    Raises RequestError: the upload has no such part, or the parts have another size than the file.
     """
     of_upload = session.scalars(select(UploadPart).where(UploadPart.upload_id == upload.id))
     by_id = {part.id: part for part in of_upload}
@@ -136,8 +119,7 @@ def complete(
     One that was completed with the same parts meanwhile stays as it is. One that has just expired is completed, too:
     it had not when its parts were read.
 
-    Raises:
-        NotFoundError, ConflictError: there is no such upload, or it has ended in another way.
+    Raises NotFoundError, ConflictError: there is no such upload, or it has ended in another way.
     """
     upload = get(session, project_id, upload_id, lock=True)
     if upload.status != "pending":
@@ -165,8 +147,7 @@ def file_of(session: Session, upload: FileUpload) -> File | None:
 def cancel(session: Session, project_id: str, upload_id: str) -> FileUpload:
     """Cancel an upload. Cancelling it twice changes nothing.
 
-    Raises:
-        NotFoundError, ConflictError: there is no such upload, or it has ended in another way.
+    Raises NotFoundError, ConflictError: there is no such upload, or it has ended in another way.
     """
     upload = get(session, project_id, upload_id, lock=True)
     if upload.status != "cancelled":

@@ -6,9 +6,9 @@ import time
 from typing import NamedTuple
 
 from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from store.database import insert
 from store.records import ChunkKind, JobChunk, ResultChunk
 
 
@@ -23,9 +23,8 @@ class JobChunkEntry(NamedTuple):
 
 def add(session: Session, job_id: str, kind: ChunkKind, sha256: str, rows: int) -> bool:
     """Add a chunk to a job, under its lease. False if the job has it already."""
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     values = {"job_id": job_id, "kind": kind, "sha256": sha256, "rows": rows, "created_at": time.time()}
-    statement = insert(JobChunk).values(**values).on_conflict_do_nothing().returning(JobChunk.id)
+    statement = insert(session, JobChunk).values(**values).on_conflict_do_nothing().returning(JobChunk.id)
     return session.scalar(statement) is not None
 
 

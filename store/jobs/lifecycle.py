@@ -118,7 +118,7 @@ JOBS = Jobs(Job, "job", JOB_TRANSITIONS, JOB_PAUSABLE, JOB_RUNNING)
 # As functions, for those who deal with jobs only.
 create, repeated, get, by_ids, page = JOBS.create, JOBS.repeated, JOBS.get, JOBS.by_ids, JOBS.page
 retries = JOBS.retries
-transition, cancel, pause, resume = JOBS.transition, JOBS.cancel, JOBS.pause, JOBS.resume
+transition, cancel, control = JOBS.transition, JOBS.cancel, JOBS.control
 reject, set_sla, expire, give_up, any_ends = JOBS.reject, JOBS.set_sla, JOBS.expire, JOBS.give_up, JOBS.any_ends
 artifacts, find_artifact, add_artifact = JOBS.artifacts, JOBS.find_artifact, JOBS.add_artifact
 claim_validatable, claim_finishable = JOBS.claim_validatable, JOBS.claim_finishable

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from batchyard.errors import ConflictError
-from store.records import JobReply, ReplyKind, now
+from store.records import JobReply, ReplyKind, added
 
 
 def add(
@@ -26,28 +26,15 @@ def add(
 ) -> JobReply:
     """Add a reply. The transaction has locked the job (`lifecycle.locked`), so ids rise in the order of commits.
 
-    Args:
-        place: position, life and turn that it belongs to.
+    `place`: position, life and turn that it belongs to.
 
-    Raises:
-        ConflictError: that turn has a reply of this kind.
+    Raises ConflictError: that turn has a reply of this kind.
     """
     position, life, turn = place
     if any(reply.kind == kind for reply in of_turn(session, job_id, place)):
         raise ConflictError(f"Turn {turn} of life {life} of the item has its {kind} already.", code="already_replied")
-    reply = JobReply(
-        job_id=job_id,
-        position=position,
-        life=life,
-        turn=turn,
-        kind=kind,
-        body=dict(body),
-        key_id=key_id,
-        created_at=now(),
-    )
-    session.add(reply)
-    session.flush()
-    return reply
+    reply = JobReply(job_id=job_id, position=position, life=life, turn=turn, kind=kind, body=dict(body), key_id=key_id)
+    return added(session, reply)
 
 
 def of_turn(session: Session, job_id: str, place: tuple[int, int, int]) -> Sequence[JobReply]:

@@ -13,10 +13,16 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from store import batches
-from store.intake import extension
-from store.intake.extension import AddedSegment
-from store.records import Batch, Job, JobStage, new_id, now
+from store.intake import appends
+from store.intake.appends import AddedSegment
+from store.records import Batch, Job, JobStage, added, new_id, now
 from store.work import traces
+
+_INHERITED = (
+    *("project_id", "completion_window", "simulated", "output_expires_after"),
+    *("expires_at", "due_at", "infeasible"),
+)
+"""Columns that a stage's batch has from its job."""
 
 
 def of_job(session: Session, job_id: str) -> list[JobStage]:
@@ -34,30 +40,22 @@ def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str
     pause = session.execute(select(Job.paused_at, Job.paused_by).where(Job.id == job.id)).one()
     batch = Batch(
         id=new_id("batch_"),
-        project_id=job.project_id,
         job_id=job.id,
         stage=name,
         traceparent=str(traces.place(job)),
         endpoint=endpoint,
-        completion_window=job.completion_window,
         input_file_id="",
         input_sha256="",
         status="in_progress",
         planned=True,
         open=True,
-        simulated=job.simulated,
         created_at=at,
         in_progress_at=at,
-        expires_at=job.expires_at,
-        due_at=job.due_at,
-        infeasible=job.infeasible,
-        paused_at=pause.paused_at,
-        paused_by=pause.paused_by,
-        output_expires_after=job.output_expires_after,
         lease_expires_at=time.time(),
+        **{name: getattr(job, name) for name in _INHERITED},
+        **pause._mapping,
     )
-    session.add(batch)
-    session.flush()
+    added(session, batch)
     session.merge(JobStage(job_id=job.id, number=number, name=name, batch_id=batch.id))
     session.flush()
     return batch
@@ -66,11 +64,10 @@ def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str
 def extend(session: Session, batch_id: str, added: Sequence[AddedSegment]) -> None:
     """Add segments to an open batch, numbered on from its last one, with the configurations that its job has.
 
-    Raises:
-        ConflictError: the batch is not open any more, since its window has passed or its job was cancelled.
+    Raises ConflictError: the batch is not open any more, since its window has passed or its job was cancelled.
     """
     models = session.execute(select(Job.models).join(Batch, Batch.job_id == Job.id).where(Batch.id == batch_id))
-    extension.extend(session, batch_id, added, models.scalar_one())
+    appends.extend(session, batch_id, added, models.scalar_one())
 
 
 def seal(session: Session, batch_id: str) -> None:

@@ -4,14 +4,13 @@ Times are Unix seconds: integers where clients see them, floats where only lease
 an older name than their attribute.
 """
 
-from store.records.base import AMOUNTS, AnswerAmounts, Base, Leased, Pausable, Sla, first_id, new_id, now
+from store.records.base import AMOUNTS, AnswerAmounts, Base, Sla, added, first_id, new_id, now
 from store.records.batches import Append, AppendedId, Batch, ResultChunk, Segment
 from store.records.engines import Duration, EngineFailure, Hold, Speed
-from store.records.events import Delivery, Event, Webhook
+from store.records.events import Delivery, Event, Schedule, ScheduleRun, Webhook
 from store.records.files import Artifact, ErasedContent, File, FileUpload, JobArtifact, UploadPart
 from store.records.jobs import ChunkKind, Job, JobChunk, JobReply, JobStage, ReplyKind
 from store.records.projects import ApiKey, Budget, CachedAnswer, DailyUsage, Project, WebSession
-from store.records.schedules import Schedule, ScheduleRun
 
 __all__ = [
     "AMOUNTS",
@@ -39,8 +38,6 @@ __all__ = [
     "JobChunk",
     "JobReply",
     "JobStage",
-    "Leased",
-    "Pausable",
     "Project",
     "ReplyKind",
     "ResultChunk",
@@ -52,6 +49,7 @@ __all__ = [
     "UploadPart",
     "WebSession",
     "Webhook",
+    "added",
     "first_id",
     "new_id",
     "now",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
-from sqlalchemy import JSON, BigInteger, Integer, MetaData, String
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import JSON, BigInteger, ForeignKey, Integer, MetaData, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, Session, mapped_column
 
 Sla = Literal["on_track", "at_risk", "late"]
 """The outlook of an unfinished batch for its deadline."""
@@ -18,6 +18,11 @@ ID = BigInteger().with_variant(Integer, "sqlite")
 def new_id(prefix: str) -> str:
     """Return an id that sorts by its creation time, so that it serves as a stable list cursor."""
     return f"{prefix}{time.time_ns() // 1000:014x}{secrets.token_hex(9)}"
+
+
+def id_column(prefix: str) -> MappedColumn[str]:
+    """Return the column of an id with this prefix."""
+    return mapped_column(String(64), primary_key=True, default=lambda: new_id(prefix))
 
 
 def first_id(prefix: str, at: float) -> str:
@@ -47,6 +52,22 @@ class Base(DeclarativeBase):
     }
 
 
+Added = TypeVar("Added", bound=Base)
+
+
+def added(session: Session, record: Added) -> Added:
+    """Add a record in this transaction, and return it with its id."""
+    session.add(record)
+    session.flush()
+    return record
+
+
+class OfProject:
+    """A record that belongs to a project."""
+
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+
+
 class Leased:
     """Columns of a record that one holder at a time may work on.
 
@@ -59,19 +80,12 @@ class Leased:
     lease_expires_at: Mapped[float | None]
 
 
-AMOUNTS = (
-    *("completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"),
-    *("shared_requests", "shared_input_tokens", "shared_output_tokens", "cut_off", "empty"),
-)
-
-
 class AnswerAmounts:
     """Columns of the amounts that answers add up to.
 
     `cached_tokens` counts input tokens from the engine's prefix cache, `reasoning_tokens` output tokens as engines
-    report them. The `shared_` columns count requests that were
-    answered with another request's answer, and its tokens. `cut_off` and `empty` count those of the completed whose
-    answer ended at a limit of tokens, or has no text.
+    report them. The `shared_` columns count requests that were answered with another request's answer, and its tokens.
+    `cut_off` and `empty` count those of the completed whose answer ended at a limit of tokens, or has no text.
     """
 
     completed: Mapped[int] = mapped_column(default=0)
@@ -87,12 +101,46 @@ class AnswerAmounts:
     empty: Mapped[int] = mapped_column(default=0)
 
 
-class Pausable:
-    """Columns of a batch or a job that a client can pause.
+AMOUNTS = tuple(AnswerAmounts.__annotations__)
 
-    `paused_by` is what people call the client's key. While `paused_at` is set, none of its segments starts. One that
-    ends is not paused any more.
+
+class WorkColumns(OfProject, Leased):
+    """Columns of batches and of jobs. Names are those of OpenAI's batch object where it has them.
+
+    `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. `created_by` is the
+    id of the key that created it; a schedule's work has none. `traceparent` is the span above its own
+    (batchyard.telemetry.traceparents). `paused_by` is what people call the client's key. While `paused_at` is set, none
+    of its segments starts. Work that ends is not paused any more.
     """
 
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created_by: Mapped[str | None] = mapped_column(String(64))
+    completion_window: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(String(16))
+    outcome: Mapped[str | None] = mapped_column(String(16))
+    models: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    simulated: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[int]
+    expires_at: Mapped[int]
+    due_at: Mapped[int]
+    sla: Mapped[str] = mapped_column(String(16), default="on_track")
+    in_progress_at: Mapped[int | None]
+    finalizing_at: Mapped[int | None]
+    completed_at: Mapped[int | None]
+    failed_at: Mapped[int | None]
+    expired_at: Mapped[int | None]
+    cancelling_at: Mapped[int | None]
+    cancelled_at: Mapped[int | None]
+    total: Mapped[int] = mapped_column(default=0)
+    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    post_process: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    output_expires_after: Mapped[int | None]
+    errors: Mapped[list[dict[str, Any]] | None]
+    retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
+    traceparent: Mapped[str | None] = mapped_column(String(55))
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
+    idempotency_sha256: Mapped[str | None] = mapped_column(String(64))
+    attempts: Mapped[int] = mapped_column(default=0)
+    attempt_error: Mapped[str | None]
     paused_at: Mapped[int | None]
     paused_by: Mapped[str | None] = mapped_column(String(128))

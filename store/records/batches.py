@@ -7,66 +7,38 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import ID, AnswerAmounts, Base, Leased, Pausable
+from store.records.base import ID, AnswerAmounts, Base, Leased, WorkColumns, id_column, now
 
 
-class Batch(Leased, AnswerAmounts, Pausable, Base):
-    """A batch of requests. Field names are those of OpenAI's batch object where it has them.
+class Batch(WorkColumns, AnswerAmounts, Base):
+    """A batch of requests.
 
-    `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. An `infeasible`
-    batch could not end within its window even if it ran alone, so it runs after all others. `input_sha256` is empty if
-    there was no such file. `timeline` is stored at
-    the end (store.segments.timeline), before the result chunks are deleted. `latencies` has the histogram
-    (batchyard.histogram) of the seconds of its requests, by model and request class. `engine_deaths` has the number of
-    deaths by model, how many had which reason, and the last one (store.holds.record_death). `seconds_sha256` is the
-    artifact
-    with the seconds of each (store.formats.seconds), `rows_sha256` the one with what became of each
-    (store.formats.rows); both are written at the end. `on_invalid` says what lines that are no valid requests do:
-    `fail` the batch, or are skipped and become error lines (`skip`). `warnings` are entries like those of `errors`: of
-    the first request, and once the batch is planned of all. `name` is what people call it: its metadata's
-    `name`, or its input file's. `created_by` is the id of the key that created it; a schedule's batch has none.
-    `priority` orders it among the batches of its project (batchyard.statuses.PRIORITIES).
-    `traceparent` is the span above its own (batchyard.telemetry.traceparents).
+    An `infeasible` batch could not end within its window even if it ran alone, so it runs after all others.
+    `input_sha256` is empty if there was no such file. `timeline` is stored at the end (store.segments.timeline), before
+    the result chunks are deleted. `latencies` has the histogram (batchyard.histogram) of the seconds of its requests,
+    by model and request class. `engine_deaths` has the number of deaths by model, how many had which reason, and the
+    last one (store.holds.record_death). `seconds_sha256` is the artifact with the seconds of each request
+    (store.formats.seconds), `rows_sha256` the one with what became of each (store.formats.rows); both are written at
+    the end. `on_invalid` says what lines that are no valid requests do: `fail` the batch, or are skipped and become
+    error lines (`skip`). `warnings` are entries like those of `errors`: of the first request, and once the batch is
+    planned of all. `name` is what people call it: its metadata's `name`, or its input file's. `priority` orders it
+    among the batches of its project (batchyard.statuses.PRIORITIES).
 
     A batch is `planned` once its segments can run. An `open` one, a client's or a `stage` of the job `job_id`, may
     still get more segments. Such a batch has no input file before it is merged, and no plan: its segments name theirs.
     """
 
     __tablename__ = "batches"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     name: Mapped[str | None] = mapped_column(String(512))
-    created_by: Mapped[str | None] = mapped_column(String(64))
     endpoint: Mapped[str] = mapped_column(String(64))
-    completion_window: Mapped[str] = mapped_column(String(16))
     input_file_id: Mapped[str] = mapped_column(String(64), index=True)
     input_sha256: Mapped[str] = mapped_column(String(64))
-    status: Mapped[str] = mapped_column(String(16))
-    outcome: Mapped[str | None] = mapped_column(String(16))
     model: Mapped[str | None] = mapped_column(String(256))
-    models: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    simulated: Mapped[bool] = mapped_column(default=False)
-    created_at: Mapped[int]
-    expires_at: Mapped[int]
-    due_at: Mapped[int]
     priority: Mapped[int] = mapped_column(default=0, server_default="0")
     infeasible: Mapped[bool] = mapped_column("out_of_reach", default=False)
-    sla: Mapped[str] = mapped_column(String(16), default="on_track")
-    in_progress_at: Mapped[int | None]
-    finalizing_at: Mapped[int | None]
-    completed_at: Mapped[int | None]
-    failed_at: Mapped[int | None]
-    expired_at: Mapped[int | None]
-    cancelling_at: Mapped[int | None]
-    cancelled_at: Mapped[int | None]
-    total: Mapped[int] = mapped_column(default=0)
     expired: Mapped[int] = mapped_column(default=0)
     cancelled: Mapped[int] = mapped_column(default=0)
-    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
-    post_process: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
-    output_expires_after: Mapped[int | None]
     on_invalid: Mapped[str] = mapped_column(String(8), default="fail", server_default="fail")
-    errors: Mapped[list[dict[str, Any]] | None]
     warnings: Mapped[list[dict[str, Any]] | None]
     planned: Mapped[bool] = mapped_column(default=False)
     plan_sha256: Mapped[str | None] = mapped_column(String(64))
@@ -80,12 +52,6 @@ class Batch(Leased, AnswerAmounts, Pausable, Base):
     engine_deaths: Mapped[dict[str, Any] | None]
     seconds_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     rows_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
-    retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
-    traceparent: Mapped[str | None] = mapped_column(String(55))
-    idempotency_key: Mapped[str | None] = mapped_column(String(255))
-    idempotency_sha256: Mapped[str | None] = mapped_column(String(64))
-    attempts: Mapped[int] = mapped_column(default=0)
-    attempt_error: Mapped[str | None]
     __table_args__ = (
         Index(None, "project_id", "id"),
         Index(None, "status", "expires_at"),
@@ -145,14 +111,14 @@ class Append(Base):
     """
 
     __tablename__ = "appends"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("append_")
     batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"))
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     sha256: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int]
     requests: Mapped[int]
     first_line: Mapped[int]
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (Index(None, "batch_id", "idempotency_key", unique=True),)
 
 

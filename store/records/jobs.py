@@ -7,62 +7,40 @@ from typing import Any, Literal
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import ID, Base, Leased, Pausable
+from store.records.base import ID, Base, WorkColumns, now
 
 ChunkKind = Literal["result", "judgement"]
 ReplyKind = Literal["verdict", "resolve", "requeue"]
 
 
-class Job(Leased, Pausable, Base):
-    """A job. What it shares with a batch has the name that it has there.
+class Job(WorkColumns, Base):
+    """A job.
 
     `input_sha256` and `input_name` are empty without an input of its own. The suffix of `input_name` is the format.
     `depends_on` has `id` and `when` of each job or batch that it waits for, `retry_of` a job whose items it takes.
     `items_sha256` is the items file (store.formats.items), null before validation, unless the items are those of
     another job; `total` is 0 before validation. `config_sha256` identifies all that a job's outcome depends on,
-    `work_sha256` all that its requests do. The items begun, in the order of the items file,
-    are the first `admitted`. An ended item is one of `completed`, `failed`, `stuck`, `expired_items`,
-    `cancelled_items`; when all have ended, these add up to `total`. `restarted` counts items that began again since
-    their recipe's file had changed, `reused` requests that another job had answered. `ahead` has the `requests`, by
-    model, that no batch has yet (null if nobody can know), and the counts of `turns` that say so (see
-    jobs.running.turns).
-    `traceparent` is as in a batch.
-    `amendments` counts items that were resolved after the job's end, `unwritten` those that no artifact has yet.
+    `work_sha256` all that its requests do. The items begun, in the order of the items file, are the first `admitted`.
+    An ended item is one of `completed`, `failed`, `stuck`, `expired_items`, `cancelled_items`; when all have ended,
+    these add up to `total`. `restarted` counts items that began again since their recipe's file had changed, `reused`
+    requests that another job had answered. `ahead` has the `requests`, by model, that no batch has yet (null if nobody
+    can know), and the counts of `turns` that say so (see jobs.running.turns). `amendments` counts items that were
+    resolved after the job's end, `unwritten` those that no artifact has yet.
     """
 
     __tablename__ = "jobs"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     name: Mapped[str | None] = mapped_column(String(128))
-    created_by: Mapped[str | None] = mapped_column(String(64))
     recipe: Mapped[str] = mapped_column(String(128))
     recipe_sha256: Mapped[str] = mapped_column(String(64))
-    completion_window: Mapped[str] = mapped_column(String(16))
     input_file_id: Mapped[str | None] = mapped_column(String(64), index=True)
     input_sha256: Mapped[str] = mapped_column(String(64), default="", index=True)
     input_name: Mapped[str] = mapped_column(String(512), default="")
     items_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     options: Mapped[dict[str, Any]]
     seed: Mapped[int] = mapped_column(default=0)
-    models: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    simulated: Mapped[bool] = mapped_column(default=False)
     config_sha256: Mapped[str] = mapped_column(String(64))
     work_sha256: Mapped[str] = mapped_column(String(64))
-    status: Mapped[str] = mapped_column(String(16))
-    outcome: Mapped[str | None] = mapped_column(String(16))
-    created_at: Mapped[int]
-    expires_at: Mapped[int]
-    due_at: Mapped[int]
     infeasible: Mapped[bool] = mapped_column(default=False)
-    sla: Mapped[str] = mapped_column(String(16), default="on_track")
-    in_progress_at: Mapped[int | None]
-    finalizing_at: Mapped[int | None]
-    completed_at: Mapped[int | None]
-    failed_at: Mapped[int | None]
-    expired_at: Mapped[int | None]
-    cancelling_at: Mapped[int | None]
-    cancelled_at: Mapped[int | None]
-    total: Mapped[int] = mapped_column(default=0)
     admitted: Mapped[int] = mapped_column(default=0)
     completed: Mapped[int] = mapped_column(default=0)
     failed: Mapped[int] = mapped_column(default=0)
@@ -78,22 +56,12 @@ class Job(Leased, Pausable, Base):
     ahead: Mapped[dict[str, Any] | None]
     metrics: Mapped[dict[str, Any] | None]
     report: Mapped[dict[str, Any] | None]
-    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
-    post_process: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
-    output_expires_after: Mapped[int | None]
-    errors: Mapped[list[dict[str, Any]] | None]
     depends_on: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
     answers_from: Mapped[str | None] = mapped_column(String(64))
     only_judges: Mapped[bool] = mapped_column(default=False)
-    retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
     parent_id: Mapped[str | None] = mapped_column(String(64))
     child_key: Mapped[str | None] = mapped_column(String(256))
     variant: Mapped[str | None] = mapped_column(String(128))
-    traceparent: Mapped[str | None] = mapped_column(String(55))
-    idempotency_key: Mapped[str | None] = mapped_column(String(255))
-    idempotency_sha256: Mapped[str | None] = mapped_column(String(64))
-    attempts: Mapped[int] = mapped_column(default=0)
-    attempt_error: Mapped[str | None]
 
     @property
     def unended(self) -> int:
@@ -151,5 +119,5 @@ class JobReply(Base):
     kind: Mapped[str] = mapped_column(String(16))
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
     key_id: Mapped[str | None] = mapped_column(String(64))
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (UniqueConstraint("job_id", "position", "life", "turn", "kind"), Index(None, "job_id", "id"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from store.records.base import Base
+from store.records.base import Base, OfProject, id_column, now
 
 
 class Project(Base):
@@ -19,9 +19,9 @@ class Project(Base):
     """
 
     __tablename__ = "projects"
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = id_column("proj_")
     name: Mapped[str] = mapped_column(String(128), unique=True)
-    created_at: Mapped[int]
+    created_at: Mapped[int] = mapped_column(default=now)
     tier: Mapped[str | None] = mapped_column(String(64))
     max_segments: Mapped[int | None]
     cache_bytes: Mapped[int | None]
@@ -32,7 +32,7 @@ class Project(Base):
     recent_usage_at: Mapped[float] = mapped_column("service_at", default=0.0)
 
 
-class ApiKey(Base):
+class ApiKey(OfProject, Base):
     """An API key, with only the SHA-256 of its secret.
 
     Who signs in without one has a record here, too, which no secret opens (store.sessions.User).
@@ -41,7 +41,6 @@ class ApiKey(Base):
 
     __tablename__ = "api_keys"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     secret_sha256: Mapped[str] = mapped_column(String(64))
     admin: Mapped[bool]
     label: Mapped[str | None] = mapped_column(String(128))
@@ -75,7 +74,7 @@ class Budget(Base):
     notice: Mapped[str | None] = mapped_column(String(32))
 
 
-class DailyUsage(Base):
+class DailyUsage(OfProject, Base):
     """A day's computed usage of a batch by model, at the prices of that time.
 
     `day` counts days of UTC since 1970. Amounts are those of batchyard.tariffs.Amounts, prices those of its Prices, all
@@ -87,7 +86,6 @@ class DailyUsage(Base):
     batch_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     model: Mapped[str] = mapped_column(String(256), primary_key=True)
     day: Mapped[int] = mapped_column(primary_key=True, index=True)
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     job_id: Mapped[str | None] = mapped_column(String(64), index=True)
     key_id: Mapped[str | None] = mapped_column(String(64))
     requests: Mapped[int]

@@ -10,10 +10,11 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from store import files, listing
+from store import listing
 from store.files import live
 from store.records import Artifact, Batch, File, Job, JobArtifact, ScheduleRun, now
-from store.work import artifacts, overview
+from store.work import overview
+from store.work.lifecycle import AnyArtifact, artifact_table, artifacts_of
 from store.work.overview import Work
 
 Kind: TypeAlias = Literal["input", "output", "errors", "manifest", "other"]
@@ -62,13 +63,13 @@ class FileFilter:
             named = [] if text is None else [_named(text)]
             yield select(File.id).where(File.id == record.input_file_id, live(at), *named).exists()
         if self.kind != INPUT:
-            artifact, owner = (Artifact, Artifact.batch_id) if record is Batch else (JobArtifact, JobArtifact.job_id)
+            artifact, owner = artifact_table(record)
             named = [] if text is None else [or_(artifact.name.icontains(text, autoescape=True), File.id == text)]
             of_kind = [] if self.kind is None else [self._is_kind(artifact)]
             joined = select(File.id).join(artifact, artifact.file_id == File.id)
             yield joined.where(owner == record.id, live(at), *named, *of_kind).exists()
 
-    def _is_kind(self, artifact: type[Artifact] | type[JobArtifact]) -> ColumnElement[bool]:
+    def _is_kind(self, artifact: type[AnyArtifact]) -> ColumnElement[bool]:
         kinds = dict[str, Kind](_NAMES) | dict.fromkeys(self.outputs, "output")
         if self.kind == "other":
             return artifact.name.not_in(kinds)
@@ -103,13 +104,13 @@ def page(
 ) -> tuple[list[FileGroup], bool]:
     """Return the groups after the one of the work with id `after`, newest first, and True if there are more.
 
-    Raises:
-        RequestError: `after` is no work of the project.
+    Raises RequestError: `after` is no work of the project.
     """
     records, has_more = overview.page(
         session, project_id, sort="newest", after=after, limit=limit, condition=wanted.of_work
     )
-    inputs = {file.id: file for file in _live(session, {record.input_file_id for record in records})}
+    input_ids = {record.input_file_id for record in records} - {None}
+    inputs = {file.id: file for file in session.scalars(select(File).where(File.id.in_(input_ids), live(now())))}
     started = _started(session, [record.id for record in records if isinstance(record, Job)])
     groups = []
     for record in records:
@@ -120,7 +121,7 @@ def page(
         groups.append(group)
     for kind in (Batch, Job):
         of_kind = [group for group in groups if isinstance(group.work, kind)]
-        by_owner = artifacts.by_owner(session, kind, [group.work.id for group in of_kind])
+        by_owner = artifacts_of(session, kind, [group.work.id for group in of_kind])
         for group in of_kind:
             group.entries += [
                 FileEntry(wanted.kind_of(artifact.name), artifact.name, file, artifact.lines)
@@ -138,8 +139,7 @@ def unused(
 ) -> tuple[Sequence[File], bool]:
     """Return files that belong to no batch or job, after the one with id `after`, newest first, and True if more.
 
-    Raises:
-        RequestError: `after` was never a file of the project.
+    Raises RequestError: `after` was never a file of the project.
     """
     shown = and_(
         live(now()),
@@ -156,10 +156,6 @@ def unused(
 
 def _named(text: str) -> ColumnElement[bool]:
     return or_(File.filename.icontains(text, autoescape=True), File.id == text)
-
-
-def _live(session: Session, file_ids: set[str | None]) -> Sequence[File]:
-    return session.scalars(select(File).where(File.id.in_(file_ids - {None}), files.live(now()))).all()
 
 
 def _started(session: Session, job_ids: Sequence[str]) -> dict[str | None, int]:

@@ -6,23 +6,23 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, true, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
 from batchyard.statuses import TERMINAL
-from store import events, listing
+from store import events, files, listing
 from store.database import changed
 from store.keys import Principal
 from store.leases import ATTEMPTS
-from store.records import Batch, File, Job, Sla, new_id, now
-from store.work import artifacts, traces
-from store.work.artifacts import AnyArtifact
+from store.records import Artifact, Batch, File, Job, JobArtifact, Sla, added, new_id, now
+from store.work import traces
 
 Record = TypeVar("Record", Batch, Job)
+AnyArtifact: TypeAlias = Artifact | JobArtifact
 Verb = Literal["cancel", "pause", "resume"]
 
 MESSAGE_SECONDS = 30.0
@@ -79,15 +79,12 @@ class Lifecycle(ABC, Generic[Record]):
         work.status = "waiting" if isinstance(work, Job) and work.depends_on else "validating"
         work.idempotency_key, work.idempotency_sha256 = idempotency or (None, None)
         work.lease_expires_at = time.time() + MESSAGE_SECONDS
-        session.add(work)
-        session.flush()
-        return work
+        return added(session, work)
 
     def repeated(self, session: Session, project_id: str, idempotency: tuple[str, str]) -> Record | None:
         """Return what was created with this idempotency key, or None.
 
-        Raises:
-            ConflictError: that came from another request.
+        Raises ConflictError: that came from another request.
         """
         record, (key, sha256) = self.record, idempotency
         work = session.scalar(select(record).where(record.project_id == project_id, record.idempotency_key == key))
@@ -124,11 +121,9 @@ class Lifecycle(ABC, Generic[Record]):
     ) -> tuple[Sequence[Record], bool]:
         """Return the project's after the one with id `after`, and True if there are more.
 
-        Args:
-            columns: the values that they have; None for any.
+        `columns`: the values that they have; None for any.
 
-        Raises:
-            RequestError: `after` is not one of the project's.
+        Raises RequestError: `after` is not one of the project's.
         """
         record = self.record
         shown = and_(true(), *(getattr(record, name) == value for name, value in columns.items() if value is not None))
@@ -173,8 +168,7 @@ class Lifecycle(ABC, Generic[Record]):
     def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Record:
         """Request that work stops. What it has is kept. Cancelling it twice changes nothing.
 
-        Args:
-            by: who requests it; None for a schedule.
+        `by`: who requests it; None for a schedule.
 
         Raises:
             NotFoundError: the project has none with that id.
@@ -188,8 +182,7 @@ class Lifecycle(ABC, Generic[Record]):
     def request_cancel(self, session: Session, work: Record, by: Principal | None = None, **values: Any) -> bool:
         """Request that work stops, with these columns. False if that was requested before.
 
-        Raises:
-            ConflictError: it has ended.
+        Raises ConflictError: it has ended.
         """
         while work.status not in ("cancelling", "cancelled"):
             if work.status in TERMINAL:
@@ -208,25 +201,6 @@ class Lifecycle(ABC, Generic[Record]):
         """Return the refusal of an action that the work's status does not allow."""
         return ConflictError(f"Cannot {verb} a {self.noun} with status '{work.status}'.", param=f"{self.noun}_id")
 
-    def pause(self, session: Session, by: Principal, work_id: str) -> Record:
-        """Let no more of the work's requests be sent. Its window goes on. Pausing it twice changes nothing.
-
-        Raises:
-            NotFoundError: the project has none with that id.
-            ConflictError: all its requests were sent, it is ending, or is a job's batch.
-        """
-        return self._set_pause(session, by, work_id, "pause")
-
-    def resume(self, session: Session, by: Principal, work_id: str) -> Record:
-        """Let paused work go on. It changes nothing if it is not paused. Raises as `pause` does."""
-        return self._set_pause(session, by, work_id, "resume")
-
-    def _set_pause(self, session: Session, by: Principal, work_id: str, verb: Literal["pause", "resume"]) -> Record:
-        work = self.get(session, by.project_id, work_id)
-        refuse_stage(work, verb)
-        self._change_pause(session, by, work, verb)
-        return work
-
     def _change_pause(
         self, session: Session, by: Principal, work: Record, verb: Literal["pause", "resume"]
     ) -> dict[str, Any]:
@@ -244,10 +218,20 @@ class Lifecycle(ABC, Generic[Record]):
         return values if done else {}
 
     def control(self, session: Session, by: Principal, work_id: str, verb: Verb) -> Record:
-        """Cancel, pause or resume work. Raises as these do."""
+        """Cancel, pause or resume work. Doing so twice changes nothing.
+
+        No more requests of paused work are sent. Its window goes on.
+
+        Raises:
+            NotFoundError: the project has none with that id.
+            ConflictError: all its requests were sent, it is ending, or is a job's batch; see `cancel`, too.
+        """
         if verb == "cancel":
             return self.cancel(session, by.project_id, work_id, by)
-        return self._set_pause(session, by, work_id, verb)
+        work = self.get(session, by.project_id, work_id)
+        refuse_stage(work, verb)
+        self._change_pause(session, by, work, verb)
+        return work
 
     def set_sla(self, session: Session, work: Record, state: Sla, **data: Any) -> bool:
         """Compare-and-set the SLA state of work that has not ended.
@@ -287,8 +271,7 @@ class Lifecycle(ABC, Generic[Record]):
     def fail(self, session: Session, work: Record, verb: str, after: str | None = None, **values: Any) -> bool:
         """End work that could not be `verb` (_FAILURES); its holder cannot write. False if ended.
 
-        Args:
-            after: the status that it gets; None for that of its end.
+        `after`: the status that it gets; None for that of its end.
         """
         if work.attempts >= ATTEMPTS:
             message = f"The {self.noun} could not be {verb} in {work.attempts} attempts: {work.attempt_error}"
@@ -323,17 +306,53 @@ class Lifecycle(ABC, Generic[Record]):
 
     def artifacts(self, session: Session, ids: Sequence[str]) -> dict[str, list[tuple[AnyArtifact, File]]]:
         """Return the artifacts of each batch or job, sorted by name, by its id."""
-        return artifacts.by_owner(session, self.record, ids)
+        return artifacts_of(session, self.record, ids)
 
     def find_artifact(self, session: Session, project_id: str, work_id: str, name: str) -> File | None:
         """Return the artifact of that name of ended work of the project, or None. Its content is final."""
-        return artifacts.find(session, self.record, project_id, work_id, name)
+        record, (artifact, owner) = self.record, artifact_table(self.record)
+        ended = (owner == work_id, artifact.name == name, record.status.in_(TERMINAL))
+        statement = select(File).join(artifact, artifact.file_id == File.id).join(record, record.id == owner)
+        return session.scalar(statement.where(*ended, File.project_id == project_id, files.live(now())))
 
     def add_artifact(
         self, session: Session, work: Record, name: str, sha256: str, size: int, lines: int | None
     ) -> File:
-        """Create a file for content and make it an artifact, see store.work.artifacts."""
-        return artifacts.add(session, work, name, sha256, size, lines)
+        """Create a file for content and make it an artifact of a batch or a job.
+
+        An existing one of that name gets the content while the work goes on. The files of work that has ended are
+        final, so the artifact gets a new file then.
+        """
+        artifact, owner = artifact_table(self.record)
+        existing = cast(AnyArtifact | None, session.get(artifact, (work.id, name)))
+        if existing is not None and work.status not in TERMINAL:
+            existing.lines = lines
+            file = session.get_one(File, existing.file_id)
+            file.sha256, file.bytes = sha256, size
+            return file
+        file = files.create_output(session, work, name, sha256=sha256, size=size)
+        if existing is None:
+            session.add(artifact(**{owner.key: work.id}, name=name, file_id=file.id, lines=lines))
+        else:
+            existing.file_id, existing.lines = file.id, lines
+        return file
+
+
+def artifacts_of(
+    session: Session, record: type[Batch] | type[Job], ids: Sequence[str]
+) -> dict[str, list[tuple[AnyArtifact, File]]]:
+    """Return the artifacts of batches or of jobs, sorted by name, by the id of their owner."""
+    artifact, owner = artifact_table(record)
+    statement = select(owner, artifact, File).join(File, File.id == artifact.file_id)
+    by_id: dict[str, list[tuple[AnyArtifact, File]]] = {owner_id: [] for owner_id in ids}
+    for owner_id, row, file in session.execute(statement.where(owner.in_(ids)).order_by(artifact.name)):
+        by_id[owner_id].append((row, file))
+    return by_id
+
+
+def artifact_table(record: type[Batch] | type[Job]) -> tuple[type[AnyArtifact], InstrumentedAttribute[Any]]:
+    """Return the table of artifacts of batches or of jobs, and its column with the owner's id."""
+    return (Artifact, Artifact.batch_id) if record is Batch else (JobArtifact, JobArtifact.job_id)
 
 
 def refuse_stage(work: Batch | Job, action: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true
+from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select, true, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from batchyard.errors import RequestError
@@ -110,11 +110,9 @@ def page(
 ) -> tuple[list[Work], bool]:
     """Return at most `limit` of the project's work after id `after`, and if more follow.
 
-    Args:
-        condition: a further condition, of batches and of jobs.
+    `condition`: a further condition, of batches and of jobs.
 
-    Raises:
-        RequestError: `after` is no work of the project.
+    Raises RequestError: `after` is no work of the project.
     """
     parts = _PARTS[sort]
     cursor = None if after is None else _find(session, project_id, after)
@@ -153,16 +151,8 @@ def _rows(
     if cursor is not None:
         *values, age = _position(cursor, part)
         ends = [*values, _PREFIXES[record] + age]
-        beyond: ColumnElement[bool] = or_(
-            *(
-                and_(
-                    *(column == end for column, end in zip(columns[:index], ends, strict=False)),
-                    columns[index] < ends[index] if part.descending else columns[index] > ends[index],
-                )
-                for index in range(len(columns))
-            )
-        )
-        statement = statement.where(beyond)
+        end, place = tuple_(*ends), tuple_(*columns)
+        statement = statement.where(place < end if part.descending else place > end)
     order = [column.desc() if part.descending else column for column in columns]
     return list(session.scalars(statement.order_by(*order).limit(limit)))
 
@@ -222,11 +212,7 @@ def _age(work_id: str) -> str:
 
 
 def _find(session: Session, project_id: str, work_id: str) -> Work:
-    work: Work | None
-    if work_id.startswith("job_"):
-        work = session.scalar(select(Job).where(Job.project_id == project_id, Job.id == work_id))
-    else:
-        work = session.scalar(select(Batch).where(Batch.project_id == project_id, Batch.id == work_id))
-    if work is None:
+    work: Work | None = session.get(Job, work_id) if work_id.startswith("job_") else session.get(Batch, work_id)
+    if work is None or work.project_id != project_id:
         raise RequestError(f"Invalid 'after': no object with id '{work_id}'.", code="invalid_value", param="after")
     return work

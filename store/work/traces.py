@@ -26,13 +26,10 @@ def write_end(session: Session, work: Batch | Job, status: str) -> None:
     error = status if status in ("failed", "expired") else None
     attributes = {**_attributes(work), "batchyard.status": status}
     name = "batch" if isinstance(work, Batch) else "job"
-    span = EndedSpan(name, place(work), parent, _created(work.id), time.time_ns(), attributes, error)
+    # From the id: `created_at` has whole seconds, as OpenAI's objects do.
+    created = int(work.id.partition("_")[2][:14], 16) * 1000
+    span = EndedSpan(name, place(work), parent, created, time.time_ns(), attributes, error)
     event.listen(session, "after_commit", lambda _: spans.write(span), once=True)
-
-
-def _created(work_id: str) -> int:
-    """Return when an id was made, in nanoseconds: `created_at` has whole seconds, as OpenAI's objects do."""
-    return int(work_id.partition("_")[2][:14], 16) * 1000
 
 
 def _attributes(work: Batch | Job) -> dict[str, Value]:

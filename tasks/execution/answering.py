@@ -17,7 +17,7 @@ from batchyard.endpoints import output_lines
 from batchyard.errors import EngineStartError, Stopped
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec, is_derived
-from inference.deaths import Death
+from inference.answers import Death
 from inference.engines.registry import capabilities
 from inference.residents.session import EngineTimeouts
 from store import batches, holds, segments

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from batchyard.errors import UnavailableError
 from batchyard.models import is_derived
-from inference.deaths import Death
+from inference.answers import Death
 from store import holds, segments
 from tasks.context import AppContext
 from tasks.execution import tally

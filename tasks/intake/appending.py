@@ -15,8 +15,7 @@ from store import batches
 from store.formats import plan
 from store.formats.plan import PlanWriter
 from store.intake import appends
-from store.intake.appends import NewRequests, RepeatedIds
-from store.intake.extension import AddedSegment
+from store.intake.appends import AddedSegment, NewRequests, RepeatedIds
 from store.records import Append, Batch
 from store.work.lifecycle import refuse_stage
 from tasks.context import AppContext

@@ -17,7 +17,7 @@ from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests import media, ordering
 from inference.requests.context_length import ContextLength
-from inference.requests.fingerprint import fingerprint
+from inference.requests.ordering import fingerprint
 
 StepCheck: TypeAlias = Callable[[Mapping[str, Any]], tuple[str, str] | None]
 """Returns which parameter of a body a step cannot use, and why."""

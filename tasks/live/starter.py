@@ -17,7 +17,7 @@ import redis
 
 from batchyard.errors import BatchyardError, EngineStartError, GpuBusy, Stopped, UnavailableError
 from batchyard.models import ModelSpec
-from inference.deaths import Death
+from inference.answers import Death
 from inference.residents.session import EngineTimeouts
 from store import holds, speeds
 from tasks.context import AppContext

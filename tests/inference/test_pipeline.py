@@ -28,7 +28,7 @@ from ray.actor import ActorHandle
 from batchyard.errors import EngineError, EngineStartError, Stopped
 from batchyard.models import ModelSpec
 from inference import pipeline
-from inference.deaths import Death
+from inference.answers import Death
 from inference.ray import starts
 from inference.residents import directory, gpu_eviction
 from inference.residents.session import EngineTimeouts

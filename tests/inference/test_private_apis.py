@@ -176,7 +176,7 @@ def test_no_class_of_vllm_gets_another_name_that_the_table_would_not_see() -> No
 
 def test_the_package_imports_neither_vllm_nor_torch() -> None:
     code = (
-        "import sys; from inference.engines.vllm import arguments, engine, environment, internals, job; "
+        "import sys; from inference.engines.vllm import arguments, engine, internals, job; "
         "sys.exit(any(heavy in sys.modules for heavy in ('torch', 'vllm', 'transformers', 'ray')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

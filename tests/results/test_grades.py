@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
 from results.filter import Filter
 from results.opening import open_rows
 from results.rows import Rows, TaskGrades
 from store import batches
 from store.formats import scores
-from store.records import Batch, File
+from store.records import Batch
 from tasks.context import AppContext
 from tests.support.planned import answers, end_batch, finish_segment, plan_batch
 
@@ -70,23 +68,6 @@ def test_a_batch_without_scores_has_no_grades_and_no_such_filter_finds_anything(
     with open_rows(context, end_batch(context, batch)) as unscored:
         assert (unscored.grades(), unscored.positions(Filter(task="all")).size) == ({}, 0)
         assert [entry.grade for entry in unscored.page(Filter(), 10).entries] == ["", ""]
-
-
-def test_scores_that_an_older_version_has_written_without_lines_are_those_of_their_names(
-    context: AppContext, scored: Batch
-) -> None:
-    with context.database.read() as session:
-        file = batches.find_artifact(session, scored.project_id, scored.id, scores.NAME)
-    assert file is not None
-    with context.artifacts.open(file.sha256) as now, context.artifacts.create() as older:
-        for line in now:
-            older.write(re.sub(rb'"line": ?\d+, ?', b"", line))
-    with context.database.write() as session:
-        session.execute(update(File).where(File.id == file.id).values(sha256=older.sha256))
-    assert older.sha256 != file.sha256
-    with open_rows(context, scored) as rows:
-        grades = [entry.grade for entry in rows.page(Filter(), 10).entries]
-    assert grades == ["right", "wrong", "right", "unscored", "wrong", "wrong"]
 
 
 def test_without_its_scores_a_batch_still_shows_its_answers_and_says_what_is_missing(

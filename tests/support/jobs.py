@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from store import segments
 from store.database import Database
 from store.formats import asks
-from store.intake.extension import AddedSegment
+from store.intake.appends import AddedSegment
 from store.jobs import lifecycle, stages
 from store.records import Batch, Job, Project
 from tasks.context import AppContext

@@ -219,10 +219,10 @@ def a_chunk(segment: segments.SegmentLease, completed: int = 1) -> ResultChunk:
 def pause(database: Database, me: Principal, batch: Batch) -> Batch:
     """Pause a batch as a client, and return it as it is then."""
     with database.write() as session:
-        return batches.pause(session, me, batch.id)
+        return batches.control(session, me, batch.id, "pause")
 
 
 def resume(database: Database, me: Principal, batch: Batch) -> Batch:
     """Resume a batch as a client, and return it as it is then."""
     with database.write() as session:
-        return batches.resume(session, me, batch.id)
+        return batches.control(session, me, batch.id, "resume")

@@ -16,7 +16,7 @@ from batchyard.endpoints import output_lines
 from jobs.catalogue import catalogue_of
 from jobs.items import detail, listing, states, stream
 from store.formats import asks, chunks, items, job_chunks
-from store.intake.extension import AddedSegment
+from store.intake.appends import AddedSegment
 from store.jobs import chunk_records, lifecycle, stages
 from store.records import Batch, Job, ResultChunk, Segment
 from tasks.context import AppContext

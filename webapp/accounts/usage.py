@@ -71,7 +71,7 @@ def read(params: UsageQuery) -> Listed:
             scope = projects.named(session, params.project, only=None if owner.admin else owner.project_id)
         lines = usage.listed(session, month, by, scope)
         names = projects.names(session, {line.project_id for line in lines if line.project_id})
-        labels = keys.labels(session, scope, {line.key_id for line in lines if line.key_id})
+        labels = keys.named(session, scope, {line.key_id for line in lines if line.key_id})
     return Listed(month, by, scope, lines, names, labels)
 
 

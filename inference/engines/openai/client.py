@@ -1,25 +1,37 @@
 """HTTP client of an endpoint: kept connections, no redirects, no cookies, bounded responses.
 
+What is sent is a body as JSON, or as a form where the endpoint takes a file.
+
 An endpoint's error may quote a prompt or a key, so it goes into that request's answer and nowhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import aiohttp
+import httpx
 import orjson
 
 from batchyard import __version__, json_lines
+from batchyard.endpoints.bodies.audio import MAX_AUDIO_BYTES, PLAIN_FORMATS, TOO_LARGE, decoded
+from batchyard.endpoints.catalog import AUDIO
 from batchyard.endpoints.responses import Fault
+from batchyard.wording import quoted
 from inference.engine import EngineAnswer, refusal_code
-from inference.engines.openai.contents import Content
 from inference.engines.openai.endpoints import RemoteEndpoint
 
+DOWNLOAD = aiohttp.ClientTimeout(total=60, connect=5)
+_SUFFIXES = {
+    **{"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "x-m4a": "m4a", "x-flac": "flac"},
+    **{"amr-wb": "awb", "x-caf": "caf", "basic": "au", "x-ms-wma": "wma"},
+}
+"""Suffixes of files that differ from the media type's name. OpenAI's server tells formats by them."""
 CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 4.0
@@ -31,10 +43,75 @@ MAX_QUOTED = 300
 """Bytes of a response that an error quotes."""
 BAD_GATEWAY = 502
 NO_SUCH_ROUTE = (404, 405, 501)
-NOTHING = Content(b"")
 _OFTEN_V1 = "; the base URLs of most servers end in /v1"
 MISCONFIGURED = (*range(300, 400), 401, 403, 404, 405)
 """Statuses that show a wrong URL, key or model, whatever the request."""
+
+
+class Content(NamedTuple):
+    """The content of a request, and its type.
+
+    `plain`: the response is a text, not JSON.
+    """
+
+    data: bytes
+    media_type: str = "application/json"
+    plain: bool = False
+
+
+async def sent_as(endpoint: str, parameters: Mapping[str, Any]) -> Content | EngineAnswer:
+    """Return what an endpoint is sent, or the answer to a request whose file cannot be had."""
+    if endpoint not in AUDIO:
+        return Content(json_lines.dumps(parameters))
+    url = parameters["file_url"]
+    try:
+        media_type, file = decoded(url) if url[:5].lower() == "data:" else await _downloaded(url)
+    except (ValueError, aiohttp.ClientError, TimeoutError) as error:
+        reason = str(error) if type(error) is ValueError else f"could not be fetched: {error or type(error).__name__}"
+        return EngineAnswer.refused(f"The audio {quoted(url)} {reason}.", param="file_url", code="invalid_file")
+    subtype = media_type.partition("/")[2]
+    name = f"audio.{_SUFFIXES.get(subtype, subtype) or 'bin'}"
+    fields = {key: value for key, value in parameters.items() if key != "file_url"}
+    form = httpx.Request(
+        "POST", "http://form", data=_fields(fields), files={"file": (name, io.BytesIO(file), media_type)}
+    )
+    plain = parameters.get("response_format") in PLAIN_FORMATS
+    return Content(form.read(), form.headers["Content-Type"], plain)
+
+
+def _fields(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as fields of a form: a list's name ends in brackets, objects are JSON."""
+    fields: dict[str, Any] = {}
+    for name, value in parameters.items():
+        if isinstance(value, list):
+            fields[f"{name}[]"] = [str(entry) for entry in value]
+        else:
+            fields[name] = json_lines.dumps(value).decode() if isinstance(value, dict) else value
+    return fields
+
+
+async def _downloaded(url: str) -> tuple[str, bytes]:
+    """Fetch a file from a URL that the model's media policy allows; no redirects, which could lead elsewhere.
+
+    Raises:
+        ValueError: there is none, for this reason.
+        aiohttp.ClientError, TimeoutError: it cannot be fetched.
+    """
+    data = bytearray()
+    async with (
+        aiohttp.ClientSession(timeout=DOWNLOAD, cookie_jar=aiohttp.DummyCookieJar()) as session,
+        session.get(url, allow_redirects=False) as response,
+    ):
+        if response.status != 200:
+            raise ValueError(f"could not be fetched: HTTP {response.status}")
+        async for chunk in response.content.iter_any():
+            data += chunk
+            if len(data) > MAX_AUDIO_BYTES:
+                raise ValueError(TOO_LARGE)
+        return response.content_type, bytes(data)
+
+
+NOTHING = Content(b"")
 
 
 class EndpointReply(NamedTuple):
@@ -77,10 +154,7 @@ class EndpointClient:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS),
             read_bufsize=MAX_EVENT_BYTES,
-            headers={
-                "Accept-Encoding": "identity",
-                "User-Agent": f"batchyard/{__version__}",
-            },
+            headers={"Accept-Encoding": "identity", "User-Agent": f"batchyard/{__version__}"},
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
@@ -92,8 +166,7 @@ class EndpointClient:
     ) -> EndpointReply:
         """Send a request to `path`, such as /v1/chat/completions. Raises NoReply.
 
-        Args:
-            streams: return a stream of events unread. Whoever gets it closes it.
+        `streams`: return a stream of events unread. Whoever gets it closes it.
         """
         # Routes beside OpenAI's, such as vLLM's /tokenize, stand beside /v1.
         of_openai, root = path.startswith("/v1/"), endpoint.url.removesuffix("/v1")
@@ -119,8 +192,7 @@ class EndpointClient:
     async def probe(self, endpoint: RemoteEndpoint, model: str) -> None:
         """Check that its /models lists the model if it lists any, or else that its server is healthy.
 
-        Raises:
-            ProbeFailed: why it cannot be used.
+        Raises ProbeFailed: why it cannot be used.
         """
         variable = endpoint.api_key_env
         if variable and not os.environ.get(variable):
@@ -132,7 +204,9 @@ class EndpointClient:
                 if reply.status in NO_SUCH_ROUTE:
                     reply = await self._request("GET", endpoint, f"{root}/health")
                 if endpoint.version is None and reply.status == 200:
-                    endpoint.version = _version(await self._request("GET", endpoint, f"{root}/version"))
+                    shown = await self._request("GET", endpoint, f"{root}/version")
+                    version = json_object(shown.data).get("version") if shown.status == 200 else None
+                    endpoint.version = version if isinstance(version, str) else ""
         except NoReply as error:
             raise ProbeFailed(error.reason, responded=False) from error
         except TimeoutError as error:
@@ -207,8 +281,3 @@ def described(status: int) -> str:
     """Return a status with its phrase, such as `HTTP 404 Not Found`."""
     phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
     return f"HTTP {status} {phrase}".strip()
-
-
-def _version(reply: EndpointReply) -> str:
-    version = json_object(reply.data).get("version") if reply.status == 200 else None
-    return version if isinstance(version, str) else ""

@@ -1,19 +1,23 @@
-"""The endpoints of one model: their health, their limits, and the choice of the next one.
+"""The endpoints of one model: their health, their limits, the choice of the next one, and the queue for its slots.
 
-This module has no clock and no network: `now` is the caller's time.monotonic(), in seconds.
+But for the queue this module has no clock and no network: `now` is the caller's time.monotonic(), in seconds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import math
-from collections.abc import Iterable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchyard.backoff import Backoff
+from inference.progress import PROGRESS
 
 FIRST = 16
 """Limit of a new endpoint that has answered nothing yet. So few in flight are no load, and a prefix stays together."""
@@ -224,8 +228,7 @@ def choose(
     times the mean (bounded loads: Mirrokni, Thorup and Zadimoghaddam 2016). What is too much for it goes to the
     next-ranked endpoint with less than the mean, so that even a single prefix leaves none without work.
 
-    Args:
-        prefix: the key of the requests that begin alike, at most 64 bytes.
+    `prefix`: the key of the requests that begin alike, at most 64 bytes.
     """
     ready = [endpoint for endpoint in endpoints if endpoint.has_capacity(now)]
     ready = [endpoint for endpoint in ready if endpoint is not avoid] or ready
@@ -241,3 +244,68 @@ def choose(
         return first
     # The means add up to more than is in flight, and the first has more than its mean, so another has less.
     return next(one for one in others if one.in_flight < per_speed * one.effective_speed(unmeasured))
+
+
+class _SlotRequest(NamedTuple):
+    slot: asyncio.Future[RemoteEndpoint]
+    last: RemoteEndpoint | None
+    prefix: bytes | None
+
+
+class SlotQueue:
+    """Hands out slots, first come first served. Live requests go first, and what is retried before its like."""
+
+    def __init__(self, endpoints: Mapping[Any, RemoteEndpoint]) -> None:
+        """`endpoints` may change at any time; call `hand_out` when capacity was added."""
+        self._endpoints = endpoints
+        self._live: deque[_SlotRequest] = deque()
+        self._batch: deque[_SlotRequest] = deque()
+
+    async def acquire(
+        self, end: Callable[[], float], last: RemoteEndpoint | None = None, prefix: bytes | None = None
+    ) -> RemoteEndpoint | None:
+        """Wait for a slot, which `release` frees; return None if none is free until `end` (time.monotonic()).
+
+        Args:
+            last: the endpoint of the last attempt. It is chosen again only if no other has a free slot.
+            prefix: the key of the requests that begin alike; see `choose`.
+        """
+        slot: asyncio.Future[RemoteEndpoint] = asyncio.get_running_loop().create_future()
+        progress = PROGRESS.get()
+        waiting = self._live if progress is not None and progress.live else self._batch
+        if last is None:
+            waiting.append(_SlotRequest(slot, None, prefix))
+        else:
+            waiting.appendleft(_SlotRequest(slot, last, prefix))
+        self.hand_out()
+        try:
+            while not slot.done():
+                remaining = end() - time.monotonic()
+                if remaining <= 0:
+                    return None
+                await asyncio.wait([slot], timeout=remaining)
+            return slot.result()
+        except asyncio.CancelledError:
+            if slot.done():
+                self.release(slot.result())
+            raise
+        finally:
+            slot.cancel()
+
+    def release(self, endpoint: RemoteEndpoint) -> None:
+        """Free a slot of this endpoint."""
+        endpoint.in_flight -= 1
+        self.hand_out()
+
+    def hand_out(self) -> None:
+        """Hand out the slots that are free now."""
+        now = time.monotonic()
+        while waiting := self._live or self._batch:
+            slot, last, prefix = waiting[0]
+            if not slot.done():
+                endpoint = choose(self._endpoints.values(), now, last, prefix)
+                if endpoint is None:
+                    return
+                endpoint.in_flight += 1
+                slot.set_result(endpoint)
+            waiting.popleft()

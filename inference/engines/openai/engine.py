@@ -29,10 +29,10 @@ from batchyard.errors import EngineError, EngineStartError
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer
-from inference.engines.openai import contents
 from inference.engines.openai.client import (
     MISCONFIGURED,
     NOTHING,
+    Content,
     EndpointClient,
     EndpointReply,
     NoReply,
@@ -41,10 +41,10 @@ from inference.engines.openai.client import (
     json_object,
     no_answer,
     refused,
+    sent_as,
 )
 from inference.engines.openai.discovery import DiscoveredServer, Folder
-from inference.engines.openai.endpoints import MAX_DELAY, RemoteEndpoint
-from inference.engines.openai.slots import SlotQueue
+from inference.engines.openai.endpoints import MAX_DELAY, RemoteEndpoint, SlotQueue
 from inference.progress import PROGRESS, RequestProgress
 from inference.requests import media
 from inference.requests.ordering import prefix_key
@@ -118,14 +118,6 @@ class OpenAIArguments(BaseModel):
 def _is_of_account(answer: EngineAnswer) -> bool:
     """True for an error that every request of this key would get, at once and at any later attempt."""
     return answer.body is not None and accounts.refused(answer.status_code, answer.body["error"])
-
-
-def _body(reply: EndpointReply, plain: bool) -> dict[str, Any]:
-    """Return the body of a response: a JSON object, or of a format that is none the text. Empty if it is neither."""
-    body = json_object(reply.data)
-    if plain and not body and reply.media_type.startswith("text/plain"):
-        return {"text": reply.data.decode(errors="replace")}
-    return body
 
 
 @dataclass(frozen=True)
@@ -236,7 +228,7 @@ class OpenAI(Engine):
         bare = None
         if endpoint in (CHAT.path, COMPLETIONS.path):  # their streams say what they used only if they are asked
             if body.get("stream_options") is None:
-                bare = contents.Content(json_lines.dumps(self._parameters(endpoint, body)))
+                bare = Content(json_lines.dumps(self._parameters(endpoint, body)))
             body = {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
         answer = await self._answer(
             endpoint, self._parameters(endpoint, body), prefix_key(endpoint, body), streams=True, bare=bare
@@ -256,8 +248,7 @@ class OpenAI(Engine):
     async def _events(self, opened: OpenStream, end: StreamEnd, *, shows_usage: bool) -> AsyncGenerator[bytes]:
         """Yield the events of an endpoint's stream, under our name of the model.
 
-        Raises:
-            EngineError: the connection broke off, the stream reports an error, or it has no end.
+        Raises EngineError: the connection broke off, the stream reports an error, or it has no end.
         """
         progress = PROGRESS.get()
         try:
@@ -360,15 +351,12 @@ class OpenAI(Engine):
         except ProbeFailed as failure:
             endpoint.probe_failed(time.monotonic(), failure.reason, responded=failure.responded, fatal=failure.fatal)
             if endpoint.down and not failure.responded:
-                self._interrupt(endpoint)
+                # Attempts at a machine that left the network time out: it does not even close its connections.
+                for scope, attempted in self._attempts.items():
+                    if attempted is endpoint and not scope.expired():
+                        scope.reschedule(asyncio.get_running_loop().time())
         else:
             endpoint.probed(time.monotonic())
-
-    def _interrupt(self, endpoint: RemoteEndpoint) -> None:
-        """Time out the attempts at a machine that left the network: it does not even close its connections."""
-        for scope, attempted in self._attempts.items():
-            if attempted is endpoint and not scope.expired():
-                scope.reschedule(asyncio.get_running_loop().time())
 
     async def _answer(
         self,
@@ -377,12 +365,11 @@ class OpenAI(Engine):
         prefix: bytes | None,
         *,
         streams: bool = False,
-        bare: contents.Content | None = None,
+        bare: Content | None = None,
     ) -> EngineAnswer | OpenStream:
         """Answer a request at one endpoint after the other.
 
-        Args:
-            bare: the request without options that a server may not know.
+        `bare`: the request without options that a server may not know.
         """
         arrived = time.monotonic()
         endpoint = await self._slots.acquire(
@@ -408,31 +395,29 @@ class OpenAI(Engine):
         message = f"no endpoint could be used for {self.request_timeout:g} seconds: {self._reasons()}"
         return EngineAnswer.failed("engine_unavailable", message)
 
-    async def _content(
-        self, path: str, parameters: dict[str, Any], endpoint: RemoteEndpoint
-    ) -> contents.Content | EngineAnswer:
+    async def _content(self, path: str, parameters: dict[str, Any], endpoint: RemoteEndpoint) -> Content | EngineAnswer:
         """Return what the endpoint is sent, or the answer to a request whose file cannot be had, and free its slot.
 
         Files are read with a slot only: there are twice as many requests as slots, and files are large.
         """
-        content: contents.Content | EngineAnswer | None = None
+        content: Content | EngineAnswer | None = None
         try:
             content = media.refusal(self.spec, parameters) if path in AUDIO else None
-            content = content or await contents.of(path, parameters)
+            content = content or await sent_as(path, parameters)
             return content
         finally:
-            if not isinstance(content, contents.Content):
+            if not isinstance(content, Content):
                 self._slots.release(endpoint)
 
     async def _attempt(
         self,
         endpoint: RemoteEndpoint,
         path: str,
-        content: contents.Content,
+        content: Content,
         deadline: float,
         *,
         streams: bool,
-        bare: contents.Content | None,
+        bare: Content | None,
     ) -> EngineAnswer | FailedAttempt | OpenStream:
         began, beside, holds_slot = time.monotonic(), endpoint.in_flight, True
         try:
@@ -469,7 +454,10 @@ class OpenAI(Engine):
         """Record a reply at its endpoint, and return its meaning for the request."""
         now, status, reason = time.monotonic(), reply.status, described(reply.status)
         if status == 200:
-            return self._received(endpoint, began, beside, _body(reply, plain), reply.data)
+            body = json_object(reply.data)
+            if plain and not body and reply.media_type.startswith("text/plain"):
+                body = {"text": reply.data.decode(errors="replace")}
+            return self._received(endpoint, began, beside, body, reply.data)
         refusal = refused(status, reply.data)
         if status in MISCONFIGURED or _is_of_account(refusal):
             if any(other.usable for other in self._endpoints.values() if other is not endpoint):
@@ -502,7 +490,11 @@ class OpenAI(Engine):
         if fault is None:
             endpoint.answered(now, began, beside)
             self._served_at = now
-            return EngineAnswer(200, self._renamed(body))
+            served, extension = body.get("model"), body.get("batchyard")
+            if isinstance(served, str) and served != self.spec.name:  # it stands beside our name of the model
+                extension = {**(extension if isinstance(extension, dict) else {}), "served_model": served}
+                body = {**body, "batchyard": extension}
+            return EngineAnswer(200, {**body, "model": self.spec.name})
         if body:  # no fault of the endpoint: its model has no answer to this prompt
             endpoint.responded(now)
             self._served_at = now
@@ -511,15 +503,6 @@ class OpenAI(Engine):
         answer = no_answer(endpoint.url, data, fault)
         final = fault.status is not None and fault.status < 500 and fault.status not in AGAIN
         return answer if final or _is_of_account(answer) else FailedAttempt(answer)
-
-    def _renamed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return a response under our name of the model, with that of the endpoint beside it."""
-        served = body.get("model")
-        extension = body.get("batchyard")
-        if isinstance(served, str) and served != self.spec.name:
-            beside = extension if isinstance(extension, dict) else {}
-            body = {**body, "batchyard": {**beside, "served_model": served}}
-        return {**body, "model": self.spec.name}
 
     def _failure(self, endpoint: RemoteEndpoint, reason: str) -> FailedAttempt:
         return FailedAttempt(EngineAnswer.failed("engine_error", f"endpoint {endpoint.url}: {reason}"))

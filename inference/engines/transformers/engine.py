@@ -31,14 +31,7 @@ from inference.engines.weights import model_sha256
 from inference.heads import Head
 
 COMMON = frozenset({"model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"}) | {
-    "presence_penalty",
-    "frequency_penalty",
-    "stop",
-    "seed",
-    "n",
-    "ignore_eos",
-    "min_tokens",
-    "prompt_logprobs",
+    *("presence_penalty", "frequency_penalty", "stop", "seed", "n", "ignore_eos", "min_tokens", "prompt_logprobs"),
     "skip_special_tokens",
 }
 UNKNOWN = 10**9

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,10 +16,9 @@ from batchyard.endpoints.bodies.sampling import SamplingParameters
 from batchyard.endpoints.catalog import CHAT
 from batchyard.schema_words import invalid_values
 from inference.engine import EngineAnswer
-from inference.engines.transformers.decoding import Decoder, GeneratedSample
-from inference.engines.transformers.inputs import Inputs, Refused
+from inference.engines.transformers.decoding import Decoder, GeneratedSample, generator
+from inference.engines.transformers.inputs import Inputs, Refused, each_request
 from inference.engines.transformers.logprobs import LogprobWriter
-from inference.engines.transformers.sampling import generator
 
 COMPLETION_TOKENS = 16
 """OpenAI's default of max_tokens in /v1/completions."""
@@ -99,12 +99,7 @@ class TextGenerator:
     ) -> list[EngineAnswer]:
         """Answer bodies of chats or of completions. `model`: the name that response bodies have."""
         chat = endpoint == CHAT.path
-        requests: list[GenerationRequest | EngineAnswer] = []
-        for body in bodies:
-            try:
-                requests.append(self._request(chat, body))
-            except Refused as refusal:
-                requests.append(refusal.answer)
+        requests = each_request(bodies, partial(self._request, chat))
         samples = [
             sample for request in requests if isinstance(request, GenerationRequest) for sample in request.samples
         ]

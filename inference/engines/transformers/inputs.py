@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from inference.engine import EngineAnswer
+
+Read = TypeVar("Read")
 
 
 class Refused(ValueError):
@@ -13,6 +16,17 @@ class Refused(ValueError):
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.answer = EngineAnswer.refused(message, param=param, code=code)
+
+
+def each_request(bodies: list[dict[str, Any]], read: Callable[[dict[str, Any]], Read]) -> list[Read | EngineAnswer]:
+    """Return what `read` makes of each body, or the answer that refuses it."""
+    requests: list[Read | EngineAnswer] = []
+    for body in bodies:
+        try:
+            requests.append(read(body))
+        except Refused as refusal:
+            requests.append(refusal.answer)
+    return requests
 
 
 class InputPair(NamedTuple):

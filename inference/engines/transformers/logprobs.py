@@ -87,8 +87,7 @@ class LogprobWriter:
     def completion(self, texts: Sequence[Sequence[int]], logprobs: Sequence[TokenLogprob | None]) -> dict[str, Any]:
         """Return the `logprobs` of a completion's choice, whose token at a place may have none.
 
-        Args:
-            texts: the tokens of the texts that it is made of.
+        `texts`: the tokens of the texts that it is made of.
         """
         pieces = [piece for tokens in texts for piece in self._pieces(tokens)]
         places = [place for tokens in texts for place in self._places(tokens)]

@@ -9,6 +9,7 @@ import uuid
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -18,7 +19,7 @@ from batchyard.endpoints import catalog
 from batchyard.endpoints.bodies.scoring import PAIRS, bare
 from inference.engine import EngineAnswer
 from inference.engines import response_bodies
-from inference.engines.transformers.inputs import InputPair, Inputs, Refused
+from inference.engines.transformers.inputs import InputPair, Inputs, Refused, each_request
 from inference.heads import Head
 
 if TYPE_CHECKING:
@@ -76,12 +77,7 @@ class Pooler:
         self, endpoint: str, bodies: list[dict[str, Any]], model: str, cancelled: threading.Event
     ) -> list[EngineAnswer]:
         """Answer bodies of one endpoint. `model`: the name that response bodies have."""
-        requests: list[PoolingRequest | EngineAnswer] = []
-        for body in bodies:
-            try:
-                requests.append(self._request(endpoint, body))
-            except Refused as refusal:
-                requests.append(refusal.answer)
+        requests = each_request(bodies, partial(self._request, endpoint))
         inputs = [pair for request in requests if isinstance(request, PoolingRequest) for pair in request.inputs]
         outputs = iter(self._outputs(inputs, cancelled))
         return [
@@ -158,7 +154,10 @@ class Pooler:
         if self._activate is not None and body.get("use_activation") is not False:
             outputs = [self._activate(logits) for logits in outputs]
         if endpoint == catalog.CLASSIFY.path:
-            data = [self._classified(index, output) for index, output in enumerate(outputs)]
+            data = []
+            for index, output in enumerate(outputs):
+                label = self._model.config.id2label.get(max(range(len(output)), key=output.__getitem__))
+                data.append({"index": index, "label": label, "probs": output, "num_classes": len(output)})
             return response_bodies.listed(f"classify-{name}", model, data, request.tokens)
         if self._activate is None:
             scores = cosines(outputs[: request.queries], outputs[request.queries :])
@@ -172,17 +171,11 @@ class Pooler:
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
         return response_bodies.listed(f"score-{name}", model, data, request.tokens)
 
-    def _classified(self, index: int, output: Vector) -> dict[str, Any]:
-        best = max(range(len(output)), key=output.__getitem__)
-        label = self._model.config.id2label.get(best)
-        return {"index": index, "label": label, "probs": output, "num_classes": len(output)}
-
 
 def pooling_of(source: str, revision: str | None) -> Pooling:
     """Return how the model's tokens become a vector; the mean where it does not say.
 
-    Raises:
-        ValueError: it says another way, in its file for sentence-transformers.
+    Raises ValueError: it says another way, in its file for sentence-transformers.
     """
     from transformers.utils import cached_file
 
@@ -214,8 +207,7 @@ def _pooled(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch
 def sides(body: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
     """Return the queries and the documents of a request for scores or a ranking, each with its parameter.
 
-    Raises:
-        Refused: it has none, or some that are no text.
+    Raises Refused: it has none, or some that are no text.
     """
     names = next(
         ((left, right) for left, right in (("query", "documents"), *PAIRS) if body.get(left) and body.get(right)), None
@@ -232,8 +224,7 @@ def sides(body: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
 def activation(config: Any) -> Callable[[Vector], Vector]:
     """Return what makes scores and probabilities of logits, by vLLM's rules.
 
-    Raises:
-        ValueError: the model names a function that is none of torch's.
+    Raises ValueError: the model names a function that is none of torch's.
     """
     import torch
 

@@ -22,13 +22,10 @@ from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported, unsupported_endpoint
 from inference.engines import adapters
 from inference.engines.vllm import internals
-from inference.engines.vllm.argument_names import argument_names
-from inference.engines.vllm.arguments import MAX_RANK, cache_bytes, engine_arguments
-from inference.engines.vllm.environment import set_environment
+from inference.engines.vllm.arguments import MAX_RANK, OfVLLM, argument_names, engine_arguments, set_environment
 from inference.engines.vllm.failures import Processes
-from inference.engines.vllm.handlers import Handler, handlers
+from inference.engines.vllm.handlers import Handler, handlers, parse, refusal
 from inference.engines.vllm.parameters import SUPPORTED, contradiction, sent, unusable_tools
-from inference.engines.vllm.protocol import parse, refusal
 from inference.engines.weights import model_sha256
 from inference.progress import RequestProgress
 
@@ -39,13 +36,11 @@ AUDIO_PACKAGES = ("av", "soundfile")
 TRIED = (COMPLETIONS, EMBEDDINGS, CLASSIFY, POOLING, TRANSCRIPTIONS)
 
 
-class VLLM(Engine):
+class VLLM(OfVLLM, Engine):
     """Requests go to vLLM one by one; it batches them while it runs (continuous batching, prefix caching)."""
 
     name: ClassVar[str] = "vllm"
     serves: ClassVar[Collection[str]] = SUPPORTED
-    batch_argument: ClassVar[str | None] = "max_num_seqs"
-    package: ClassVar[str | None] = "vllm"
     adapters: ClassVar[bool] = True
     has_processes: ClassVar[bool] = True
 
@@ -80,14 +75,6 @@ class VLLM(Engine):
     @classmethod
     def argument_names(cls) -> Collection[str] | None:
         return argument_names("AsyncEngineArgs", "BaseFrontendArgs")
-
-    @classmethod
-    def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
-        return cache_bytes(spec)
-
-    @classmethod
-    def structure(cls, kind: str, value: Any) -> dict[str, Any]:
-        return {"structured_outputs": {kind: value}}
 
     @classmethod
     def gpus(cls, spec: ModelSpec) -> float:
@@ -211,8 +198,7 @@ class VLLM(Engine):
     async def _try_out(self) -> None:
         """Answer a request. An engine that loads but cannot run, for want of a kernel, does not start.
 
-        Raises:
-            EngineDied: with the cause.
+        Raises EngineDied: with the cause.
         """
         config = self._client.model_config
         tokens = min(TRY_OUT_TOKENS, config.max_model_len - 2)

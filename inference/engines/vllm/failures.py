@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple
 
 from batchyard.failures.endings import ending
 from batchyard.failures.reasons import one_line
@@ -38,13 +37,6 @@ LINE = re.compile(
 DEPTHS = (("Worker", 2), ("VllmWorker", 2), ("EngineCore", 1))
 """Workers run inside the engine's process, and that inside its client's."""
 TERMINATED = -15
-
-
-class _Written(NamedTuple):
-    """An exception that a process has written."""
-
-    depth: int
-    text: str
 
 
 class Processes:
@@ -85,8 +77,7 @@ class Processes:
     def death(self, summary: str) -> str:
         """Return why the engine died, on one line. It may wait for END_SECONDS, in which the process ends.
 
-        Args:
-            summary: what vLLM's client says.
+        `summary`: what vLLM's client says.
         """
         deadline = time.monotonic() + END_SECONDS
         while (cause := self._known(summary)) is None and time.monotonic() < deadline:
@@ -125,7 +116,7 @@ class Processes:
 
 def _innermost(lines: list[str]) -> str | None:
     """Return the last exception of the innermost process that has written one."""
-    written = []
+    written: list[tuple[int, str]] = []
     for line in lines:
         match = LINE.search(line)
         if match is None or ELSEWHERE.search(match["cause"]):
@@ -133,9 +124,9 @@ def _innermost(lines: list[str]) -> str | None:
         process = match["process"] or ""
         depth = next((depth for name, depth in DEPTHS if process.startswith(name)), 0)
         _, _, message = match["cause"].partition(": ")
-        written.append(_Written(depth, one_line(f"{match['kind']}: {message}" if message else match["kind"])))
-    deepest = max((one.depth for one in written), default=0)
-    return next((one.text for one in reversed(written) if one.depth == deepest), None)
+        written.append((depth, one_line(f"{match['kind']}: {message}" if message else match["kind"])))
+    deepest = max((depth for depth, _ in written), default=0)
+    return next((text for depth, text in reversed(written) if depth == deepest), None)
 
 
 def _own_logs() -> list[tuple[Path, int]]:

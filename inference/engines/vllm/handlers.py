@@ -1,12 +1,17 @@
-"""Which part of vLLM's server answers each endpoint."""
+"""Which part of vLLM's server answers each endpoint, with requests as its schemas and its errors as answers."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
+
 from batchyard.endpoints import catalog
 from batchyard.endpoints.base import Endpoint
+from batchyard.schema_words import invalid_values
+from inference.engine import EngineAnswer, refusal_code
 from inference.engines.vllm import internals
 
 
@@ -71,8 +76,7 @@ _AUDIO = {
 def handlers(state: Any, media_domains: Sequence[str]) -> Mapping[str, Handler]:
     """Return the handlers of the endpoints that the model of `state`, vLLM's server, can do; by path.
 
-    Args:
-        media_domains: from which audio may be fetched.
+    `media_domains`: from which audio may be fetched.
     """
     able = {
         endpoint: Handler(place.schema(), getattr(getattr(state, place.attribute), place.method))
@@ -94,3 +98,25 @@ def _of_url(endpoint: Endpoint, handler: Handler, media_domains: Sequence[str]) 
         return await run(request)
 
     return Handler(handler.schema, answer)
+
+
+def parse(schema: Any, body: dict[str, Any]) -> Any:
+    """Return the body as a request of vLLM's `schema`, or the EngineAnswer that refuses it."""
+    try:
+        return _validator(schema).validate_python(body)
+    except ValidationError as error:
+        first = invalid_values(error, body)[0]
+        return EngineAnswer.refused(str(first), param=first.place or None, code="invalid_value")
+    except Exception as error:  # noqa: BLE001  vLLM's validators raise its own errors, and any that a value causes
+        return refusal(internals.create_error_response(error))
+
+
+def refusal(response: Any) -> EngineAnswer:
+    """Return vLLM's error response as OpenAI's error body."""
+    error = response.error
+    return EngineAnswer.refused(
+        error.message, param=error.param, code=refusal_code(error.message), status=int(error.code)
+    )
+
+
+_validator: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)

@@ -5,7 +5,6 @@ This module is light and starts nothing; `job_runner` runs the engine.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Generator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,21 +16,14 @@ from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import JobEngine, first_not_text, first_unsupported
 from inference.engines.vllm import parameters
-from inference.engines.vllm.argument_names import argument_names
-from inference.engines.vllm.arguments import cache_bytes
+from inference.engines.vllm.arguments import OfVLLM, argument_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 LOST = frozenset({"echo", "logprobs", "n", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"}) | {
-    "include_reasoning",
-    "length_penalty",
-    "mm_processor_kwargs",
-    "parallel_tool_calls",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "use_beam_search",
+    *("include_reasoning", "length_penalty", "mm_processor_kwargs", "parallel_tool_calls", "tool_choice", "tools"),
+    *("top_logprobs", "use_beam_search"),
 }
 """Parameters that vLLM's server honours and `ray.data.llm` loses: it returns one text, which nothing parses."""
 SUPPORTED = {endpoint: names - LOST for endpoint, names in parameters.SUPPORTED.items()}
@@ -52,14 +44,12 @@ class JobArguments(BaseModel):
     max_concurrent_batches: PositiveInt | None = None
 
 
-class VLLMJob(JobEngine):
+class VLLMJob(OfVLLM, JobEngine):
     """`ray.data.llm` takes one prompt for a request and returns one text."""
 
     name: ClassVar[str] = "vllm-job"
     adds_replicas: ClassVar[bool] = True
     arguments: ClassVar[type[BaseModel] | None] = JobArguments
-    batch_argument: ClassVar[str | None] = "max_num_seqs"
-    package: ClassVar[str | None] = "vllm"
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
@@ -78,32 +68,13 @@ class VLLMJob(JobEngine):
         return names and names | JobArguments.model_fields.keys()
 
     @classmethod
-    def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
-        return cache_bytes(spec)
-
-    @classmethod
-    def structure(cls, kind: str, value: Any) -> dict[str, Any]:
-        return {"structured_outputs": {kind: value}}
-
-    @classmethod
-    def run(
-        cls,
-        spec: ModelSpec,
-        endpoint: str,
-        rows: pa.Table,
-        *,
-        request_timeout: float,
-        start_timeout: float,
-        stopped: threading.Event,
-    ) -> Generator[pa.Table]:
-        tables: Generator[pa.Table] = _runner().run(
-            spec, endpoint, rows, request_timeout=request_timeout, start_timeout=start_timeout, stopped=stopped
-        )
+    def run(cls, spec: ModelSpec, endpoint: str, rows: pa.Table, **limits: Any) -> Generator[pa.Table]:
+        tables: Generator[pa.Table] = _runner().run(spec, endpoint, rows, **limits)
         return tables
 
     @classmethod
-    def versions(cls, spec: ModelSpec, *, start_timeout: float, stopped: threading.Event) -> dict[str, str]:
-        versions: dict[str, str] = _runner().versions(spec, start_timeout=start_timeout, stopped=stopped)
+    def versions(cls, spec: ModelSpec, **limits: Any) -> dict[str, str]:
+        versions: dict[str, str] = _runner().versions(spec, **limits)
         return versions
 
 

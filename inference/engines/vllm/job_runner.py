@@ -51,8 +51,7 @@ def run(
 ) -> Generator[pa.Table]:
     """Start the model's replicas, answer every row, and stop the replicas: `pipeline.run` for this engine.
 
-    Args:
-        rows: as in `pipeline.run`.
+    `rows`: as in `pipeline.run`.
 
     Yields:
         Tables with the schema ANSWERS. Each is one batch of rows, complete when its last row is answered.

@@ -24,10 +24,9 @@ from inference.engine import EngineAnswer, refusal_code
 from inference.engines import orphan_reaper
 from inference.engines.registry import check_arguments
 from inference.engines.vllm import internals
-from inference.engines.vllm.arguments import defaults
-from inference.engines.vllm.environment import set_environment
+from inference.engines.vllm.arguments import defaults, set_environment
 from inference.engines.vllm.failures import Processes
-from inference.engines.vllm.protocol import parse, refusal
+from inference.engines.vllm.handlers import parse, refusal
 
 INVALID = ("TypeError", "ValueError", "VLLMValidationError")
 """Errors of vLLM that refuse the request."""
@@ -48,8 +47,7 @@ class Finish:
 class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no types
     """Maps rows (line, custom_id, body) to rows with the columns of `answers.ANSWERS`.
 
-    Raises:
-        EngineStartError: in the constructor, with vLLM's reason on one line.
+    Raises EngineStartError: in the constructor, with vLLM's reason on one line.
     """
 
     def __init__(self, *, spec: ModelSpec, endpoint: str, request_timeout: float, **kwargs: Any) -> None:
@@ -92,8 +90,7 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
     def _last_output(self, method: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         """Wrap a method of the engine: yield only a request's last output, within the request timeout.
 
-        Raises:
-            TimeoutError: on iteration, if the request takes longer.
+        Raises TimeoutError: on iteration, if the request takes longer.
         """
 
         async def last_output(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:

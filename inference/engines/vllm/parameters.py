@@ -12,11 +12,7 @@ from batchyard.endpoints.bodies.scoring import bare
 COMMON = frozenset({"model", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"})
 POOLED = COMMON | {"mm_processor_kwargs", "padding"}
 SCORED = POOLED - {"add_special_tokens"} | {
-    "chat_template_kwargs",
-    "instruction",
-    "max_tokens_per_doc",
-    "max_tokens_per_query",
-    "use_activation",
+    *("chat_template_kwargs", "instruction", "max_tokens_per_doc", "max_tokens_per_query", "use_activation"),
 }
 CHAT_TEMPLATE = frozenset({"add_generation_prompt", "chat_template_kwargs", "continue_final_message"})
 # fmt: off
@@ -88,8 +84,7 @@ CALLING = frozenset({catalog.CHAT.path, catalog.RESPONSES.path, catalog.MESSAGES
 def unusable_tools(endpoint: str, body: Mapping[str, Any], able: bool) -> tuple[str, str] | None:
     """Return parameter and reason if vLLM would refuse what a body says of tools.
 
-    Args:
-        able: the model has a parser of tool calls; without one vLLM answers with texts only.
+    `able`: the model has a parser of tool calls; without one vLLM answers with texts only.
     """
     if endpoint not in CALLING:
         return None
@@ -104,18 +99,13 @@ def unusable_tools(endpoint: str, body: Mapping[str, Any], able: bool) -> tuple[
         needless = kind is None or (kind == "auto" and endpoint == catalog.RESPONSES.path)
         return None if needless else ("body.tool_choice", "tool_choice needs tools to choose from; leave it out")
     if able:
-        return _unknown_tool(body["tools"], choice)
+        function = choice.get("function", choice) if isinstance(choice, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        functions = [tool.get("function", tool) for tool in body["tools"] if isinstance(tool, dict)]
+        if name is None or any(isinstance(one, dict) and one.get("name") == name for one in functions):
+            return None
+        return "body.tool_choice", "The tool specified in `tool_choice` does not match any of the specified `tools`"
     return "body.tools", "tools need enable_auto_tool_choice and tool_call_parser in the model's engine_args"
-
-
-def _unknown_tool(tools: Any, choice: Any) -> tuple[str, str] | None:
-    """Return parameter and reason for a choice that names none of the tools."""
-    function = choice.get("function", choice) if isinstance(choice, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
-    if name is None or any(isinstance(one, dict) and one.get("name") == name for one in functions):
-        return None
-    return "body.tool_choice", "The tool specified in `tool_choice` does not match any of the specified `tools`"
 
 
 def sent(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:

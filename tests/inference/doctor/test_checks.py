@@ -9,7 +9,7 @@ import pytest
 
 from batchyard.errors import ConfigurationError
 from inference.doctor import checks
-from inference.doctor.findings import Finding
+from inference.doctor.folder import Finding
 from inference.doctor.memory import GIB, Machine, weights_bytes
 from tests.support.stacks import ROOT
 

@@ -9,6 +9,8 @@ import pytest
 
 from batchyard.models import ModelSpec
 from inference.doctor import folder
+from inference.engines import weights
+from inference.heads import json_object
 
 
 def spec(source: Path | str, **engine_args: Any) -> ModelSpec:
@@ -39,9 +41,9 @@ def test_a_chat_template_may_stand_in_the_tokenizers_configuration(tmp_path: Pat
 @pytest.mark.parametrize("content", ["{", "[1]", ""])
 def test_a_configuration_that_cannot_be_read_is_empty(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
-    assert folder.config_of(tmp_path) == {}
+    assert json_object(tmp_path / "config.json") == {}
 
 
 def test_a_model_that_is_nowhere_here_has_no_folder(tmp_path: Path) -> None:
-    assert folder.folder_of(spec(tmp_path)) == tmp_path
-    assert folder.folder_of(spec("nobody/no-such-model")) is None
+    assert weights.folder_of(str(tmp_path)) == tmp_path
+    assert weights.folder_of("nobody/no-such-model") is None

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from inference.engines.decode_slots import DecodeSlots
+from inference.engines.echo import DecodeSlots
 from tests.support import simulated_time
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.errors import EngineError
 from batchyard.models import ModelSpec
-from inference.deaths import Death
+from inference.answers import Death
 from inference.ray import replicas as module
 from inference.ray.replicas import DEATHS_IN_A_ROW, Replica, Replicas, RunRow
 from inference.residents.session import EngineSession, EngineTimeouts

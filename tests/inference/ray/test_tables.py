@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from batchyard.errors import EngineError, EngineStartError
-from inference.deaths import Death
+from inference.answers import Death
 from inference.ray import tables
 from inference.residents.replies import EngineReply
 
@@ -32,26 +32,27 @@ def test_a_packed_table_arrives_as_it_was_in_packs_of_a_bounded_size(monkeypatch
     assert [pack.num_rows for pack in tables.packed(answers)] == [1], "one row, which Ray Data passes on at once"
     monkeypatch.setattr(tables, "PACKED_BYTES", answers.nbytes // 4)
     packs = list(tables.packed(answers))
-    assert len(packs) > 3
+    assert len(packs) > 3 and all(pack.nbytes < answers.nbytes for pack in packs)
     arrived = [table for pack in packs for table in tables.unpacked(pack)]
     assert pa.concat_tables(arrived).equals(answers)
 
 
 @pytest.mark.parametrize("kind", [EngineError, EngineStartError])
 def test_the_error_that_ended_a_run_is_raised_as_it_was(kind: type[EngineError]) -> None:
+    (pack,) = tables.packed(kind("no kernel image"))
     with pytest.raises(EngineError, match="no kernel image") as raised:
-        tables.raise_failure(tables.failed(kind("no kernel image")))
+        next(tables.unpacked(pack))
     assert type(raised.value) is kind
 
 
 def test_the_death_of_an_engine_arrives_as_it_was() -> None:
-    death = Death("mini", "mini/0", 1, "killed by SIGKILL", 12, "restart")
-    marked = tables.died(death)
-    assert tables.death(marked) == death
-    tables.raise_failure(marked)
+    death = Death("mini", "mini/0", 1, "killed by SIGKILL", 12, "runs_again")
+    (pack,) = tables.packed(death)
+    assert pack.num_rows == 1 and list(tables.unpacked(pack)) == [death]
 
 
-@pytest.mark.parametrize("answers", [tables.answers(ROWS, REPLIES), tables.answers(ROWS, REPLIES).slice(0, 0)])
-def test_answers_are_neither_a_death_nor_a_failure(answers: pa.Table) -> None:
-    assert tables.death(answers) is None
-    tables.raise_failure(answers)
+def test_a_table_without_answers_arrives_as_it_was() -> None:
+    empty = tables.answers(ROWS, REPLIES).slice(0, 0)
+    (pack,) = tables.packed(empty)
+    (arrived,) = tables.unpacked(pack)
+    assert arrived.equals(empty)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inference.requests.fingerprint import fingerprint
+from inference.requests.ordering import fingerprint
 
 CHAT, EMBEDDINGS, RESPONSES = "/v1/chat/completions", "/v1/embeddings", "/v1/responses"
 ASKED = [{"model": "m", "input": "a", "temperature": 0} | more for more in ({}, {"background": True})]

@@ -8,7 +8,7 @@ import pytest
 
 from batchyard.models import ModelSpec
 from inference.requests import media
-from inference.requests.fingerprint import fingerprint
+from inference.requests.ordering import fingerprint
 
 DATA = "data:image/png;base64,iVBORw0KGgo="
 OPEN = ModelSpec(name="m", engine="vllm", source="a/b", engine_args={"allowed_media_domains": ["Images.example.org"]})

@@ -13,7 +13,7 @@ from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
 from inference.engines.echo import Echo
 from inference.ray import tables
-from inference.residents import actor, memory
+from inference.residents import actor, memory, replies
 from inference.residents.replies import CLOSED, EngineReply, unpacked
 from inference.residents.session import EngineSession
 from tests.support.rows import chat
@@ -36,11 +36,11 @@ def test_answers_are_marked_by_what_the_engines_class_says() -> None:
     spec = ModelSpec(name="m", engine="echo")
     answer, refusal = EngineAnswer(200, {"choices": [], "simulated": False}), EngineAnswer.refused("no")
     simulated, real = Pretender(spec, 1.0), Model(spec, 1.0)
-    assert actor.marked(answer, simulated).body == {"choices": [], "simulated": True}
-    assert actor.marked(refusal, simulated) == refusal
-    assert actor.marked(answer, real) == answer
-    assert actor.marked_versions(simulated) == {"engine": "pretender", "simulated": "true"}
-    assert actor.marked_versions(real) == real.versions()
+    assert replies.marked(answer, simulated).body == {"choices": [], "simulated": True}
+    assert replies.marked(refusal, simulated) == refusal
+    assert replies.marked(answer, real) == answer
+    assert replies.marked_versions(simulated) == {"engine": "pretender", "simulated": "true"}
+    assert replies.marked_versions(real) == real.versions()
 
 
 class Odd(Echo):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from batchyard.errors import BatchyardError
@@ -61,14 +60,6 @@ def test_single_columns_are_read(artifacts: Artifacts) -> None:
     sha256 = write(artifacts, segment_table(7, 2))
     table = asks.read(artifacts, sha256, 0, ["line", "ask"])
     assert table.to_pydict() == {"line": [7, 8], "ask": [b"\7" * 16, b"\10" * 16]}
-
-
-def test_a_plan_that_was_written_before_it_had_turns_is_read_without_them(artifacts: Artifacts) -> None:
-    with artifacts.create() as file:
-        pq.write_table(segment_table(1, 3).drop_columns(["turn"]), file)
-    assert asks.read(artifacts, file.sha256, 0).schema == asks.SCHEMA
-    assert asks.read(artifacts, file.sha256, 0, ["line", "turn"])["turn"].to_pylist() == [None] * 3
-    assert asks.read_item(artifacts, file.sha256, 0, 2)["turn"].to_pylist() == [None]
 
 
 def test_a_table_of_another_shape_is_no_segment(artifacts: Artifacts) -> None:

@@ -57,17 +57,6 @@ def test_a_chunk_of_long_answers_is_read_a_few_at_a_time(artifacts: Artifacts, m
     assert pa.concat_tables(tables).to_pydict() == long
 
 
-def test_a_chunk_of_an_older_version_is_read_without_seconds(artifacts: Artifacts) -> None:
-    older = {name: column for name, column in COLUMNS.items() if name != "seconds"}
-    with artifacts.create() as file:
-        pq.write_table(pa.table(older), file)
-    (table,) = chunks.read(artifacts, file.sha256)
-    assert table.schema.equals(chunks.SCHEMA)
-    assert table.to_pydict() == older | {"seconds": [None, None]}
-    (table,) = chunks.read(artifacts, file.sha256, ["line", "seconds"])
-    assert table.to_pydict() == {"line": [3, 70_000], "seconds": [None, None]}
-
-
 def test_a_damaged_chunk_is_an_error_that_names_it(artifacts: Artifacts) -> None:
     sha256 = artifacts.put(b"no Parquet at all")
     with pytest.raises(BatchyardError, match=f"result chunk {sha256} .* cannot be read"):

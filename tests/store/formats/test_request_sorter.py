@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.formats.request_sorter import RequestSorter, SortedQueue
+from store.formats.spill import RequestSorter, SortedQueue
 
 
 @pytest.fixture

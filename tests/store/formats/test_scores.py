@@ -22,16 +22,8 @@ def test_scores_are_read_in_the_order_of_their_lines(artifacts: Artifacts) -> No
     ]
     sha256 = artifacts.put(b"".join(map(scores.line, entries)))
     table = scores.read(artifacts, sha256)
-    columns = [name for name in scores.SCHEMA.names if name != "custom_id"]
-    assert table.select(columns).to_pylist() == [{name: entry[name] for name in columns} for entry in entries]
-    assert table["custom_id"].null_count == len(entries), "the line says it"
+    assert table.to_pylist() == [{name: entry[name] for name in scores.SCHEMA.names} for entry in entries]
     assert json.loads(artifacts.read(sha256).splitlines()[0]) == entries[0]
-
-
-def test_scores_of_older_versions_say_the_request_by_its_id(artifacts: Artifacts) -> None:
-    entry = {"custom_id": "r1", "task": "sums", "correct": True, "expected": "1", "answer": "1"}
-    (row,) = scores.read(artifacts, artifacts.put(scores.line(entry))).to_pylist()
-    assert row == {"line": None, "custom_id": "r1", "task": "sums", "correct": True}
 
 
 def test_a_batch_without_expected_answers_has_no_scores(artifacts: Artifacts) -> None:

@@ -358,16 +358,16 @@ def test_a_paused_job_pauses_its_batches_also_those_to_come(database: Database, 
         first = open_stage(session, job)
         stages.extend(session, first.id, [planned(5)])
     with database.write() as session:
-        assert lifecycle.pause(session, me, job.id).paused_by == "ada"
+        assert lifecycle.control(session, me, job.id, "pause").paused_by == "ada"
         second = open_stage(session, job, 1, "judge")
         stages.extend(session, second.id, [planned(5, plan="2")])
     with database.write() as session:
         assert {session.get_one(Batch, batch.id).paused_by for batch in (first, second)} == {"ada"}
         assert segments.waiting(session, 10) == []
-        lifecycle.resume(session, me, job.id)
+        lifecycle.control(session, me, job.id, "resume")
         assert len(segments.waiting(session, 10)) == 2
         lifecycle.cancel(session, me.project_id, job.id, me)
         with pytest.raises(ConflictError, match="Cannot pause a job with status 'cancelling'"):
-            lifecycle.pause(session, me, job.id)
+            lifecycle.control(session, me, job.id, "pause")
         recorded, _ = events.page(session, session.get_one(type(job), job.id), after=None, limit=9)
         assert [event.type for event in recorded] == ["job.paused", "job.resumed", "job.cancelling"]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from batchyard.errors import Stopped
-from inference.deaths import Death
+from inference.answers import Death
 from tasks import advance
 from tasks.execution import segment
 from tasks.execution.running import RunningSegments

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, update
 
 from batchyard.errors import EngineError
-from inference.deaths import Death
+from inference.answers import Death
 from store import events, holds
 from store.records import Batch, Event, Hold, Job, Segment
 from tasks.context import AppContext

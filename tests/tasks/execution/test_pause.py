@@ -40,12 +40,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pause(context: AppContext, me: Principal, batch: Batch) -> None:
     with context.database.write() as session:
-        batches.pause(session, me, batch.id)
+        batches.control(session, me, batch.id, "pause")
 
 
 def resume(context: AppContext, me: Principal, batch: Batch) -> None:
     with context.database.write() as session:
-        batches.resume(session, me, batch.id)
+        batches.control(session, me, batch.id, "resume")
 
 
 def run(context: AppContext, batch: Batch) -> bool:

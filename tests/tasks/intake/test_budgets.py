@@ -119,7 +119,7 @@ def test_what_runs_then_runs_on_or_is_paused_as_the_budget_says(
     running, by_hand = new_batch(5), new_batch(5)
     with context.database.write() as session:
         job = start_job(session, project)
-        batches.pause(session, keys.terminal(session, "default"), by_hand.id)
+        batches.control(session, keys.terminal(session, "default"), by_hand.id, "pause")
     settle(when_exceeded=then)
     spend(context.database, project, 10)
     tasks.tick(context)
@@ -141,7 +141,7 @@ def test_a_batch_that_somebody_resumes_by_hand_is_not_paused_again(
     spend(context.database, project, 10)
     tasks.tick(context)
     with context.database.write() as session:
-        batches.resume(session, keys.terminal(session, "default"), running.id)
+        batches.control(session, keys.terminal(session, "default"), running.id, "resume")
     tasks.tick(context)
     assert reload(context.database, running).paused_at is None
 

@@ -10,8 +10,7 @@ import pytest
 from batchyard.endpoints.responses import Fault
 from batchyard.local import ports
 from inference.engines.openai import client
-from inference.engines.openai.client import EndpointClient, NoReply, ProbeFailed
-from inference.engines.openai.contents import Content
+from inference.engines.openai.client import Content, EndpointClient, NoReply, ProbeFailed
 from inference.engines.openai.endpoints import RemoteEndpoint
 from tests.support.servers import Reply, Server, listening
 

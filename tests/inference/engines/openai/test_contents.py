@@ -12,7 +12,7 @@ import pytest
 from batchyard.endpoints import catalog, responses
 from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
-from inference.engines.openai import contents
+from inference.engines.openai import client
 from inference.engines.openai.engine import OpenAI
 from tests.support.servers import Reply, Server, serving
 
@@ -91,7 +91,7 @@ def test_audio_of_a_url_is_fetched_once_and_uploaded() -> None:
 def test_audio_that_cannot_be_fetched_is_that_requests_error(
     reply: Reply, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "MAX_AUDIO_BYTES", 50)
+    monkeypatch.setattr(client, "MAX_AUDIO_BYTES", 50)
     with serving(Server(files={"/a": reply})) as (server,):
         answer = ask(server, file_url=f"{server.url.removesuffix('/v1')}/a")
     assert answer.status_code == 400 and answer.body is not None

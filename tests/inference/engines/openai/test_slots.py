@@ -6,8 +6,7 @@ import asyncio
 import math
 import time
 
-from inference.engines.openai.endpoints import RemoteEndpoint
-from inference.engines.openai.slots import SlotQueue
+from inference.engines.openai.endpoints import RemoteEndpoint, SlotQueue
 
 
 def test_who_comes_again_goes_first_and_who_goes_away_leaves_the_place_to_the_next() -> None:

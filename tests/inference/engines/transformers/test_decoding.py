@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from batchyard.endpoints.bodies.sampling import SamplingParameters
-from inference.engines.transformers.decoding import Decoder, GeneratedSample
-from inference.engines.transformers.sampling import generator
+from inference.engines.transformers.decoding import Decoder, GeneratedSample, generator
 
 
 @pytest.fixture(scope="module")

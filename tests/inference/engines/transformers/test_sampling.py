@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchyard.endpoints.bodies.sampling import SamplingParameters
-from inference.engines.transformers.sampling import choose, generator, penalise
+from inference.engines.transformers.decoding import choose, generator, penalise
 
 torch = pytest.importorskip("torch")
 LOGITS = [2.0, 1.0, 0.0, -1.0]

@@ -12,7 +12,7 @@ import pytest
 from batchyard.errors import ConfigurationError
 from inference import catalog
 from inference.engines.vllm import internals
-from inference.engines.vllm.argument_names import argument_names
+from inference.engines.vllm.arguments import argument_names
 from tests.support.stacks import ROOT
 
 SOURCE = f"source='{ROOT}/examples/models/nano'"

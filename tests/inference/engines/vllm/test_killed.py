@@ -22,7 +22,7 @@ from batchyard.endpoints import catalog
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec, vllm_installed
 from inference import pipeline
-from inference.residents import directory
+from inference.residents import actor, directory
 from inference.residents.session import EngineSession
 from inference.residents.status import ResidentStatus
 from tests.support.pipelines import TIMEOUTS
@@ -47,7 +47,7 @@ def spec(tiny: Path, cluster: str) -> ModelSpec:
 def started(spec: ModelSpec) -> Any:
     """Return the handle of a model's engine, which runs."""
     pipeline.start(spec, TIMEOUTS)
-    return directory.get_or_create_engine(spec, TIMEOUTS.request_timeout, 0)
+    return actor.get_or_create_engine(spec, TIMEOUTS.request_timeout, 0)
 
 
 def exchange(engine: Any, endpoint: str, body: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
 from inference.engines.vllm import internals
 from inference.engines.vllm.engine import VLLM
-from inference.engines.vllm.protocol import parse
+from inference.engines.vllm.handlers import parse
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 TOOL = {"type": "function", "function": {"name": "price", "parameters": {"type": "object"}}}
