@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import flask
+from cronsim.explain import explain
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
@@ -21,7 +22,7 @@ from store.records import Batch, Job, Schedule, ScheduleRun, now
 from tasks.recurring import definitions, run_templates
 from tasks.recurring import schedules as recurring
 from webapp.pages import forms
-from webapp.pages.automation import cron_words, schedule_form
+from webapp.pages.automation import schedule_form
 from webapp.pages.formats import short
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import caller, current_context, query, validated
@@ -84,12 +85,12 @@ def _of_runs(runs: Sequence[ScheduleRun]) -> dict[str, Any]:
         "made": {work.id: work for work in works},
         "names": {work.id: work.name or short(work.id) for work in works},
         "local": _local,
-        "words": cron_words.words,
+        "words": explain,
     }
 
 
 @routes.get("/new")
-def show_new() -> ResponseReturnValue:
+def show_new() -> str:
     return _form()
 
 
@@ -122,10 +123,11 @@ def update(schedule_id: str) -> ResponseReturnValue:
 def look() -> ResponseReturnValue:
     """Show an expression in words, and its next times. For htmx: only those; without scripts: the page with them."""
     fields = flask.request.form
-    variables: dict[str, Any] = {}
-    problem = None
+    expression, timezone = fields.get("cron", "").strip(), fields.get("timezone", "").strip()
+    variables, problem = dict[str, Any](), None
     try:
-        variables = _next_times(fields.get("cron", "").strip(), fields.get("timezone", "").strip())
+        times = islice(cron.parse(expression, timezone).after(now()), NEXT_RUNS)
+        variables = {"times": [_local(time, timezone) for time in times], "in_words": explain(expression)}
     except RequestError as error:
         problem = Problem.of(error)
     if flask.request.headers.get("HX-Request"):
@@ -168,13 +170,6 @@ def _redirect(schedule: Schedule) -> ResponseReturnValue:
 def _local(at: int, timezone: str) -> str:
     """Format a Unix time in a time zone."""
     return datetime.fromtimestamp(at, ZoneInfo(timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
-
-
-def _next_times(expression: str, timezone: str) -> dict[str, Any]:
-    """Return an expression in words and its next times, for display. Raises RequestError."""
-    times = cron.parse(expression, timezone)
-    next_times = [_local(time, timezone) for time in islice(times.after(now()), NEXT_RUNS)]
-    return {"times": next_times, "in_words": cron_words.words(expression)}
 
 
 def _form(
