@@ -17,8 +17,7 @@ from webapp.accounts.keys import end, make
 from webapp.pages import notices
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import administrator, current_context, query, validated
-from webapp.wire.keys import CreateKey
-from webapp.wire.projects import ChangeProject
+from webapp.wire.accounts import ChangeProject, CreateKey
 
 routes = Blueprint("keys", __name__, url_prefix="/keys")
 KEYS = 20
