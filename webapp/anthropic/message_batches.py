@@ -13,7 +13,7 @@ from batchyard import json_lines
 from batchyard.endpoints.catalog import MESSAGES
 from batchyard.errors import NotFoundError, RequestError
 from batchyard.request_lines.inline import KEY
-from batchyard.statuses import PRIORITIES, TERMINAL
+from batchyard.statuses import TERMINAL
 from batchyard.wording import MAX_NAME, cut
 from store import batches
 from store.batches import BATCHES
@@ -34,7 +34,7 @@ from webapp.anthropic.wire import (
     MessageBatchRequestCounts,
     MessageError,
 )
-from webapp.batches import create_once
+from webapp.batches import create_once, record_of
 from webapp.document import operation
 from webapp.requests import caller, current_context, parse_inline, query
 from webapp.wire.fields import Idempotent
@@ -112,7 +112,8 @@ def create() -> MessageBatch:
 
     With an Idempotency-Key, the same body again answers with the batch that was made the first time.
     """
-    owner, context = caller(), current_context()
+    caller()
+    context = current_context()
     submission.check_endpoint(context.models, MESSAGES.path)
     options, upload = parse_inline(MessageBatchOptions, _line)
     if upload is None:
@@ -123,17 +124,7 @@ def create() -> MessageBatch:
 
     def draft() -> Draft:
         lines.commit()
-        batch = Batch(
-            project_id=owner.project_id,
-            endpoint=MESSAGES.path,
-            completion_window=options.completion_window,
-            request_metadata=options.metadata,
-            post_process=options.post_process,
-            output_expires_after=options.output_expires_after.seconds if options.output_expires_after else None,
-            on_invalid="skip",
-            priority=PRIORITIES[options.priority],
-            total=lines.lines,
-        )
+        batch = record_of(options, endpoint=MESSAGES.path, on_invalid="skip", total=lines.lines)
         return submission.draft(context, batch, NewInput(_FILE_NAME, lines))
 
     return to_wire(create_once(idempotency.of_request(options, lines.sha256), draft).batch)

@@ -9,7 +9,6 @@ import flask
 from flask import Blueprint, url_for
 
 from batchyard.errors import RequestError
-from batchyard.statuses import PRIORITIES
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from tasks.intake import estimate, inputs, prompts, submission
@@ -152,25 +151,12 @@ def make(options: Start, source: File | NewInput, idempotency: Idempotency = Non
 
 def forecast_of(options: Start, first_line: bytes, size: int) -> tuple[int, Forecast | None]:
     """Return until when a batch of `size` bytes that begin with this line would have to be done, and its forecast."""
-    context, batch = current_context(), _batch(options)
+    context, batch = current_context(), batches.record_of(options)
     return submission.due_if_created_now(context, batch), submission.forecast_of(context, batch, first_line, size)
 
 
 def _draft(options: Start, source: File | NewInput, title: str | None = None) -> Draft:
-    return submission.draft(current_context(), _batch(options, title), source)
-
-
-def _batch(options: Start, title: str | None = None) -> Batch:
-    return Batch(
-        project_id=caller().project_id,
-        endpoint=options.endpoint,
-        completion_window=options.completion_window,
-        request_metadata=options.metadata,
-        name=title,
-        post_process=options.post_process,
-        on_invalid=options.on_invalid,
-        priority=PRIORITIES[options.priority],
-    )
+    return submission.draft(current_context(), batches.record_of(options, name=title), source)
 
 
 def _input(options: Start, file: tuple[ArtifactWriter, str] | None) -> tuple[NewInput, Sequence[str] | None]:

@@ -19,10 +19,10 @@ from store import batches, events, files, keys, segments
 from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
 from store.records import Batch, Event, Job
-from tasks.intake import changes, retry_input, submission
+from tasks.intake import retry_input, submission
 from tasks.intake.retry_input import Corrections
 from tasks.scheduling import deadlines
-from webapp.batches import create_once, get_batch, to_wire
+from webapp.batches import apply, create_once, get_batch, to_wire
 from webapp.files import get_file, missing, send, uploaded
 from webapp.pages import forms, rows, speed
 from webapp.requests import caller, current_context, validated
@@ -182,16 +182,7 @@ def resume(batch_id: str) -> ResponseReturnValue:
 def change(batch_id: str) -> ResponseReturnValue:
     """Set what the form has: of a batch that has ended only its name and description."""
     fields = {name: text.strip() for name, text in flask.request.form.items() if name in ChangeBatch.model_fields}
-    body = validated(ChangeBatch, {name: text or None for name, text in fields.items()})
-    batch = changes.change(
-        current_context(),
-        caller(),
-        batch_id,
-        completion_window=body.completion_window,
-        priority=body.priority,
-        metadata=body.metadata(),
-    )
-    return _redirect(batch)
+    return _redirect(apply(batch_id, validated(ChangeBatch, {name: text or None for name, text in fields.items()})))
 
 
 @routes.post("/retry")
