@@ -57,7 +57,7 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
         if request.path == "/healthz" and request.method in ("GET", "HEAD"):
             return web.json_response(Health().model_dump())
         if request.method == "POST" and request.path in PATHS:
-            return await live.answer(request)
+            return await live.answer(request, PATHS[request.path])
         sender, with_body = await _sender(request)
         return await request.app[_WEB].answer(request, sender, with_body=with_body)
 
@@ -87,7 +87,7 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
         return response
 
     async def start(app: web.Application) -> None:
-        app[_WEB] = WebApp(web_url, live.answer_for, context.settings, memory)
+        app[_WEB] = WebApp(web_url, live.answer, context.settings, memory)
         await known.start()
         await live.start()
 
@@ -135,8 +135,8 @@ def _text(value: str) -> str:
 
 
 def _too_many(request: web.Request) -> web.Response:
-    message = "The gateway has as many connections as it may; try again, with fewer at once."
-    response = errors.response(request.path, 503, message, headers={"Retry-After": "1"})
+    fault = {"message": "The gateway has as many connections as it may; try again, with fewer at once."}
+    response = errors.response(request.path, 503, fault, headers={"Retry-After": "1"})
     response.force_close()
     return response
 
