@@ -295,10 +295,7 @@ def _job_totals(totals: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
 
 
 def _buckets(bounds: Sequence[float], numbers: Mapping[str, int]) -> list[tuple[str, float]]:
-    """Return the cumulative buckets of a histogram.
-
-    `numbers` are by the index of the bound; the last has no bound.
-    """
+    """Return the cumulative buckets of a histogram. `numbers` are by the index of the bound; the last has no bound."""
     names = [*map(floatToGoString, bounds), "+Inf"]
     reached = itertools.accumulate(numbers.get(str(bucket), 0) for bucket in range(len(names)))
     return list(zip(names, reached, strict=True))

@@ -33,10 +33,7 @@ MOST = 100
 
 @dataclass(frozen=True)
 class SelectedWork:
-    """A batch or a job that was selected.
-
-    `refusal` says why the action cannot be done; None if it can.
-    """
+    """A batch or a job that was selected. `refusal` says why the action cannot be done; None if it can."""
 
     id: str
     name: str

@@ -23,10 +23,7 @@ EXPECTED = "expected"
 
 @dataclass(frozen=True)
 class Rates:
-    """Requests and tokens a second; None if not known.
-
-    `seconds` is the time of an average; None if they are recent.
-    """
+    """Requests and tokens a second; None if not known. `seconds` is the time of an average; None if they are recent."""
 
     rows: float | None
     tokens: float | None

@@ -37,10 +37,7 @@ class UsageParams(QueryParams):
 
 
 class UsageTableRow(NamedTuple):
-    """A row of a table: what it is about, and what that has used.
-
-    `project` is set where it is a project.
-    """
+    """A row of a table: what it is about, and what that has used. `project` is set where it is a project."""
 
     label: str
     total: UsageTotal

@@ -247,10 +247,7 @@ def _options() -> StartForm:
 
 
 def _source() -> _Source | None:
-    """Return the form's input; None if it is empty.
-
-    Raises RequestError if it has both a file and a text.
-    """
+    """Return the form's input; None if it is empty. Raises RequestError if it has both a file and a text."""
     fields, part = flask.request.form, flask.request.files.get("file")
     if fields.get("file_id"):
         with current_context().database.read() as session:
