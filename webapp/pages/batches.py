@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from urllib.parse import urlencode
 
 import flask
@@ -19,6 +19,7 @@ from store import batches, events, files, keys, segments
 from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
 from store.records import Batch, Event, Job
+from store.work.lifecycle import Verb
 from tasks.intake import retry_input, submission
 from tasks.intake.retry_input import Corrections
 from tasks.scheduling import deadlines
@@ -54,10 +55,9 @@ def show(batch_id: str) -> ResponseReturnValue:
     context, now = current_context(), time.time()
     batch = get_batch(batch_id)
     live, seen = "HX-Request" in flask.request.headers, flask.request.args.get("seen")
-    if live and batch.status in TERMINAL:
+    has_wrong_button = flask.request.args.get("paused", type=int) == (batch.paused_at is None)
+    if live and (batch.status in TERMINAL or has_wrong_button):
         return Response(headers={"HX-Refresh": "true"})
-    if live and flask.request.args.get("paused", type=int) == (batch.paused_at is None):
-        return Response(headers={"HX-Refresh": "true"})  # the page has the wrong button
     stamp = f"{batch.status}-{batch.paused_at or ''}-{batch.completed + batch.failed}-{batch.total}-{batch.open:d}"
     if live and seen == stamp:
         return Response(status=204)
@@ -68,10 +68,9 @@ def show(batch_id: str) -> ResponseReturnValue:
         source = files.find(session, batch.project_id, batch.input_file_id)
         creator = keys.named(session, batch.project_id, {batch.created_by}) if batch.created_by else {}
     ended, shown = batch.status in TERMINAL, to_wire([batch])[0]
-    variables: dict[str, Any] = {
+    variables = {
         "now": now,
         "batch": shown,
-        "name": shown.batchyard.name,
         "input_name": batch.stage or names[batch.input_file_id] or batch.name,
         "creator": creator.get(batch.created_by or ""),
         "source": source,
@@ -80,7 +79,6 @@ def show(batch_id: str) -> ResponseReturnValue:
         "speed": speed.average(timeline) if ended else speed.recent(timeline, now),
         "charts": speed.draw(shown, timeline, now),
         "before": _before(shown),
-        "paused": int(batch.paused_at is not None),
         "poll": f"{flask.request.path}?{urlencode({**flask.request.args, 'seen': stamp})}",
     }
     if live and seen is None:
@@ -138,7 +136,7 @@ def summaries(batch: Batch) -> dict[str, dict[str, Any]]:
     """Return the summaries of post-processing steps by artifact name: JSON objects of at most MAX_SUMMARY_BYTES."""
     context = current_context()
     with context.database.read() as session:
-        names = [artifact.name for artifact, _ in batches.artifacts(session, [batch.id])[batch.id]]
+        names = [one.name for one, _ in batches.artifacts(session, [batch.id])[batch.id]]
         names = [name for name in names if name.endswith("-summary.json")]
         summary_files = {name: batches.find_artifact(session, batch.project_id, batch.id, name) for name in names}
     summaries = {
@@ -163,19 +161,12 @@ def download(batch_id: str, name: str) -> Response:
     return send(file)
 
 
-@routes.post("/cancel")
-def cancel(batch_id: str) -> ResponseReturnValue:
-    return _redirect(control(BATCHES, batch_id, "cancel"))
+def _control(batch_id: str, verb: Verb) -> ResponseReturnValue:
+    return _redirect(control(BATCHES, batch_id, verb))
 
 
-@routes.post("/pause")
-def pause(batch_id: str) -> ResponseReturnValue:
-    return _redirect(control(BATCHES, batch_id, "pause"))
-
-
-@routes.post("/resume")
-def resume(batch_id: str) -> ResponseReturnValue:
-    return _redirect(control(BATCHES, batch_id, "resume"))
+for _verb in get_args(Verb):
+    routes.add_url_rule(f"/{_verb}", _verb, _control, methods=["POST"], defaults={"verb": _verb})
 
 
 @routes.post("/change")
@@ -191,11 +182,11 @@ def retry(batch_id: str) -> ResponseReturnValue:
     original, part = get_batch(batch_id), flask.request.files.get("file")
     if part is None:
         return _redirect(retry_once(original))
-    upload = uploaded() if part.filename else None
-    if upload is None:
+    corrected, _ = (uploaded() if part.filename else None) or (None, "")
+    if corrected is None:
         raise missing("file")
-    upload[0].commit()
-    return _redirect(retry_once(original, upload[0]))
+    corrected.commit()
+    return _redirect(retry_once(original, corrected))
 
 
 def retry_once(original: Batch, corrected: ArtifactWriter | None = None) -> Batch:
