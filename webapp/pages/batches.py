@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
 import flask
@@ -161,12 +161,11 @@ def download(batch_id: str, name: str) -> Response:
     return send(file)
 
 
-def _control(batch_id: str, verb: Verb) -> ResponseReturnValue:
-    return _redirect(control(BATCHES, batch_id, verb))
-
-
-for _verb in get_args(Verb):
-    routes.add_url_rule(f"/{_verb}", _verb, _control, methods=["POST"], defaults={"verb": _verb})
+@routes.post("/cancel", endpoint="cancel")
+@routes.post("/pause", endpoint="pause")
+@routes.post("/resume", endpoint="resume")
+def _control(batch_id: str) -> ResponseReturnValue:
+    return _redirect(control(BATCHES, batch_id, cast(Verb, flask.request.path.rpartition("/")[2])))
 
 
 @routes.post("/change")

@@ -89,11 +89,6 @@ def _of_runs(runs: Sequence[ScheduleRun]) -> dict[str, Any]:
     }
 
 
-@routes.get("/new")
-def show_new() -> str:
-    return _form()
-
-
 @routes.post("")
 def create() -> ResponseReturnValue:
     try:
@@ -136,14 +131,11 @@ def look() -> ResponseReturnValue:
     return _form(schedule, problem, variables)
 
 
-@routes.post("/<schedule_id>/pause")
-def pause(schedule_id: str) -> ResponseReturnValue:
-    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=True))
-
-
-@routes.post("/<schedule_id>/resume")
-def resume(schedule_id: str) -> ResponseReturnValue:
-    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=False))
+@routes.post("/<schedule_id>/pause", endpoint="pause")
+@routes.post("/<schedule_id>/resume", endpoint="resume")
+def _set_paused(schedule_id: str) -> ResponseReturnValue:
+    paused = flask.request.path.endswith("/pause")
+    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=paused))
 
 
 @routes.post("/<schedule_id>/run")
@@ -172,10 +164,9 @@ def _local(at: int, timezone: str) -> str:
     return datetime.fromtimestamp(at, ZoneInfo(timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
 
 
+@routes.get("/new", endpoint="show_new")
 def _form(
-    schedule: Schedule | None = None,
-    problem: Problem | None = None,
-    preview: Mapping[str, Any] = MappingProxyType({}),
+    schedule: Schedule | None = None, problem: Problem | None = None, preview: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
     """Render the form of a new schedule, or of one to change, with the fields that were sent."""
     with current_context().database.read() as session:

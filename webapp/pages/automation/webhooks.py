@@ -39,11 +39,6 @@ class DeliveryParams(PageParams):
     seen: str | None = Field(None, max_length=64)
 
 
-@routes.get("")
-def show() -> ResponseReturnValue:
-    return _list()
-
-
 @routes.post("")
 def create() -> ResponseReturnValue:
     """Create a webhook, and go to its page, which shows its secret once."""
@@ -75,14 +70,10 @@ def change(webhook_id: str) -> ResponseReturnValue:
     return _redirect(webhook_id)
 
 
-@routes.post("/<webhook_id>/pause")
-def pause(webhook_id: str) -> ResponseReturnValue:
-    return _redirect(api.change(webhook_id, UpdateWebhook(enabled=False)).id)
-
-
-@routes.post("/<webhook_id>/resume")
-def resume(webhook_id: str) -> ResponseReturnValue:
-    return _redirect(api.change(webhook_id, UpdateWebhook(enabled=True)).id)
+@routes.post("/<webhook_id>/pause", endpoint="pause")
+@routes.post("/<webhook_id>/resume", endpoint="resume")
+def _enable(webhook_id: str) -> ResponseReturnValue:
+    return _redirect(api.change(webhook_id, UpdateWebhook(enabled=flask.request.path.endswith("/resume"))).id)
 
 
 @routes.post("/<webhook_id>/rotate")
@@ -138,6 +129,7 @@ def _redirect(webhook_id: str, notice: str | None = None) -> ResponseReturnValue
     return flask.redirect(path, 303) if notice is None else notices.redirect(path, notice)
 
 
+@routes.get("", endpoint="show")
 def _list(problem: Problem | None = None) -> str:
     params, project_id = query(PageParams), caller().project_id
     with current_context().database.read() as session:
