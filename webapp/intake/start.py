@@ -12,6 +12,7 @@ from batchyard.errors import RequestError
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from tasks.intake import estimate, inputs, prompts, submission
+from tasks.intake.estimate import Part
 from tasks.intake.inputs import InputOptions
 from tasks.intake.submission import Draft, NewInput
 from tasks.jobs.submission import creation as job_submission
@@ -47,11 +48,8 @@ def start() -> tuple[dict[str, Any], int]:
     body = form(StartForm) if is_form else parse_body(Start, bulk=True)
     submission.check_window(context.settings, body.completion_window)
     if (file is None) == (body.prompts is None):
-        raise RequestError(
-            "Send prompts either inline as 'prompts' or as a 'file'.",
-            code="missing_required_parameter",
-            param="prompts",
-        )
+        message = "Send prompts either inline as 'prompts' or as a 'file'."
+        raise RequestError(message, code="missing_required_parameter", param="prompts")
     if body.recipe is not None and params.dry_run:
         raise RequestError("A recipe's dry run is one of POST /v1/jobs.", code="invalid_value", param="dry_run")
     if body.recipe is not None:
@@ -75,13 +73,9 @@ def start() -> tuple[dict[str, Any], int]:
 
 def _start_job(options: Start, recipe: str, file: tuple[ArtifactWriter, str] | None) -> Started:
     """Create a job of the rows of a file, or of the inline prompts. Raises RequestError."""
-    names = options.model_fields_set & OF_A_BATCH
-    if names:
-        raise RequestError(
-            "A job's requests are its recipe's; say this in 'options', or leave it out.",
-            code="invalid_value",
-            param=min(names),
-        )
+    if names := options.model_fields_set & OF_A_BATCH:
+        message = "A job's requests are its recipe's; say this in 'options', or leave it out."
+        raise RequestError(message, code="invalid_value", param=min(names))
     if file is None:
         source: JobSource = [{"prompt": prompt.content} for prompt in prompts.of_list(options.prompts or [])]
         if not source:
@@ -90,14 +84,8 @@ def _start_job(options: Start, recipe: str, file: tuple[ArtifactWriter, str] | N
         upload, name = file
         upload.commit()
         source = NewInput(name, upload)
-    body = JobOptions(
-        recipe=recipe,
-        options=options.options,
-        completion_window=options.completion_window,
-        metadata=options.metadata,
-        post_process=options.post_process,
-    )
-    request = request_of(body, source)
+    same = {name: getattr(options, name) for name in ("options", "completion_window", "metadata", "post_process")}
+    request = request_of(JobOptions(recipe=recipe, **same), source)
     job = create_job_once(None, lambda: job_submission.draft(current_context(), caller().project_id, request)).record
     status_url = url_for("jobs.retrieve", job_id=job.id, _external=True)
     return Started(job_id=job.id, batch_id=None, file_id=job.input_file_id, status_url=status_url)
@@ -108,17 +96,15 @@ def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDr
     context, (source, columns) = current_context(), _input(options, file)
     requests, parts = estimate.of_file(context, options.endpoint, source.content.sha256)
     draft = _draft(options, source)
-    due_at, forecast = submission.dry_run(context, draft)
-    return StartDryRun(
-        requests=requests,
-        bytes=source.content.size,
-        due_at=due_at,
-        **work.eta(forecast),
-        on_time=None if forecast is None else forecast.at <= due_at,
-        cost=work.cost_of(parts),
-        columns=columns,
-        warnings=messages(draft.batch.warnings),
-    )
+    found = {"bytes": source.content.size, "columns": columns, "warnings": messages(draft.batch.warnings)}
+    return outlook(submission.dry_run(context, draft), parts, requests=requests, **found)
+
+
+def outlook(forecast: tuple[int, Forecast | None], parts: Mapping[str, Part], **found: Any) -> StartDryRun:
+    """Return what a batch would be, of the time at which it is due, its forecast, and what was found in its input."""
+    due_at, end = forecast
+    on_time = None if end is None else end.at <= due_at
+    return StartDryRun(due_at=due_at, **work.eta(end), on_time=on_time, cost=work.cost_of(parts), **found)
 
 
 def messages(warnings: Sequence[Mapping[str, Any]] | None) -> list[str]:

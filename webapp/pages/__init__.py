@@ -35,12 +35,12 @@ from webapp.pages import (
 )
 from webapp.pages.accounts import audit, keys, usage
 from webapp.pages.automation import schedules, webhooks
-from webapp.pages.starting import batch, cards, job
+from webapp.pages.starting import batch, examples, job
 from webapp.requests import current_context
 
 MODULES = (
     *(sessions, overview, selection, compare, batches, rows, jobs, items, files, models, trying, schedules, webhooks),
-    *(cards, batch, job),
+    *(examples, batch, job),
     *(usage, keys, audit),
 )
 NAVIGATION = {
@@ -78,27 +78,23 @@ for _module in MODULES:
 def _add_variables() -> dict[str, Any]:
     """Return the variables of every template."""
     visitor = sessions.visitor()
-    navigation = NAVIGATION | (ADMINISTRATION if visitor and visitor.caller.admin else {})
+
+    def budget_state() -> State:
+        """Return what was announced of the visitor's budget in this month."""
+        if visitor is None:
+            return "ok"
+        with current_context().database.read() as session:
+            return budgets.noticed(session, visitor.caller.project_id)
+
     return {
-        "navigation": navigation,
+        "navigation": NAVIGATION | (ADMINISTRATION if visitor and visitor.caller.admin else {}),
         "visitor": visitor,
         "version": __version__,
         "csrf_token": sessions.csrf_token,
         "switch_url": sessions.switch_url,
-        "flower": _flower,
-        "budget_state": lambda: _budget_state(visitor.caller.project_id) if visitor else "ok",
+        "flower": lambda: local_state(current_context().settings.data).get("flower"),
+        "budget_state": budget_state,
     }
-
-
-def _budget_state(project_id: str) -> State:
-    """Return what was announced of a project's budget in this month."""
-    with current_context().database.read() as session:
-        return budgets.noticed(session, project_id)
-
-
-def _flower() -> str | None:
-    """Return the URL of a local stack's Flower; None if there is none."""
-    return local_state(current_context().settings.data).get("flower")
 
 
 @routes.app_url_defaults
