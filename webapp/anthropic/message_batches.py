@@ -26,7 +26,8 @@ from webapp.anthropic import errors, wire
 from webapp.anthropic import results as results_of
 from webapp.batches import create_once, record_of
 from webapp.document import operation
-from webapp.requests import caller, current_context, parse_inline, query
+from webapp.files import missing
+from webapp.requests import caller, current_context, query, read_inline, validated
 from webapp.wire.fields import Idempotent
 
 routes = Blueprint("message_batches", __name__)
@@ -85,8 +86,7 @@ def _line(place: str, request: Mapping[str, bytes]) -> Mapping[str, bytes]:
     for name, first, kind in (("custom_id", b'"', "a text"), ("params", b"{", "an object")):
         param = f"{place}.{name}"
         if name not in request:
-            message = f"Missing required parameter: '{param}'."
-            raise RequestError(message, code="missing_required_parameter", param=param)
+            raise missing(param)
         if not request[name].startswith(first):
             raise RequestError(f"Invalid value for '{param}': it must be {kind}.", code="invalid_type", param=param)
     for name in request.keys() - {"custom_id", "params"}:
@@ -111,7 +111,8 @@ def create() -> wire.MessageBatch:
     caller()
     context = current_context()
     submission.check_endpoint(context.models, MESSAGES.path)
-    options, upload = parse_inline(wire.MessageBatchOptions, _line)
+    rest, upload = read_inline(_line)
+    options = validated(wire.MessageBatchOptions, rest)
     if upload is None:
         message = f"Missing required parameter: '{KEY}', a list of at least one request."
         raise RequestError(message, code="missing_required_parameter", param=KEY)
@@ -134,8 +135,7 @@ def list_() -> wire.MessageBatchPage:
     params = query(wire.ListMessageBatches)
     if params.before_id is not None and params.after_id is not None:
         raise RequestError("Send one of 'before_id' and 'after_id'.", code="invalid_value", param="before_id")
-    name = "after_id" if params.before_id is None else "before_id"
-    cursor = params.after_id if params.before_id is None else params.before_id
+    name, cursor = ("before_id", params.before_id) if params.before_id else ("after_id", params.after_id)
     with current_context().database.read() as session:
         try:
             records, has_more = batches.page(
