@@ -98,10 +98,14 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
         await app[_WEB].close()
         await asyncio.to_thread(spans.flush)
 
+    async def mark(request: web.Request, response: web.StreamResponse) -> None:
+        """Let pages of other origins read the response, also a stream or an error."""
+        response.headers.update(cors.allowed(request, origins))
+
     app = web.Application()
     app.router.add_route("*", r"/{path:[\s\S]*}", bounded)  # a path may have line feeds, too
     if origins:
-        app.on_response_prepare.append(cors.marks(origins))
+        app.on_response_prepare.append(mark)
     app.on_startup.append(start)
     app.on_cleanup.append(stop)
     return app
@@ -157,7 +161,7 @@ class Gateway:
         server = self._runner.server
         assert server is not None
         self._listening = await asyncio.get_running_loop().create_server(
-            lambda: self._connections.open(server), host, port, backlog=self._connections.backlog
+            lambda: Connection(server, self._connections), host, port, backlog=self._connections.backlog
         )
         return int(self._listening.sockets[0].getsockname()[1])
 
