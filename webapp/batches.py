@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -29,7 +29,6 @@ from tasks.intake.retry_input import Corrections
 from tasks.intake.submission import Draft, NewInput
 from tasks.live import traffic
 from tasks.scheduling import deadlines, states
-from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.states import BatchActivity
 from webapp import idempotency, work
 from webapp.document import operation
@@ -158,7 +157,7 @@ def create() -> wire.BatchObject:
         return submission.draft(context, record_of(body), source())
 
     content = () if requests is None else (requests.sha256,)
-    return create_once(idempotency.of_request(body, *content), draft).to_wire()
+    return _created(*create_once(idempotency.of_request(body, *content), draft))
 
 
 def _stored(envelopes: Envelopes, requests: ArtifactWriter, endpoint: str) -> NewInput:
@@ -193,26 +192,20 @@ def _imported(url: str) -> NewInput:
         raise
 
 
-@dataclass(frozen=True)
-class Created:
-    """A batch that a request has created, with its forecast if there is one; or `repeated`, from an earlier request."""
+def create_once(key: Idempotency, draft: Callable[[], Draft]) -> tuple[Batch, Related | None]:
+    """Create and announce a batch, and return it with its forecast; or that of an earlier request, with None.
 
-    batch: Batch
-    forecast: Forecast | None
-    repeated: bool
-
-    def to_wire(self) -> wire.BatchObject:
-        """Return OpenAI's batch object. For a new batch nothing is read: the answer cannot fail after the commit."""
-        return to_wire([self.batch])[0] if self.repeated else _object(self.batch, Related(self.forecast))
+    Raises ConflictError as `idempotency.once`.
+    """
+    once = idempotency.once(key, BATCHES, draft, submission.submit, _announce)
+    if once.draft is None:
+        return once.record, None
+    return once.record, Related(submission.estimate_completion(current_context(), once.record, once.draft.outlook))
 
 
-def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
-    """Create and announce a batch, or return that of an earlier request. Raises ConflictError as `idempotency.once`."""
-    created = idempotency.once(key, BATCHES, draft, submission.submit, _announce)
-    if created.draft is None:
-        return Created(created.record, None, repeated=True)
-    forecast = submission.estimate_completion(current_context(), created.record, created.draft.outlook)
-    return Created(created.record, forecast, repeated=False)
+def _created(batch: Batch, related: Related | None) -> wire.BatchObject:
+    """Return a batch that was created. Of a new one nothing is read: the answer cannot fail after the commit."""
+    return to_wire([batch])[0] if related is None else _object(batch, related)
 
 
 def _announce(batch: Batch) -> None:
@@ -345,4 +338,4 @@ def retry(batch_id: str) -> wire.BatchObject:
         unanswered = retry_input.write(context, original, only_passing=body.errors == "passing", fixed=fixed)
         return submission.retry(context, original, unanswered, completion_window=window, metadata=body.metadata)
 
-    return create_once(idempotency.of_request(body, batch_id), draft).to_wire()
+    return _created(*create_once(idempotency.of_request(body, batch_id), draft))

@@ -79,11 +79,8 @@ class Upload(ArtifactWriter):
 
     def write(self, data: Any) -> int:
         if self.size + len(data) > self._limit.bytes:
-            raise TooLargeError(
-                f"The {self._limit.noun} is larger than {self._limit.bytes} bytes; {self._limit.remedy}.",
-                code="file_too_large",
-                param=self._limit.param,
-            )
+            message = f"The {self._limit.noun} is larger than {self._limit.bytes} bytes; {self._limit.remedy}."
+            raise TooLargeError(message, code="file_too_large", param=self._limit.param)
         self._uncounted += len(data)
         if self._uncounted >= limits.STEP_BYTES:
             self._count_bytes()

@@ -63,9 +63,8 @@ def _values(body: wire.CreateSchedule | wire.UpdateSchedule) -> dict[str, Any]:
     """Return the fields that are not null. Raises RequestError if filled metadata exceeds its limits."""
     values = {name: value for name, value in body.model_dump().items() if value is not None}
     if isinstance(body, wire.CreateSchedule) and body.batch is None and body.job is None:
-        raise RequestError(
-            "Missing required parameter: 'batch', or 'job'.", code="missing_required_parameter", param="batch"
-        )
+        message = "Missing required parameter: 'batch', or 'job'."
+        raise RequestError(message, code="missing_required_parameter", param="batch")
     for kind, options in (("batch", body.batch), ("job", body.job)):
         if options is not None:
             metadata = run_templates.fill_values(options.metadata, _ANY_TIME, now())

@@ -124,7 +124,7 @@ def create() -> wire.MessageBatch:
         batch = record_of(options, endpoint=MESSAGES.path, on_invalid="skip", total=lines.lines)
         return submission.draft(context, batch, NewInput(_FILE_NAME, lines))
 
-    return to_wire(create_once(idempotency.of_request(options, lines.sha256), draft).batch)
+    return to_wire(create_once(idempotency.of_request(options, lines.sha256), draft)[0])
 
 
 @routes.get("/v1/messages/batches")

@@ -132,7 +132,7 @@ def submit(
 
 def make(options: Start, source: File | NewInput, idempotency: Idempotency = None, title: str | None = None) -> Batch:
     """Create a batch of a file of whole requests. It is called `title`, else as the file. Raises RateLimitError."""
-    return batches.create_once(idempotency, lambda: _draft(options, source, title)).batch
+    return batches.create_once(idempotency, lambda: _draft(options, source, title))[0]
 
 
 def forecast_of(options: Start, first_line: bytes, size: int) -> tuple[int, Forecast | None]:

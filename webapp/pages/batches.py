@@ -205,7 +205,7 @@ def retry_once(original: Batch, corrected: ArtifactWriter | None = None) -> Batc
         return submission.retry(context, original, retry_input.write(context, original, fixed=fixed))
 
     content = original.id if corrected is None else f"{original.id}-{corrected.sha256}"
-    return create_once(forms.idempotency("retry", content), draft).batch
+    return create_once(forms.idempotency("retry", content), draft)[0]
 
 
 def _redirect(batch: Batch) -> ResponseReturnValue:
