@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import flask
@@ -50,9 +51,10 @@ class Problem:
     field: str | None
 
     @classmethod
-    def of(cls, error: RequestError) -> Problem:
+    def of(cls, error: RequestError, fields: Mapping[str, str] = MappingProxyType(_FIELDS)) -> Problem:
+        """Return a refusal. `fields`: the form's field of a parameter, where the names differ."""
         name = (error.param or "").removeprefix("body.").removeprefix("batch.").removeprefix("input.").split(".")[0]
-        return cls(error.message, _FIELDS.get(name, name) or None)
+        return cls(error.message, fields.get(name, name) or None)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def show_project(project_id: str) -> ResponseReturnValue:
         project = projects.get(session, project_id)
         records, has_more = keys.page(session, project=project.name, after=params.after, limit=params.limit)
     return flask.render_template(
-        "project.html", project=project, keys=records, has_more=has_more, limit=params.limit, tiers=_tiers(), now=now()
+        "project.html", project=project, keys=records, has_more=has_more, tiers=_tiers(), now=now()
     )
 
 
@@ -101,7 +101,6 @@ def _page(new_key: tuple[str, Key] | None = None, problem: Problem | None = None
         projects=records,
         project_keys=project_keys,
         has_more=has_more,
-        limit=params.limit,
         tiers=_tiers(),
         new_key=new_key,
         now=now(),

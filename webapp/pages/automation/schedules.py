@@ -47,7 +47,6 @@ def show() -> ResponseReturnValue:
         schedules=to_wire(records),
         runs=runs,
         has_more=has_more,
-        limit=params.limit,
         **_of_runs([run for of_schedule in runs.values() for run in of_schedule]),
     )
 
@@ -67,7 +66,6 @@ def show_one(schedule_id: str) -> ResponseReturnValue:
         schedule=to_wire([schedule])[0],
         runs=runs,
         has_more=has_more,
-        limit=params.limit,
         template=run_templates.template(context, schedule),
         **variables,
     )

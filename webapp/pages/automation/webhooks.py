@@ -45,7 +45,7 @@ def create() -> ResponseReturnValue:
     try:
         webhook = api.make(validated(CreateWebhook, _body()))
     except RequestError as error:
-        return _list(_problem(error)), error.status
+        return _list(Problem.of(error, {})), error.status
     return _redirect(webhook.id, webhook.secret)
 
 
@@ -57,7 +57,7 @@ def show_one(webhook_id: str) -> ResponseReturnValue:
         if deliveries["stamp"] == query(DeliveryParams).seen:
             return Response(status=204)
         return flask.render_template("webhook_live.html", **deliveries)
-    return notices.remove(_page(webhook_id), _path(webhook_id))
+    return notices.remove(_page(webhook_id), flask.request.path)
 
 
 @routes.post("/<webhook_id>/change")
@@ -66,7 +66,7 @@ def change(webhook_id: str) -> ResponseReturnValue:
     try:
         api.change(webhook_id, validated(UpdateWebhook, _body()))
     except RequestError as error:
-        return _page(webhook_id, _problem(error)), error.status
+        return _page(webhook_id, Problem.of(error, {})), error.status
     return _redirect(webhook_id)
 
 
@@ -115,17 +115,9 @@ def _body() -> dict[str, Any]:
     return {**values, "event_types": fields.getlist("event_types")}
 
 
-def _problem(error: RequestError) -> Problem:
-    return Problem(error.message, (error.param or "").split(".")[0] or None)
-
-
-def _path(webhook_id: str) -> str:
-    return flask.url_for("pages.webhooks.show_one", webhook_id=webhook_id)
-
-
 def _redirect(webhook_id: str, notice: str | None = None) -> ResponseReturnValue:
     """Go to a webhook's page, which shows `notice` once: a new secret, or the status of the answer to a sample."""
-    path = _path(webhook_id)
+    path = flask.url_for(".show_one", webhook_id=webhook_id)
     return flask.redirect(path, 303) if notice is None else notices.redirect(path, notice)
 
 
@@ -140,7 +132,6 @@ def _list(problem: Problem | None = None) -> str:
         webhooks=records,
         latest=latest,
         has_more=has_more,
-        limit=params.limit,
         **_form(flask.request.form or MultiDict([("event_types", type_) for type_ in USUAL]), problem),
     )
 
@@ -161,7 +152,6 @@ def _deliveries(webhook: Webhook) -> dict[str, Any]:
         "webhook": webhook,
         "deliveries": entries,
         "has_more": has_more,
-        "limit": params.limit,
         "after": params.after,
         "stamp": hashlib.sha256(f"{webhook.enabled} {states}".encode()).hexdigest()[:16],
     }
