@@ -40,24 +40,8 @@ from webapp.port import port
 
 SWITCH_SECONDS = 0.0005
 MODULES = (
-    files,
-    uploads,
-    imports,
-    batches,
-    message_batches,
-    open_batches,
-    events,
-    webhooks,
-    schedules,
-    models,
-    keys,
-    projects,
-    budgets,
-    usage,
-    start,
-    metrics,
-    health,
-    document,
+    *(files, uploads, imports, batches, message_batches, open_batches),
+    *(events, webhooks, schedules, models, keys, projects, budgets, usage, start, metrics, health, document),
 )
 
 
@@ -90,7 +74,15 @@ def create(context: AppContext | None) -> Flask:
     app.extensions["context"] = context
     app.config["MAX_FORM_PARTS"] = errors.MAX_FORM_PARTS
     requests.register(app)
-    _wake(app, context)
+    client = idle.impatient(context.settings.redis_url)
+
+    @app.after_request
+    def _wake(response: Response) -> Response:
+        """Have the next tick of an idle deployment come soon after each request that has changed something."""
+        if request.method not in ("GET", "HEAD", "OPTIONS") and response.status_code < 400:
+            idle.clear(client)
+        return response
+
     limits.register(app, context)
     prometheus.register(app, context)
     audit.register(app, context.settings.audit)
@@ -109,14 +101,3 @@ def create(context: AppContext | None) -> Flask:
     gc.collect()
     gc.freeze()
     return app
-
-
-def _wake(app: Flask, context: AppContext) -> None:
-    """Have the next tick of an idle deployment come soon after each request that has changed something."""
-    client = idle.impatient(context.settings.redis_url)
-
-    @app.after_request
-    def wake(response: Response) -> Response:
-        if request.method not in ("GET", "HEAD", "OPTIONS") and response.status_code < 400:
-            idle.clear(client)
-        return response

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, cast
 
 from flask import Blueprint, Response
+from pydantic import BaseModel
 
 from batchyard import latency
 from batchyard.errors import RequestError
 from batchyard.statuses import PRIORITIES, TERMINAL, priority_name
 from results import stream
-from store import batches, files, holds, segments
+from store import batches, holds, segments
 from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
 from store.records import Batch, File, Hold
@@ -28,34 +29,13 @@ from tasks.intake.retry_input import Corrections
 from tasks.intake.submission import Draft, NewInput
 from tasks.live import traffic
 from tasks.scheduling import deadlines, states
-from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.states import BatchActivity
 from webapp import idempotency, work
 from webapp.document import operation
+from webapp.files import get_file
 from webapp.idempotency import Idempotency
 from webapp.requests import caller, current_context, parse_body, query, read_inline, validated
-from webapp.wire.batches import (
-    BatchDeleted,
-    BatchObject,
-    BatchOfFile,
-    BatchOfRequests,
-    BatchOfUrl,
-    BatchPage,
-    ChangeBatch,
-    CreateBatch,
-    Extension,
-    Held,
-    ListBatches,
-    ListBatchResults,
-    ListSegments,
-    OpenBatch,
-    RequestCounts,
-    RetryBatch,
-    SegmentObject,
-    SegmentPage,
-    Shared,
-    State,
-)
+from webapp.wire import batches as wire
 from webapp.wire.fields import Idempotent, OnInvalid
 from webapp.wire.work import BatchError
 from webapp.work import Related
@@ -63,7 +43,7 @@ from webapp.work import Related
 routes = Blueprint("batches", __name__)
 
 
-def to_wire(records: Sequence[Batch]) -> list[BatchObject]:
+def to_wire(records: Sequence[Batch]) -> list[wire.BatchObject]:
     """Return batches as OpenAI's batch objects. Artifacts and live rates are read in one query for all."""
     context = current_context()
     ids = [batch.id for batch in records]
@@ -94,7 +74,7 @@ def _object(
     hold: Hold | None = None,
     in_queue: BatchActivity | None = None,
     live_shares: Mapping[str, float] = MappingProxyType({}),
-) -> BatchObject:
+) -> wire.BatchObject:
     """Return OpenAI's batch object; the defaults are those of a new batch."""
     held = _held(batch, hold)
     reason, paused = held.reason if held else None, batch.paused_at is not None
@@ -105,25 +85,18 @@ def _object(
     state = states.state(batch.status, answered, reason, in_queue, paused=paused, idle=idle)
     if state is not None and state.name == "starting_engine":
         rates = {}  # of the engine before
-    return BatchObject(
-        **work.fields(batch, BatchObject),
-        request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
+    return wire.BatchObject(
+        **work.fields(batch, wire.BatchObject),
+        request_counts=wire.RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
         usage=work.token_usage(batch.input_tokens, batch.cached_tokens, batch.output_tokens, batch.reasoning_tokens),
-        batchyard=Extension(
+        batchyard=wire.Extension(
             **work.extension_fields(batch, related, held=held is not None, deaths=[batch.engine_deaths]),
-            name=batch.stage or batch.name or batch.input_file_id or batch.id,
-            expired=batch.expired,
-            cancelled=batch.cancelled,
-            cut_off=batch.cut_off,
-            empty=batch.empty,
-            shared=Shared(
-                requests=batch.shared_requests,
-                input_tokens=batch.shared_input_tokens,
-                output_tokens=batch.shared_output_tokens,
-            ),
+            **{name: getattr(batch, name) for name in _COPIED},
             **{name: rates.get(name) for name in ("rows_per_second", "tokens_per_second")},
+            name=batch.stage or batch.name or batch.input_file_id or batch.id,
+            shared=wire.Shared(**{name: getattr(batch, f"shared_{name}") for name in wire.Shared.model_fields}),
             latency=latency.summary(batch.latencies),
-            state=None if state is None else State.model_validate(asdict(state)),
+            state=None if state is None else wire.State.model_validate(asdict(state)),
             held=held,
             live_shares={}
             if batch.status in TERMINAL
@@ -132,26 +105,28 @@ def _object(
             input_sha256=batch.input_sha256 or None,
             on_invalid=cast(OnInvalid, batch.on_invalid),
             warnings=[BatchError.model_validate(warning) for warning in batch.warnings or ()],
-            open=batch.open,
-            job_id=batch.job_id,
-            stage=batch.stage,
         ),
     )
 
 
-def _held(batch: Batch, hold: Hold | None) -> Held | None:
+_COPIED = ("expired", "cancelled", "cut_off", "empty", "open", "job_id", "stage")
+
+
+def _held(batch: Batch, hold: Hold | None) -> wire.Held | None:
     if hold is not None:
         retry_at = None if hold.reason == holds.UNSERVED else math.ceil(hold.retry_at)
-        return Held(reason=hold.reason, model=hold.model, since=hold.since, attempts=hold.attempts, retry_at=retry_at)
+        return wire.Held(
+            reason=hold.reason, model=hold.model, since=hold.since, attempts=hold.attempts, retry_at=retry_at
+        )
     if (reason := work.obstacle(batch)) is None:
         return None
     retry_at = math.ceil(batch.lease_expires_at or 0)
-    return Held(reason=reason, model=None, since=None, attempts=batch.attempts, retry_at=retry_at)
+    return wire.Held(reason=reason, model=None, since=None, attempts=batch.attempts, retry_at=retry_at)
 
 
 @routes.post("/v1/batches")
-@operation(BatchObject, json=CreateBatch, headers=Idempotent, refusals=(403, 409, 413))
-def create() -> BatchObject:
+@operation(wire.BatchObject, json=wire.CreateBatch, headers=Idempotent, refusals=(403, 409, 413))
+def create() -> wire.BatchObject:
     """Make a batch of an uploaded file, of objects in a bucket, of requests in the body, or an open one.
 
     An open batch gets its requests later.
@@ -159,51 +134,54 @@ def create() -> BatchObject:
     One of a file that does not exist is made too, and fails in validation. With an Idempotency-Key, the same body again
     answers with the batch that was made the first time.
     """
-    owner, context = caller(), current_context()
-    envelopes = Envelopes()
+    caller()
+    context, envelopes = current_context(), Envelopes()
     rest, requests = read_inline(envelopes.line)
-    body: BatchOfFile | BatchOfUrl | BatchOfRequests | OpenBatch
+    body: wire.BatchOfFile | wire.BatchOfUrl | wire.BatchOfRequests | wire.OpenBatch
     source: Callable[[], File | NewInput]
     if requests is None and rest.get("open") is True:
-        body, source = validated(OpenBatch, rest), submission.no_file
+        body, source = validated(wire.OpenBatch, rest), submission.no_file
     elif requests is None and rest.get("input_url") is not None:
-        body = of_url = validated(BatchOfUrl, rest)
+        body = of_url = validated(wire.BatchOfUrl, rest)
         source = functools.partial(_imported, of_url.input_url)
     elif requests is None:
-        body = of_file = validated(BatchOfFile, rest)
+        body = of_file = validated(wire.BatchOfFile, rest)
         source = functools.partial(_input_file, of_file.input_file_id)
     else:
-        body = validated(BatchOfRequests, rest)
+        body = validated(wire.BatchOfRequests, rest)
         source = functools.partial(_stored, envelopes, requests, body.endpoint)
     submission.check_window(context.settings, body.completion_window)
     submission.check_endpoint(context.models, body.endpoint)
 
     def draft() -> Draft:
-        batch = Batch(
-            project_id=owner.project_id,
-            endpoint=body.endpoint,
-            completion_window=body.completion_window,
-            request_metadata=body.metadata,
-            post_process=body.post_process,
-            output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
-            on_invalid=body.on_invalid,
-            priority=PRIORITIES[body.priority],
-            open=body.open,
-        )
-        return submission.draft(context, batch, source())
+        return submission.draft(context, record_of(body), source())
 
     content = () if requests is None else (requests.sha256,)
-    return create_once(idempotency.of_request(body, *content), draft).to_wire()
+    return _created(*create_once(idempotency.of_request(body, *content), draft))
+
+
+def _stored(envelopes: Envelopes, requests: ArtifactWriter, endpoint: str) -> NewInput:
+    return NewInput("requests.jsonl", envelopes.stored(current_context().artifacts, requests, endpoint))
+
+
+def record_of(options: BaseModel, **others: Any) -> Batch:
+    """Return the record of a new batch with the options of a request's body, and these fields."""
+    given = dict(options)
+    same = ("endpoint", "completion_window", "post_process", "on_invalid", "open")
+    expires_after = given.get("output_expires_after")
+    return Batch(
+        project_id=caller().project_id,
+        request_metadata=given["metadata"],
+        output_expires_after=None if expires_after is None else expires_after.seconds,
+        priority=PRIORITIES[given["priority"]],
+        **{name: given[name] for name in same if name in given},
+        **others,
+    )
 
 
 def _input_file(file_id: str) -> File:
     with current_context().database.read() as session:
         return submission.input_file_or_none(session, caller().project_id, file_id)
-
-
-def _corrections(file_id: str) -> File:
-    with current_context().database.read() as session:
-        return files.get(session, caller().project_id, file_id)
 
 
 def _imported(url: str) -> NewInput:
@@ -214,34 +192,20 @@ def _imported(url: str) -> NewInput:
         raise
 
 
-def _stored(envelopes: Envelopes, requests: ArtifactWriter, endpoint: str) -> NewInput:
-    return NewInput("requests.jsonl", envelopes.stored(current_context().artifacts, requests, endpoint))
+def create_once(key: Idempotency, draft: Callable[[], Draft]) -> tuple[Batch, Related | None]:
+    """Create and announce a batch, and return it with its forecast; or that of an earlier request, with None.
 
-
-@dataclass(frozen=True)
-class Created:
-    """A batch that a request has created, with its forecast if there is one; or `repeated`, from an earlier request."""
-
-    batch: Batch
-    forecast: Forecast | None
-    repeated: bool
-
-    def to_wire(self) -> BatchObject:
-        """Return OpenAI's batch object. For a new batch nothing is read: the answer cannot fail after the commit."""
-        return to_wire([self.batch])[0] if self.repeated else _object(self.batch, Related(self.forecast))
-
-
-def create_once(key: Idempotency, draft: Callable[[], Draft]) -> Created:
-    """Create and announce a batch, or return the batch that an earlier request with the same key created.
-
-    Raises:
-        ConflictError: the key was used for something else.
+    Raises ConflictError as `idempotency.once`.
     """
-    created = idempotency.once(key, BATCHES, draft, submission.submit, _announce)
-    if created.draft is None:
-        return Created(created.record, None, repeated=True)
-    forecast = submission.estimate_completion(current_context(), created.record, created.draft.outlook)
-    return Created(created.record, forecast, repeated=False)
+    once = idempotency.once(key, BATCHES, draft, submission.submit, _announce)
+    if once.draft is None:
+        return once.record, None
+    return once.record, Related(submission.estimate_completion(current_context(), once.record, once.draft.outlook))
+
+
+def _created(batch: Batch, related: Related | None) -> wire.BatchObject:
+    """Return a batch that was created. Of a new one nothing is read: the answer cannot fail after the commit."""
+    return to_wire([batch])[0] if related is None else _object(batch, related)
 
 
 def _announce(batch: Batch) -> None:
@@ -250,16 +214,16 @@ def _announce(batch: Batch) -> None:
 
 
 @routes.get("/v1/batches")
-@operation(BatchPage, query=ListBatches)
-def list_() -> BatchPage:
+@operation(wire.BatchPage, query=wire.ListBatches)
+def list_() -> wire.BatchPage:
     """List the project's batches, newest first."""
     owner = caller()
-    params = query(ListBatches)
+    params = query(wire.ListBatches)
     with current_context().database.read() as session:
         records, has_more = batches.page(
             session, owner.project_id, after=params.after, limit=params.limit, status=params.status
         )
-    return BatchPage.of(to_wire(records), has_more=has_more)
+    return wire.BatchPage.of(to_wire(records), has_more=has_more)
 
 
 def get_batch(batch_id: str) -> Batch:
@@ -268,33 +232,33 @@ def get_batch(batch_id: str) -> Batch:
 
 
 @routes.get("/v1/batches/<batch_id>")
-@operation(BatchObject, refusals=(404,))
-def retrieve(batch_id: str) -> BatchObject:
+@operation(wire.BatchObject, refusals=(404,))
+def retrieve(batch_id: str) -> wire.BatchObject:
     """Look at a batch."""
     return to_wire([get_batch(batch_id)])[0]
 
 
 @routes.post("/v1/batches/<batch_id>/cancel")
-@operation(BatchObject, refusals=(404, 409))
-def cancel(batch_id: str) -> BatchObject:
+@operation(wire.BatchObject, refusals=(404, 409))
+def cancel(batch_id: str) -> wire.BatchObject:
     """Cancel a batch: what was answered is kept, the rest is not run."""
     return to_wire([work.control(BATCHES, batch_id, "cancel")])[0]
 
 
 @routes.delete("/v1/batches/<batch_id>")
-@operation(BatchDeleted, refusals=(404, 409))
-def delete(batch_id: str) -> BatchDeleted:
+@operation(wire.BatchDeleted, refusals=(404, 409))
+def delete(batch_id: str) -> wire.BatchDeleted:
     """Delete a batch that has ended, with its files, its answers in the result cache, its events and their deliveries.
 
     Its input file goes too, unless another batch, job or schedule needs it. What it has cost stays.
     """
     erasure.delete(current_context(), caller(), BATCHES, batch_id)
-    return BatchDeleted(id=batch_id)
+    return wire.BatchDeleted(id=batch_id)
 
 
 @routes.post("/v1/batches/<batch_id>/pause")
-@operation(BatchObject, refusals=(404, 409))
-def pause(batch_id: str) -> BatchObject:
+@operation(wire.BatchObject, refusals=(404, 409))
+def pause(batch_id: str) -> wire.BatchObject:
     """Pause a batch: requests in the engines are answered, and no others are sent. Its window goes on.
 
     Its status stays `validating` or `in_progress`; `batchyard.paused_at` says that it is paused.
@@ -303,31 +267,30 @@ def pause(batch_id: str) -> BatchObject:
 
 
 @routes.post("/v1/batches/<batch_id>/resume")
-@operation(BatchObject, refusals=(403, 404, 409))
-def resume(batch_id: str) -> BatchObject:
+@operation(wire.BatchObject, refusals=(403, 404, 409))
+def resume(batch_id: str) -> wire.BatchObject:
     """Let a paused batch go on where it is."""
     return to_wire([work.control(BATCHES, batch_id, "resume")])[0]
 
 
 @routes.post("/v1/batches/<batch_id>")
-@operation(BatchObject, json=ChangeBatch, refusals=(404, 409, 413))
-def change(batch_id: str) -> BatchObject:
+@operation(wire.BatchObject, json=wire.ChangeBatch, refusals=(404, 409, 413))
+def change(batch_id: str) -> wire.BatchObject:
     """Change a batch's deadline, priority, name or description. The last two can be changed after its end, too."""
-    owner = caller()
-    body = parse_body(ChangeBatch)
-    batch = changes.change(
-        current_context(),
-        owner,
-        batch_id,
-        completion_window=body.completion_window,
-        priority=body.priority,
-        metadata=body.metadata(),
+    caller()
+    return to_wire([apply(batch_id, parse_body(wire.ChangeBatch))])[0]
+
+
+def apply(batch_id: str, body: wire.ChangeBatch) -> Batch:
+    """Set what the body names of a batch. Raises NotFoundError, ConflictError, RequestError."""
+    window, priority, metadata = body.completion_window, body.priority, body.metadata()
+    return changes.change(
+        current_context(), caller(), batch_id, completion_window=window, priority=priority, metadata=metadata
     )
-    return to_wire([batch])[0]
 
 
 @routes.get("/v1/batches/<batch_id>/results")
-@operation(None, media_type="application/jsonl", query=ListBatchResults, refusals=(404, 409))
+@operation(None, media_type="application/jsonl", query=wire.ListBatchResults, refusals=(404, 409))
 def results(batch_id: str) -> Response:
     """Read the answers there are so far, in the order in which they were given.
 
@@ -336,41 +299,43 @@ def results(batch_id: str) -> Response:
     the batch has ended; then its files have them.
     """
     batch = get_batch(batch_id)
-    params = query(ListBatchResults)
+    params = query(wire.ListBatchResults)
     lines = stream.lines(current_context(), batch, params.after, params.limit, with_seconds=params.seconds)
     return Response(lines, mimetype="application/jsonl")
 
 
 @routes.get("/v1/batches/<batch_id>/segments")
-@operation(SegmentPage, query=ListSegments, refusals=(404,))
-def list_segments(batch_id: str) -> SegmentPage:
+@operation(wire.SegmentPage, query=wire.ListSegments, refusals=(404,))
+def list_segments(batch_id: str) -> wire.SegmentPage:
     """List the segments of a batch by number: how far each is, and why one was tried again."""
     batch = get_batch(batch_id)
-    params = query(ListSegments)
+    params = query(wire.ListSegments)
     with current_context().database.read() as session:
         records, has_more = segments.page(session, batch.id, after=params.after, limit=params.limit)
-    data = [SegmentObject.model_validate(record) for record in records]
+    data = [wire.SegmentObject.model_validate(record) for record in records]
     last = data[-1].number if data else None
-    return SegmentPage(data=data, last_id=last, has_more=has_more)
+    return wire.SegmentPage(data=data, last_id=last, has_more=has_more)
 
 
 @routes.post("/v1/batches/<batch_id>/retry")
-@operation(BatchObject, json=RetryBatch, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413))
-def retry(batch_id: str) -> BatchObject:
+@operation(
+    wire.BatchObject, json=wire.RetryBatch, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413)
+)
+def retry(batch_id: str) -> wire.BatchObject:
     """Make a batch of the requests that failed, expired or were cancelled in one that has ended, which stays as it is.
 
     The body may be left out. With corrected lines those are sent in place of the ones that were wrong.
     """
     caller()
-    body = parse_body(RetryBatch, optional=True)
+    body = parse_body(wire.RetryBatch, optional=True)
     context = current_context()
 
     def draft() -> Draft:
         original = get_batch(batch_id)
         window = body.completion_window or original.completion_window
         submission.check_window(context.settings, window)
-        fixed = None if body.fixed_file_id is None else Corrections(context, _corrections(body.fixed_file_id))
+        fixed = None if body.fixed_file_id is None else Corrections(context, get_file(body.fixed_file_id))
         unanswered = retry_input.write(context, original, only_passing=body.errors == "passing", fixed=fixed)
         return submission.retry(context, original, unanswered, completion_window=window, metadata=body.metadata)
 
-    return create_once(idempotency.of_request(body, batch_id), draft).to_wire()
+    return _created(*create_once(idempotency.of_request(body, batch_id), draft))

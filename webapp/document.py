@@ -144,26 +144,20 @@ def _operation_id(route: Callable[..., Any]) -> str:
     return f"{route.__module__.rpartition('.')[2]}.{route.__name__.rstrip('_')}"
 
 
+@routes.get("/openapi.json", endpoint="openapi")
 @functools.cache
 def document() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the current application."""
     spec: dict[str, Any] = _tree.spec
-    for path in spec["paths"].values():
-        for entry in path.values():
-            if entry["operationId"] in _optional_bodies:
-                entry["requestBody"]["required"] = False
-            body_type = _body_types.get(entry["operationId"])
-            if body_type is not None:
-                entry["requestBody"] = {"required": True, "content": {body_type: {"schema": _BYTES}}}
-            media_type = _media_types.get(entry["operationId"])
-            if media_type is not None:
-                entry["responses"]["200"]["content"] = {media_type: {"schema": _BYTES}}
+    for entry in (entry for path in spec["paths"].values() for entry in path.values()):
+        name = entry["operationId"]
+        if name in _optional_bodies:
+            entry["requestBody"]["required"] = False
+        if name in _body_types:
+            entry["requestBody"] = {"required": True, "content": {_body_types[name]: {"schema": _BYTES}}}
+        if name in _media_types:
+            entry["responses"]["200"]["content"] = {_media_types[name]: {"schema": _BYTES}}
     return spec
-
-
-@routes.get("/openapi.json")
-def openapi() -> dict[str, Any]:
-    return document()
 
 
 @routes.get("/docs")

@@ -41,14 +41,11 @@ def wants_page() -> bool:
 
 
 def error_response(
-    status: int, message: str, type_: str, param: str | None = None, code: str | None = None
+    status: int, message: str, type_: str, param: str | None = None, code: str | None = None, page: bool | None = None
 ) -> Response:
-    if is_page():
+    """Return an error, as a page or as an object. `page` of None: as the request asks."""
+    if is_page() if page is None else page:
         return _error_page(status, message)
-    return _error_object(status, message, type_, param, code)
-
-
-def _error_object(status: int, message: str, type_: str, param: str | None, code: str | None) -> Response:
     message = with_code(message, code)
     # A client that adds /v1 itself may have it in its base URL, too.
     if anthropic_errors.is_spoken(flask.request.path.replace("/v1/v1/", "/v1/", 1)):
@@ -78,7 +75,7 @@ def _unknown_url() -> Response:
     if request.path in PATHS:
         if request.method != "POST":
             message = f"Not allowed to {cut(request.method, MAX_NAME)} {path}: send a POST."
-            return _error_object(405, message, "invalid_request_error", None, "method_not_allowed")
+            return error_response(405, message, "invalid_request_error", None, "method_not_allowed", page=False)
         code, message = "gateway_passed_by", _BEHIND_GATEWAY.format(path)
     elif request.path.startswith("/v1/v1/"):
         base = request.host_url.rstrip("/")
@@ -88,9 +85,12 @@ def _unknown_url() -> Response:
         message += ", without /v1." if spoken else "."
     elif _served_below_v1():
         message = f"Unknown request URL: {request.method} {path}. base_url must end in /v1: {request.host_url}v1"
-    else:
-        message = f"Unknown request URL: {request.method} {path}. This server has: {', '.join(_served())}."
-    return _error_object(404, message, "invalid_request_error", None, code)
+    else:  # what the API has, live requests too: each first name below /v1, and what stands beside it
+        paths = [*PATHS, *(rule.rule for rule in flask.current_app.url_map.iter_rules())]
+        below = {"/".join(path.split("/")[:3]) for path in paths if path.startswith("/v1/")}
+        served = ", ".join([*sorted(below), "/start", "/openapi.json"])
+        message = f"Unknown request URL: {request.method} {path}. This server has: {served}."
+    return error_response(404, message, "invalid_request_error", None, code, page=False)
 
 
 def _sends_key() -> bool:
@@ -102,22 +102,13 @@ def _sends_key() -> bool:
 def _served_below_v1() -> bool:
     """True if the request's path is one of the API's without its /v1."""
     path = flask.request.path
-    if path.startswith("/v1/"):
-        return False
-    if f"/v1{path}" in PATHS:
-        return True
+    if path.startswith("/v1/") or f"/v1{path}" in PATHS:
+        return not path.startswith("/v1/")
     try:
         flask.current_app.url_map.bind("").match(f"/v1{path}", method=flask.request.method)
     except HTTPException as error:
         return isinstance(error, MethodNotAllowed)
     return True
-
-
-def _served() -> list[str]:
-    """Return what the API has, live requests too: each first name below /v1, and what stands beside it."""
-    paths = [rule.rule for rule in flask.current_app.url_map.iter_rules()]
-    below = {"/".join(path.split("/")[:3]) for path in [*paths, *PATHS] if path.startswith("/v1/")}
-    return [*sorted(below), "/start", "/openapi.json"]
 
 
 def register(app: Flask) -> None:
@@ -163,10 +154,8 @@ def register(app: Flask) -> None:
         return error_response(slow.status, slow.message, slow.type, None, slow.code)
 
     @app.errorhandler(SQLAlchemyError)
-    def _database(error: SQLAlchemyError) -> Response:
-        log.exception("database error")
-        return error_response(500, "The server had an error; its log says more.", "server_error")
-
     @app.errorhandler(500)
     def _unexpected(error: Exception) -> Response:
+        if isinstance(error, SQLAlchemyError):
+            log.exception("database error")
         return error_response(500, "The server had an error; its log says more.", "server_error")

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import celery
@@ -43,19 +44,22 @@ class _State:
     def refresh(self, context: AppContext) -> None:
         """Ask the parts whose state is old, unless another thread does."""
         # The first caller of all has nothing to show yet. Nobody else waits for a part that hangs.
-        if not self.lock.acquire(blocking=not self.parts):
-            return
-        try:
-            self.parts = {name: self._ask(name, check, context) for name, check in CHECKS.items()}
-        finally:
-            self.lock.release()
+        if self.lock.acquire(blocking=not self.parts):
+            try:
+                self.parts = {name: self._ask(name, check, context) for name, check in CHECKS.items()}
+            finally:
+                self.lock.release()
 
-    def _ask(self, name: str, check: Callable[[AppContext], None], context: AppContext) -> str:
+    def _ask(self, name: str, check: Callable[[AppContext], object], context: AppContext) -> str:
         seconds = WRITTEN_SECONDS if name == "artifacts" else READY_SECONDS
         state, age = self.parts.get(name), time.monotonic() - self.asked_at.get(name, 0.0)
         if state is not None and age < (seconds if state == "ok" else NOT_READY_SECONDS):
             return state
-        state = _run(check, context)
+        try:
+            check(context)
+            state = "ok"
+        except (UnavailableError, redis.RedisError, OperationalError, OSError) as error:
+            state = context.for_clients(str(error)) or type(error).__name__
         self.asked_at[name] = time.monotonic()
         return state
 
@@ -96,27 +100,11 @@ def readyz() -> tuple[dict[str, Any], int]:
     return answer.model_dump(), 200 if ready else 503
 
 
-def _run(check: Callable[[AppContext], None], context: AppContext) -> str:
-    try:
-        check(context)
-    except (UnavailableError, redis.RedisError, OperationalError, OSError) as error:
-        return context.for_clients(str(error)) or type(error).__name__
-    return "ok"
-
-
-def _broker(context: AppContext) -> None:
-    context.redis.ping()
-
-
-def _worker(pattern: str) -> Callable[[AppContext], None]:
-    """Return the check of the workers whose Celery nodes have such names (batchyard/local/services.py)."""
-
-    def check(context: AppContext) -> None:
-        context.redis.ping()  # the ping below would wait for a broker that is down
-        if not celery.current_app.control.ping(timeout=WAIT_SECONDS, limit=1, pattern=pattern, matcher="pcre"):
-            raise UnavailableError("none answers")
-
-    return check
+def _worker(pattern: str, context: AppContext) -> None:
+    """Ping the workers whose Celery nodes have such names (batchyard/local/services.py). Raises UnavailableError."""
+    context.redis.ping()  # the ping below would wait for a broker that is down
+    if not celery.current_app.control.ping(timeout=WAIT_SECONDS, limit=1, pattern=pattern, matcher="pcre"):
+        raise UnavailableError("none answers")
 
 
 def _ray(context: AppContext) -> None:
@@ -125,11 +113,11 @@ def _ray(context: AppContext) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=WAIT_SECONDS).close()
 
 
-CHECKS: dict[str, Callable[[AppContext], None]] = {
+CHECKS: dict[str, Callable[[AppContext], object]] = {
     "database": lambda context: context.database.ping(),
     "artifacts": lambda context: context.artifacts.ping(),
-    "broker": _broker,
-    "worker": _worker("(?!webhooks|housekeeper)"),
-    "housekeeper": _worker("housekeeper"),
+    "broker": lambda context: context.redis.ping(),
+    "worker": partial(_worker, "(?!webhooks|housekeeper)"),
+    "housekeeper": partial(_worker, "housekeeper"),
     "ray": _ray,
 }

@@ -46,11 +46,8 @@ def of_request(body: Repeatable, *path: str) -> Idempotency:
     """Return the request's idempotency key and the SHA-256 of its path and body. Raises RequestError."""
     header = key_of_request()
     if header is not None and body.idempotency_key not in (None, header):
-        raise RequestError(
-            "The header Idempotency-Key and 'idempotency_key' differ; send one of them.",
-            code="invalid_value",
-            param="idempotency_key",
-        )
+        message = "The header Idempotency-Key and 'idempotency_key' differ; send one of them."
+        raise RequestError(message, code="invalid_value", param="idempotency_key")
     key = header or body.idempotency_key
     if key is None:
         return None

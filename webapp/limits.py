@@ -73,9 +73,8 @@ def _count(context: AppContext, key_id: str, what: str, limit: int, cost: int) -
     wait = max(reset_at - time.time(), 0.0)
     g.setdefault("rate_limits", {})[what] = (limit, remaining, wait)
     if not accepted:
-        raise RateLimitError(
-            f"Rate limit reached: {limit} {what} a minute with one key; try again in {wait:.1f} s.", retry_after=wait
-        )
+        message = f"Rate limit reached: {limit} {what} a minute with one key; try again in {wait:.1f} s."
+        raise RateLimitError(message, retry_after=wait)
 
 
 def _add_headers(response: Response) -> Response:

@@ -32,8 +32,6 @@ TOKENS = {
     "shared_input_tokens": "shared_input",
     "shared_output_tokens": "shared_output",
 }
-OUTCOMES = ("completed", "failed")
-FLAWS = ("cut_off", "empty")
 TIER = ("model", "tier")
 SEVERAL = "(several)"
 """The label of a batch of several models."""
@@ -58,7 +56,6 @@ class _Deployment(Collector):
         snapshot, models = metrics.collect(self._context), self._context.models
         yield from _queue(snapshot)
         yield from _models(snapshot)
-        yield from _batches(snapshot)
         yield from _jobs(snapshot)
         totals = snapshot.totals or {}
         yield from _totals({key: amount for key, amount in totals.items() if not key[0].startswith(LIVE)}, models)
@@ -67,15 +64,10 @@ class _Deployment(Collector):
         yield _gauge("deliveries", "Webhook deliveries on their way.", ["state"], _by_name(snapshot.deliveries))
         if snapshot.messages is not None:
             yield _gauge("messages", "Messages that wait for a worker.", ["queue"], _by_name(snapshot.messages))
-        processes = snapshot.processes.items()
-        sizes = [((name,), float(size)) for name, (size, _) in processes]
-        yield _gauge("process_resident_bytes", "Memory of a process and all it started.", ["process"], sizes)
-        yield _gauge(
-            "process_cpu_seconds",
-            "CPU time of a process and all it started that are alive.",
-            ["process"],
-            [((name,), cpu) for name, (_, cpu) in processes],
-        )
+        sizes, seconds = ({name: pair[one] for name, pair in snapshot.processes.items()} for one in (0, 1))
+        yield _gauge("process_resident_bytes", "Memory of a process and all it started.", ["process"], _by_name(sizes))
+        meaning = "CPU time of a process and all it started that are alive."
+        yield _gauge("process_cpu_seconds", meaning, ["process"], _by_name(seconds))
 
 
 def _gauge(name: str, meaning: str, labels: list[str], samples: Samples) -> GaugeMetricFamily:
@@ -96,12 +88,11 @@ def _queue(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("batches", "Batches that have not ended.", ["status"], _by_name(queue.batches))
     yield _gauge("batches_paused", "Batches that wait until somebody resumes them.", [], [((), queue.paused)])
     yield _gauge("batches_sla", "Batches that have not ended, by SLA state.", ["sla"], _by_name(queue.sla))
-    yield _gauge(
-        "next_deadline_seconds",
-        "Time to the first end of a window, negative once it has passed.",
-        [],
-        [((), queue.next_deadline_seconds)],
-    )
+    meaning = "Time to the first end of a window, negative once it has passed."
+    yield _gauge("next_deadline_seconds", meaning, [], [((), queue.next_deadline_seconds)])
+    batches = [(batch.model or SEVERAL, batch) for batch in snapshot.batches]
+    meaning = "Least time from the expected end of an unfinished batch until it is due."
+    yield _spare("batch_spare_seconds", meaning, "model", batches)
 
 
 def _models(snapshot: Snapshot) -> Iterator[Metric]:
@@ -121,22 +112,17 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
     demands = [((model,), entry.needed) for model, entry in snapshot.demand.items()]
     yield _gauge("replicas_needed", "Replicas that keep the deadlines of what is queued.", ["model"], demands)
     engines = snapshot.engines or []
-    engine_states = sorted({(engine.model, engine.state) for engine in engines})
-    yield _gauge(
-        "engines",
-        "Resident engines, as they were seen last.",
-        ["model", "state"],
-        [(key, sum((engine.model, engine.state) == key for engine in engines)) for key in engine_states],
-    )
-    for name, meaning, attribute in (
-        ("preemptions", "Running requests whose cache an engine took, to compute them again.", "preemptions"),
-        ("redone_requests", "Requests of batches that have lost their place to live ones.", "redone_requests"),
-        ("redone_input_tokens", "Tokens of their prompts, computed before that.", "redone_input_tokens"),
-        ("redone_output_tokens", "Tokens that were generated for them before that.", "redone_output_tokens"),
+    states_of_engines = sorted(Counter((engine.model, engine.state) for engine in engines).items())
+    yield _gauge("engines", "Resident engines, as they were seen last.", ["model", "state"], states_of_engines)
+    for name, meaning in (
+        ("preemptions", "Running requests whose cache an engine took, to compute them again."),
+        ("redone_requests", "Requests of batches that have lost their place to live ones."),
+        ("redone_input_tokens", "Tokens of their prompts, computed before that."),
+        ("redone_output_tokens", "Tokens that were generated for them before that."),
     ):
         counter = CounterMetricFamily(f"batchyard_engine_{name}", meaning, labels=["model", "engine"])
         for engine in engines:
-            if (number := getattr(engine, attribute)) is not None:
+            if (number := getattr(engine, name)) is not None:
                 counter.add_metric([engine.model, engine.name], number)
         yield counter
     for name, meaning, attribute in (
@@ -145,18 +131,11 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
         ("live_waiting", "Live requests that wait to enter a model's engines.", "live_waiting"),
         ("engine_batch_limit", "Requests of batches that a model's engines may hold now.", "batch_limit"),
     ):
-        of_engines: dict[str, float] = {}
+        of_engines = Counter[str]()
         for engine in engines:
             if (number := getattr(engine, attribute)) is not None:
-                of_engines[engine.model] = of_engines.get(engine.model, 0) + number
+                of_engines[engine.model] += number
         yield _gauge(name, meaning, ["model"], _by_name(of_engines))
-
-
-def _batches(snapshot: Snapshot) -> Iterator[Metric]:
-    meaning = "Least time from the expected end of an unfinished batch until it is due."
-    yield _spare(
-        "batch_spare_seconds", meaning, "model", [(batch.model or SEVERAL, batch) for batch in snapshot.batches]
-    )
 
 
 def _spare(name: str, meaning: str, label: str, entries: Iterable[tuple[str, BatchState | JobState]]) -> Metric:
@@ -185,56 +164,52 @@ def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
     yield _spare("job_spare_seconds", meaning, "recipe", [(job.recipe, job) for job in snapshot.jobs])
 
 
+TOTALS = {
+    "requests": ("Requests answered.", ("model", "outcome")),
+    "shared_requests": ("Requests that got another's answer.", ("model",)),
+    "flawed_answers": ("Answers that were cut off or are empty.", ("model", "flaw")),
+    "tokens": ("Tokens, as engines count them.", ("model", "kind")),
+    "request_errors": ("Requests that failed, by code.", ("model", "code")),
+    "segment_retries": ("Segments that failed and run again.", ("model",)),
+    "engine_deaths": ("Engines that died.", ("model",)),
+    "judgement_errors": ("Calls of a reward or a gate that raised, hung or died.", ("name",)),
+}
+"""Counters of what was answered, by name: what they mean, and their labels."""
+OF_TOTALS = {
+    **{what: ("requests", (what,)) for what in ("completed", "failed")},
+    **{what: ("flawed_answers", (what,)) for what in ("cut_off", "empty")},
+    **{name: ("tokens", (kind,)) for name, kind in TOKENS.items()},
+    "shared_requests": ("shared_requests", ()),
+    "retries": ("segment_retries", ()),
+    "engine_deaths": ("engine_deaths", ()),
+    tally.JUDGEMENT_ERRORS: ("judgement_errors", ()),
+}
+"""The counter of a total, and the labels that follow from its name."""
+
+
 def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpec]) -> Iterator[Metric]:
-    requests = CounterMetricFamily("batchyard_requests", "Requests answered.", labels=["model", "outcome"])
-    shared = CounterMetricFamily("batchyard_shared_requests", "Requests that got another's answer.", labels=["model"])
-    flawed = CounterMetricFamily(
-        "batchyard_flawed_answers", "Answers that were cut off or are empty.", labels=["model", "flaw"]
-    )
-    tokens = CounterMetricFamily("batchyard_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
-    errors = CounterMetricFamily("batchyard_request_errors", "Requests that failed, by code.", labels=["model", "code"])
-    retries = CounterMetricFamily("batchyard_segment_retries", "Segments that failed and run again.", labels=["model"])
-    deaths = CounterMetricFamily("batchyard_engine_deaths", "Engines that died.", labels=["model"])
-    for name in models:
-        # A counter that begins with its first death would show no increase.
-        deaths.add_metric([name], totals.get(("engine_deaths", name), 0))
-    judged = CounterMetricFamily(
-        "batchyard_judgement_errors", "Calls of a reward or a gate that raised, hung or died.", labels=["name"]
-    )
+    families = {
+        name: CounterMetricFamily(f"batchyard_{name}", meaning, labels=labels)
+        for name, (meaning, labels) in TOTALS.items()
+    }
     timed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for (what, model), amount in totals.items():
+    # A counter that begins with its first death would show no increase.
+    for (what, model), amount in ({("engine_deaths", name): 0 for name in models} | dict(totals)).items():
         kind, _, rest = what.partition(":")
         if kind in ("seconds", "milliseconds"):
             request_class, _, bucket = rest.partition(":")
             timed[model, request_class][bucket or "sum"] = amount
-        elif what in OUTCOMES:
-            requests.add_metric([model, what], amount)
-        elif what in TOKENS:
-            tokens.add_metric([model, TOKENS[what]], amount)
-        elif what == "shared_requests":
-            shared.add_metric([model], amount)
-        elif what in FLAWS:
-            flawed.add_metric([model, what], amount)
-        elif what == tally.JUDGEMENT_ERRORS:
-            judged.add_metric([model], amount)
-        elif what == "engine_deaths":
-            if model not in models:
-                deaths.add_metric([model], amount)
-        elif what == "retries":
-            retries.add_metric([model], amount)
         else:
-            errors.add_metric([model, what.removeprefix("error:")], amount)
-    yield from (requests, shared, flawed, tokens, errors, retries, deaths, judged, _request_seconds(timed))
-
-
-def _request_seconds(timed: Mapping[tuple[str, str], Mapping[str, int]]) -> HistogramMetricFamily:
-    """Return the histogram of tasks.execution.tally.request_seconds: by model and class, each bucket and the sum."""
-    family = HistogramMetricFamily(
+            name, labels = OF_TOTALS.get(what, ("request_errors", (what.removeprefix("error:"),)))
+            families[name].add_metric([model, *labels], amount)
+    yield from families.values()
+    # By model and class, each bucket and the sum: see tasks.execution.tally.request_seconds.
+    seconds = HistogramMetricFamily(
         "batchyard_request_seconds", "Time of a request in its engine.", labels=["model", "request_class"]
     )
-    for labels, numbers in timed.items():
-        family.add_metric(labels, _buckets(tally.REQUEST_SECONDS, numbers), numbers.get("sum", 0) / 1000)
-    return family
+    for of_class, numbers in timed.items():
+        seconds.add_metric(of_class, _buckets(tally.REQUEST_SECONDS, numbers), numbers.get("sum", 0) / 1000)
+    yield seconds
 
 
 def _live(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpec]) -> Iterator[Metric]:
@@ -261,11 +236,9 @@ def _live(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpec]
         for labels, numbers in timed[kind].items():
             family.add_metric(labels, _buckets(traffic.BOUNDS[kind], numbers), numbers.get("sum", 0) / 1e6)
         yield family
-    answering = {name: spec.live for name, spec in models.items() if answers_live(spec)}
-    targets = {name: live.ttft_ms / 1000 for name, live in answering.items()}
-    yield _gauge("live_ttft_target_seconds", "What models.toml aims at.", ["model"], _by_name(targets))
-    targets = {name: live.itl_ms / 1000 for name, live in answering.items()}
-    yield _gauge("live_itl_target_seconds", "What models.toml aims at.", ["model"], _by_name(targets))
+    for kind in ("ttft", "itl"):
+        targets = {name: getattr(spec.live, f"{kind}_ms") / 1000 for name, spec in models.items() if answers_live(spec)}
+        yield _gauge(f"live_{kind}_target_seconds", "What models.toml aims at.", ["model"], _by_name(targets))
 
 
 def _job_totals(totals: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
@@ -294,10 +267,7 @@ def _job_totals(totals: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
 
 
 def _buckets(bounds: Sequence[float], numbers: Mapping[str, int]) -> list[tuple[str, float]]:
-    """Return the cumulative buckets of a histogram.
-
-    `numbers` are by the index of the bound; the last has no bound.
-    """
+    """Return the cumulative buckets of a histogram, of numbers by the index of the bound; the last has none."""
     names = [*map(floatToGoString, bounds), "+Inf"]
     reached = itertools.accumulate(numbers.get(str(bucket), 0) for bucket in range(len(names)))
     return list(zip(names, reached, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,21 +40,19 @@ def operations(document: Mapping[str, Any]) -> dict[str, list[Operation]]:
 
 def models(document: Mapping[str, Any]) -> dict[str, list[FieldRow]]:
     """Return the fields of each model that has any, by its name."""
-    schemas = document["components"]["schemas"]
-    return {name: rows for name, schema in sorted(schemas.items()) if (rows := list(_fields(schema)))}
+    fields = {}
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        required, properties = schema.get("required", []), schema.get("properties", {})
+        fields[name] = [_row(field, value, required=field in required) for field, value in properties.items()]
+    return {name: rows for name, rows in fields.items() if rows}
 
 
 def _operation(path: str, method: str, entry: Mapping[str, Any]) -> Operation:
-    parameters = [
-        _row(
-            parameter["name"],
-            parameter["schema"],
-            required=parameter.get("required", False),
-            prefix=f"{parameter['in']}: ",
-            description=parameter.get("description"),
-        )
-        for parameter in entry.get("parameters", [])
-    ]
+    parameters = []
+    for one in entry.get("parameters", []):
+        row = _row(one["name"], one["schema"], required=one.get("required", False))
+        described = one.get("description") or row.description
+        parameters.append(row._replace(kind=f"{one['in']}: {row.kind}", description=described))
     answers = {status: _content(answer) for status, answer in sorted(entry["responses"].items())}
     body = _content(entry.get("requestBody", {}))
     return Operation(entry["operationId"], method.upper(), path, entry["summary"], parameters, body, answers)
@@ -68,17 +66,9 @@ def _content(part: Mapping[str, Any]) -> str:
     return ""
 
 
-def _fields(schema: Mapping[str, Any]) -> Iterator[FieldRow]:
-    required = schema.get("required", [])
-    for name, value in schema.get("properties", {}).items():
-        yield _row(name, value, required=name in required)
-
-
-def _row(
-    name: str, schema: Mapping[str, Any], *, required: bool, prefix: str = "", description: str | None = None
-) -> FieldRow:
-    kind = prefix + _kind(schema) + ("" if required else ", optional")
-    return FieldRow(name, kind, description or schema.get("description", ""), _models(schema))
+def _row(name: str, schema: Mapping[str, Any], *, required: bool) -> FieldRow:
+    kind = _kind(schema) + ("" if required else ", optional")
+    return FieldRow(name, kind, schema.get("description", ""), _models(schema))
 
 
 def _kind(schema: Mapping[str, Any]) -> str:

@@ -28,7 +28,6 @@ from batchyard.errors import (
     PermissionDeniedError,
     RequestError,
     TooLargeError,
-    UnavailableError,
     value_code,
 )
 from batchyard.request_lines import inline
@@ -39,6 +38,7 @@ from store import keys
 from store.artifacts import Artifacts, ArtifactWriter
 from tasks.context import AppContext
 from webapp import encodings, limits
+from webapp.access.api_keys import WRONG_KEY, key_of, note_use
 
 log = logging.getLogger("webapp")
 
@@ -79,11 +79,8 @@ class Upload(ArtifactWriter):
 
     def write(self, data: Any) -> int:
         if self.size + len(data) > self._limit.bytes:
-            raise TooLargeError(
-                f"The {self._limit.noun} is larger than {self._limit.bytes} bytes; {self._limit.remedy}.",
-                code="file_too_large",
-                param=self._limit.param,
-            )
+            message = f"The {self._limit.noun} is larger than {self._limit.bytes} bytes; {self._limit.remedy}."
+            raise TooLargeError(message, code="file_too_large", param=self._limit.param)
         self._uncounted += len(data)
         if self._uncounted >= limits.STEP_BYTES:
             self._count_bytes()
@@ -166,40 +163,21 @@ def caller() -> keys.Principal:
         AuthenticationError, RateLimitError.
     """
     if "caller" not in g:
-        scheme, _, key = flask.request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not key:
-            key = flask.request.headers.get("x-api-key", "")  # as Anthropic's clients send it
-        if not key:
-            raise AuthenticationError(
-                "You didn't provide an API key. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
-            )
+        key = key_of(flask.request.headers)
         with current_context().database.read() as session:
-            owner = keys.authenticate(session, key.strip())
+            owner = keys.authenticate(session, key)
         if owner is None:
-            raise AuthenticationError("Incorrect API key provided. Make one with 'batchyard key create'.")
+            raise AuthenticationError(WRONG_KEY)
         admit(owner)
     return cast(keys.Principal, g.caller)
 
 
 def admit(owner: keys.Principal) -> None:
-    """Make `owner` the caller of this request. Count it against the key's rate limit, and note the key's use.
-
-    Raises:
-        RateLimitError.
-    """
+    """Make `owner` the caller, count the request against the key's limit, and note its use. Raises RateLimitError."""
     g.caller = owner
     limits.count_request(current_context(), owner.key_id)
     if owner.unnoted:
-        after_response(functools.partial(_note_use, current_context(), owner.key_id))
-
-
-def _note_use(context: AppContext, key_id: str) -> None:
-    """Note that a key is used now. A database that is away is logged: nothing depends on this."""
-    try:
-        with context.database.write() as session:
-            keys.note_use(session, key_id)
-    except UnavailableError as error:
-        log.warning("use of a key not noted: %s", error)
+        after_response(functools.partial(note_use, current_context(), owner.key_id))
 
 
 def administrator() -> keys.Principal:
@@ -249,16 +227,6 @@ def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = Fals
     if not isinstance(body, dict):
         raise RequestError("The body must be a JSON object.", code="invalid_json")
     return validated(model, body)
-
-
-def parse_inline(model: type[Parsed], line: Line) -> tuple[Parsed, Upload | None]:
-    """Parse a JSON body that may have a list `requests` as `read_inline` does; `model` is of the rest. Raises as that.
-
-    Returns:
-        The rest, and the lines, which are not committed yet; None if there are no requests.
-    """
-    rest, upload = read_inline(line)
-    return validated(model, rest), upload
 
 
 def read_inline(line: Line) -> tuple[dict[str, Any], Upload | None]:
@@ -329,7 +297,10 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        first = invalid_values(error, values, _schema(model))[0]
+        schema: Mapping[str, Any] = {}
+        with contextlib.suppress(PydanticInvalidForJsonSchema):
+            schema = model.model_json_schema()
+        first = invalid_values(error, values, schema)[0]
     param = cut(first.place, MAX_NAME)
     if first.kind == "missing":
         raise RequestError(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
@@ -340,14 +311,6 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
     if first.choices:
         raise RequestError(unsupported(param, first.value, first.choices), code=code, param=param)
     raise RequestError(f"Invalid value for '{param}': {first.reason}.", code=code, param=param)
-
-
-def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
-    """Return the JSON schema of a model; an empty one where a field has none."""
-    try:
-        return model.model_json_schema()
-    except PydanticInvalidForJsonSchema:
-        return {}
 
 
 def _path_of_nul(values: dict[str, Any]) -> str | None:
@@ -421,16 +384,8 @@ def register(app: Flask) -> None:
         if response.status_code >= 400:
             _drain()
         response.headers["x-request-id"] = g.request_id
-        log.info(
-            "%s %s",
-            flask.request.method,
-            flask.request.path,
-            extra={
-                "request_id": g.request_id,
-                "status": response.status_code,
-                "seconds": round(time.monotonic() - g.began, 4),
-            },
-        )
+        details = {"status": response.status_code, "seconds": round(time.monotonic() - g.began, 4)}
+        log.info("%s %s", flask.request.method, flask.request.path, extra={"request_id": g.request_id, **details})
         return response
 
     @app.teardown_request

@@ -18,70 +18,53 @@ from tasks.recurring import definitions, run_templates
 from tasks.recurring import schedules as recurring
 from webapp.document import operation
 from webapp.requests import caller, current_context, parse_body, query, validated
+from webapp.wire import schedules as wire
 from webapp.wire.batches import ScheduledBatch
 from webapp.wire.jobs import JobOptions
-from webapp.wire.schedules import (
-    CreateSchedule,
-    ListSchedules,
-    ScheduleDeleted,
-    ScheduleInputObject,
-    ScheduleObject,
-    SchedulePage,
-    ScheduleRunObject,
-    ScheduleRunPage,
-    UpdateSchedule,
-)
+from webapp.wire.lists import ListQuery
 
 routes = Blueprint("schedules", __name__)
 
 NEXT_RUNS = 5
+_COPIED = wire.ScheduleObject.model_fields.keys() - {"object", "input", "batch", "job", "next_runs", "last_run"}
 # All times fill a template with texts of the same length, so one time is enough to check the limits.
 _ANY_TIME = Cron("* * * * *", UTC)
 
 
-def to_wire(records: Sequence[Schedule]) -> list[ScheduleObject]:
+def to_wire(records: Sequence[Schedule]) -> list[wire.ScheduleObject]:
     """Return schedules as they cross the wire. The last runs are read in one query for all."""
     with current_context().database.read() as session:
         last_runs = schedules.last_runs(session, [schedule.id for schedule in records])
     return [
-        ScheduleObject(
+        wire.ScheduleObject(
             **{name: getattr(schedule, name) for name in _COPIED},
-            input=ScheduleInputObject(**schedule.input, sha256=schedule.input_sha256 or None),
+            input=wire.ScheduleInputObject(**schedule.input, sha256=schedule.input_sha256 or None),
             batch=None if schedule.job is not None else ScheduledBatch(**schedule.batch),
             job=None if schedule.job is None else JobOptions(**schedule.job),
-            next_runs=_next_runs(schedule),
+            next_runs=[]
+            if schedule.next_run_at is None
+            else [*islice(cron.parse(schedule.cron, schedule.timezone).after(schedule.next_run_at - 1), NEXT_RUNS)],
             last_run=_run(last_runs[schedule.id]) if schedule.id in last_runs else None,
         )
         for schedule in records
     ]
 
 
-def _next_runs(schedule: Schedule) -> list[int]:
-    if schedule.next_run_at is None:
-        return []
-    times = cron.parse(schedule.cron, schedule.timezone)
-    return list(islice(times.after(schedule.next_run_at - 1), NEXT_RUNS))
+def _run(run: ScheduleRun) -> wire.ScheduleRunObject:
+    fields = wire.ScheduleRunObject.model_fields.keys() - {"object"}
+    return wire.ScheduleRunObject(**{name: getattr(run, name) for name in fields})
 
 
-def _run(run: ScheduleRun) -> ScheduleRunObject:
-    fields = ScheduleRunObject.model_fields.keys() - {"object"}
-    return ScheduleRunObject(**{name: getattr(run, name) for name in fields})
-
-
-def _object(schedule: Schedule) -> ScheduleObject:
+def _object(schedule: Schedule) -> wire.ScheduleObject:
     return to_wire([schedule])[0]
 
 
-_COPIED = ScheduleObject.model_fields.keys() - {"object", "input", "batch", "job", "next_runs", "last_run"}
-
-
-def _values(body: CreateSchedule | UpdateSchedule) -> dict[str, Any]:
+def _values(body: wire.CreateSchedule | wire.UpdateSchedule) -> dict[str, Any]:
     """Return the fields that are not null. Raises RequestError if filled metadata exceeds its limits."""
     values = {name: value for name, value in body.model_dump().items() if value is not None}
-    if isinstance(body, CreateSchedule) and body.batch is None and body.job is None:
-        raise RequestError(
-            "Missing required parameter: 'batch', or 'job'.", code="missing_required_parameter", param="batch"
-        )
+    if isinstance(body, wire.CreateSchedule) and body.batch is None and body.job is None:
+        message = "Missing required parameter: 'batch', or 'job'."
+        raise RequestError(message, code="missing_required_parameter", param="batch")
     for kind, options in (("batch", body.batch), ("job", body.job)):
         if options is not None:
             metadata = run_templates.fill_values(options.metadata, _ANY_TIME, now())
@@ -90,14 +73,14 @@ def _values(body: CreateSchedule | UpdateSchedule) -> dict[str, Any]:
 
 
 @routes.post("/v1/schedules")
-@operation(ScheduleObject, json=CreateSchedule, refusals=(413,))
-def create() -> ScheduleObject:
+@operation(wire.ScheduleObject, json=wire.CreateSchedule, refusals=(413,))
+def create() -> wire.ScheduleObject:
     """Make a schedule. The content of its input is kept for it, whatever becomes of the file."""
     caller()
-    return _object(make(parse_body(CreateSchedule)))
+    return _object(make(parse_body(wire.CreateSchedule)))
 
 
-def make(body: CreateSchedule) -> Schedule:
+def make(body: wire.CreateSchedule) -> Schedule:
     """Create a schedule in the caller's project. Raises RequestError."""
     owner, context = caller(), current_context()
     values = definitions.define(context, owner.project_id, _values(body))
@@ -108,14 +91,14 @@ def make(body: CreateSchedule) -> Schedule:
 
 
 @routes.get("/v1/schedules")
-@operation(SchedulePage, query=ListSchedules)
-def list_() -> SchedulePage:
+@operation(wire.SchedulePage, query=ListQuery)
+def list_() -> wire.SchedulePage:
     """List the project's schedules, newest first."""
     owner = caller()
-    params = query(ListSchedules)
+    params = query(ListQuery)
     with current_context().database.read() as session:
         records, has_more = schedules.page(session, owner.project_id, after=params.after, limit=params.limit)
-    return SchedulePage.of(to_wire(records), has_more=has_more)
+    return wire.SchedulePage.of(to_wire(records), has_more=has_more)
 
 
 def get_schedule(schedule_id: str) -> Schedule:
@@ -126,21 +109,21 @@ def get_schedule(schedule_id: str) -> Schedule:
 
 
 @routes.get("/v1/schedules/<schedule_id>")
-@operation(ScheduleObject, refusals=(404,))
-def retrieve(schedule_id: str) -> ScheduleObject:
+@operation(wire.ScheduleObject, refusals=(404,))
+def retrieve(schedule_id: str) -> wire.ScheduleObject:
     """Look at a schedule."""
     return _object(get_schedule(schedule_id))
 
 
 @routes.post("/v1/schedules/<schedule_id>")
-@operation(ScheduleObject, json=UpdateSchedule, refusals=(404, 409, 413))
-def update(schedule_id: str) -> ScheduleObject:
+@operation(wire.ScheduleObject, json=wire.UpdateSchedule, refusals=(404, 409, 413))
+def update(schedule_id: str) -> wire.ScheduleObject:
     """Change a schedule. Another cron expression or time zone counts from now on."""
     caller()
-    return _object(change(get_schedule(schedule_id), parse_body(UpdateSchedule)))
+    return _object(change(get_schedule(schedule_id), parse_body(wire.UpdateSchedule)))
 
 
-def change(schedule: Schedule, body: UpdateSchedule) -> Schedule:
+def change(schedule: Schedule, body: wire.UpdateSchedule) -> Schedule:
     """Set what the body names of a schedule, and record who did. Raises RequestError, ConflictError."""
     context = current_context()
     values = definitions.define(context, schedule.project_id, _values(body), schedule)
@@ -151,11 +134,11 @@ def change(schedule: Schedule, body: UpdateSchedule) -> Schedule:
 
 
 @routes.delete("/v1/schedules/<schedule_id>")
-@operation(ScheduleDeleted, refusals=(404,))
-def delete(schedule_id: str) -> ScheduleDeleted:
+@operation(wire.ScheduleDeleted, refusals=(404,))
+def delete(schedule_id: str) -> wire.ScheduleDeleted:
     """Delete a schedule and the history of its runs. Their batches and jobs stay."""
     remove(schedule_id)
-    return ScheduleDeleted(id=schedule_id)
+    return wire.ScheduleDeleted(id=schedule_id)
 
 
 def remove(schedule_id: str) -> None:
@@ -167,35 +150,35 @@ def remove(schedule_id: str) -> None:
 
 
 @routes.post("/v1/schedules/<schedule_id>/pause")
-@operation(ScheduleObject, refusals=(404,))
-def pause(schedule_id: str) -> ScheduleObject:
+@operation(wire.ScheduleObject, refusals=(404,))
+def pause(schedule_id: str) -> wire.ScheduleObject:
     """Pause a schedule. Times that pass meanwhile are not run, and are not missed."""
     return _object(definitions.set_paused(current_context(), caller(), schedule_id, paused=True))
 
 
 @routes.post("/v1/schedules/<schedule_id>/resume")
-@operation(ScheduleObject, refusals=(404,))
-def resume(schedule_id: str) -> ScheduleObject:
+@operation(wire.ScheduleObject, refusals=(404,))
+def resume(schedule_id: str) -> wire.ScheduleObject:
     """Let a paused schedule run again, from its next time on."""
     return _object(definitions.set_paused(current_context(), caller(), schedule_id, paused=False))
 
 
 @routes.post("/v1/schedules/<schedule_id>/run")
-@operation(ScheduleRunObject, refusals=(404, 409))
-def run(schedule_id: str) -> ScheduleRunObject:
+@operation(wire.ScheduleRunObject, refusals=(404, 409))
+def run(schedule_id: str) -> wire.ScheduleRunObject:
     """Run a schedule now, also one that is paused. Its times stay as they are."""
     return _run(recurring.run_now(current_context(), caller().project_id, schedule_id))
 
 
 @routes.get("/v1/schedules/<schedule_id>/runs")
-@operation(ScheduleRunPage, query=ListSchedules, refusals=(404,))
-def runs(schedule_id: str) -> ScheduleRunPage:
+@operation(wire.ScheduleRunPage, query=ListQuery, refusals=(404,))
+def runs(schedule_id: str) -> wire.ScheduleRunPage:
     """List the runs of a schedule, newest first."""
     schedule = get_schedule(schedule_id)
-    params = query(ListSchedules)
+    params = query(ListQuery)
     with current_context().database.read() as session:
         records, has_more = schedules.runs(session, schedule, after=params.after, limit=params.limit)
-    return ScheduleRunPage.of([_run(record) for record in records], has_more=has_more)
+    return wire.ScheduleRunPage.of([_run(record) for record in records], has_more=has_more)
 
 
 @routes.get("/v1/schedules/<schedule_id>/template")

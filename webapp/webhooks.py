@@ -11,47 +11,33 @@ from store.records import Delivery, Event, Webhook
 from tasks.webhooks import outbound, samples
 from webapp.document import operation
 from webapp.requests import caller, current_context, parse_body, query
-from webapp.wire.webhooks import (
-    CreateWebhook,
-    DeliveryObject,
-    DeliveryPage,
-    EventTypes,
-    ListWebhooks,
-    NewSecret,
-    RotateSecret,
-    SampleSent,
-    SendSample,
-    UpdateWebhook,
-    WebhookDeleted,
-    WebhookObject,
-    WebhookPage,
-)
+from webapp.wire import webhooks as wire
+from webapp.wire.lists import ListQuery
 
 routes = Blueprint("webhooks", __name__)
 
 
 def _fields(webhook: Webhook) -> dict[str, object]:
     same = ("id", "name", "url", "event_types", "created_at", "updated_at")
-    fields = {name: getattr(webhook, name) for name in same}
-    fields["signing_secret_hint"] = f"whsec_...{webhook.secret[-4:]}"
-    return fields | {"batchyard": {"enabled": webhook.enabled}}
+    hint, enabled = f"whsec_...{webhook.secret[-4:]}", {"enabled": webhook.enabled}
+    return {name: getattr(webhook, name) for name in same} | {"signing_secret_hint": hint, "batchyard": enabled}
 
 
-def _object(webhook: Webhook) -> WebhookObject:
-    return WebhookObject.model_validate(_fields(webhook))
+def _object(webhook: Webhook) -> wire.WebhookObject:
+    return wire.WebhookObject.model_validate(_fields(webhook))
 
 
-def _with_secret(webhook: Webhook) -> NewSecret:
-    return NewSecret.model_validate(_fields(webhook) | {"signing_secret": webhook.secret})
+def _with_secret(webhook: Webhook) -> wire.NewSecret:
+    return wire.NewSecret.model_validate(_fields(webhook) | {"signing_secret": webhook.secret})
 
 
-def _delivery(entry: tuple[Delivery, Event]) -> DeliveryObject:
+def _delivery(entry: tuple[Delivery, Event]) -> wire.DeliveryObject:
     delivery, event = entry
     same = ("id", "event_id", "state", "attempts", "status_code", "error", "created_at", "delivered_at")
     fields = {name: getattr(delivery, name) for name in same}
     fields |= {"webhook_endpoint_id": delivery.webhook_id, "event_type": event.type}
     next_attempt_at = math.ceil(delivery.next_attempt_at) if delivery.state == "pending" else None
-    return DeliveryObject.model_validate(fields | {"next_attempt_at": next_attempt_at})
+    return wire.DeliveryObject.model_validate(fields | {"next_attempt_at": next_attempt_at})
 
 
 def _check(url: str) -> None:
@@ -59,14 +45,14 @@ def _check(url: str) -> None:
 
 
 @routes.post("/v1/webhook_endpoints")
-@operation(NewSecret, json=CreateWebhook, refusals=(413,))
-def create() -> NewSecret:
+@operation(wire.NewSecret, json=wire.CreateWebhook, refusals=(413,))
+def create() -> wire.NewSecret:
     """Have the project's events sent to a URL, signed with the secret that only this answer shows."""
     caller()
-    return _with_secret(make(parse_body(CreateWebhook)))
+    return _with_secret(make(parse_body(wire.CreateWebhook)))
 
 
-def make(body: CreateWebhook) -> Webhook:
+def make(body: wire.CreateWebhook) -> Webhook:
     """Create a webhook in the caller's project, and record who did. Raises RequestError."""
     owner = caller()
     _check(body.url)
@@ -77,19 +63,19 @@ def make(body: CreateWebhook) -> Webhook:
 
 
 @routes.get("/v1/webhook_endpoints")
-@operation(WebhookPage, query=ListWebhooks)
-def list_() -> WebhookPage:
+@operation(wire.WebhookPage, query=ListQuery)
+def list_() -> wire.WebhookPage:
     """List the project's webhook endpoints, newest first, without their secrets."""
     owner = caller()
-    params = query(ListWebhooks)
+    params = query(ListQuery)
     with current_context().database.read() as session:
         records, has_more = webhooks.page(session, owner.project_id, after=params.after, limit=params.limit)
-    return WebhookPage.of([_object(webhook) for webhook in records], has_more=has_more)
+    return wire.WebhookPage.of([_object(webhook) for webhook in records], has_more=has_more)
 
 
 @routes.get("/v1/webhook_endpoints/<webhook_endpoint_id>")
-@operation(WebhookObject, refusals=(404,))
-def retrieve(webhook_endpoint_id: str) -> WebhookObject:
+@operation(wire.WebhookObject, refusals=(404,))
+def retrieve(webhook_endpoint_id: str) -> wire.WebhookObject:
     """Look at a webhook endpoint."""
     return _object(get_webhook(webhook_endpoint_id))
 
@@ -102,14 +88,14 @@ def get_webhook(webhook_id: str) -> Webhook:
 
 
 @routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>")
-@operation(WebhookObject, json=UpdateWebhook, refusals=(404, 413))
-def update(webhook_endpoint_id: str) -> WebhookObject:
+@operation(wire.WebhookObject, json=wire.UpdateWebhook, refusals=(404, 413))
+def update(webhook_endpoint_id: str) -> wire.WebhookObject:
     """Change a webhook endpoint. While it is disabled no events are added for it, and those that are pending wait."""
     caller()
-    return _object(change(webhook_endpoint_id, parse_body(UpdateWebhook)))
+    return _object(change(webhook_endpoint_id, parse_body(wire.UpdateWebhook)))
 
 
-def change(webhook_id: str, body: UpdateWebhook) -> Webhook:
+def change(webhook_id: str, body: wire.UpdateWebhook) -> Webhook:
     """Set what the body names of a webhook of the caller's project. Raises NotFoundError, RequestError."""
     owner = caller()
     if body.url is not None:
@@ -122,11 +108,11 @@ def change(webhook_id: str, body: UpdateWebhook) -> Webhook:
 
 
 @routes.delete("/v1/webhook_endpoints/<webhook_endpoint_id>")
-@operation(WebhookDeleted, refusals=(404,))
-def delete(webhook_endpoint_id: str) -> WebhookDeleted:
+@operation(wire.WebhookDeleted, refusals=(404,))
+def delete(webhook_endpoint_id: str) -> wire.WebhookDeleted:
     """Delete a webhook endpoint with its deliveries. The events stay with their batches."""
     remove(webhook_endpoint_id)
-    return WebhookDeleted(id=webhook_endpoint_id)
+    return wire.WebhookDeleted(id=webhook_endpoint_id)
 
 
 def remove(webhook_id: str) -> None:
@@ -138,11 +124,11 @@ def remove(webhook_id: str) -> None:
 
 
 @routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>/rotate_secret")
-@operation(NewSecret, json=RotateSecret, body_optional=True, refusals=(404, 413))
-def rotate_secret(webhook_endpoint_id: str) -> NewSecret:
+@operation(wire.NewSecret, json=wire.RotateSecret, body_optional=True, refusals=(404, 413))
+def rotate_secret(webhook_endpoint_id: str) -> wire.NewSecret:
     """Replace the signing secret: everything from now on is signed with the new one, for a day with both if asked."""
     caller()
-    keep_old = parse_body(RotateSecret, optional=True).keep_old_secret_active_for_24_hours
+    keep_old = parse_body(wire.RotateSecret, optional=True).keep_old_secret_active_for_24_hours
     return _with_secret(rotate(webhook_endpoint_id, keep_old=keep_old))
 
 
@@ -156,48 +142,44 @@ def rotate(webhook_id: str, *, keep_old: bool) -> Webhook:
 
 
 @routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>/test")
-@operation(SampleSent, json=SendSample, refusals=(404, 413))
-def send_sample(webhook_endpoint_id: str) -> SampleSent:
+@operation(wire.SampleSent, json=wire.SendSample, refusals=(404, 413))
+def send_sample(webhook_endpoint_id: str) -> wire.SampleSent:
     """Send a sample event at once, also to a disabled endpoint. One that does not answer is refused."""
     caller()
-    type_ = parse_body(SendSample).event_type
+    type_ = parse_body(wire.SendSample).event_type
     status = samples.send_sample(current_context(), get_webhook(webhook_endpoint_id), type_)
-    return SampleSent(webhook_endpoint_id=webhook_endpoint_id, event_type=type_, status_code=status)
+    return wire.SampleSent(webhook_endpoint_id=webhook_endpoint_id, event_type=type_, status_code=status)
 
 
 @routes.get("/v1/webhook_event_types")
-@operation(EventTypes)
-def event_types() -> EventTypes:
+@operation(wire.EventTypes)
+def event_types() -> wire.EventTypes:
     """List the types of events there are."""
     caller()
-    return EventTypes(data=list(events.TYPES))
+    return wire.EventTypes(data=list(events.TYPES))
 
 
 @routes.get("/v1/webhook_endpoints/<webhook_endpoint_id>/deliveries")
-@operation(DeliveryPage, query=ListWebhooks, refusals=(404,))
-def deliveries(webhook_endpoint_id: str) -> DeliveryPage:
+@operation(wire.DeliveryPage, query=ListQuery, refusals=(404,))
+def deliveries(webhook_endpoint_id: str) -> wire.DeliveryPage:
     """List what was sent to a webhook endpoint and what waits to be, newest first."""
     owner = caller()
-    params = query(ListWebhooks)
+    params = query(ListQuery)
     with current_context().database.read() as session:
         webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
         entries, has_more = webhooks.deliveries(session, webhook, after=params.after, limit=params.limit)
-    return DeliveryPage.of([_delivery(entry) for entry in entries], has_more=has_more)
+    return wire.DeliveryPage.of([_delivery(entry) for entry in entries], has_more=has_more)
 
 
 @routes.post("/v1/webhook_endpoints/<webhook_endpoint_id>/deliveries/<delivery_id>/redeliver")
-@operation(DeliveryObject, refusals=(404, 409))
-def redeliver(webhook_endpoint_id: str, delivery_id: str) -> DeliveryObject:
+@operation(wire.DeliveryObject, refusals=(404, 409))
+def redeliver(webhook_endpoint_id: str, delivery_id: str) -> wire.DeliveryObject:
     """Send a delivery again at once, whatever became of it; one that is being sent stays as it is."""
     return _delivery(resend(webhook_endpoint_id, delivery_id))
 
 
 def resend(webhook_id: str, delivery_id: str) -> tuple[Delivery, Event]:
-    """Make a delivery of the caller's project due now, and return it with its event.
-
-    Raises:
-        NotFoundError, ConflictError.
-    """
+    """Make a delivery due now, and return it with its event. Raises NotFoundError, ConflictError."""
     owner = caller()
     with current_context().database.write() as session:
         webhook = webhooks.get(session, owner.project_id, webhook_id)

@@ -22,16 +22,8 @@ from tasks.intake.estimate import Part
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
 from webapp.requests import caller, current_context
+from webapp.wire import work as wire
 from webapp.wire.start import CostEstimate
-from webapp.wire.work import (
-    ArtifactObject,
-    BatchErrors,
-    Cost,
-    EngineDeath,
-    InputTokensDetails,
-    OutputTokensDetails,
-    Usage,
-)
 
 
 def get(life: Lifecycle[Record], work_id: str) -> Record:
@@ -77,21 +69,15 @@ def related(
     scheduled = schedules.of_work(session, life.record, ids)
     costs = (usage.costs if life.record is Batch else usage.job_costs)(session, ids)
     return {
-        work_id: Related(
-            forecast=forecasts.get(work_id),
-            artifacts=artifacts[work_id],
-            retries=retries[work_id],
-            schedule_id=scheduled.get(work_id),
-            cost=costs.get(work_id),
-        )
-        for work_id in ids
+        one: Related(forecasts.get(one), artifacts[one], retries[one], scheduled.get(one), costs.get(one))
+        for one in ids
     }
 
 
 def fields(work: Batch | Job, model: type[BaseModel]) -> dict[str, Any]:
     """Return the fields that OpenAI's batch object, and a job's, has straight from its record."""
     copied = {name: getattr(work, name) for name in model.model_fields if name not in _COMPUTED}
-    errors = None if work.errors is None else BatchErrors.model_validate({"data": work.errors})
+    errors = None if work.errors is None else wire.BatchErrors.model_validate({"data": work.errors})
     return copied | {"errors": errors, "metadata": work.request_metadata}
 
 
@@ -123,20 +109,17 @@ def extension_fields(
         "sla": "at_risk" if held and work.sla == "on_track" else work.sla,
         "due_at": deadlines.deadline(work),
         "models": {name: config["engine"] for name, config in work.models.items()},
-        "artifacts": _artifacts(related.artifacts),
+        "artifacts": [
+            {"name": one.name, "lines": one.lines, "file_id": file.id, "sha256": file.sha256, "bytes": file.bytes}
+            for one, file in related.artifacts
+        ],
         "retries": list(related.retries),
         "schedule_id": related.schedule_id,
-        "cost": _cost(related.cost),
+        "cost": related.cost and related.cost.document,
     }
 
 
 _EXTENSION = ("created_by", "paused_at", "paused_by", "simulated", "post_process", "retry_of")
-
-
-def _cost(amounts: TotalCost | None) -> Cost | None:
-    """Return a cost as it crosses the wire, null without a tariff."""
-    document = amounts and amounts.document
-    return None if document is None else Cost.model_validate(document)
 
 
 def eta(forecast: Forecast | None) -> dict[str, float | None]:
@@ -160,13 +143,13 @@ def cost_of(parts: Mapping[str, Part]) -> CostEstimate | None:
     return CostEstimate(currency=expected.currency, batches=expected.batches, **texts)
 
 
-def token_usage(input_tokens: int, cached_tokens: int, output_tokens: int, reasoning_tokens: int) -> Usage:
+def token_usage(input_tokens: int, cached_tokens: int, output_tokens: int, reasoning_tokens: int) -> wire.Usage:
     """Return amounts of tokens as OpenAI's usage object."""
-    return Usage(
+    return wire.Usage(
         input_tokens=input_tokens,
-        input_tokens_details=InputTokensDetails(cached_tokens=cached_tokens),
+        input_tokens_details=wire.InputTokensDetails(cached_tokens=cached_tokens),
         output_tokens=output_tokens,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning_tokens),
+        output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=reasoning_tokens),
         total_tokens=input_tokens + output_tokens,
     )
 
@@ -175,15 +158,4 @@ def _engine_deaths(of_batches: Iterable[dict[str, Any] | None]) -> dict[str, Any
     """Return the fields `engine_deaths` and `last_engine_death`, of what the records of batches say."""
     entries = [(model, entry) for deaths in of_batches for model, entry in (deaths or {}).items()]
     last = max(({"model": model, **entry["last"]} for model, entry in entries), key=lambda one: one["at"], default=None)
-    return {
-        "engine_deaths": sum(entry["deaths"] for _, entry in entries),
-        "last_engine_death": None if last is None else EngineDeath.model_validate(last),
-    }
-
-
-def _artifacts(rows: Sequence[tuple[AnyArtifact, File]]) -> list[ArtifactObject]:
-    """Return artifacts as they cross the wire."""
-    return [
-        ArtifactObject(name=artifact.name, file_id=file.id, sha256=file.sha256, bytes=file.bytes, lines=artifact.lines)
-        for artifact, file in rows
-    ]
+    return {"engine_deaths": sum(entry["deaths"] for _, entry in entries), "last_engine_death": last}

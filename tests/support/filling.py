@@ -125,7 +125,7 @@ def _large(context: AppContext, session: Any, project_id: str) -> str:
         output_file_id=artifacts[OUTPUT].id,
         error_file_id=artifacts[ERRORS].id,
         rows_sha256=_rows(context, contents),
-        timeline=[[batch.created_at + 10.5 * point, 410 * point, 61_000 * point] for point in range(121)],
+        timeline=[[batch.created_at + 10.5 * point, 410 * point, 61_000 * point, 0] for point in range(121)],
     )
     return batch.id
 

@@ -1,1 +1,1 @@
-"""People who sign in to the pages without an API key (a trusted proxy, OpenID Connect), and the audit of requests."""
+"""Who sends a request: API keys, a trusted proxy's headers, OpenID Connect; and the audit of requests."""

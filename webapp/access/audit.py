@@ -69,15 +69,8 @@ def register(app: Flask, destination: str) -> None:
         lines: list[tuple[str, str | None, Principal | None]] = [(action, None, by) for action, by in noted]
         if _is_audited(response) and not (noted and request.blueprint == "pages.sessions"):
             lines.append((str(request.endpoint), _subject(response), g.get("caller")))
-        for action, subject, by in lines:
-            audit_log.write(
-                action,
-                subject,
-                by,
-                address=request.remote_addr,
-                status=response.status_code,
-                request_id=g.request_id,
-            )
+        for line in lines:
+            audit_log.write(*line, request.remote_addr, response.status_code, g.request_id)
         return response
 
 
@@ -95,7 +88,8 @@ def _subject(response: Response) -> str | None:
     request = flask.request
     if request.view_args:
         return "/".join(map(str, request.view_args.values()))
-    parameters = request.form if _has_read_form() else request.args
+    # An upload must not be read here: its route may not have parsed the form yet.
+    parameters = request.form if "form" in vars(request) else request.args
     chosen = [value for name in _SUBJECTS for value in parameters.getlist(name)]
     if chosen:
         return ",".join(chosen)
@@ -106,8 +100,3 @@ def _subject(response: Response) -> str | None:
     if response.status_code == 303 and response.location:
         return response.location.partition("?")[0]
     return None
-
-
-def _has_read_form() -> bool:
-    """True if the route has parsed its form already: an upload must not be read here."""
-    return "form" in vars(flask.request)

@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import orjson
 
@@ -50,14 +49,7 @@ class AuditLog:
             ) from error
 
     def write(
-        self,
-        action: str,
-        subject: str | None,
-        by: Principal | None,
-        *,
-        address: str | None,
-        status: int,
-        request_id: str,
+        self, action: str, subject: str | None, by: Principal | None, address: str | None, status: int, request_id: str
     ) -> None:
         """Append a line.
 
@@ -68,12 +60,12 @@ class AuditLog:
             address: where the client is.
             status: the HTTP status of the response.
         """
-        entry: dict[str, Any] = {
+        entry = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "request_id": request_id,
-            "key": by.key_id if by else None,
-            "name": by.name if by else None,
-            "project": by.project_id if by else None,
+            "key": by and by.key_id,
+            "name": by and by.name,
+            "project": by and by.project_id,
             "action": action,
             "object": None if subject is None else without_keys(subject)[:MAX_TEXT],
             "address": address,
@@ -87,14 +79,12 @@ class AuditLog:
             self._count_lost()
 
     def _append(self, line: bytes) -> None:
-        if self._path is None:
-            with self._lock:
-                if os.write(1, line) != len(line):
-                    raise OSError("standard output took a part of the line only")
-            return
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        descriptor = 1 if self._path is None else os.open(self._path, flags, _MODE)
         try:
-            if os.write(descriptor, line) != len(line):
-                raise OSError("the file took a part of the line only")
+            with self._lock:
+                if os.write(descriptor, line) != len(line):
+                    raise OSError("it took a part of the line only")
         finally:
-            os.close(descriptor)
+            if self._path is not None:
+                os.close(descriptor)

@@ -105,8 +105,8 @@ class Provider:
             UnavailableError.
         """
         issuer = self._discover()
-        expected = {"iss": {"essential": True, "value": issuer}}
-        expected["aud"] = {"essential": True, "value": self._settings.oidc_client_id}
+        values = {"iss": issuer, "aud": self._settings.oidc_client_id}
+        expected = {name: {"essential": True, "value": value} for name, value in values.items()}
         try:
             token = self._client.authorize_access_token(claims_options=expected, leeway=LEEWAY_SECONDS)
             claims = token.get("userinfo")
@@ -121,12 +121,10 @@ class Provider:
         if not claims:
             raise AuthenticationError("The OpenID provider has sent no ID token; it needs the scope openid.")
         name = claims.get("preferred_username") or claims.get("email") or claims.get("name") or claims["sub"]
-        return identify(self._settings, User(issuer, claims["sub"], str(name)), self._groups(claims))
-
-    def _groups(self, claims: dict[str, Any]) -> list[str]:
         groups = claims.get(self._settings.oidc_groups_claim)
-        entries = groups if isinstance(groups, list) else [groups]
-        return [group for group in entries if isinstance(group, str)]
+        groups = groups if isinstance(groups, list) else [groups]
+        names = [group for group in groups if isinstance(group, str)]
+        return identify(self._settings, User(issuer, claims["sub"], str(name)), names)
 
     def _discover(self) -> str:
         """Read what the provider says of itself, once. Return its issuer. Raises UnavailableError."""
@@ -144,10 +142,9 @@ class Provider:
         for name in _ENDPOINTS:
             if not str(metadata.get(name)).startswith(("https://", f"{scheme}://")):
                 raise UnavailableError(f"The OpenID provider names no {name} with https://.")
-        offered = metadata.get("id_token_signing_alg_values_supported") or ALGORITHMS
-        self._client.server_metadata["id_token_signing_alg_values_supported"] = [
-            name for name in ALGORITHMS if name in offered
-        ]
+        supported = "id_token_signing_alg_values_supported"
+        offered = metadata.get(supported) or ALGORITHMS
+        self._client.server_metadata[supported] = [name for name in ALGORITHMS if name in offered]
         return issuer
 
     def _unavailable(self, error: Exception) -> UnavailableError:

@@ -7,7 +7,7 @@ from flask import Blueprint
 from store import events, keys
 from webapp.document import operation
 from webapp.requests import administrator, current_context, parse_body, query
-from webapp.wire.keys import CreateKey, KeyObject, KeyPage, ListKeys, NewKeyObject
+from webapp.wire.accounts import CreateKey, KeyObject, KeyPage, ListKeys, NewKeyObject
 
 routes = Blueprint("keys", __name__)
 

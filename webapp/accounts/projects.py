@@ -7,7 +7,7 @@ from flask import Blueprint
 from store import erasure, projects
 from webapp.document import operation
 from webapp.requests import administrator, current_context, parse_body, query
-from webapp.wire.projects import ChangeProject, ListProjects, ProjectObject, ProjectPage
+from webapp.wire.accounts import ChangeProject, ListProjects, ProjectObject, ProjectPage
 
 routes = Blueprint("projects", __name__)
 

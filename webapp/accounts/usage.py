@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -47,12 +48,14 @@ class Listed:
                 project=self.projects.get(line.project_id or ""),
                 key_id=line.key_id,
                 key=self.keys.get(line.key_id or ""),
-                cost=None
-                if line.cost is None
-                else Money(amount=tariffs.decimal(line.cost), currency=line.currency or ""),
+                cost=None if line.cost is None else _money(line.cost, line.currency or ""),
             )
             for line in self.lines
         ]
+
+
+def _money(amount: Fraction, currency: str) -> Money:
+    return Money(amount=tariffs.decimal(amount), currency=currency)
 
 
 def read(params: UsageQuery) -> Listed:
@@ -81,14 +84,14 @@ def amounts_of(amounts: Amounts) -> dict[str, Any]:
 
 
 def total_of(lines: Iterable[UsageEntry]) -> UsageTotal:
-    amounts, costs, unpriced = tariffs.NOTHING, dict[str, Fraction](), 0
+    amounts, costs, unpriced = tariffs.NOTHING, defaultdict[str, Fraction](Fraction), 0
     for line in lines:
         amounts = amounts.plus(line.amounts)
         if line.cost is None:
             unpriced += line.amounts.requests
         else:
-            costs[line.currency or ""] = costs.get(line.currency or "", Fraction(0)) + line.cost
-    money = [Money(amount=tariffs.decimal(cost), currency=currency) for currency, cost in sorted(costs.items())]
+            costs[line.currency or ""] += line.cost
+    money = [_money(cost, currency) for currency, cost in sorted(costs.items())]
     return UsageTotal(**amounts_of(amounts), costs=money, unpriced_requests=unpriced)
 
 

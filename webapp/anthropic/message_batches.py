@@ -13,7 +13,7 @@ from batchyard import json_lines
 from batchyard.endpoints.catalog import MESSAGES
 from batchyard.errors import NotFoundError, RequestError
 from batchyard.request_lines.inline import KEY
-from batchyard.statuses import PRIORITIES, TERMINAL
+from batchyard.statuses import TERMINAL
 from batchyard.wording import MAX_NAME, cut
 from store import batches
 from store.batches import BATCHES
@@ -22,21 +22,12 @@ from tasks.finishing import erasure
 from tasks.intake import submission
 from tasks.intake.submission import Draft, NewInput
 from webapp import idempotency, work
-from webapp.anthropic import errors
+from webapp.anthropic import errors, wire
 from webapp.anthropic import results as results_of
-from webapp.anthropic.wire import (
-    CreateMessageBatch,
-    ListMessageBatches,
-    MessageBatch,
-    MessageBatchDeleted,
-    MessageBatchOptions,
-    MessageBatchPage,
-    MessageBatchRequestCounts,
-    MessageError,
-)
-from webapp.batches import create_once
+from webapp.batches import create_once, record_of
 from webapp.document import operation
-from webapp.requests import caller, current_context, parse_inline, query
+from webapp.files import missing
+from webapp.requests import caller, current_context, query, read_inline, validated
 from webapp.wire.fields import Idempotent
 
 routes = Blueprint("message_batches", __name__)
@@ -54,11 +45,11 @@ def _name_request(response: Response) -> Response:
     return response
 
 
-def to_wire(batch: Batch) -> MessageBatch:
+def to_wire(batch: Batch) -> wire.MessageBatch:
     """Return a batch as Anthropic's object."""
     ended, cancelling = batch.status in TERMINAL, batch.status == "cancelling"
     id_ = _PREFIX + batch.id.removeprefix(_STORED_PREFIX)
-    return MessageBatch(
+    return wire.MessageBatch(
         id=id_,
         processing_status="ended" if ended else "canceling" if cancelling else "in_progress",
         request_counts=_counts(batch),
@@ -71,13 +62,13 @@ def to_wire(batch: Batch) -> MessageBatch:
     )
 
 
-def _counts(batch: Batch) -> MessageBatchRequestCounts:
-    none = MessageBatchRequestCounts(processing=0, succeeded=0, errored=0, canceled=0, expired=0)
+def _counts(batch: Batch) -> wire.MessageBatchRequestCounts:
+    none = wire.MessageBatchRequestCounts(processing=0, succeeded=0, errored=0, canceled=0, expired=0)
     if batch.status not in TERMINAL:
         return none.model_copy(update={"processing": batch.total})
     if results_of.is_unmerged(batch):
         return none.model_copy(update={"errored" if batch.status == "failed" else "canceled": batch.total})
-    return MessageBatchRequestCounts(
+    return wire.MessageBatchRequestCounts(
         processing=0,
         succeeded=batch.completed,
         errored=batch.failed,
@@ -95,8 +86,7 @@ def _line(place: str, request: Mapping[str, bytes]) -> Mapping[str, bytes]:
     for name, first, kind in (("custom_id", b'"', "a text"), ("params", b"{", "an object")):
         param = f"{place}.{name}"
         if name not in request:
-            message = f"Missing required parameter: '{param}'."
-            raise RequestError(message, code="missing_required_parameter", param=param)
+            raise missing(param)
         if not request[name].startswith(first):
             raise RequestError(f"Invalid value for '{param}': it must be {kind}.", code="invalid_type", param=param)
     for name in request.keys() - {"custom_id", "params"}:
@@ -106,15 +96,23 @@ def _line(place: str, request: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 
 @routes.post("/v1/messages/batches")
-@operation(MessageBatch, json=CreateMessageBatch, headers=Idempotent, refusals=(403, 409, 413), error=MessageError)
-def create() -> MessageBatch:
+@operation(
+    wire.MessageBatch,
+    json=wire.CreateMessageBatch,
+    headers=Idempotent,
+    refusals=(403, 409, 413),
+    error=wire.MessageError,
+)
+def create() -> wire.MessageBatch:
     """Make a batch of the requests in the body. Each is checked when the batch runs, and has its result in any case.
 
     With an Idempotency-Key, the same body again answers with the batch that was made the first time.
     """
-    owner, context = caller(), current_context()
+    caller()
+    context = current_context()
     submission.check_endpoint(context.models, MESSAGES.path)
-    options, upload = parse_inline(MessageBatchOptions, _line)
+    rest, upload = read_inline(_line)
+    options = validated(wire.MessageBatchOptions, rest)
     if upload is None:
         message = f"Missing required parameter: '{KEY}', a list of at least one request."
         raise RequestError(message, code="missing_required_parameter", param=KEY)
@@ -123,32 +121,21 @@ def create() -> MessageBatch:
 
     def draft() -> Draft:
         lines.commit()
-        batch = Batch(
-            project_id=owner.project_id,
-            endpoint=MESSAGES.path,
-            completion_window=options.completion_window,
-            request_metadata=options.metadata,
-            post_process=options.post_process,
-            output_expires_after=options.output_expires_after.seconds if options.output_expires_after else None,
-            on_invalid="skip",
-            priority=PRIORITIES[options.priority],
-            total=lines.lines,
-        )
+        batch = record_of(options, endpoint=MESSAGES.path, on_invalid="skip", total=lines.lines)
         return submission.draft(context, batch, NewInput(_FILE_NAME, lines))
 
-    return to_wire(create_once(idempotency.of_request(options, lines.sha256), draft).batch)
+    return to_wire(create_once(idempotency.of_request(options, lines.sha256), draft)[0])
 
 
 @routes.get("/v1/messages/batches")
-@operation(MessageBatchPage, query=ListMessageBatches, error=MessageError)
-def list_() -> MessageBatchPage:
+@operation(wire.MessageBatchPage, query=wire.ListMessageBatches, error=wire.MessageError)
+def list_() -> wire.MessageBatchPage:
     """List the project's batches of /v1/messages, newest first."""
     owner = caller()
-    params = query(ListMessageBatches)
+    params = query(wire.ListMessageBatches)
     if params.before_id is not None and params.after_id is not None:
         raise RequestError("Send one of 'before_id' and 'after_id'.", code="invalid_value", param="before_id")
-    name = "after_id" if params.before_id is None else "before_id"
-    cursor = params.after_id if params.before_id is None else params.before_id
+    name, cursor = ("before_id", params.before_id) if params.before_id else ("after_id", params.after_id)
     with current_context().database.read() as session:
         try:
             records, has_more = batches.page(
@@ -164,7 +151,7 @@ def list_() -> MessageBatchPage:
             raise RequestError(message, code="invalid_value", param=name) from error
     if params.before_id is not None:
         records = records[::-1]
-    return MessageBatchPage.of([to_wire(batch) for batch in records], has_more=has_more)
+    return wire.MessageBatchPage.of([to_wire(batch) for batch in records], has_more=has_more)
 
 
 def _stored_id(message_batch_id: str) -> str:
@@ -191,32 +178,32 @@ def _get(message_batch_id: str) -> Batch:
 
 
 @routes.get("/v1/messages/batches/<message_batch_id>")
-@operation(MessageBatch, refusals=(404,), error=MessageError)
-def retrieve(message_batch_id: str) -> MessageBatch:
+@operation(wire.MessageBatch, refusals=(404,), error=wire.MessageError)
+def retrieve(message_batch_id: str) -> wire.MessageBatch:
     """Look at a message batch."""
     caller()
     return to_wire(_get(message_batch_id))
 
 
 @routes.post("/v1/messages/batches/<message_batch_id>/cancel")
-@operation(MessageBatch, refusals=(404, 409), error=MessageError)
-def cancel(message_batch_id: str) -> MessageBatch:
+@operation(wire.MessageBatch, refusals=(404, 409), error=wire.MessageError)
+def cancel(message_batch_id: str) -> wire.MessageBatch:
     """Cancel a message batch: what was answered is kept, the rest is not run."""
     caller()
     return to_wire(work.control(BATCHES, _get(message_batch_id).id, "cancel"))
 
 
 @routes.delete("/v1/messages/batches/<message_batch_id>")
-@operation(MessageBatchDeleted, refusals=(404, 409), error=MessageError)
-def delete(message_batch_id: str) -> MessageBatchDeleted:
+@operation(wire.MessageBatchDeleted, refusals=(404, 409), error=wire.MessageError)
+def delete(message_batch_id: str) -> wire.MessageBatchDeleted:
     """Delete a message batch that has ended, with all that it had. What it has cost stays."""
     owner = caller()
     erasure.delete(current_context(), owner, BATCHES, _get(message_batch_id).id)
-    return MessageBatchDeleted(id=message_batch_id)
+    return wire.MessageBatchDeleted(id=message_batch_id)
 
 
 @routes.get("/v1/messages/batches/<message_batch_id>/results")
-@operation(None, media_type="application/jsonl", refusals=(404, 409), error=MessageError)
+@operation(None, media_type="application/jsonl", refusals=(404, 409), error=wire.MessageError)
 def results(message_batch_id: str) -> Response:
     """Read the results of a message batch that has ended: a line for each request, those that succeeded first."""
     caller()

@@ -22,7 +22,7 @@ from store import holds
 from store.accounting import usage
 from tasks.context import AppContext
 from tasks.live import traffic
-from tasks.live.traffic import Counts
+from tasks.live.traffic import Counts, Kind
 
 WRITE_SECONDS = 1.0
 
@@ -67,51 +67,38 @@ class Accounting:
             await self._writing  # not cancelled: what it is writing would be written nowhere
 
     def add(
-        self,
-        subject: Subject,
-        price: Tariff | None,
-        report: Mapping[str, Any],
-        first_seconds: float | None,
-        gaps: list[float],
+        self, subject: Subject, price: Tariff | None, report: Mapping[str, Any], first: float | None, gaps: list[float]
     ) -> None:
         """Add one request.
 
         Args:
             report: the engine's, with its tokens and times; `failed` if it has no answer.
-            first_seconds: from its arrival to the first piece of its stream; None of a whole answer.
+            first: seconds from its arrival to the first piece of its stream; None of a whole answer.
             gaps: seconds between the later pieces.
         """
         group = self._groups.setdefault(subject, _Group(price))
-        failed = int(bool(report.get("failed") or report.get("error")))
-        names = ("input_tokens", "cached_tokens", "output_tokens")
-        tokens = {name: int(report.get(name) or 0) for name in names}
+        failed = bool(report.get("failed") or report.get("error"))
+        tokens = {name: int(report.get(name) or 0) for name in ("input_tokens", "cached_tokens", "output_tokens")}
         milliseconds = round(1000 * float(report.get("shared_seconds") or 0.0))
         group.amounts = group.amounts.plus(
-            Amounts(requests=1, failed=failed, shared_requests=0, **tokens, bytes=0, milliseconds=milliseconds)
+            Amounts(requests=1, failed=int(failed), shared_requests=0, **tokens, bytes=0, milliseconds=milliseconds)
         )
+        seconds: dict[Kind, list[float]] = {
+            "first": [] if first is None or failed else [first],
+            "queue": [report["queue_seconds"]] if "queue_seconds" in report else [],
+            "gap": gaps,
+        }
+        answered = tokens["output_tokens"]
         group.counts.add(
-            subject.tier,
-            failed=bool(failed),
-            output_tokens=tokens["output_tokens"],
-            milliseconds=milliseconds,
-            seconds={
-                "first": [] if first_seconds is None or failed else [first_seconds],
-                "queue": [report["queue_seconds"]] if "queue_seconds" in report else [],
-                "gap": gaps,
-            },
+            subject.tier, failed=failed, output_tokens=answered, milliseconds=milliseconds, seconds=seconds
         )
 
     async def _write_on(self) -> None:
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), WRITE_SECONDS)
-            await self._write()
-
-    async def _write(self) -> None:
-        groups, self._groups = self._groups, {}
-        if groups:
-            unwritten = await asyncio.to_thread(self._written, groups)
-            for subject, group in unwritten.items():
+            groups, self._groups = self._groups, {}
+            for subject, group in (await asyncio.to_thread(self._written, groups) if groups else {}).items():
                 current = self._groups.setdefault(subject, _Group(group.price))
                 current.amounts = current.amounts.plus(group.amounts)
 

@@ -17,6 +17,7 @@ from store import keys, projects
 from store.keys import Principal
 from tasks.context import AppContext
 from tasks.intake import budgets
+from webapp.access.api_keys import WRONG_KEY, note_use
 
 REFRESH_SECONDS = 2.0
 """How often cached keys, projects and budgets are read again: a revoked key opens nothing after that."""
@@ -74,12 +75,14 @@ class Callers:
         caller, now = self._callers.get(digest), time.monotonic()
         if caller is None and self._unknown.get(digest, 0.0) < now:
             caller = await asyncio.to_thread(self._read, key)
-            if caller is None:
-                self._remember_unknown(digest, now)
-            else:
+            if caller is not None:
                 self._callers[digest] = caller
+            if caller is None and len(self._unknown) >= MAX_UNKNOWN:
+                self._unknown = {known: until for known, until in self._unknown.items() if until > now}
+            if caller is None and len(self._unknown) < MAX_UNKNOWN:
+                self._unknown[digest] = now + UNKNOWN_SECONDS
         if caller is None:
-            raise AuthenticationError("Incorrect API key provided. Make one with 'batchyard key create'.")
+            raise AuthenticationError(WRONG_KEY)
         caller.used_at = now
         return caller
 
@@ -92,12 +95,6 @@ class Callers:
         caller.used_at = time.monotonic()
         return caller
 
-    def _remember_unknown(self, digest: bytes, now: float) -> None:
-        if len(self._unknown) >= MAX_UNKNOWN:
-            self._unknown = {known: until for known, until in self._unknown.items() if until > now}
-        if len(self._unknown) < MAX_UNKNOWN:
-            self._unknown[digest] = now + UNKNOWN_SECONDS
-
     def _read(self, key: str) -> Caller | None:
         with self._context.database.read() as session:
             principal = keys.authenticate(session, key)
@@ -105,7 +102,7 @@ class Callers:
                 return None
         caller = self._read_project(principal)
         if principal.unnoted:
-            self._note_use(principal.key_id)
+            note_use(self._context, principal.key_id)
         return caller
 
     def _read_project(self, principal: Principal) -> Caller:
@@ -113,13 +110,6 @@ class Callers:
         with self._context.database.read() as session:
             self._bring_up_to_date(session, caller)
         return caller
-
-    def _note_use(self, key_id: str) -> None:
-        try:
-            with self._context.database.write() as session:
-                keys.note_use(session, key_id)
-        except UnavailableError as error:
-            log.warning("use of a key not noted: %s", error)
 
     @staticmethod
     def _bring_up_to_date(session: Session, caller: Caller) -> None:
@@ -152,30 +142,13 @@ class Callers:
         with self._context.database.read() as session:
             valid = keys.valid(session, {caller.principal.key_id for _, caller in callers})
             by_project: dict[str, Caller] = {}
-            gone = []
-            for digest, caller in callers:
-                if caller.principal.key_id not in valid:
-                    gone.append(digest)
-                    continue
-                project_id = caller.principal.project_id
-                if project_id not in by_project:
-                    self._bring_up_to_date(session, caller)
-                    by_project[project_id] = caller
-                first = by_project[project_id]
-                caller.project, caller.tiers, caller.refusal = first.project, first.tiers, first.refusal
-            return gone
-
-
-def key_of(request: web.Request) -> str:
-    """Return the key that a request sends. Raises AuthenticationError."""
-    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key:
-        key = request.headers.get("x-api-key", "")  # as Anthropic's clients send it
-    if not key:
-        raise AuthenticationError(
-            "You didn't provide an API key. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
-        )
-    return key.strip()
+            for _, caller in callers:
+                if caller.principal.key_id in valid:
+                    first = by_project.setdefault(caller.principal.project_id, caller)
+                    if first is caller:
+                        self._bring_up_to_date(session, caller)
+                    caller.project, caller.tiers, caller.refusal = first.project, first.tiers, first.refusal
+            return [digest for digest, caller in callers if caller.principal.key_id not in valid]
 
 
 def address_of(request: web.Request, proxies: int) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import resource
 import socket
 from collections import Counter
-from typing import Any
 
 from aiohttp import web
 
@@ -42,16 +41,6 @@ class Connections:
         self._by_address = None if settings.proxies else Counter[str]()
         self._all = 0
 
-    def open(self, server: web.Server) -> Connection:
-        """Return a new connection of a server."""
-        options: dict[str, Any] = {
-            "keepalive_timeout": KEPT_SECONDS,
-            "lingering_time": LINGER_SECONDS,
-            "auto_decompress": False,  # what is compressed goes to the web app as it came
-            "access_log": None,
-        }
-        return Connection(server, self, asyncio.get_running_loop(), **options)
-
     def enter(self, address: str) -> bool | None:
         """Count a connection. True if it is one too many; None if it cannot even be told so."""
         self._all += 1
@@ -80,10 +69,15 @@ class Connection(web.RequestHandler):
         has_sent: it has sent a request.
     """
 
-    def __init__(
-        self, server: web.Server, connections: Connections, loop: asyncio.AbstractEventLoop, **options: Any
-    ) -> None:
-        super().__init__(server, loop=loop, **options)
+    def __init__(self, server: web.Server, connections: Connections) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=KEPT_SECONDS,
+            lingering_time=LINGER_SECONDS,
+            auto_decompress=False,  # what is compressed goes to the web app as it came
+            access_log=None,
+        )
         self.too_many = self.has_sent = False
         self._connections = connections
         self._address = ""
@@ -100,7 +94,7 @@ class Connection(web.RequestHandler):
             return
         self.too_many = refused
         seconds = REFUSAL_SECONDS if refused else self._connections.seconds
-        self._deadline = asyncio.get_running_loop().call_later(seconds, self._close_if_silent)
+        self._deadline = asyncio.get_running_loop().call_later(seconds, lambda: self.has_sent or self.force_close())
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # so that what a slow client has read is seen as it reads
             connection = transport.get_extra_info("socket")
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
@@ -110,7 +104,3 @@ class Connection(web.RequestHandler):
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
-
-    def _close_if_silent(self) -> None:
-        if not self.has_sent:
-            self.force_close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from aiohttp import web
 
 METHODS = "GET, POST, DELETE, OPTIONS"
@@ -21,20 +19,10 @@ def allowed(request: web.Request, origins: list[str]) -> dict[str, str]:
 
 def preflight(request: web.Request, origins: list[str]) -> web.Response | None:
     """Return the answer to a browser that asks what it may send; None for any other request."""
-    if request.method != "OPTIONS" or "Access-Control-Request-Method" not in request.headers:
-        return None
-    if not allowed(request, origins):
+    asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+    if not asks or not allowed(request, origins):
         return None
     headers = {"Access-Control-Allow-Methods": METHODS, "Access-Control-Max-Age": _AGE_SECONDS}
     if wanted := request.headers.get("Access-Control-Request-Headers"):
         headers["Access-Control-Allow-Headers"] = wanted
     return web.Response(status=204, headers=headers)
-
-
-def marks(origins: list[str]) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return what adds those headers to each response, to streams and errors too."""
-
-    async def mark(request: web.Request, response: web.StreamResponse) -> None:
-        response.headers.update(allowed(request, origins))
-
-    return mark

@@ -81,15 +81,14 @@ class LiveEngines:
         known = self._models.setdefault(model, _LiveModel())
         while True:
             if time.monotonic() - known.renewed_at >= RENEW_SECONDS or not known.replicas:
-                renewing = self._renew(model)
+                renewing = self._renewing.get(model)
+                if renewing is None or renewing.done():  # once at a time
+                    renewing = self._renewing[model] = asyncio.create_task(self._renewed(model))
                 if not known.replicas:
                     failure = await asyncio.shield(renewing)
                     if failure is not None and not known.replicas:
-                        raise NoEngine(
-                            f"The engine of model {model} does not start: {failure}",
-                            code="engine_failed",
-                            retry_after=5,
-                        )
+                        message = f"The engine of model {model} does not start: {failure}"
+                        raise NoEngine(message, code="engine_failed", retry_after=5)
             usable = [replica for name, replica in known.replicas.items() if name not in set(avoid)]
             if usable or known.replicas:
                 return _chosen(usable or list(known.replicas.values()), affinity)
@@ -109,12 +108,8 @@ class LiveEngines:
 
     def busy(self) -> list[tuple[str, LiveReplica]]:
         """Return the replicas that have requests of this gateway, by model."""
-        return [
-            (model, replica)
-            for model, known in self._models.items()
-            for replica in known.replicas.values()
-            if replica.in_flight
-        ]
+        all_ = [(model, replica) for model, known in self._models.items() for replica in known.replicas.values()]
+        return [(model, replica) for model, replica in all_ if replica.in_flight]
 
     async def suspect(self, model: str, replica: LiveReplica) -> None:
         """Say that a replica seems to hang; a worker ends it if so."""
@@ -123,21 +118,14 @@ class LiveEngines:
         except redis.RedisError as error:
             log.warning("engine that may hang not told: %s", error, extra={"model": model})
 
-    def _renew(self, model: str) -> asyncio.Task[str | None]:
-        """Say that the model is wanted, and read its replicas; once at a time."""
-        renewing = self._renewing.get(model)
-        if renewing is None or renewing.done():
-            renewing = self._renewing[model] = asyncio.create_task(self._renewed(model))
-        return renewing
-
     async def _renewed(self, model: str) -> str | None:
-        """Return why no engine starts; None if one runs, or may."""
+        """Say that a model is wanted, and read its replicas. Return why no engine starts; None if one runs, or may."""
         known = self._models[model]
-        want = time.monotonic() - known.wanted_at >= (RENEW_SECONDS if known.replicas else WANT_SECONDS)
-        if want:
-            known.wanted_at = time.monotonic()
         try:
-            published, failure = await asyncio.to_thread(self._read, model, want=want)
+            if time.monotonic() - known.wanted_at >= (RENEW_SECONDS if known.replicas else WANT_SECONDS):
+                known.wanted_at = time.monotonic()
+                await asyncio.to_thread(demand.want, self._context, model)
+            published, failure = await asyncio.to_thread(addresses.read, self._context, model)
         except redis.RedisError as error:
             log.warning("engines for live requests not read: %s", error)
             return None
@@ -156,11 +144,6 @@ class LiveEngines:
                 replicas[one.name] = replica
         known.replicas = replicas
         return failure
-
-    def _read(self, model: str, *, want: bool) -> tuple[list[EngineAddress], str | None]:
-        if want:
-            demand.want(self._context, model)
-        return addresses.read(self._context, model)
 
 
 def _chosen(replicas: list[LiveReplica], affinity: str | None) -> LiveReplica:

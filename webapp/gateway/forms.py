@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
@@ -14,7 +15,10 @@ from batchyard.errors import RequestError, TooLargeError
 MAX_FIELD_BYTES = 64 * 1024
 MAX_FIELDS = 50
 MAX_FORM_BYTES = MAX_AUDIO_BYTES + MAX_FIELDS * MAX_FIELD_BYTES
-_NUMBERS = {"temperature": float, "max_completion_tokens": int, "seed": int}
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    **{"temperature": float, "max_completion_tokens": int, "seed": int},
+    "stream": lambda text: text.lower() in ("true", "1"),
+}
 _LISTS = ("timestamp_granularities", "include")
 
 
@@ -51,8 +55,11 @@ async def _fields(reader: MultipartReader) -> dict[str, Any]:
         text = (await _read(part, MAX_FIELD_BYTES, f"The field {name} is too long.")).decode(errors="replace")
         if name in _LISTS:
             body.setdefault(name, []).append(text)
-        else:
-            body[name] = _value(name, text)
+            continue
+        try:
+            body[name] = _READERS.get(name, str)(text)
+        except ValueError as error:
+            raise RequestError(f"{name}: {text!r} is no number.", code="invalid_value", param=name) from error
     raise RequestError(f"The form has more than {MAX_FIELDS} fields.", code="invalid_value")
 
 
@@ -63,13 +70,3 @@ async def _read(part: BodyPartReader, limit: int, message: str) -> bytes:
         if len(content) > limit:
             raise TooLargeError(message, code="file_too_large", param=part.name)
     return bytes(content)
-
-
-def _value(name: str, text: str) -> Any:
-    """Return a field as it is in a JSON body. Raises RequestError."""
-    if name == "stream":
-        return text.lower() in ("true", "1")
-    try:
-        return _NUMBERS[name](text) if name in _NUMBERS else text
-    except ValueError as error:
-        raise RequestError(f"{name}: {text!r} is no number.", code="invalid_value", param=name) from error

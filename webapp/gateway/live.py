@@ -8,7 +8,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from batchyard import json_lines
 from batchyard.endpoints import live_wire, stream_events
 from batchyard.endpoints.bodies.audio import PLAIN_FORMATS, TOO_LARGE
 from batchyard.endpoints.bodies.validation import stream_error
-from batchyard.endpoints.catalog import AUDIO, PATHS
+from batchyard.endpoints.catalog import AUDIO
 from batchyard.endpoints.live_wire import TIERS, Tier
 from batchyard.errors import BatchyardError, RequestError, TooLargeError
 from batchyard.json_lines import other_encoding
@@ -36,12 +36,13 @@ from tasks.context import AppContext
 from tasks.intake.requests import RequestChecker
 from tasks.live.addresses import EngineAddress
 from tasks.live.demand import answers_live
+from webapp.access.api_keys import key_of
 from webapp.access.audit_log import AuditLog
 from webapp.anthropic.errors import is_spoken
 from webapp.gateway import bodies, errors, forms, traces
 from webapp.gateway.accounting import Accounting, Subject
 from webapp.gateway.bodies import BodyMemory, HeldBytes
-from webapp.gateway.callers import Caller, Callers, address_of, key_of
+from webapp.gateway.callers import Caller, Callers, address_of
 from webapp.gateway.engines import LiveEngines, LiveReplica, NoEngine
 from webapp.gateway.limits import LiveLimits, LiveRateLimitError
 from webapp.gateway.pace import Pace
@@ -98,12 +99,6 @@ class LiveRequest:
     streamed: bool = False
     held: HeldBytes | None = None
 
-    @property
-    def subject(self) -> Subject:
-        """Whose usage it is, and of what."""
-        principal = self.caller.principal
-        return Subject(principal.project_id, principal.key_id, self.spec.name, self.tier)
-
 
 class LiveRequests:
     """Answers live requests."""
@@ -142,29 +137,21 @@ class LiveRequests:
         await self._accounting.stop()
         self._large.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer one live request."""
-        return await self._answer(request, PATHS[request.path])
-
-    async def answer_for(
-        self, request: web.Request, endpoint: str, principal: Principal, raw: bytes
-    ) -> web.StreamResponse:
-        """Answer a live request that the web app sends in somebody's name (see webapp.gateway.tickets)."""
-        return await self._answer(request, endpoint, principal, raw)
-
-    async def _answer(
+    async def answer(
         self, request: web.Request, endpoint: str, principal: Principal | None = None, raw: bytes | None = None
     ) -> web.StreamResponse:
+        """Answer a live request to an endpoint.
+
+        Args:
+            principal, raw: of a request that the web app sends in somebody's name (see webapp.gateway.tickets).
+        """
         arrived, request_id = time.monotonic(), f"req_{secrets.token_hex(12)}"
         status = 499  # until there is a response: the client has gone
         try:
             response = await self._response(request, endpoint, principal, raw, request_id, arrived)
             status = response.status
-            if (
-                (stream := request.get(_STREAM)) is not None
-                and stream.response.prepared
-                and isinstance(response, web.Response)
-            ):
+            stream = request.get(_STREAM)
+            if stream is not None and stream.response.prepared and isinstance(response, web.Response):
                 response = await stream.fail(response)
         finally:
             if (stream := request.get(_STREAM)) is not None:
@@ -173,7 +160,7 @@ class LiveRequests:
             log.info("POST %s", request.path, extra=details)
             if self._audit is not None:
                 by, address = request.get(_PRINCIPAL), address_of(request, self._context.settings.proxies)
-                self._audit.write("live", endpoint, by, address=address, status=status, request_id=request_id)
+                self._audit.write("live", endpoint, by, address, status, request_id)
         return response
 
     async def _response(
@@ -191,7 +178,7 @@ class LiveRequests:
             headers["request-id"] = request_id
         try:
             if principal is None:
-                caller = await self._callers.caller(key_of(request))
+                caller = await self._callers.caller(key_of(request.headers))
             else:
                 caller = await self._callers.of(principal)
             request[_PRINCIPAL] = caller.principal
@@ -217,15 +204,9 @@ class LiveRequests:
                         span.fail(str(response.status))
                 return response
         except LineError as error:
-            return errors.response(
-                request.path,
-                STATUS_OF_CODES.get(error.code, 400),
-                error.message,
-                code=error.code,
-                param=error.param and error.param.removeprefix("body."),
-                headers=headers,
-                request_id=request_id,
-            )
+            status, param = STATUS_OF_CODES.get(error.code, 400), error.param and error.param.removeprefix("body.")
+            fault = {"message": error.message, "code": error.code, "param": param}
+            return errors.response(request.path, status, fault, headers=headers, request_id=request_id)
         except BatchyardError as error:
             if isinstance(error, LiveRateLimitError):
                 headers |= error.headers
@@ -279,13 +260,10 @@ class LiveRequests:
         if refusal is not None:
             error = (refusal.body or {}).get("error", {})
             raise LineError(error.get("code") or "invalid_request", error.get("message", ""), error.get("param"))
-        spec = self._specs[model]
+        spec, session = self._specs[model], request.headers.get(SESSION) or body.get("prompt_cache_key")
         if not answers_live(spec):
-            raise RequestError(
-                f"The model {model!r} answers requests in batches only; send them to POST /v1/batches.",
-                code="batches_only",
-                param="model",
-            )
+            message = f"The model {model!r} answers requests in batches only; send them to POST /v1/batches."
+            raise RequestError(message, code="batches_only", param="model")
         return LiveRequest(
             request_id,
             endpoint,
@@ -293,7 +271,7 @@ class LiveRequests:
             _tier(body, caller),
             raw,
             caller,
-            request.headers.get(SESSION) or _text(body.get("prompt_cache_key")),
+            session if session and isinstance(session, str) else None,
             arrived,
             traces.of_request(request.headers, endpoint, spec, arrived, self._context.settings.trace_requests),
             plain=endpoint in AUDIO and body.get("response_format") in PLAIN_FORMATS,
@@ -349,7 +327,8 @@ class LiveRequests:
             self._engines.lose(live.spec.name, replica)
             message = "The engine ended while it had the request; try again."
             headers = {**headers, "Retry-After": "1"}
-            return errors.response(request.path, 503, message, code="engine_died", headers=headers, request_id=live.id)
+            fault = {"message": message, "code": "engine_died"}
+            return errors.response(request.path, 503, fault, headers=headers, request_id=live.id)
 
     async def _whole(
         self, live: LiveRequest, upstream: aiohttp.ClientResponse, headers: dict[str, str]
@@ -367,10 +346,7 @@ class LiveRequests:
         self._account(live, {**report, "failed": True}, None)
         if upstream.status in (429, 503):
             headers = {**headers, "Retry-After": "5"}
-        body = errors.body(live.endpoint, upstream.status, fault, live.id)
-        return web.Response(
-            status=upstream.status, body=json_lines.dumps(body), content_type="application/json", headers=headers
-        )
+        return errors.response(live.endpoint, upstream.status, fault, headers=headers, request_id=live.id)
 
     async def _stream(
         self, stream: EventStream, live: LiveRequest, upstream: aiohttp.ClientResponse, address: EngineAddress
@@ -382,23 +358,21 @@ class LiveRequests:
         await stream.begin()
         report: dict[str, Any] | None = None
         times: list[float] = [live.arrived]
-        async for piece in _pieces(upstream, live.spec.name):
-            if live_wire.REPORT_COMMENT in piece:
-                piece, report = live_wire.split_report(piece)
-            if piece:
-                times.append(time.monotonic())
-                try:
+        try:
+            async for piece in upstream.content.iter_any():
+                if live_wire.REPORT_COMMENT in piece:
+                    piece, report = live_wire.split_report(piece)
+                if piece:
+                    times.append(time.monotonic())
                     await stream.send(piece)
-                except ConnectionError:  # the client has gone
-                    self._abort(live, address)
-                    return stream.response
+        except aiohttp.ClientError as error:
+            log.warning("engine lost in a stream: %s", error, extra={"model": live.spec.name})
+        except ConnectionError:  # the client has gone
+            self._abort(live, address)
+            return stream.response
         if report is None:
-            fault = {
-                "message": "The engine ended while it had the request; send it again.",
-                "type": "server_error",
-                "param": None,
-                "code": "engine_died",
-            }
+            message = "The engine ended while it had the request; send it again."
+            fault = {"message": message, "type": "server_error", "param": None, "code": "engine_died"}
             await stream.send(stream_events.error(live.endpoint, fault))
         waits = [after - before for before, after in itertools.pairwise(times)]
         self._account(live, report or {"failed": True}, waits[0] if waits else None, waits[1:])
@@ -427,10 +401,12 @@ class LiveRequests:
     def _account(
         self, live: LiveRequest, report: Mapping[str, Any], first_seconds: float | None, gaps: list[float] | None = None
     ) -> None:
-        self._accounting.add(live.subject, live.spec.price, report, first_seconds, gaps or [])
+        owner = live.caller.principal
+        subject = Subject(owner.project_id, owner.key_id, live.spec.name, live.tier)
+        self._accounting.add(subject, live.spec.price, report, first_seconds, gaps or [])
         live.span.set(requests.usage(report))
         tokens = (report.get("input_tokens") or 0) + (report.get("output_tokens") or 0)
-        self._limits.count_tokens(live.caller.principal.key_id, tokens)
+        self._limits.count_tokens(owner.key_id, tokens)
 
     def _abort(self, live: LiveRequest, address: EngineAddress) -> None:
         """End a request whose client has gone, and count what the engine has computed of it."""
@@ -449,15 +425,6 @@ class LiveRequests:
             self._account(live, {**report, "failed": True}, None)
 
 
-async def _pieces(upstream: aiohttp.ClientResponse, model: str) -> AsyncIterator[bytes]:
-    """Yield the pieces of a stream as they come, until it ends or its engine is lost."""
-    try:
-        async for piece in upstream.content.iter_any():
-            yield piece
-    except aiohttp.ClientError as error:
-        log.warning("engine lost in a stream: %s", error, extra={"model": model})
-
-
 def _fault(data: bytes) -> dict[str, Any]:
     """Return the error of an engine's response, which may be no JSON."""
     try:
@@ -473,22 +440,12 @@ def _tier(body: Mapping[str, Any], caller: Caller) -> Tier:
     name = body.get("service_tier")
     tier = OF_TIERS.get(name)  # a text or null, as the endpoint's body says
     if tier is None:
-        raise RequestError(
-            f"There is no service tier {quoted(str(name))}; use auto, default or flex.",
-            code="invalid_value",
-            param="service_tier",
-        )
+        message = f"There is no service tier {quoted(str(name))}; use auto, default or flex."
+        raise RequestError(message, code="invalid_value", param="service_tier")
     if tier not in caller.tiers and name in (None, "auto") and caller.tiers:
         return caller.tiers[0]
     if tier not in caller.tiers:
         allowed = " or ".join(caller.tiers) or "none: it may send batches only"
-        raise RequestError(
-            f"Project '{caller.project}' may not use the service tier {tier}; it may use {allowed}.",
-            code="tier_not_allowed",
-            param="service_tier",
-        )
+        message = f"Project '{caller.project}' may not use the service tier {tier}; it may use {allowed}."
+        raise RequestError(message, code="tier_not_allowed", param="service_tier")
     return tier
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None

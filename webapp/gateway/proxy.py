@@ -22,18 +22,10 @@ from webapp.gateway.bodies import BodyMemory, HeldBytes
 from webapp.gateway.pace import Pace
 from webapp.gateway.places import Places
 
-HOP_BY_HOP = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
+HOP_BY_HOP = {
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+    *("te", "trailer", "transfer-encoding", "upgrade"),
+}
 """Headers of one connection (RFC 9110, section 7.6.1)."""
 CONNECT_SECONDS = 5.0
 PIECE_BYTES = 256 * 1024
@@ -113,19 +105,23 @@ class WebApp:
                 )
             except aiohttp.ClientConnectorError as error:
                 log.warning("web app not reached: %s", error)
-                return errors.response(request.path, 503, "The web app does not answer; it may be starting. Try again.")
+                fault = {"message": "The web app does not answer; it may be starting. Try again."}
+                return errors.response(request.path, 503, fault)
             except aiohttp.ClientError as error:
                 if body is not None and body.problem is not None:
                     raise body.problem from error
                 log.warning("web app failed a request: %s", error)
-                return errors.response(request.path, 502, "The web app ended while it had the request. Try again.")
+                fault = {"message": "The web app ended while it had the request. Try again."}
+                return errors.response(request.path, 502, fault)
             del body
             held.release()
-            async with contextlib.aclosing(_Closing(upstream)):
+            try:
                 upstream.content.on_eof(over)  # the web app's thread is free, however slowly the client reads
                 if tickets.HEADER in upstream.headers:
                     return await tickets.redeem(request, await upstream.read(), upstream.headers, self._answer_live)
                 return await _passed_back(request, upstream, pace)
+            finally:  # its connection is kept if it was read to its end
+                (upstream.release if upstream.content.at_eof() else upstream.close)()
 
 
 async def _passed_back(request: web.Request, upstream: aiohttp.ClientResponse, pace: Pace) -> web.StreamResponse:
@@ -182,30 +178,11 @@ class _Body:
             raise
 
 
-class _Closing:
-    """A response whose connection is closed unless it was read to its end."""
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-
-    async def aclose(self) -> None:
-        if self._response.content.at_eof():
-            self._response.release()
-        else:
-            self._response.close()
-
-
 def _forwarded(request: web.Request) -> CIMultiDict[str]:
     headers = _passed_on(request.headers)
     headers.popall("Expect", None)  # the gateway has answered that
-    peer = request.remote or ""
-    known = request.headers.getall("X-Forwarded-For", [])
-    headers.popall("X-Forwarded-For", None)
-    headers["X-Forwarded-For"] = ", ".join([*known, peer])
-    if "X-Forwarded-Proto" in headers:
-        headers["X-Forwarded-Proto"] = ", ".join([*headers.popall("X-Forwarded-Proto"), request.scheme])
-    else:
-        headers["X-Forwarded-Proto"] = request.scheme
+    for name, value in (("X-Forwarded-For", request.remote or ""), ("X-Forwarded-Proto", request.scheme)):
+        headers[name] = ", ".join([*headers.popall(name, []), value])
     return headers
 
 

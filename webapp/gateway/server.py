@@ -23,6 +23,7 @@ from batchyard.endpoints.catalog import PATHS
 from batchyard.errors import AuthenticationError, BatchyardError, ConfigurationError, UnavailableError
 from batchyard.telemetry import spans
 from tasks.context import AppContext, build
+from webapp.access.api_keys import key_of
 from webapp.gateway import callers, cors, errors
 from webapp.gateway.bodies import BodyMemory
 from webapp.gateway.callers import Callers
@@ -57,14 +58,14 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
         if request.path == "/healthz" and request.method in ("GET", "HEAD"):
             return web.json_response(Health().model_dump())
         if request.method == "POST" and request.path in PATHS:
-            return await live.answer(request)
+            return await live.answer(request, PATHS[request.path])
         sender, with_body = await _sender(request)
         return await request.app[_WEB].answer(request, sender, with_body=with_body)
 
     async def _sender(request: web.Request) -> tuple[str, bool]:
         """Return whose request it is, by key or address, and whether the web app may want its body."""
         try:
-            caller = await known.caller(callers.key_of(request))
+            caller = await known.caller(key_of(request.headers))
         except (AuthenticationError, UnavailableError):
             return callers.address_of(request, context.settings.proxies), not request.path.startswith(OF_KEYS)
         return caller.principal.key_id, True
@@ -87,7 +88,7 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
         return response
 
     async def start(app: web.Application) -> None:
-        app[_WEB] = WebApp(web_url, live.answer_for, context.settings, memory)
+        app[_WEB] = WebApp(web_url, live.answer, context.settings, memory)
         await known.start()
         await live.start()
 
@@ -97,10 +98,14 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
         await app[_WEB].close()
         await asyncio.to_thread(spans.flush)
 
+    async def mark(request: web.Request, response: web.StreamResponse) -> None:
+        """Let pages of other origins read the response, also a stream or an error."""
+        response.headers.update(cors.allowed(request, origins))
+
     app = web.Application()
     app.router.add_route("*", r"/{path:[\s\S]*}", bounded)  # a path may have line feeds, too
     if origins:
-        app.on_response_prepare.append(cors.marks(origins))
+        app.on_response_prepare.append(mark)
     app.on_startup.append(start)
     app.on_cleanup.append(stop)
     return app
@@ -135,8 +140,8 @@ def _text(value: str) -> str:
 
 
 def _too_many(request: web.Request) -> web.Response:
-    message = "The gateway has as many connections as it may; try again, with fewer at once."
-    response = errors.response(request.path, 503, message, headers={"Retry-After": "1"})
+    fault = {"message": "The gateway has as many connections as it may; try again, with fewer at once."}
+    response = errors.response(request.path, 503, fault, headers={"Retry-After": "1"})
     response.force_close()
     return response
 
@@ -156,7 +161,7 @@ class Gateway:
         server = self._runner.server
         assert server is not None
         self._listening = await asyncio.get_running_loop().create_server(
-            lambda: self._connections.open(server), host, port, backlog=self._connections.backlog
+            lambda: Connection(server, self._connections), host, port, backlog=self._connections.backlog
         )
         return int(self._listening.sockets[0].getsockname()[1])
 

@@ -30,14 +30,9 @@ class EventStream:
 
     def __init__(self, request: web.Request, endpoint: str, headers: Mapping[str, str], pace: Pace) -> None:
         self._request, self._endpoint, self._pace = request, endpoint, pace
-        self.response = web.StreamResponse(
-            headers={
-                **headers,
-                "Content-Type": "text/event-stream; charset=utf-8",
-                "Cache-Control": "no-cache",
-                "X-Accel-Buffering": "no",  # nginx would wait for more
-            }
-        )
+        own = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+        # Without the last one nginx would wait for more.
+        self.response = web.StreamResponse(headers={**headers, **own, "X-Accel-Buffering": "no"})
         self._tail = b"\n\n"
         self._sent_at = time.monotonic()
         self._ended = False

@@ -9,10 +9,10 @@ import flask
 from flask import Blueprint, url_for
 
 from batchyard.errors import RequestError
-from batchyard.statuses import PRIORITIES
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from tasks.intake import estimate, inputs, prompts, submission
+from tasks.intake.estimate import Part
 from tasks.intake.inputs import InputOptions
 from tasks.intake.submission import Draft, NewInput
 from tasks.scheduling.forecast import Forecast
@@ -44,11 +44,8 @@ def start() -> tuple[dict[str, Any], int]:
     body = form(StartForm) if is_form else parse_body(Start, bulk=True)
     submission.check_window(context.settings, body.completion_window)
     if (file is None) == (body.prompts is None):
-        raise RequestError(
-            "Send prompts either inline as 'prompts' or as a 'file'.",
-            code="missing_required_parameter",
-            param="prompts",
-        )
+        message = "Send prompts either inline as 'prompts' or as a 'file'."
+        raise RequestError(message, code="missing_required_parameter", param="prompts")
     if body.recipe is not None and params.dry_run:
         raise RequestError("A recipe's dry run is one of POST /v1/jobs.", code="invalid_value", param="dry_run")
     if body.recipe is not None:
@@ -72,13 +69,9 @@ def start() -> tuple[dict[str, Any], int]:
 
 def _start_job(options: Start, file: tuple[ArtifactWriter, str] | None) -> Started:
     """Create a job of the rows of a file, or of the inline prompts. Raises RequestError."""
-    names = options.model_fields_set & OF_A_BATCH
-    if names:
-        raise RequestError(
-            "A job's requests are its recipe's; say this in 'options', or leave it out.",
-            code="invalid_value",
-            param=min(names),
-        )
+    if names := options.model_fields_set & OF_A_BATCH:
+        message = "A job's requests are its recipe's; say this in 'options', or leave it out."
+        raise RequestError(message, code="invalid_value", param=min(names))
     if file is None:
         rows = [{"prompt": prompt.content} for prompt in prompts.of_list(options.prompts or [])]
         if not rows:
@@ -94,17 +87,15 @@ def _dry_run(options: Start, file: tuple[ArtifactWriter, str] | None) -> StartDr
     context, (source, columns) = current_context(), _input(options, file)
     requests, parts = estimate.of_file(context, options.endpoint, source.content.sha256)
     draft = _draft(options, source)
-    due_at, forecast = submission.dry_run(context, draft)
-    return StartDryRun(
-        requests=requests,
-        bytes=source.content.size,
-        due_at=due_at,
-        **work.eta(forecast),
-        on_time=None if forecast is None else forecast.at <= due_at,
-        cost=work.cost_of(parts),
-        columns=columns,
-        warnings=messages(draft.batch.warnings),
-    )
+    found = {"bytes": source.content.size, "columns": columns, "warnings": messages(draft.batch.warnings)}
+    return outlook(submission.dry_run(context, draft), parts, requests=requests, **found)
+
+
+def outlook(forecast: tuple[int, Forecast | None], parts: Mapping[str, Part], **found: Any) -> StartDryRun:
+    """Return what a batch would be, of the time at which it is due, its forecast, and what was found in its input."""
+    due_at, end = forecast
+    on_time = None if end is None else end.at <= due_at
+    return StartDryRun(due_at=due_at, **work.eta(end), on_time=on_time, cost=work.cost_of(parts), **found)
 
 
 def messages(warnings: Sequence[Mapping[str, Any]] | None) -> list[str]:
@@ -132,30 +123,17 @@ def submit(
 
 def make(options: Start, source: File | NewInput, idempotency: Idempotency = None, title: str | None = None) -> Batch:
     """Create a batch of a file of whole requests. It is called `title`, else as the file. Raises RateLimitError."""
-    return batches.create_once(idempotency, lambda: _draft(options, source, title)).batch
+    return batches.create_once(idempotency, lambda: _draft(options, source, title))[0]
 
 
 def forecast_of(options: Start, first_line: bytes, size: int) -> tuple[int, Forecast | None]:
     """Return until when a batch of `size` bytes that begin with this line would have to be done, and its forecast."""
-    context, batch = current_context(), _batch(options)
+    context, batch = current_context(), batches.record_of(options)
     return submission.due_if_created_now(context, batch), submission.forecast_of(context, batch, first_line, size)
 
 
 def _draft(options: Start, source: File | NewInput, title: str | None = None) -> Draft:
-    return submission.draft(current_context(), _batch(options, title), source)
-
-
-def _batch(options: Start, title: str | None = None) -> Batch:
-    return Batch(
-        project_id=caller().project_id,
-        endpoint=options.endpoint,
-        completion_window=options.completion_window,
-        request_metadata=options.metadata,
-        name=title,
-        post_process=options.post_process,
-        on_invalid=options.on_invalid,
-        priority=PRIORITIES[options.priority],
-    )
+    return submission.draft(current_context(), batches.record_of(options, name=title), source)
 
 
 def _input(options: Start, file: tuple[ArtifactWriter, str] | None) -> tuple[NewInput, Sequence[str] | None]:

@@ -16,7 +16,7 @@ from store.records import File, FileUpload, UploadPart
 from webapp import files
 from webapp.document import operation
 from webapp.requests import TOO_LARGE, StreamedRequest, UploadLimit, caller, current_context, form, parse_body
-from webapp.wire.files import CompleteUpload, CreateUpload, PartForm, UploadObject, UploadPartObject, UploadPurpose
+from webapp.wire.files import CompleteUpload, CreateUpload, PartForm, UploadObject, UploadPartObject
 
 routes = Blueprint("uploads", __name__)
 
@@ -25,16 +25,8 @@ COPY_BYTES = 1024 * 1024
 
 
 def to_wire(upload: FileUpload, file: File | None = None) -> UploadObject:
-    return UploadObject(
-        id=upload.id,
-        bytes=upload.bytes,
-        created_at=upload.created_at,
-        expires_at=upload.expires_at,
-        filename=upload.filename,
-        purpose=cast(UploadPurpose, upload.purpose),
-        status=uploads.status(upload),
-        file=None if file is None else files.to_wire(file),
-    )
+    same = {name: getattr(upload, name) for name in ("id", "bytes", "created_at", "expires_at", "filename", "purpose")}
+    return UploadObject(**same, status=uploads.status(upload), file=None if file is None else files.to_wire(file))
 
 
 @routes.post("/v1/uploads")
@@ -109,10 +101,8 @@ def _joined(parts: Sequence[UploadPart], md5: str | None) -> ArtifactWriter:
                     if md5 is not None:
                         digest.update(chunk)
         if md5 is not None and digest.hexdigest() != md5.lower():
-            message = (
-                f"The parts have the MD5 {digest.hexdigest()} in this order, not {md5}. The upload is still pending: "
-                "name its parts in another order, or send the damaged one again."
-            )
+            remedy = "The upload is still pending: name its parts in another order, or send the damaged one again."
+            message = f"The parts have the MD5 {digest.hexdigest()} in this order, not {md5}. {remedy}"
             raise RequestError(message, code="invalid_value", param="md5")
     return joined
 

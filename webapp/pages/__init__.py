@@ -33,13 +33,13 @@ from webapp.pages import (
 )
 from webapp.pages.accounts import audit, keys, usage
 from webapp.pages.automation import schedules, webhooks
-from webapp.pages.starting import batch, cards
+from webapp.pages.starting import batch, examples
 from webapp.port import port
 from webapp.requests import current_context
 
 MODULES = (
     *(sessions, overview, selection, compare, batches, rows, files, models, trying, schedules, webhooks),
-    *(cards, batch),
+    *(examples, batch),
     *(usage, keys, audit),
 )
 NAVIGATION = {
@@ -70,27 +70,23 @@ STATIC_SECONDS = 365 * 86400
 def _add_variables() -> dict[str, Any]:
     """Return the variables of every template."""
     visitor = sessions.visitor()
-    navigation = NAVIGATION | (ADMINISTRATION if visitor and visitor.caller.admin else {})
+
+    def budget_state() -> State:
+        """Return what was announced of the visitor's budget in this month."""
+        if visitor is None:
+            return "ok"
+        with current_context().database.read() as session:
+            return budgets.noticed(session, visitor.caller.project_id)
+
     return {
-        "navigation": navigation,
+        "navigation": NAVIGATION | (ADMINISTRATION if visitor and visitor.caller.admin else {}),
         "visitor": visitor,
         "version": __version__,
         "csrf_token": sessions.csrf_token,
         "switch_url": sessions.switch_url,
-        "flower": _flower,
-        "budget_state": lambda: _budget_state(visitor.caller.project_id) if visitor else "ok",
+        "flower": lambda: local_state(current_context().settings.data).get("flower"),
+        "budget_state": budget_state,
     }
-
-
-def _budget_state(project_id: str) -> State:
-    """Return what was announced of a project's budget in this month."""
-    with current_context().database.read() as session:
-        return budgets.noticed(session, project_id)
-
-
-def _flower() -> str | None:
-    """Return the URL of a local stack's Flower; None if there is none."""
-    return local_state(current_context().settings.data).get("flower")
 
 
 def _add_version(endpoint: str, values: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchyard.endpoints import responses
-from batchyard.endpoints.responses import Output
 from webapp.pages.formats import figure, size
 
 PROMPTS = ("file_url", "prompt", "input")
@@ -86,12 +85,8 @@ def prompt(body: Mapping[str, Any], *, listed: bool = False) -> list[Passage]:
     messages = body.get("messages")
     if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
         return [passage for message in messages for passage in _passages(message, listed)]
-    return [_asked(name, body[name], listed) for name in PROMPTS if name in body]
-
-
-def _asked(name: str, value: Any, listed: bool) -> Passage:
-    """Return a prompt, or the audio that is one."""
-    return passage("audio", value, listed=listed) if name == "file_url" else Passage("", text_of(value))
+    audio = [passage("audio", body["file_url"], listed=listed)] if "file_url" in body else []
+    return audio + [Passage("", text_of(body[name])) for name in PROMPTS[1:] if name in body]
 
 
 def _passages(message: Mapping[str, Any], listed: bool) -> list[Passage]:
@@ -108,12 +103,10 @@ def parameters(body: Mapping[str, Any]) -> dict[str, str]:
 
 def choices(response: Any) -> list[ShownAnswer]:
     """Return the answers in a response; its JSON as the one text if it has none for people."""
-    outputs = responses.outputs(response)
-    return [_shown(output) for output in outputs] or [ShownAnswer(text_of(response), "", None)]
-
-
-def _shown(output: Output) -> ShownAnswer:
-    parts = [text_of(part) for part in (output.text, output.refusal, output.tool_calls) if part]
-    if not parts and output.no_text is not None:
-        parts = [output.no_text.message]
-    return ShownAnswer("\n".join(parts), output.reasoning or "", output.finish_reason)
+    shown = []
+    for output in responses.outputs(response):
+        parts = [text_of(part) for part in (output.text, output.refusal, output.tool_calls) if part]
+        if not parts and output.no_text is not None:
+            parts = [output.no_text.message]
+        shown.append(ShownAnswer("\n".join(parts), output.reasoning or "", output.finish_reason))
+    return shown or [ShownAnswer(text_of(response), "", None)]

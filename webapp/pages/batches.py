@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
 import flask
@@ -19,10 +19,11 @@ from store import batches, events, files, keys, segments
 from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
 from store.records import Batch, Event, Job
-from tasks.intake import changes, retry_input, submission
+from store.work.lifecycle import Verb
+from tasks.intake import retry_input, submission
 from tasks.intake.retry_input import Corrections
 from tasks.scheduling import deadlines
-from webapp.batches import create_once, get_batch, to_wire
+from webapp.batches import apply, create_once, get_batch, to_wire
 from webapp.files import get_file, missing, send, uploaded
 from webapp.pages import forms, rows, speed
 from webapp.requests import caller, current_context, validated
@@ -54,10 +55,9 @@ def show(batch_id: str) -> ResponseReturnValue:
     context, now = current_context(), time.time()
     batch = get_batch(batch_id)
     live, seen = "HX-Request" in flask.request.headers, flask.request.args.get("seen")
-    if live and batch.status in TERMINAL:
+    has_wrong_button = flask.request.args.get("paused", type=int) == (batch.paused_at is None)
+    if live and (batch.status in TERMINAL or has_wrong_button):
         return Response(headers={"HX-Refresh": "true"})
-    if live and flask.request.args.get("paused", type=int) == (batch.paused_at is None):
-        return Response(headers={"HX-Refresh": "true"})  # the page has the wrong button
     stamp = f"{batch.status}-{batch.paused_at or ''}-{batch.completed + batch.failed}-{batch.total}-{batch.open:d}"
     if live and seen == stamp:
         return Response(status=204)
@@ -68,10 +68,9 @@ def show(batch_id: str) -> ResponseReturnValue:
         source = files.find(session, batch.project_id, batch.input_file_id)
         creator = keys.named(session, batch.project_id, {batch.created_by}) if batch.created_by else {}
     ended, shown = batch.status in TERMINAL, to_wire([batch])[0]
-    variables: dict[str, Any] = {
+    variables = {
         "now": now,
         "batch": shown,
-        "name": shown.batchyard.name,
         "input_name": batch.stage or names[batch.input_file_id] or batch.name,
         "creator": creator.get(batch.created_by or ""),
         "source": source,
@@ -80,7 +79,6 @@ def show(batch_id: str) -> ResponseReturnValue:
         "speed": speed.average(timeline) if ended else speed.recent(timeline, now),
         "charts": speed.draw(shown, timeline, now),
         "before": _before(shown),
-        "paused": int(batch.paused_at is not None),
         "poll": f"{flask.request.path}?{urlencode({**flask.request.args, 'seen': stamp})}",
     }
     if live and seen is None:
@@ -138,7 +136,7 @@ def summaries(batch: Batch) -> dict[str, dict[str, Any]]:
     """Return the summaries of post-processing steps by artifact name: JSON objects of at most MAX_SUMMARY_BYTES."""
     context = current_context()
     with context.database.read() as session:
-        names = [artifact.name for artifact, _ in batches.artifacts(session, [batch.id])[batch.id]]
+        names = [one.name for one, _ in batches.artifacts(session, [batch.id])[batch.id]]
         names = [name for name in names if name.endswith("-summary.json")]
         summary_files = {name: batches.find_artifact(session, batch.project_id, batch.id, name) for name in names}
     summaries = {
@@ -163,35 +161,18 @@ def download(batch_id: str, name: str) -> Response:
     return send(file)
 
 
-@routes.post("/cancel")
-def cancel(batch_id: str) -> ResponseReturnValue:
-    return _redirect(control(BATCHES, batch_id, "cancel"))
-
-
-@routes.post("/pause")
-def pause(batch_id: str) -> ResponseReturnValue:
-    return _redirect(control(BATCHES, batch_id, "pause"))
-
-
-@routes.post("/resume")
-def resume(batch_id: str) -> ResponseReturnValue:
-    return _redirect(control(BATCHES, batch_id, "resume"))
+@routes.post("/cancel", endpoint="cancel")
+@routes.post("/pause", endpoint="pause")
+@routes.post("/resume", endpoint="resume")
+def _control(batch_id: str) -> ResponseReturnValue:
+    return _redirect(control(BATCHES, batch_id, cast(Verb, flask.request.path.rpartition("/")[2])))
 
 
 @routes.post("/change")
 def change(batch_id: str) -> ResponseReturnValue:
     """Set what the form has: of a batch that has ended only its name and description."""
     fields = {name: text.strip() for name, text in flask.request.form.items() if name in ChangeBatch.model_fields}
-    body = validated(ChangeBatch, {name: text or None for name, text in fields.items()})
-    batch = changes.change(
-        current_context(),
-        caller(),
-        batch_id,
-        completion_window=body.completion_window,
-        priority=body.priority,
-        metadata=body.metadata(),
-    )
-    return _redirect(batch)
+    return _redirect(apply(batch_id, validated(ChangeBatch, {name: text or None for name, text in fields.items()})))
 
 
 @routes.post("/retry")
@@ -200,11 +181,11 @@ def retry(batch_id: str) -> ResponseReturnValue:
     original, part = get_batch(batch_id), flask.request.files.get("file")
     if part is None:
         return _redirect(retry_once(original))
-    upload = uploaded() if part.filename else None
-    if upload is None:
+    corrected, _ = (uploaded() if part.filename else None) or (None, "")
+    if corrected is None:
         raise missing("file")
-    upload[0].commit()
-    return _redirect(retry_once(original, upload[0]))
+    corrected.commit()
+    return _redirect(retry_once(original, corrected))
 
 
 def retry_once(original: Batch, corrected: ArtifactWriter | None = None) -> Batch:
@@ -224,7 +205,7 @@ def retry_once(original: Batch, corrected: ArtifactWriter | None = None) -> Batc
         return submission.retry(context, original, retry_input.write(context, original, fixed=fixed))
 
     content = original.id if corrected is None else f"{original.id}-{corrected.sha256}"
-    return create_once(forms.idempotency("retry", content), draft).batch
+    return create_once(forms.idempotency("retry", content), draft)[0]
 
 
 def _redirect(batch: Batch) -> ResponseReturnValue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 import flask
@@ -66,10 +67,9 @@ def show() -> ResponseReturnValue:
 
 def _answers(pair: tuple[Batch, Batch], params: CompareParams) -> dict[str, Any]:
     """Return the variables of the answers side by side. Raises NotFoundError, UnavailableError."""
-    for batch in pair:
-        if not batch.planned:
-            reason = "it is still validated, or its input is invalid"
-            return {"problem": f"The requests of batch '{batch.id}' are not known: {reason}."}
+    if unknown := next((batch.id for batch in pair if not batch.planned), None):
+        reason = "it is still validated, or its input is invalid"
+        return {"problem": f"The requests of batch '{unknown}' are not known: {reason}."}
     context = current_context()
     with open_rows(context, pair[0]) as one, open_rows(context, pair[1]) as other:
         pairs = Pairs(one, other)
@@ -100,25 +100,25 @@ def _tasks(first: Rows, second: Rows) -> Iterator[tuple[str, TaskGrades | None, 
 def _measures(pair: tuple[Batch, Batch], first: BatchObject, second: BatchObject) -> Iterator[Measure]:
     """Yield what is known of each of two batches."""
 
-    def measure(name: str, value: Callable[[BatchObject], float | None], words: Callable[[Any], str]) -> Measure:
+    def measure(name: str, path: str, words: Callable[[Any], str] = count) -> Measure:
+        value = attrgetter(path)
         return _measure(name, value(first), value(second), words)
 
-    yield measure("Requests", lambda batch: batch.request_counts.total, count)
-    yield measure("Succeeded", lambda batch: batch.request_counts.completed, count)
-    yield measure("Failed", lambda batch: batch.request_counts.failed, count)
-    yield measure("Input tokens", lambda batch: batch.usage.input_tokens, count)
-    yield measure("From prefix caches", lambda batch: batch.usage.input_tokens_details.cached_tokens, count)
-    yield measure("Output tokens", lambda batch: batch.usage.output_tokens, count)
-    costs = [entry.batchyard.cost for entry in (first, second)]
-    if costs[0] and costs[1]:
-        amounts = [float(cost.amount) for cost in costs if cost]
-        same = costs[0].currency == costs[1].currency
-        yield Measure("Cost", money(costs[0]), money(costs[1]), _change(amounts[0], amounts[1]) if same else "")
+    yield measure("Requests", "request_counts.total")
+    yield measure("Succeeded", "request_counts.completed")
+    yield measure("Failed", "request_counts.failed")
+    yield measure("Input tokens", "usage.input_tokens")
+    yield measure("From prefix caches", "usage.input_tokens_details.cached_tokens")
+    yield measure("Output tokens", "usage.output_tokens")
+    cost, other = first.batchyard.cost, second.batchyard.cost
+    if cost and other:
+        change = _change(float(cost.amount), float(other.amount)) if cost.currency == other.currency else ""
+        yield Measure("Cost", money(cost), money(other), change)
     latencies = [entry.batchyard.latency for entry in (first, second)]
     for name in ("p50", "p95"):
         values = [None if latency is None else getattr(latency, name) for latency in latencies]
         yield _measure(f"Time of a request, {name}", values[0], values[1], brief)
-    yield measure("Took", _seconds, duration)
+    yield _measure("Took", _seconds(first), _seconds(second), duration)
     with current_context().database.read() as session:
         rates = [speed.average(segments.timeline(session, batch)).rows for batch in pair]
     yield _measure("Requests a second", rates[0], rates[1], rate)

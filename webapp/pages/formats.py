@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import partial
 
 from flask import Flask
 from markupsafe import Markup
@@ -87,11 +88,9 @@ def ago(at: float | None) -> str | Markup:
     """Format a past Unix time as `3 h ago`, in an HTML `time` element that says the exact time in its title."""
     if at is None:
         return NOTHING
-    exact = datetime.fromtimestamp(at, UTC)
     age = " ".join(durations.text(time.time() - at).split()[:2])
-    return Markup('<time datetime="{:%Y-%m-%dT%H:%M:%SZ}" title="{}" data-ago>{} ago</time>').format(
-        exact, _utc(at), age
-    )
+    element = Markup('<time datetime="{:%Y-%m-%dT%H:%M:%SZ}" title="{}" data-ago>{} ago</time>')
+    return element.format(datetime.fromtimestamp(at, UTC), _utc(at), age)
 
 
 def _utc(at: float) -> str:
@@ -103,24 +102,14 @@ def short(text: str, length: int = 12) -> str:
     return text if len(text) <= length else f"…{text[-length:]}"
 
 
-def shown_json(value: object) -> str:
-    """Format a value as JSON for people."""
-    return json.dumps(value, ensure_ascii=False, indent=1)
-
-
-def after_death(following: str) -> str:
-    """Say what follows the death of an engine."""
-    return wording.AFTER_DEATH[following]
-
-
 FILTERS = (
-    *(count, rate, figure, percent, size, money, duration, brief, timestamp, ago, short, shown_json, after_death),
-    wording.live_share,
-    wording.flaws,
+    *(count, rate, figure, percent, size, money, duration, brief, timestamp, ago, short),
+    *(wording.live_share, wording.flaws),
 )
 
 
 def register(app: Flask) -> None:
-    for function in FILTERS:
-        app.jinja_env.filters[function.__name__] = function
+    app.jinja_env.filters |= {function.__name__: function for function in FILTERS}
+    app.jinja_env.filters["shown_json"] = partial(json.dumps, ensure_ascii=False, indent=1)
+    app.jinja_env.filters["after_death"] = wording.AFTER_DEATH.__getitem__
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True

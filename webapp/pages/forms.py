@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import flask
@@ -23,23 +24,9 @@ from webapp.idempotency import Idempotency
 from webapp.requests import current_context
 
 # The form field of an error's parameter, where the names differ.
-_FIELDS = {
-    "model": "run",
-    "url": "run",
-    "prompts": "text",
-    "prompt": "text",
-    "messages": "text",
-}
-
-
+_FIELDS = {"model": "run", "url": "run", "prompts": "text", "prompt": "text", "messages": "text"}
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
-
-
-def _blank(value: Any) -> Any:
-    return None if value == "" else value
-
-
-Blank = BeforeValidator(_blank)
+Blank = BeforeValidator(lambda value: None if value == "" else value)
 """Turns an empty field of a form into None."""
 
 
@@ -64,9 +51,10 @@ class Problem:
     field: str | None
 
     @classmethod
-    def of(cls, error: RequestError) -> Problem:
+    def of(cls, error: RequestError, fields: Mapping[str, str] = MappingProxyType(_FIELDS)) -> Problem:
+        """Return a refusal. `fields`: the form's field of a parameter, where the names differ."""
         name = (error.param or "").removeprefix("body.").removeprefix("batch.").removeprefix("input.").split(".")[0]
-        return cls(error.message, _FIELDS.get(name, name) or None)
+        return cls(error.message, fields.get(name, name) or None)
 
 
 @dataclass(frozen=True)
@@ -82,8 +70,8 @@ def post_processing() -> list[StepForm]:
     """Return all post-processing steps by name."""
     steps = []
     for step in sorted(registry.STEPS.load(), key=lambda step: step.name):
-        schemas = step.options.model_json_schema()["properties"]
-        options = {option: schemas[option] for option in schemas if option != "step"}
+        options = dict(step.options.model_json_schema()["properties"])
+        options.pop("step", None)
         steps.append(StepForm(step.name, step.summary, options))
     return steps
 
@@ -120,11 +108,10 @@ def fields_of(batch: Batch) -> dict[str, str]:
 
 def option_fields(options: Mapping[str, Any]) -> dict[str, str]:
     """Return the form's fields for a batch's options as they are in a request body."""
+    lines = [f"{_quoted(name, '=')}={_quoted(value)}" for name, value in (options.get("metadata") or {}).items()]
     fields = {
         "completion_window": options["completion_window"],
-        "metadata": "\n".join(
-            f"{_quoted(name, '=')}={_quoted(value)}" for name, value in (options.get("metadata") or {}).items()
-        ),
+        "metadata": "\n".join(lines),
         "priority": options.get("priority", "normal"),
     }
     if options.get("on_invalid") == "skip":
@@ -132,11 +119,9 @@ def option_fields(options: Mapping[str, Any]) -> dict[str, str]:
     for entry in options.get("post_process", ()):
         prefix = f"step.{entry['step']}"
         fields[prefix] = "1"
-        values = {
-            name: value for name, value in registry.request(entry).items() if name != "step" and value is not None
-        }
-        for name, value in values.items():
-            fields[f"{prefix}.{name}"] = str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in registry.request(entry).items():
+            if name != "step" and value is not None:
+                fields[f"{prefix}.{name}"] = str(value).lower() if isinstance(value, bool) else str(value)
     return fields
 
 
@@ -160,11 +145,9 @@ def metadata(text: str) -> dict[str, str] | None:
         rest, equals, value = line[start:].partition("=")
         name, value = _unquoted((line[:start] + rest).strip()), _unquoted(value.strip())
         if not equals or not name or name in metadata:
-            raise RequestError(
-                f"Line {number} of the metadata has {'a name twice' if name in metadata else 'no name=value'}.",
-                code="invalid_value",
-                param="metadata",
-            )
+            fault = "a name twice" if name in metadata else "no name=value"
+            message = f"Line {number} of the metadata has {fault}."
+            raise RequestError(message, code="invalid_value", param="metadata")
         metadata[name] = value
     return metadata or None
 
@@ -192,14 +175,9 @@ def idempotency(action: str, content: str) -> Idempotency:
     return (f"page-{action}-{key[:64]}-{content}", content) if key else None
 
 
-def _served() -> dict[str, Sequence[str]]:
-    """Return the names of the models by endpoint, without endpoints that no model serves."""
+def template_context() -> dict[str, Any]:
+    """Return the variables of templates that have a batch's options, with the names of the models by endpoint."""
     models = served_by_name(current_context().models).items()
     by_endpoint = {path: [name for name, spec in models if path in spec.endpoints] for path in ENDPOINTS}
-    return {path: names for path, names in by_endpoint.items() if names}
-
-
-def template_context() -> dict[str, Any]:
-    """Return the variables of templates that have a batch's options."""
-    endpoints = _served()
-    return {"served": endpoints, "endpoints": {name: name for name in endpoints}, "steps": post_processing()}
+    served = {path: names for path, names in by_endpoint.items() if names}
+    return {"served": served, "endpoints": {path: path for path in served}, "steps": post_processing()}

@@ -56,30 +56,21 @@ def _groups(name: str, values: Mapping[str, Any]) -> Iterator[Group]:
 
 
 def _is_nested(name: str, value: Any) -> bool:
-    return isinstance(value, Mapping) and name != INTERVALS and not _is_mean(value)
-
-
-def _is_mean(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.keys() == {"mean", "n"}
+    return isinstance(value, Mapping) and name != INTERVALS and value.keys() != {"mean", "n"}
 
 
 def _figures(values: Mapping[str, Any]) -> list[Figure]:
-    intervals = values.get(INTERVALS)
-    intervals = intervals if isinstance(intervals, Mapping) else {}
-    return [
-        _figure(name, value, intervals.get(name))
-        for name, value in values.items()
-        if name != INTERVALS and not _is_nested(name, value)
-    ]
-
-
-def _figure(name: str, value: Any, interval: Any) -> Figure:
-    label = name.replace("_", " ")
-    if _is_mean(value):
-        return Figure(label, figure(value["mean"]), f"n = {figure(value['n'])}")
-    if isinstance(interval, list | tuple) and len(interval) == 2:
-        return Figure(label, figure(value), f"{figure(interval[0])} to {figure(interval[1])}")
-    return Figure(label, figure(value))
+    intervals, figures = values.get(INTERVALS), []
+    for name, value in values.items():
+        if name == INTERVALS or _is_nested(name, value):
+            continue
+        interval, note = intervals.get(name) if isinstance(intervals, Mapping) else None, ""
+        if isinstance(value, Mapping):
+            value, note = value["mean"], f"n = {figure(value['n'])}"
+        elif isinstance(interval, list | tuple) and len(interval) == 2:
+            note = f"{figure(interval[0])} to {figure(interval[1])}"
+        figures.append(Figure(name.replace("_", " "), figure(value), note))
+    return figures
 
 
 def _tabulate(group: Group, entries: Mapping[str, Mapping[str, Any]]) -> None:

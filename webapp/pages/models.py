@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import flask
 import redis
@@ -18,7 +18,6 @@ from store import batches, holds
 from tasks.context import AppContext
 from tasks.execution import engine_status
 from tasks.live import traffic
-from tasks.metrics import Snapshot
 from tasks.scheduling.throughput import measured_throughputs
 from webapp import metrics
 from webapp.pages.charts.lines import over_time
@@ -35,15 +34,6 @@ LEAST_MINUTES = 10
 @routes.get("")
 def show() -> ResponseReturnValue:
     """Show the page. For htmx: the models alone, or nothing (204) if what the browser shows is still so."""
-    variables = _variables()
-    if "HX-Request" not in flask.request.headers:
-        return flask.render_template("models.html", **variables)
-    if flask.request.args.get("seen") == variables["stamp"]:
-        return Response(status=204)
-    return flask.render_template("models_live.html", **variables)
-
-
-def _variables() -> dict[str, Any]:
     context, admin = current_context(), caller().admin
     with context.database.read() as session:
         throughputs = measured_throughputs(context, session)
@@ -71,22 +61,26 @@ def _variables() -> dict[str, Any]:
         },
         "failures": failures,
         "starting": known.starting if known is not None else {},
-        "prefix_hits": _prefix_hits(snapshot) if admin else {},
-        "live": {} if snapshot.live is None else {one.model: one for one in snapshot.live},
+        "prefix_hits": _prefix_hits(snapshot.totals or {}) if admin else {},
+        "live": {one.model: one for one in snapshot.live or ()},
         "charts": _charts(context),
         "engines": None
         if snapshot.engines is None
         else {name: [engine for engine in snapshot.engines if engine.model == name] for name in context.models},
     }
-    return {
+    stamp, is_part = hashlib.sha256(repr(variables).encode()).hexdigest()[:16], "HX-Request" in flask.request.headers
+    if is_part and flask.request.args.get("seen") == stamp:
+        return Response(status=204)
+    return flask.render_template(
+        "models_live.html" if is_part else "models.html",
         **variables,
-        "stamp": hashlib.sha256(repr(variables).encode()).hexdigest()[:16],
-        "now": time.time(),
-        "models": context.models.values(),
-        "capabilities": {name: engine_status.capabilities(spec) for name, spec in context.models.items()},
-        "tryable": {name for name, spec in context.models.items() if endpoint_of(spec)},
-        "contexts": {name: engine_status.context_length(spec) for name, spec in context.models.items()},
-    }
+        stamp=stamp,
+        now=time.time(),
+        models=context.models.values(),
+        capabilities={name: engine_status.capabilities(spec) for name, spec in context.models.items()},
+        tryable={name for name, spec in context.models.items() if endpoint_of(spec)},
+        contexts={name: engine_status.context_length(spec) for name, spec in context.models.items()},
+    )
 
 
 def _charts(context: AppContext) -> dict[str, Chart]:
@@ -112,9 +106,8 @@ def _charts(context: AppContext) -> dict[str, Chart]:
     return charts
 
 
-def _prefix_hits(snapshot: Snapshot) -> dict[str, float]:
+def _prefix_hits(totals: Mapping[tuple[str, str], int]) -> dict[str, float]:
     """Return the share of input tokens that came from prefix caches, by model, of all that engines have answered."""
-    totals = snapshot.totals or {}
     return {
         model: amount / totals["input_tokens", model]
         for (what, model), amount in totals.items()

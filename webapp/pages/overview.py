@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -17,7 +16,7 @@ from batchyard import durations
 from store import keys
 from store.records import Batch, Job
 from store.work import overview as work_list
-from store.work.overview import Sort, Wanted, Work, WorkFilter
+from store.work.overview import Sort, Wanted, WorkFilter
 from webapp import batches, metrics
 from webapp.pages import sessions
 from webapp.pages.forms import Blank, PageParams
@@ -66,15 +65,8 @@ class ListParams(PageParams):
 
     def work_filter(self) -> WorkFilter:
         """Return the filter of these parameters."""
-        text = self.q.strip() if self.q else None
-        return WorkFilter(
-            text=text or None,
-            status=self.status,
-            model=self.model,
-            creator=self.creator,
-            since=time.time() - durations.seconds(self.since) if self.since else None,
-            attention=self.attention,
-        )
+        text, since = (self.q or "").strip() or None, self.since and time.time() - durations.seconds(self.since)
+        return WorkFilter(text, self.status, self.model, self.creator, since, self.attention)
 
     def url(self, **changes: Any) -> str:
         """Return the URL of this list, with these changes of its parameters."""
@@ -99,12 +91,17 @@ def show() -> ResponseReturnValue:
         creators = keys.named(session, owner.project_id, {record.created_by for record in records if record.created_by})
     filtered = bool(params.model_dump(exclude_defaults=True, exclude={"after", "limit", "seen", "sort"}))
     named = Counter(title(record) if isinstance(record, Job) else record.name for record in records)
-    variables: dict[str, Any] = {
+    of_batches = [record for record in records if isinstance(record, Batch)]
+    of_jobs = [record for record in records if isinstance(record, Job)]
+    shown: list[BatchObject | JobObject] = [*batches.to_wire(of_batches)] if of_batches else []
+    shown += port().to_wire(of_jobs) if of_jobs else []
+    by_id = {one.id: one for one in shown}
+    variables = {
         "repeated": {name for name, number in named.items() if number > 1},
         "now": time.time(),
         "params": params,
         "unfinished": unfinished,
-        "rows": _to_wire(records),
+        "rows": [by_id[record.id] for record in records],
         "names": {record.id: title(record) for record in records if isinstance(record, Job)},
         "creators": creators,
         "filtered": filtered,
@@ -114,30 +111,15 @@ def show() -> ResponseReturnValue:
     }
     if live:
         return flask.render_template("overview_live.html", **variables)
-    return flask.render_template("overview.html", **variables, **_choices())
-
-
-def _choices() -> dict[str, Any]:
-    """Return what the filters offer: labels by value."""
     visitor = sessions.visitor()
-    with current_context().database.read() as session:
+    with context.database.read() as session:
         project_keys, _ = keys.page(session, project=visitor.project if visitor else "", limit=CREATORS)
-    return {
-        "statuses": STATUSES,
-        "periods": SINCE,
-        "sorts": SORTS,
-        "models": {name: name for name in current_context().models},
-        "project_keys": {key.id: key.name for key in project_keys},
-    }
-
-
-def _to_wire(records: Sequence[Work]) -> list[BatchObject | JobObject]:
-    """Return batches and jobs as they cross the wire, in their order."""
-    batch_records = [record for record in records if isinstance(record, Batch)]
-    job_records = [record for record in records if isinstance(record, Job)]
-    objects: list[BatchObject | JobObject] = [
-        *(batches.to_wire(batch_records) if batch_records else ()),
-        *(port().to_wire(job_records) if job_records else ()),
-    ]
-    by_id = {entry.id: entry for entry in objects}
-    return [by_id[record.id] for record in records]
+    return flask.render_template(
+        "overview.html",
+        **variables,
+        statuses=STATUSES,
+        periods=SINCE,
+        sorts=SORTS,
+        models={name: name for name in context.models},
+        project_keys={key.id: key.name for key in project_keys},
+    )

@@ -11,7 +11,7 @@ import flask
 import orjson
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from batchyard import json_lines
 from batchyard.endpoints import responses
@@ -30,7 +30,7 @@ from tasks.context import AppContext
 from webapp.batches import get_batch
 from webapp.pages import answers
 from webapp.pages.answers import Passage
-from webapp.pages.forms import QueryParams
+from webapp.pages.forms import Blank, QueryParams
 from webapp.pages.rendering import rendered
 from webapp.requests import current_context, query
 
@@ -50,10 +50,6 @@ SCORE_BYTES = 64 * 1024 * 1024
 """Most bytes of a step's artifact in which a request's line is looked for."""
 
 
-def _none(value: Any) -> Any:
-    return None if value == "" else value
-
-
 class RowParams(QueryParams):
     """A filter, and the page of what it leaves. Fields of a form that are left empty exclude nothing."""
 
@@ -63,9 +59,9 @@ class RowParams(QueryParams):
     code: str = Field("", max_length=200)
     custom_id: str = Field("", max_length=512)
     text: str = Field("", max_length=1000)
-    after: Annotated[int | None, BeforeValidator(_none)] = Field(None, ge=1, le=2**53)
-    before: Annotated[int | None, BeforeValidator(_none)] = Field(None, ge=1, le=2**53)
-    line: Annotated[int | None, BeforeValidator(_none)] = Field(None, ge=1, le=2**53)
+    after: Annotated[int | None, Blank] = Field(None, ge=1, le=2**53)
+    before: Annotated[int | None, Blank] = Field(None, ge=1, le=2**53)
+    line: Annotated[int | None, Blank] = Field(None, ge=1, le=2**53)
 
     @property
     def filter(self) -> Filter:
@@ -156,14 +152,10 @@ def show(batch_id: str) -> ResponseReturnValue:
     if params.line is not None:
         return flask.redirect(flask.url_for(".one", batch_id=batch.id, line=params.line), 303)
     with open_rows(current_context(), batch) as rows:
-        page = {
-            "total": rows.table.num_rows,
-            "counts": rows.counts(),
-            "codes": rows.codes(),
-            **_graded(rows),
-            **_listed(rows, params, ROWS),
-        }
-    return flask.render_template("rows.html", batch=batch, name=_name(batch), params=params, **_common(batch), **page)
+        page = {"total": rows.table.num_rows, "counts": rows.counts(), "codes": rows.codes()}
+        page |= _graded(rows) | _listed(rows, params, ROWS)
+    ended = batch.status in TERMINAL
+    return flask.render_template("rows.html", batch=batch, name=_name(batch), params=params, ended=ended, **page)
 
 
 def _planned(batch_id: str) -> Batch:
@@ -179,43 +171,33 @@ def _name(batch: Batch) -> str:
     return batch.stage or names[batch.input_file_id] or batch.name or batch.id
 
 
-def _common(batch: Batch) -> dict[str, Any]:
-    return {"ended": batch.status in TERMINAL}
-
-
 @routes.get("/requests/<int:line>")
 def one(batch_id: str, line: int) -> ResponseReturnValue:
     """Show one request: all of its prompt and of its answer."""
     params, batch, context = query(RowParams), _planned(batch_id), current_context()
     with open_rows(context, batch) as rows:
         entry, lines = rows.one(line)
-        before, after = rows.beside(params.filter, line)
-        missing = rows.missing
+        beside, missing = rows.beside(params.filter, line), rows.missing
     row = entry.row
     code, message = _error(row)
-    texts = answers.choices(row.response) if row.status_code == 200 and row.response else []
+    contents = {"request": lines.request, "answer": lines.answer}
     return flask.render_template(
         "request.html",
         batch=batch,
         name=_name(batch),
         params=params,
-        before=before,
-        after=after,
+        beside=beside,
         missing=missing,
+        entry=entry,
         row=row,
-        state=entry.state,
-        grade=entry.grade,
         code=code or entry.code,
         message=message,
         prompt=answers.prompt(row.body),
         parameters=answers.parameters(row.body),
-        choices=texts,
+        choices=answers.choices(row.response) if row.status_code == 200 and row.response else [],
         usage=responses.usage(row.response),
         scores=_scores(context, batch, row.custom_id) if batch.status in TERMINAL else {},
-        json={
-            name: _shown(content) for name, content in (("request", lines.request), ("answer", lines.answer)) if content
-        },
-        **_common(batch),
+        json={name: _shown(content) for name, content in contents.items() if content},
     )
 
 
@@ -233,25 +215,20 @@ def _scores(context: AppContext, batch: Batch, custom_id: str) -> dict[str, list
     """Return what post-processing steps say of a request, by artifact: its line in each of their JSONL artifacts."""
     with context.database.read() as session:
         artifacts = batches.artifacts(session, [batch.id])[batch.id]
-        named = [
-            (artifact.name, batches.find_artifact(session, batch.project_id, batch.id, artifact.name))
-            for artifact, _ in artifacts
-            if artifact.name.endswith(".jsonl") and artifact.name not in (OUTPUT, ERRORS)
-        ]
+        names = [artifact.name for artifact, _ in artifacts if artifact.name not in (OUTPUT, ERRORS)]
+        found = {name: batches.find_artifact(session, batch.project_id, batch.id, name) for name in names}
     scores: dict[str, list[Passage]] = {}
-    quoted = {json_lines.line(custom_id).rstrip(), json.dumps(custom_id).encode()}
-    for name, file in named:
-        if (
-            file is not None
-            and file.bytes <= SCORE_BYTES
-            and (line := _line_of(context, file.sha256, quoted, custom_id))
-        ):
+    for name, file in found.items():
+        if not name.endswith(".jsonl") or file is None or file.bytes > SCORE_BYTES:
+            continue
+        if line := _line_of(context, file.sha256, custom_id):
             values = {key: value for key, value in line.items() if key not in ("line", "custom_id", "answer")}
             scores[name] = [Passage(key, answers.value_of(value)) for key, value in values.items()]
     return scores
 
 
-def _line_of(context: AppContext, sha256: str, quoted: set[bytes], custom_id: str) -> dict[str, Any] | None:
+def _line_of(context: AppContext, sha256: str, custom_id: str) -> dict[str, Any] | None:
+    quoted = {json_lines.line(custom_id).rstrip(), json.dumps(custom_id).encode()}
     try:
         with context.artifacts.open(sha256) as file:
             while raw := file.readline(MAX_LINE_BYTES):

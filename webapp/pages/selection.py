@@ -32,10 +32,7 @@ MOST = 100
 
 @dataclass(frozen=True)
 class SelectedWork:
-    """A batch or a job that was selected.
-
-    `refusal` says why the action cannot be done; None if it can.
-    """
+    """A batch or a job that was selected. `refusal` says why the action cannot be done; None if it can."""
 
     id: str
     name: str
@@ -50,7 +47,10 @@ def show() -> ResponseReturnValue:
     if not ids:
         raise RequestError("Nothing is selected: tick the boxes beside the names first.", param="id")
     if flask.request.args.get("action") == "compare":
-        return _compare(ids)
+        if len(ids) != 2 or any(work_id.startswith("job_") for work_id in ids):
+            raise RequestError("Tick two batches to compare them; jobs are compared by an experiment.", param="id")
+        second, first = ids  # the newer one stands above the other in the list
+        return flask.redirect(flask.url_for("pages.compare.show", a=first, b=second), 303)
     action = _action(flask.request.args.get("action"))
     return flask.render_template(
         "selection.html",
@@ -75,13 +75,6 @@ def act() -> ResponseReturnValue:
     return flask.redirect(flask.url_for("pages.overview.show"), 303)
 
 
-def _compare(ids: list[str]) -> ResponseReturnValue:
-    if len(ids) != 2 or any(work_id.startswith("job_") for work_id in ids):
-        raise RequestError("Tick two batches to compare them; jobs are compared by an experiment.", param="id")
-    second, first = ids  # the newer one stands above the other in the list
-    return flask.redirect(flask.url_for("pages.compare.show", a=first, b=second), 303)
-
-
 def _action(text: str | None) -> Action:
     for action in get_args(Action):
         if action == text:
@@ -89,21 +82,13 @@ def _action(text: str | None) -> Action:
     raise RequestError(f"Choose one of {', '.join(get_args(Action))}.", param="action")
 
 
-def _get(work_id: str) -> Batch | Job:
-    """Return a batch or a job of the caller's project. Raises NotFoundError."""
-    return get(JOBS, work_id) if work_id.startswith("job_") else get_batch(work_id)
-
-
-def _name(work: Batch | Job) -> str:
-    return title(work) if isinstance(work, Job) else work.stage or work.name or work.id
-
-
 def _choice(action: Action, work_id: str) -> SelectedWork:
     try:
-        work = _get(work_id)
+        work: Batch | Job = get(JOBS, work_id) if work_id.startswith("job_") else get_batch(work_id)
     except NotFoundError as error:
         return SelectedWork(work_id, "", 0, error.message)
-    return SelectedWork(work.id, _name(work), work.total, _refusal(action, work))
+    name = title(work) if isinstance(work, Job) else work.stage or work.name or work.id
+    return SelectedWork(work.id, name, work.total, _refusal(action, work))
 
 
 def _refusal(action: Action, work: Batch | Job) -> str | None:
@@ -126,11 +111,9 @@ def _refusal(action: Action, work: Batch | Job) -> str | None:
 def _act(action: Action, work_id: str) -> None:
     """Do it to one. Raises BatchyardError."""
     is_job = work_id.startswith("job_")
-    if action == "retry" and is_job:
-        port().retry(work_id)
-    elif action == "retry":
-        retry_once(get_batch(work_id))
+    if action != "retry":
+        control(JOBS if is_job else BATCHES, work_id, action)  # type: ignore[type-var]
     elif is_job:
-        control(JOBS, work_id, action)
+        port().retry(work_id)
     else:
-        control(BATCHES, work_id, action)
+        retry_once(get_batch(work_id))

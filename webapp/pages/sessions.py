@@ -72,8 +72,11 @@ def admit() -> None:
         RateLimitError.
     """
     posted = flask.request.method not in ("GET", "HEAD", "OPTIONS")
-    if posted:
-        _check_origin()
+    site, origin = flask.request.headers.get("Sec-Fetch-Site"), flask.request.headers.get("Origin")
+    if site is None and origin is not None:  # an old browser, or a server without TLS
+        site = "same-origin" if urlsplit(origin).netloc == flask.request.host else "cross-site"
+    if posted and site not in (None, "same-origin"):
+        raise PermissionDeniedError("This form was sent by another site; open the page here, then send it.")
     if flask.request.endpoint in OPEN:
         return
     current = _resume()
@@ -124,29 +127,16 @@ def _set_cookie(response: Response, name: str, value: str, seconds: int) -> None
     response.set_cookie(name, value, max_age=seconds, httponly=True, samesite="Lax", secure=flask.request.is_secure)
 
 
-def _check_origin() -> None:
-    """Raise PermissionDeniedError if another site's page sent the request."""
-    site, origin = flask.request.headers.get("Sec-Fetch-Site"), flask.request.headers.get("Origin")
-    if site is None and origin is not None:  # an old browser, or a server without TLS
-        site = "same-origin" if urlsplit(origin).netloc == flask.request.host else "cross-site"
-    if site not in (None, "same-origin"):
-        raise PermissionDeniedError("This form was sent by another site; open the page here, then send it.")
-
-
 def _next_path() -> str:
     """Return the path of the page after signing in."""
     path = flask.request.values.get("next", "")
     return path if LOCAL_PATH.fullmatch(path) else "/"
 
 
-def _provider() -> Provider | None:
-    provider: Provider | None = flask.current_app.extensions.get("oidc")
-    return provider
-
-
 def _page(problem: str | None = None) -> str:
     """Return the page that signs in. `problem`: why the last attempt has failed."""
-    return flask.render_template("sign_in.html", next=_next_path(), problem=problem, oidc=_provider() is not None)
+    oidc = "oidc" in flask.current_app.extensions
+    return flask.render_template("sign_in.html", next=_next_path(), problem=problem, oidc=oidc)
 
 
 @routes.get("/sign-in")
@@ -180,8 +170,7 @@ def _open_session(key_id: str, path: str) -> Response:
 @routes.get("/sign-in/oidc")
 def begin_oidc() -> ResponseReturnValue:
     """Send the browser to the OpenID provider. `project`: which one to enter, of several."""
-    provider = _required_provider()
-    response = provider.begin(flask.url_for("pages.sessions.finish_oidc", _external=True))
+    response = _provider().begin(flask.url_for("pages.sessions.finish_oidc", _external=True))
     flask.session["next"] = _next_path()
     flask.session["project"] = flask.request.args.get("project", "")
     return response
@@ -190,7 +179,7 @@ def begin_oidc() -> ResponseReturnValue:
 @routes.get("/sign-in/oidc/callback")
 def finish_oidc() -> ResponseReturnValue:
     """Sign in whom the provider has authenticated, or ask which of several projects to enter."""
-    provider, address = _required_provider(), flask.request.remote_addr or ""
+    provider, address = _provider(), flask.request.remote_addr or ""
     limits.check_sign_in(address)
     path, project = flask.session.get("next", "/"), flask.session.get("project", "")
     try:
@@ -206,8 +195,8 @@ def finish_oidc() -> ResponseReturnValue:
     return _open_session(visitor.caller.key_id, path)
 
 
-def _required_provider() -> Provider:
-    provider = _provider()
+def _provider() -> Provider:
+    provider: Provider | None = flask.current_app.extensions.get("oidc")
     if provider is None:
         raise NotFoundError("This deployment has no OpenID provider (BATCHYARD_OIDC_ISSUER).")
     return provider
@@ -218,9 +207,8 @@ def switch_url() -> str | None:
     current, named = visitor(), identity()
     if named is not None:
         return flask.url_for("pages.sessions.show_projects") if len(named.projects) > 1 else None
-    if current is None or not current.caller.key_id.startswith(sessions.USER) or _provider() is None:
-        return None
-    return flask.url_for("pages.sessions.begin_oidc")
+    is_user = current is not None and current.caller.key_id.startswith(sessions.USER)
+    return flask.url_for("pages.sessions.begin_oidc") if is_user and "oidc" in flask.current_app.extensions else None
 
 
 @routes.get("/sign-in/project")

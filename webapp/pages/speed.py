@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from batchyard.recipes.blocks import Lines, Series
 from store.speeds import RECENT_SECONDS
@@ -23,10 +22,7 @@ EXPECTED = "expected"
 
 @dataclass(frozen=True)
 class Rates:
-    """Requests and tokens a second; None if not known.
-
-    `seconds` is the time of an average; None if they are recent.
-    """
+    """Requests and tokens a second; None if not known. `seconds` is the time of an average; None if they are recent."""
 
     rows: float | None
     tokens: float | None
@@ -73,9 +69,13 @@ def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) ->
     if len(timeline) < 2:
         return []
     start = timeline[0][0]
-    course = _Course.of(timeline)
+    times, answered, _, failed = ([point[column] for point in timeline] for column in range(4))
+    course = _Course(times, [*answered], [*failed], rates(timeline))
     if batch.batchyard.state is not None:  # it has not ended: go on to now, at the speed that stands beside the chart
-        course.extend(now, recent(timeline, now).rows)
+        rate = recent(timeline, now).rows
+        last = max(now, times[-1]), answered[-1], failed[-1], None if rate is None else round(rate, 1)
+        for values, value in zip((course.times, course.answered, course.failed, course.rates), last, strict=True):
+            values.append(value)  # type: ignore[arg-type]
     early, late = _expected(course, batch)
     unit, size = next((unit, size) for unit, size in UNITS if course.times[-1] - start >= 3 * size or size == 1)
     x = [round((at - start) / size, 3) for at in course.times]
@@ -101,24 +101,12 @@ def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) ->
 
 @dataclass
 class _Course:
-    """What was measured of a batch over time. A timeline that an older version has stored has no failures."""
+    """What was measured of a batch over time."""
 
     times: list[float]
     answered: list[float | None]
     failed: list[float | None]
     rates: list[float | None]
-
-    @classmethod
-    def of(cls, timeline: Sequence[Sequence[float]]) -> Self:
-        failed = [point[3] if len(point) > 3 else None for point in timeline]
-        return cls([point[0] for point in timeline], [point[1] for point in timeline], failed, rates(timeline))
-
-    def extend(self, now: float, rate: float | None) -> None:
-        """Go on to `now` with what was answered so far."""
-        self.times.append(max(now, self.times[-1]))
-        self.answered.append(self.answered[-1])
-        self.failed.append(self.failed[-1])
-        self.rates.append(None if rate is None else round(rate, 1))
 
 
 def _expected(course: _Course, batch: BatchObject) -> tuple[list[float | None], list[float | None]]:

@@ -68,10 +68,16 @@ def ask(name: str) -> ResponseReturnValue:
         if streams:
             return {"error": {"message": error.message, "param": error.param}}, error.status
         return _page(name, Problem(error.message, error.param)), error.status
+    body: dict[str, Any] = {"model": name, **form.model_dump(exclude_none=True, exclude={"prompt", "system"})}
+    if endpoint == CHAT.path:
+        system = [{"role": "system", "content": form.system}] if form.system else []
+        body["messages"] = [*system, {"role": "user", "content": form.prompt}]
+    else:
+        body["prompt"] = form.prompt
+    body |= {"stream": True, "stream_options": {"include_usage": True}} if streams else {}
     place = secrets.token_hex(16)
     before, _, after = ("", "", "") if streams else _page(name, place=place).partition(place)
     page = None if streams else (before, after)
-    body = _body(name, endpoint, form, streams=streams)
     ticket = Ticket(principal=caller(), endpoint=endpoint, body=body, page=page)
     response = Response(ticket.model_dump_json(), content_type="application/json")
     response.headers[tickets.HEADER] = "1"
@@ -102,13 +108,3 @@ def _endpoint(name: str) -> str:
     if endpoint is None:
         raise NotFoundError(f"Model {quoted(name)} answers no prompt live; send it batches.")
     return endpoint
-
-
-def _body(name: str, endpoint: str, form: TryForm, *, streams: bool) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": name, **form.model_dump(exclude_none=True, exclude={"prompt", "system"})}
-    if endpoint == CHAT.path:
-        system = [{"role": "system", "content": form.system}] if form.system else []
-        body["messages"] = [*system, {"role": "user", "content": form.prompt}]
-    else:
-        body["prompt"] = form.prompt
-    return body | ({"stream": True, "stream_options": {"include_usage": True}} if streams else {})

@@ -50,12 +50,6 @@ document.addEventListener("DOMContentLoaded", () => {
 });
 
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
-const number = (value, size) => String(value).padStart(size, "0");
-
-function localTime(date) {
-  const day = [number(date.getFullYear(), 4), number(date.getMonth() + 1, 2), number(date.getDate(), 2)].join("-");
-  return `${day} ${[date.getHours(), date.getMinutes(), date.getSeconds()].map((part) => number(part, 2)).join(":")}`;
-}
 const zone = (date) =>
   new Intl.DateTimeFormat(undefined, { timeZoneName: "short" }).formatToParts(date).find((part) => part.type === "timeZoneName").value;
 const utc = (date) => date.toISOString().slice(0, 19).replace("T", " ") + " UTC";
@@ -64,7 +58,7 @@ const utc = (date) => date.toISOString().slice(0, 19).replace("T", " ") + " UTC"
 function showTimes() {
   for (const element of document.querySelectorAll("time[datetime]")) {
     const date = new Date(element.dateTime);
-    const local = `${localTime(date)} ${zone(date)}`;
+    const local = `${date.toLocaleString("sv")} ${zone(date)}`; // as 2026-11-28 22:02:20
     if ("ago" in element.dataset) {
       const age = Math.max(0, (Date.now() - date) / 1000);
       const [name, size] = UNITS.find(([, size]) => age >= size) ?? ["s", 1];

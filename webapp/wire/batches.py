@@ -12,7 +12,7 @@ from batchyard.statuses import Priority, Status
 from store.records import Sla
 from tasks.scheduling.states import StateName
 from webapp.wire.fields import ON_INVALID, PRIORITY, ExpiresAfter, Metadata, OnInvalid, Repeatable, Short, Steps, Window
-from webapp.wire.lists import ListPage
+from webapp.wire.lists import ListPage, ListQuery
 from webapp.wire.work import ArtifactObject, BatchError, Cost, EngineDeath, ListResults, WorkObject
 
 
@@ -251,8 +251,7 @@ class BatchDeleted(BaseModel):
     deleted: Literal[True] = True
 
 
-class BatchPage(ListPage[BatchObject]):
-    pass
+BatchPage = ListPage[BatchObject]
 
 
 class SegmentObject(BaseModel):
@@ -278,10 +277,8 @@ class SegmentPage(BaseModel):
     has_more: bool
 
 
-class ListBatches(BaseModel):
+class ListBatches(ListQuery):
     status: Status | None = Field(None, description="only batches with this status")
-    after: str | None = Field(None, description="the id of the last batch of the page before")
-    limit: int = Field(20, ge=1, le=100)
 
 
 class ListBatchResults(ListResults):

@@ -7,12 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from store import events
-from webapp.wire.lists import ListPage
-
-
-class ListEvents(BaseModel):
-    after: str | None = Field(None, description="the id of the last event of the page before")
-    limit: int = Field(20, ge=1, le=100)
+from webapp.wire.lists import ListPage, ListQuery
 
 
 class Actor(BaseModel):
@@ -33,10 +28,9 @@ class EventObject(BaseModel):
     by: Actor | None = Field(description="who did it; null: it happened")
 
 
-class EventPage(ListPage[EventObject]):
-    pass
+EventPage = ListPage[EventObject]
+ListEvents = ListQuery
 
 
-class ListActions(BaseModel):
-    after: str | None = Field(None, description="the id of the last one of the page before")
+class ListActions(ListQuery):
     limit: int = Field(50, ge=1, le=100)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from store.intake.uploads import UploadStatus
 from webapp.wire.fields import ExpiresAfter, Id, declare_file, from_json_text
-from webapp.wire.lists import ListPage
+from webapp.wire.lists import ListPage, ListQuery
 
 UploadPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 
@@ -31,8 +31,7 @@ class FileDeleted(BaseModel):
     deleted: Literal[True] = True
 
 
-class FilePage(ListPage[FileObject]):
-    pass
+FilePage = ListPage[FileObject]
 
 
 class UploadOptions(BaseModel):
@@ -48,8 +47,7 @@ class UploadForm(UploadOptions):
     model_config = ConfigDict(extra="forbid", json_schema_extra=declare_file(required=True))
 
 
-class ListFiles(BaseModel):
-    after: str | None = Field(None, description="the id of the last file of the page before")
+class ListFiles(ListQuery):
     limit: int = Field(10000, ge=1, le=10000)
     order: Literal["asc", "desc"] = "desc"
     purpose: str | None = Field(None, min_length=1)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 Item = TypeVar("Item")
+
+
+class ListQuery(BaseModel):
+    after: str | None = Field(None, description="the id of the last one of the page before")
+    limit: int = Field(20, ge=1, le=100)
 
 
 class ListPage(BaseModel, Generic[Item]):
@@ -17,6 +22,11 @@ class ListPage(BaseModel, Generic[Item]):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+    @classmethod
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
+        """Return the name in the OpenAPI document: `FilePage` for a list of FileObject."""
+        return f"{params[0].__name__.removesuffix('Object')}Page"
 
     @classmethod
     def of(cls, data: list[Item], *, has_more: bool) -> Self:

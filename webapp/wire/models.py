@@ -56,5 +56,4 @@ class ModelObject(BaseModel):
     batchyard: ModelExtension
 
 
-class ModelPage(ListPage[ModelObject]):
-    pass
+ModelPage = ListPage[ModelObject]

@@ -66,12 +66,8 @@ class ScheduleDeleted(BaseModel):
     deleted: Literal[True] = True
 
 
-class SchedulePage(ListPage[ScheduleObject]):
-    pass
-
-
-class ScheduleRunPage(ListPage[ScheduleRunObject]):
-    pass
+SchedulePage = ListPage[ScheduleObject]
+ScheduleRunPage = ListPage[ScheduleRunObject]
 
 
 class ScheduleInput(BaseModel):
@@ -133,8 +129,3 @@ class UpdateSchedule(BaseModel):
     job: JobOptions | None = None
     overlap: Overlap | None = None
     catch_up: CatchUp | None = None
-
-
-class ListSchedules(BaseModel):
-    after: str | None = Field(None, description="the id of the last one of the page before")
-    limit: int = Field(20, ge=1, le=100)

@@ -42,11 +42,6 @@ class SendSample(BaseModel):
     event_type: events.Type
 
 
-class ListWebhooks(BaseModel):
-    after: str | None = Field(None, description="the id of the last one of the page before")
-    limit: int = Field(20, ge=1, le=100)
-
-
 class WebhookExtension(BaseModel):
     """What this project says of a webhook endpoint beside OpenAI's fields."""
 
@@ -109,9 +104,5 @@ class DeliveryObject(BaseModel):
     delivered_at: int | None
 
 
-class WebhookPage(ListPage[WebhookObject]):
-    pass
-
-
-class DeliveryPage(ListPage[DeliveryObject]):
-    pass
+WebhookPage = ListPage[WebhookObject]
+DeliveryPage = ListPage[DeliveryObject]

@@ -104,8 +104,3 @@ def test_a_deadline_far_away_does_not_squeeze_the_chart() -> None:
 
 def test_there_is_no_chart_before_the_first_answer() -> None:
     assert speed.draw(shown(), EVEN[:1], 1110.0) == speed.draw(shown(), [], 1110.0) == []
-
-
-def test_the_chart_of_an_older_batch_has_no_failures() -> None:
-    requests, _ = speed.draw(shown(), [point[:3] for point in EVEN], 1110.0)
-    assert {row[2] for row in requests.rows} == {NOTHING}

@@ -56,5 +56,4 @@ def show() -> ResponseReturnValue:
         links={event.id: _link(event) for event in records},
         names=names,
         has_more=has_more,
-        limit=params.limit,
     )

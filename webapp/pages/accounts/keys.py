@@ -5,6 +5,8 @@ The secret of a new key is shown once.
 
 from __future__ import annotations
 
+from typing import Any
+
 import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
@@ -17,8 +19,7 @@ from webapp.accounts.keys import end, make
 from webapp.pages import notices
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import administrator, current_context, query, validated
-from webapp.wire.keys import CreateKey
-from webapp.wire.projects import ChangeProject
+from webapp.wire.accounts import ChangeProject, CreateKey
 
 routes = Blueprint("keys", __name__, url_prefix="/keys")
 KEYS = 20
@@ -33,15 +34,11 @@ def _only_administrators() -> None:
 @routes.get("")
 def show() -> ResponseReturnValue:
     """Show the page. A key that was created just now is shown with its secret, this once."""
-    page = _page(_new_key(notices.current()))
-    return notices.remove(page, flask.url_for("pages.keys.show"))
-
-
-def _new_key(secret: str) -> tuple[str, Key] | None:
-    """Return a key in use with its secret; None for any other text."""
+    secret = notices.current()
     with current_context().database.read() as session:
         owner = keys.authenticate(session, secret)
-        return (secret, keys.get(session, owner.key_id)) if owner else None
+        new_key = (secret, keys.get(session, owner.key_id)) if owner else None
+    return notices.remove(_page(new_key), flask.url_for("pages.keys.show"))
 
 
 @routes.get("/<project_id>")
@@ -52,7 +49,7 @@ def show_project(project_id: str) -> ResponseReturnValue:
         project = projects.get(session, project_id)
         records, has_more = keys.page(session, project=project.name, after=params.after, limit=params.limit)
     return flask.render_template(
-        "project.html", project=project, keys=records, has_more=has_more, limit=params.limit, tiers=_tiers(), now=now()
+        "project.html", project=project, keys=records, has_more=has_more, tiers=_tiers(), now=now()
     )
 
 
@@ -60,12 +57,10 @@ def show_project(project_id: str) -> ResponseReturnValue:
 def create() -> ResponseReturnValue:
     """Create a key, and go to the page that shows it once."""
     fields = flask.request.form
-    values = {name: fields.get(name, "").strip() or None for name in ("label", "expires_after")}
+    values: dict[str, Any] = {name: fields.get(name, "").strip() or None for name in ("label", "expires_after")}
+    values |= {"project": fields.get("project", "").strip(), "admin": "admin" in fields}
     try:
-        body = validated(
-            CreateKey, {"project": fields.get("project", "").strip(), "admin": "admin" in fields, **values}
-        )
-        key = make(body)
+        key = make(validated(CreateKey, values))
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status
     return notices.redirect(flask.url_for("pages.keys.show"), key.key)
@@ -81,19 +76,15 @@ def revoke(key_id: str) -> ResponseReturnValue:
 def change(project_id: str) -> ResponseReturnValue:
     """Set a project's tier and limits. An empty field removes one."""
     try:
-        settings = validated(ChangeProject, {name: _field(name) for name in ChangeProject.model_fields})
+        texts = {name: flask.request.form.get(name, "").strip() for name in ChangeProject.model_fields}
+        values = {name: int(text) if text.isdecimal() else text or None for name, text in texts.items()}
+        settings = validated(ChangeProject, values)
         projects.check_tier(settings.tier, _tiers())
     except RequestError as error:
         return _page(problem=Problem.of(error)), error.status
     with current_context().database.write() as session:
         projects.update(session, project_id, **settings.model_dump())
     return flask.redirect(flask.url_for("pages.keys.show", _anchor=project_id), 303)
-
-
-def _field(name: str) -> str | int | None:
-    """Return a form field: an integer if it is all digits, None if empty."""
-    text = flask.request.form.get(name, "").strip()
-    return int(text) if text.isdecimal() else text or None
 
 
 def _tiers() -> dict[str, int]:
@@ -110,7 +101,6 @@ def _page(new_key: tuple[str, Key] | None = None, problem: Problem | None = None
         projects=records,
         project_keys=project_keys,
         has_more=has_more,
-        limit=params.limit,
         tiers=_tiers(),
         new_key=new_key,
         now=now(),

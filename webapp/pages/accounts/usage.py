@@ -37,10 +37,7 @@ class UsageParams(QueryParams):
 
 
 class UsageTableRow(NamedTuple):
-    """A row of a table: what it is about, and what that has used.
-
-    `project` is set where it is a project.
-    """
+    """A row of a table: what it is about, and what that has used. `project` is set where it is a project."""
 
     label: str
     total: UsageTotal
@@ -52,11 +49,6 @@ class UsageTable(NamedTuple):
     column: str
     rows: list[UsageTableRow]
     more: int
-
-
-@routes.get("")
-def show() -> ResponseReturnValue:
-    return _page()
 
 
 @routes.get("/usage.csv")
@@ -88,6 +80,7 @@ def _read(params: UsageParams) -> Listed:
     return read(UsageQuery(**fields, by=",".join(DIMENSIONS)))
 
 
+@routes.get("", endpoint="show")
 def _page(problem: Problem | None = None) -> str:
     params, owner = query(UsageParams) if problem is None else UsageParams(month=None, project=None), caller()
     listed = _read(params)
@@ -147,12 +140,9 @@ def _table(title: str, column: str, lines: Iterable[UsageEntry], label: Callable
     for line in lines:
         groups.setdefault(label(line), []).append(line)
     rows = [UsageTableRow(name, total_of(lines)) for name, lines in groups.items()]
-    if column == "Day":
-        rows.sort()
-    else:
-        rows.sort(key=_weight, reverse=True)
+
+    def weight(row: UsageTableRow) -> tuple[Fraction, int]:
+        return sum((Fraction(cost.amount) for cost in row.total.costs), Fraction(0)), row.total.output_tokens
+
+    rows = sorted(rows) if column == "Day" else sorted(rows, key=weight, reverse=True)
     return UsageTable(title, column, rows[:ROWS], len(rows) - ROWS)
-
-
-def _weight(row: UsageTableRow) -> tuple[Fraction, int]:
-    return sum((Fraction(cost.amount) for cost in row.total.costs), Fraction(0)), row.total.output_tokens

@@ -48,11 +48,9 @@ def _of_prompts(fields: Mapping[str, str]) -> bool:
 
 def _source(fields: Mapping[str, str], old: Schedule | None) -> dict[str, str] | None:
     """Return the input that the form names; None if it is that of `old`. Raises RequestError."""
-    template = forms.text(fields, "template")
+    template, file_id = forms.text(fields, "template"), fields.get("file_id", "")
     if _of_prompts(fields):
         template, file_id = _requests(fields), ""
-    else:
-        file_id = fields.get("file_id", "")
     if not template.strip() and not file_id and old is not None and not _shows_input(old):
         return None
     if bool(template.strip()) == bool(file_id):
@@ -89,11 +87,8 @@ def _is_template(text: str, schedule: Schedule) -> bool:
     template = _template(schedule)
     if template is None or text == template.replace("\r\n", "\n"):
         return template is not None
-    return (
-        _of_prompts(flask.request.form)
-        and (made_of := _read_back(template)) is not None
-        and made_of == _read_back(text)
-    )
+    made_of = _read_back(template) if _of_prompts(flask.request.form) else None
+    return made_of is not None and made_of == _read_back(text)
 
 
 def _shows_input(schedule: Schedule) -> bool:
@@ -131,9 +126,6 @@ def _prompt_fields(template: str) -> dict[str, str] | None:
         return None
     if common.system is not None and ("\r" in common.system or not common.system.strip()):
         return None
-    values = {name: value if name in _NUMBERS else json.dumps(value) for name, value in common.parameters.items()}
-    fields = {"holds": "prompts", "run": f"{common.endpoint} {common.model}", "format": kind, "text": text}
-    return fields | {"system": common.system or ""} | {name: str(value) for name, value in values.items()}
-
-
-_NUMBERS = ("temperature", "top_p", "max_tokens", "seed")
+    parameters = {name: json.dumps(value) for name, value in common.parameters.items()}  # of a number, its digits
+    run = f"{common.endpoint} {common.model}"
+    return {"holds": "prompts", "run": run, "format": kind, "text": text, "system": common.system or "", **parameters}

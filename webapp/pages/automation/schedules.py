@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import flask
+from cronsim.explain import explain
 from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
@@ -21,7 +22,7 @@ from store.records import Batch, Job, Schedule, ScheduleRun, now
 from tasks.recurring import definitions, run_templates
 from tasks.recurring import schedules as recurring
 from webapp.pages import forms
-from webapp.pages.automation import cron_words, schedule_form
+from webapp.pages.automation import schedule_form
 from webapp.pages.formats import short
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import caller, current_context, query, validated
@@ -46,7 +47,6 @@ def show() -> ResponseReturnValue:
         schedules=to_wire(records),
         runs=runs,
         has_more=has_more,
-        limit=params.limit,
         **_of_runs([run for of_schedule in runs.values() for run in of_schedule]),
     )
 
@@ -66,7 +66,6 @@ def show_one(schedule_id: str) -> ResponseReturnValue:
         schedule=to_wire([schedule])[0],
         runs=runs,
         has_more=has_more,
-        limit=params.limit,
         template=run_templates.template(context, schedule),
         **variables,
     )
@@ -84,13 +83,8 @@ def _of_runs(runs: Sequence[ScheduleRun]) -> dict[str, Any]:
         "made": {work.id: work for work in works},
         "names": {work.id: work.name or short(work.id) for work in works},
         "local": _local,
-        "words": cron_words.words,
+        "words": explain,
     }
-
-
-@routes.get("/new")
-def show_new() -> ResponseReturnValue:
-    return _form()
 
 
 @routes.post("")
@@ -122,10 +116,11 @@ def update(schedule_id: str) -> ResponseReturnValue:
 def look() -> ResponseReturnValue:
     """Show an expression in words, and its next times. For htmx: only those; without scripts: the page with them."""
     fields = flask.request.form
-    variables: dict[str, Any] = {}
-    problem = None
+    expression, timezone = fields.get("cron", "").strip(), fields.get("timezone", "").strip()
+    variables, problem = dict[str, Any](), None
     try:
-        variables = _next_times(fields.get("cron", "").strip(), fields.get("timezone", "").strip())
+        times = islice(cron.parse(expression, timezone).after(now()), NEXT_RUNS)
+        variables = {"times": [_local(time, timezone) for time in times], "in_words": explain(expression)}
     except RequestError as error:
         problem = Problem.of(error)
     if flask.request.headers.get("HX-Request"):
@@ -134,14 +129,11 @@ def look() -> ResponseReturnValue:
     return _form(schedule, problem, variables)
 
 
-@routes.post("/<schedule_id>/pause")
-def pause(schedule_id: str) -> ResponseReturnValue:
-    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=True))
-
-
-@routes.post("/<schedule_id>/resume")
-def resume(schedule_id: str) -> ResponseReturnValue:
-    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=False))
+@routes.post("/<schedule_id>/pause", endpoint="pause")
+@routes.post("/<schedule_id>/resume", endpoint="resume")
+def _set_paused(schedule_id: str) -> ResponseReturnValue:
+    paused = flask.request.path.endswith("/pause")
+    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=paused))
 
 
 @routes.post("/<schedule_id>/run")
@@ -170,17 +162,9 @@ def _local(at: int, timezone: str) -> str:
     return datetime.fromtimestamp(at, ZoneInfo(timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
 
 
-def _next_times(expression: str, timezone: str) -> dict[str, Any]:
-    """Return an expression in words and its next times, for display. Raises RequestError."""
-    times = cron.parse(expression, timezone)
-    next_times = [_local(time, timezone) for time in islice(times.after(now()), NEXT_RUNS)]
-    return {"times": next_times, "in_words": cron_words.words(expression)}
-
-
+@routes.get("/new", endpoint="show_new")
 def _form(
-    schedule: Schedule | None = None,
-    problem: Problem | None = None,
-    preview: Mapping[str, Any] = MappingProxyType({}),
+    schedule: Schedule | None = None, problem: Problem | None = None, preview: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
     """Render the form of a new schedule, or of one to change, with the fields that were sent."""
     with current_context().database.read() as session:

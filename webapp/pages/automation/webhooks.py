@@ -39,18 +39,13 @@ class DeliveryParams(PageParams):
     seen: str | None = Field(None, max_length=64)
 
 
-@routes.get("")
-def show() -> ResponseReturnValue:
-    return _list()
-
-
 @routes.post("")
 def create() -> ResponseReturnValue:
     """Create a webhook, and go to its page, which shows its secret once."""
     try:
         webhook = api.make(validated(CreateWebhook, _body()))
     except RequestError as error:
-        return _list(_problem(error)), error.status
+        return _list(Problem.of(error, {})), error.status
     return _redirect(webhook.id, webhook.secret)
 
 
@@ -62,7 +57,7 @@ def show_one(webhook_id: str) -> ResponseReturnValue:
         if deliveries["stamp"] == query(DeliveryParams).seen:
             return Response(status=204)
         return flask.render_template("webhook_live.html", **deliveries)
-    return notices.remove(_page(webhook_id), _path(webhook_id))
+    return notices.remove(_page(webhook_id), flask.request.path)
 
 
 @routes.post("/<webhook_id>/change")
@@ -71,18 +66,14 @@ def change(webhook_id: str) -> ResponseReturnValue:
     try:
         api.change(webhook_id, validated(UpdateWebhook, _body()))
     except RequestError as error:
-        return _page(webhook_id, _problem(error)), error.status
+        return _page(webhook_id, Problem.of(error, {})), error.status
     return _redirect(webhook_id)
 
 
-@routes.post("/<webhook_id>/pause")
-def pause(webhook_id: str) -> ResponseReturnValue:
-    return _redirect(api.change(webhook_id, UpdateWebhook(enabled=False)).id)
-
-
-@routes.post("/<webhook_id>/resume")
-def resume(webhook_id: str) -> ResponseReturnValue:
-    return _redirect(api.change(webhook_id, UpdateWebhook(enabled=True)).id)
+@routes.post("/<webhook_id>/pause", endpoint="pause")
+@routes.post("/<webhook_id>/resume", endpoint="resume")
+def _enable(webhook_id: str) -> ResponseReturnValue:
+    return _redirect(api.change(webhook_id, UpdateWebhook(enabled=flask.request.path.endswith("/resume"))).id)
 
 
 @routes.post("/<webhook_id>/rotate")
@@ -124,20 +115,13 @@ def _body() -> dict[str, Any]:
     return {**values, "event_types": fields.getlist("event_types")}
 
 
-def _problem(error: RequestError) -> Problem:
-    return Problem(error.message, (error.param or "").split(".")[0] or None)
-
-
-def _path(webhook_id: str) -> str:
-    return flask.url_for("pages.webhooks.show_one", webhook_id=webhook_id)
-
-
 def _redirect(webhook_id: str, notice: str | None = None) -> ResponseReturnValue:
     """Go to a webhook's page, which shows `notice` once: a new secret, or the status of the answer to a sample."""
-    path = _path(webhook_id)
+    path = flask.url_for(".show_one", webhook_id=webhook_id)
     return flask.redirect(path, 303) if notice is None else notices.redirect(path, notice)
 
 
+@routes.get("", endpoint="show")
 def _list(problem: Problem | None = None) -> str:
     params, project_id = query(PageParams), caller().project_id
     with current_context().database.read() as session:
@@ -148,7 +132,6 @@ def _list(problem: Problem | None = None) -> str:
         webhooks=records,
         latest=latest,
         has_more=has_more,
-        limit=params.limit,
         **_form(flask.request.form or MultiDict([("event_types", type_) for type_ in USUAL]), problem),
     )
 
@@ -169,7 +152,6 @@ def _deliveries(webhook: Webhook) -> dict[str, Any]:
         "webhook": webhook,
         "deliveries": entries,
         "has_more": has_more,
-        "limit": params.limit,
         "after": params.after,
         "stamp": hashlib.sha256(f"{webhook.enabled} {states}".encode()).hexdigest()[:16],
     }

@@ -14,9 +14,7 @@ MAX_SIDE = 24
 
 
 def _labelled(block: Bars | Histogram) -> Chart:
-    chart = with_values(
-        Chart(block.title), ["", "value"], [[*row] for row in zip(block.labels, block.values, strict=True)]
-    )
+    chart = with_values(Chart(block.title), ["", "value"], list(zip(block.labels, block.values, strict=True)))
     if len(block.labels) > MAX_BARS:
         chart.more = f"The first {MAX_BARS} of {len(block.labels):,} are drawn."
     return chart
@@ -56,7 +54,8 @@ def histogram(block: Histogram) -> Chart:
     top, bottom, height = 18.0, 150.0, 172.0
     step = WIDTH / len(labels)
     high = max(0.0, *(value or 0 for value in values), 0.0) or 1.0
-    every = _every(step, CHARACTER * (1 + max(map(len, labels))))
+    # Only each n-th label has room.
+    every = max(1, math.ceil(CHARACTER * (1 + max(map(len, labels))) / step))
     says = step >= CHARACTER * max(len(figure(value)) for value in values)
     for index, (label, value) in enumerate(zip(labels, values, strict=True)):
         x, size = index * step, (bottom - top) * (max(value or 0, 0) / high)
@@ -67,11 +66,6 @@ def histogram(block: Histogram) -> Chart:
             chart.texts.append(within(x + step / 2, bottom + 16, label))
     chart.rules, chart.height = [bottom], height
     return chart
-
-
-def _every(step: float, width: float) -> int:
-    """Return that only each n-th label of this width has room."""
-    return max(1, math.ceil(width / step))
 
 
 def matrix(block: Matrix) -> Chart:

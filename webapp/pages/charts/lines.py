@@ -82,13 +82,8 @@ class _Frame:
 
 def _frame(block: Lines) -> _Frame | None:
     """Return the frame that holds all values, and the block's range; None if there are no values."""
-    values = [
-        value
-        for one in block.series[:MAX_SERIES]
-        for column in (one.y, one.low or [], one.high or [])
-        for value in column
-        if value is not None
-    ]
+    columns = [column or [] for one in block.series[:MAX_SERIES] for column in (one.y, one.low, one.high)]
+    values = [value for column in columns for value in column if value is not None]
     if not values or not block.x:
         return None
     low, high = min(values), max(values)
@@ -102,13 +97,12 @@ def _frame(block: Lines) -> _Frame | None:
 
 def _lines_table(block: Lines) -> Chart:
     """Return a chart of lines that has only its values, in a table."""
-    series = block.series[:MAX_SERIES]
-    columns = [
-        "",
-        *(name for one in series for name in ([one.name, "low", "high"] if one.low and one.high else [one.name])),
-    ]
-    rows = [[x, *(value for one in series for value in _at(one, index))] for index, x in enumerate(block.x)]
-    chart = with_values(Chart(block.title), columns, rows)
+    columns: list[tuple[str, Sequence[float | None]]] = [("", block.x)]
+    for one in block.series[:MAX_SERIES]:
+        columns.append((one.name, one.y))
+        columns += [("low", one.low), ("high", one.high)] if one.low and one.high else []
+    rows = list(zip(*(values for _, values in columns), strict=True))
+    chart = with_values(Chart(block.title), [name for name, _ in columns], rows)
     if len(block.series) > MAX_SERIES:
         chart.more = f"The first {MAX_SERIES} of {len(block.series)} series are drawn."
     return chart
@@ -136,12 +130,6 @@ def _band(series: Series, frame: _Frame, places: Sequence[float]) -> str:
     ]
     outline = [(x, y) for x, _, y in ends] + [(x, y) for x, y, _ in reversed(ends)]
     return _path(outline) + "Z" if len(ends) > 1 else ""
-
-
-def _at(series: Series, index: int) -> list[float | None]:
-    if series.low and series.high:
-        return [series.y[index], series.low[index], series.high[index]]
-    return [series.y[index]]
 
 
 def _places(numbers: Sequence[float], left: float, right: float) -> list[float]:

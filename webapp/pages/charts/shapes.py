@@ -5,6 +5,7 @@ A chart has a size in abstract units, which `templates/charts.html` scales. Colo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,13 +83,9 @@ class Chart:
 def with_values(chart: Chart, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Chart:
     chart.columns = list(columns)
     chart.rows = [[figure(value) for value in row] for row in rows[:MAX_ROWS]]
-    width = max((len(row) for row in rows), default=0)
-    values = [[row[index] for row in rows if len(row) > index] for index in range(width)]
-    chart.numeric = [
-        any(isinstance(value, int | float) for value in column)
-        and all(value is None or isinstance(value, int | float) for value in column)
-        for column in values
-    ]
+    nothing, numbers = {type(None)}, {int, float, bool}
+    types = [{type(value) for value in column} - nothing for column in itertools.zip_longest(*rows)]
+    chart.numeric = [bool(column) and column <= numbers for column in types]
     if len(rows) > MAX_ROWS:
         chart.more = f"and {len(rows) - MAX_ROWS:,} more rows in view.json"
     return chart

@@ -6,10 +6,11 @@ import hashlib
 import io
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 import flask
 import orjson
@@ -30,7 +31,6 @@ from tasks.intake.inputs import InputOptions
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import InputPrompt
 from tasks.intake.submission import NewInput
-from webapp import work
 from webapp.batches import get_batch
 from webapp.files import get_file, uploaded
 from webapp.intake import start
@@ -73,6 +73,12 @@ class _Source:
         """True if its bytes are those of its lines."""
         kind = formats.kind_of(self.name)
         return kind is None or (kind.compression is None and kind.format != "parquet")
+
+    def opened(self) -> AbstractContextManager[IO[bytes]]:
+        """Open its content as it is."""
+        if isinstance(self.content, bytes):
+            return io.BytesIO(self.content)
+        return current_context().artifacts.open(self.content.sha256)
 
     def head(self) -> tuple[bytes, bool]:
         """Return the first lines as `preview.head` does; a text is returned whole."""
@@ -154,27 +160,22 @@ class _Look:
     def read(self, options: StartForm, source: _Source) -> None:
         """Read the beginning of an input. Raises RequestError for an error that all requests share."""
         content, whole = source.head()
-        self.columns = () if _is_requests() else _columns(source)
+        if not _is_requests():
+            with source.opened() as file:
+                self.columns = asks.columns(file, source.name)
         self.preview, self.order = _preview(options, source, content, whole)
-        if self.preview.whole or source.is_plain:
-            self.outlook = self._outlook(options, source.size / len(content) if content else 1.0)
-
-    def _outlook(self, options: StartForm, factor: float) -> StartDryRun | None:
-        """Return what a batch would be of so many times the requests of the preview."""
         shown = self.preview
-        if shown is None or not shown.first_line:
-            return None
-        factor = 1.0 if shown.whole else factor
+        if not shown.first_line or not (shown.whole or source.is_plain):
+            return
+        # The input has so many times the requests of the preview.
+        factor = 1.0 if shown.whole or not content else source.size / len(content)
         size = round(shown.size * factor)
-        due_at, forecast = start.forecast_of(options, shown.first_line, size)
-        return StartDryRun(
+        self.outlook = start.outlook(
+            start.forecast_of(options, shown.first_line, size),
+            estimate.scaled(shown.parts, factor),
             requests=round(shown.count * factor),
             bytes=size,
-            due_at=due_at,
-            **work.eta(forecast),
-            on_time=None if forecast is None else forecast.at <= due_at,
-            cost=work.cost_of(estimate.scaled(shown.parts, factor)),
-            columns=None if self.order is None else [*self.order],
+            columns=self.order and [*self.order],
             warnings=start.messages(warnings.of_line(options.endpoint, 1, shown.first_line)),
         )
 
@@ -247,10 +248,7 @@ def _options() -> StartForm:
 
 
 def _source() -> _Source | None:
-    """Return the form's input; None if it is empty.
-
-    Raises RequestError if it has both a file and a text.
-    """
+    """Return the form's input; None if it is empty. Raises RequestError if it has both a file and a text."""
     fields, part = flask.request.form, flask.request.files.get("file")
     if fields.get("file_id"):
         with current_context().database.read() as session:
@@ -267,13 +265,6 @@ def _source() -> _Source | None:
         return _Source(name, text.encode(), typed=True)
     kind, _, name = fields.get("stored", "").partition(":")
     return _Source(name, examples.stored(current_context(), name)) if kind == "example" else None
-
-
-def _columns(source: _Source) -> list[str]:
-    if isinstance(source.content, bytes):
-        return asks.columns(io.BytesIO(source.content), source.name)
-    with current_context().artifacts.open(source.content.sha256) as file:
-        return asks.columns(file, source.name)
 
 
 def _preview(options: StartForm, source: _Source, content: bytes, whole: bool) -> tuple[Preview, Sequence[str] | None]:
@@ -309,10 +300,8 @@ def _ordered(source: _Source, options: InputOptions) -> InputOptions:
         return inputs.ordered(current_context(), options, source.content, source.name)
     if options.template is None:
         return options
-    kind, null_values = prompts.kind_of(source.name).format, options.null_values
-    return replace(
-        options, template=prompts.ordered(options.template, io.BytesIO(source.content), kind, null_values=null_values)
-    )
+    text, kind = io.BytesIO(source.content), prompts.kind_of(source.name).format
+    return replace(options, template=prompts.ordered(options.template, text, kind, null_values=options.null_values))
 
 
 def _first_rows(source: _Source, options: InputOptions) -> tuple[list[InputPrompt], bool]:
@@ -322,9 +311,8 @@ def _first_rows(source: _Source, options: InputOptions) -> tuple[list[InputPromp
     """
     if isinstance(source.content, bytes):
         raise RequestError("Parquet is no text; send it as a file.", code="invalid_value", param="text")
-    context = current_context()
-    with context.artifacts.open(source.content.sha256) as file:
-        rows = list(islice(inputs.read_prompts(context, options, file, "parquet"), _MAX_ROWS + 1))
+    with source.opened() as file:
+        rows = list(islice(inputs.read_prompts(current_context(), options, file, "parquet"), _MAX_ROWS + 1))
     return rows[:_MAX_ROWS], len(rows) <= _MAX_ROWS
 
 
@@ -364,15 +352,15 @@ def _title(input_preview: Preview) -> str | None:
 
 
 def _submit(options: StartForm, source: _Source, input_preview: Preview) -> Batch:
-    content = source.content
+    content, artifacts = source.content, current_context().artifacts
     title = _title(input_preview) if source.typed else None
     if isinstance(content, File) and (changes := _changes(options, source)):
-        with current_context().artifacts.open(content.sha256) as file, current_context().artifacts.create() as writer:
+        with artifacts.open(content.sha256) as file, artifacts.create() as writer:
             for line in prompts.changed(file, changes, current_context().settings.max_line_bytes):
                 writer.write(line)
-        source, content = _Source(source.name, writer), writer
+        content = writer
     if isinstance(content, bytes):
-        with current_context().artifacts.create() as writer:
+        with artifacts.create() as writer:
             writer.write(content)
         content = writer
     form_sha256 = hashlib.sha256(f"{content.sha256} {options.model_dump_json()}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The examples that the pages offer: cards of `examples/start.toml`, each a form that is filled in, and their files.
+"""/begin: what one can do here, as cards of `examples/start.toml`, each a form that is filled in; and their files.
 
 A deployment without the folder, such as an installed package, offers none.
 """
@@ -10,13 +10,22 @@ import tomllib
 from pathlib import Path
 from typing import Any, Self
 
+import flask
 import yaml
+from flask import Blueprint
+from flask.typing import ResponseReturnValue
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from batchyard.errors import RequestError
+from batchyard.models import served_by_name
 from batchyard.wording import quoted
 from store.artifacts import ArtifactWriter
 from tasks.context import AppContext
+from webapp.pages.trying import endpoint_of
+from webapp.port import port
+from webapp.requests import current_context
+
+routes = Blueprint("start", __name__, url_prefix="/begin")
 
 _BESIDE = Path(__file__).parents[3] / "examples"
 FOLDER = _BESIDE if _BESIDE.is_dir() else Path("examples").resolve()
@@ -88,3 +97,15 @@ def stored(context: AppContext, name: str) -> ArtifactWriter:
     with context.artifacts.create() as content:
         content.write((FOLDER / name).read_bytes())
     return content
+
+
+@routes.get("")
+def show() -> ResponseReturnValue:
+    recipes = port().recipes()
+    names = {None, *(recipe.name for recipe in recipes)}
+    return flask.render_template(
+        "start.html",
+        cards=[card for card in cards().values() if card.recipe in names],
+        tryable=[name for name, spec in served_by_name(current_context().models).items() if endpoint_of(spec)],
+        recipes=recipes,
+    )

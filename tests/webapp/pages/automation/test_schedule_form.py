@@ -140,7 +140,7 @@ def test_a_schedule_is_changed_in_all_that_its_form_shows(client: FlaskClient, c
     assert (after.batch["completion_window"], after.batch["priority"]) == ("5h", "low")
     assert "News of {{date}}?" in context.artifacts.read(after.input_sha256).decode()
     page = client.get("/schedules").text
-    assert "at 09:00, on Mondays" in page and "weekly" in page
+    assert "At 09:00 on Monday" in page and "weekly" in page
     wrong = client.post(path, data=fields | {"text": "\r\n"})
     assert (wrong.status_code, '<a href="#text">' in wrong.text, "weekly" in wrong.text) == (400, True, True)
 

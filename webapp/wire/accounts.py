@@ -1,4 +1,4 @@
-"""The models of /v1/projects."""
+"""The models of /v1/keys and /v1/projects."""
 
 from __future__ import annotations
 
@@ -6,9 +6,52 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from webapp.wire.lists import ListPage
+from batchyard import durations
+from webapp.wire.fields import Name, Window
+from webapp.wire.lists import ListPage, ListQuery
 
 LiveTier = Literal["default", "flex", "none"]
+
+
+class KeyObject(BaseModel):
+    """An API key; `key` is shown once, when it is made."""
+
+    id: str
+    object: Literal["api_key"] = "api_key"
+    project: str
+    admin: bool
+    label: str | None = Field(description="whose it is, or what it is for")
+    created_at: int
+    expires_at: int | None = Field(description="from then on it opens nothing; null: it has no end")
+    last_used_at: int | None = Field(description="to a few minutes")
+    revoked_at: int | None
+
+
+class NewKeyObject(KeyObject):
+    key: str
+
+
+KeyPage = ListPage[KeyObject]
+
+
+class CreateKey(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    project: str = Field(strict=True, description="name of the project, which is made if there is none")
+    admin: bool = Field(False, strict=True)
+    label: Name | None = None
+    expires_after: Window | None = Field(None, description="for how long it opens the project; null: for good")
+
+    @property
+    def expires_after_seconds(self) -> int | None:
+        return None if self.expires_after is None else durations.seconds(self.expires_after)
+
+
+class ListProjects(ListQuery):
+    limit: int = Field(100, ge=1, le=1000)
+
+
+class ListKeys(ListProjects):
+    project: str | None = Field(None, min_length=1, description="only this project's")
 
 
 class ProjectObject(BaseModel):
@@ -30,8 +73,7 @@ class ProjectObject(BaseModel):
     erasing_at: int | None
 
 
-class ProjectPage(ListPage[ProjectObject]):
-    pass
+ProjectPage = ListPage[ProjectObject]
 
 
 class ChangeProject(BaseModel):
@@ -51,8 +93,3 @@ class ChangeProject(BaseModel):
         le=525_600,
         description="so long after its end all of a batch or a job is deleted; it has no result cache then",
     )
-
-
-class ListProjects(BaseModel):
-    after: str | None = Field(None, description="the id of the last project of the page before")
-    limit: int = Field(100, ge=1, le=1000)

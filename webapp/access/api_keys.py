@@ -1,0 +1,35 @@
+"""API keys of requests, as the gateway and the web app read them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from batchyard.errors import AuthenticationError, UnavailableError
+from store import keys
+from tasks.context import AppContext
+
+WRONG_KEY = "Incorrect API key provided. Make one with 'batchyard key create'."
+
+log = logging.getLogger(__name__)
+
+
+def key_of(headers: Mapping[str, str]) -> str:
+    """Return the key that a request sends. Raises AuthenticationError."""
+    scheme, _, key = headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key:
+        key = headers.get("x-api-key", "")  # as Anthropic's clients send it
+    if not key:
+        raise AuthenticationError(
+            "You didn't provide an API key. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
+        )
+    return key.strip()
+
+
+def note_use(context: AppContext, key_id: str) -> None:
+    """Note that a key is used now. A database that is away is logged: nothing depends on this."""
+    try:
+        with context.database.write() as session:
+            keys.note_use(session, key_id)
+    except UnavailableError as error:
+        log.warning("use of a key not noted: %s", error)
