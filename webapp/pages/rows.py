@@ -37,7 +37,6 @@ from webapp.requests import current_context, query
 log = logging.getLogger(__name__)
 
 routes = Blueprint("rows", __name__, url_prefix="/batches/<batch_id>")
-routes.add_app_template_filter(rendered)
 
 ROWS = 25
 FIRST_ROWS = 10
@@ -210,6 +209,7 @@ def one(batch_id: str, line: int) -> ResponseReturnValue:
         prompt=answers.prompt(row.body),
         parameters=answers.parameters(row.body),
         choices=texts,
+        rendered=rendered(choice.text for choice in texts),
         usage=responses.usage(row.response),
         scores=_scores(context, batch, row.custom_id) if batch.status in TERMINAL else {},
         json={
