@@ -34,7 +34,6 @@ class EventStream:
             headers={
                 **headers,
                 "Content-Type": "text/event-stream; charset=utf-8",
-                "Cache-Control": "no-cache",
                 "X-Accel-Buffering": "no",  # nginx would wait for more
             }
         )
