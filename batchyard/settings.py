@@ -198,6 +198,9 @@ class Settings(BaseSettings):
     max_bytes_in_flight: PositiveInt = Field(
         20 * 1024**3, description="most input bytes of a project's batches that have not ended"
     )
+    max_stored_bytes: PositiveInt = Field(
+        100 * 1024**3, description="most bytes of a project's files, outputs included, if it has no limit of its own"
+    )
     max_unvalidated: PositiveInt = Field(
         1000, description="most batches and jobs of a project that were not validated yet"
     )

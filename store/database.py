@@ -48,12 +48,14 @@ class Database:
     """Sessions on one database. Create one per process, after any fork.
 
     `read` and `write` raise UnavailableError if the database does not answer within `wait_seconds`. A transaction whose
-    COMMIT fails so may have been committed.
+    COMMIT fails so may have been committed. `max_stored_bytes` limits the files of each project without a limit of its
+    own (store.files.check_room); None is no limit.
 
     Raises ConfigurationError: SQLAlchemy cannot use the URL.
     """
 
-    def __init__(self, url: str, wait_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(self, url: str, wait_seconds: float = WAIT_SECONDS, max_stored_bytes: int | None = None) -> None:
+        self._info = {"max_stored_bytes": max_stored_bytes}
         try:
             self.url = make_url(url)
             self.sqlite = self.url.get_backend_name() == "sqlite"
@@ -116,7 +118,7 @@ class Database:
     @contextmanager
     def _session(self, engine: Engine) -> Iterator[Session]:
         try:
-            with Session(engine, expire_on_commit=False) as session:
+            with Session(engine, expire_on_commit=False, info=self._info) as session:
                 yield session
         except PoolTimeoutError as error:
             raise UnavailableError(f"{self._name}: no connection became free") from error

@@ -4,17 +4,59 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from batchyard.errors import NotFoundError
-from store import listing
+from batchyard.errors import NotFoundError, RequestError
+from batchyard.statuses import RUNNING
+from store import listing, projects
 from store.database import insert
-from store.records import Batch, ErasedContent, File, Job, added, now
+from store.records import Append, Batch, ErasedContent, File, FileUpload, Job, UploadPart, added, now
 
 # Default lifetime of a batch's input, in seconds.
 INPUT_EXPIRES_AFTER = 30 * 86400
+
+
+class Room(NamedTuple):
+    """What a project stores, and the most that it may, in bytes. None: no limit."""
+
+    stored: int
+    limit: int | None
+
+    def check(self, size: int) -> None:
+        """Raise RequestError, in OpenAI's words, unless `size` more bytes may be stored."""
+        if self.limit is not None and self.stored + size > self.limit:
+            raise RequestError(
+                f"You have exceeded your file storage quota. The project's files have {self.stored} bytes, this adds "
+                f"at least {size}, and its limit is {self.limit} bytes. Please delete files, or ask an administrator "
+                "to raise the project's 'max_stored_bytes'.",
+                code="storage_limit_exceeded",
+            )
+
+
+def room(session: Session, project_id: str, *, lock: bool = False) -> Room:
+    """Return what a project stores: its files, parts of uploads, and requests of open batches.
+
+    Each file counts, also where two have the same content. `lock` as in `projects.get`.
+    """
+    own = projects.get(session, project_id, lock=lock).max_stored_bytes
+    parts = select(func.sum(UploadPart.bytes)).join(FileUpload).where(FileUpload.project_id == project_id)
+    of_open = and_(Batch.project_id == project_id, Batch.status.in_(RUNNING), Batch.input_file_id == "")
+    appended = select(func.sum(Append.bytes)).join(Batch).where(of_open)
+    stored = sum(int(session.scalar(each) or 0) for each in (sum_of_files(project_id), parts, appended))
+    return Room(stored, session.info["max_stored_bytes"] if own is None else own)
+
+
+def sum_of_files(project_id: str) -> Select[int]:
+    """Return the statement that sums the bytes of a project's files."""
+    return select(func.sum(File.bytes)).where(File.project_id == project_id, live(now()))
+
+
+def check_room(session: Session, project_id: str, size: int) -> None:
+    """Raise RequestError unless a project may store `size` more bytes, in this transaction."""
+    room(session, project_id, lock=True).check(size)  # two concurrent sums would exceed the limit
 
 
 def create(

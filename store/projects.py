@@ -102,7 +102,7 @@ def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
 
 
 def update(session: Session, project_id: str, **values: str | int | None) -> Project:
-    """Set some of a project's `tier`, `max_segments`, `cache_bytes`, `live_tier`, `zero_retention_minutes`.
+    """Set some of a project's tier, limits, `cache_bytes`, `live_tier` and `zero_retention_minutes`.
 
     None removes one. A project with zero retention has no result cache: what it had is emptied.
 

@@ -52,7 +52,7 @@ def build(configuration: Settings) -> AppContext:
     return AppContext(
         settings=configuration,
         models=served_models(configuration),
-        database=Database(configuration.database),
+        database=Database(configuration.database, max_stored_bytes=configuration.max_stored_bytes),
         artifacts=Artifacts(configuration.artifacts),
         redis=redis.Redis.from_url(configuration.redis_url, decode_responses=True, socket_timeout=REDIS_SECONDS),
     )

@@ -93,6 +93,24 @@ def _unknown_url() -> Response:
     return error_response(404, message, "invalid_request_error", None, code, page=False)
 
 
+def _page_of_action() -> str:
+    """Return the address of the page whose form is sent to the request's address: the nearest one above it."""
+    adapter = flask.current_app.create_url_adapter(flask.request)
+    assert adapter is not None  # there is a request
+    path = flask.request.path
+    endpoint, values = adapter.match(path, method="POST")
+    if endpoint == "start.start":
+        return flask.url_for("pages.new.show")
+    while path := path.rpartition("/")[0]:
+        try:
+            page, named = adapter.match(path, method="GET")
+        except HTTPException:
+            continue
+        if named.items() <= values.items():
+            return flask.url_for(page, **named)
+    return flask.url_for("pages.overview.show")
+
+
 def _sends_key() -> bool:
     """True for a client of the API that asks for no page."""
     headers = flask.request.headers
@@ -134,6 +152,8 @@ def register(app: Flask) -> None:
         if isinstance(error, NotFound) or (wrong_method and not is_page() and _served_below_v1()):
             return _unknown_url()
         if isinstance(error, MethodNotAllowed):
+            if flask.request.method in ("GET", "HEAD") and wants_page() and "POST" in (error.valid_methods or ()):
+                return flask.make_response(flask.redirect(_page_of_action(), 303))
             allowed = ", ".join(sorted(set(error.valid_methods or ()) - {"HEAD", "OPTIONS"}))
             message = f"Not allowed to {flask.request.method} on {flask.request.path}; allowed: {allowed}."
         elif isinstance(error, RequestEntityTooLarge):

@@ -82,6 +82,7 @@ def create() -> FileObject:
     options = form(UploadForm)
     upload.commit()
     with current_context().database.write() as session:
+        files.check_room(session, owner.project_id, upload.size)
         file = files.create(
             session,
             owner.project_id,

@@ -40,25 +40,24 @@ def count_bytes(context: AppContext, key_id: str, size: int) -> None:
     _count(context, key_id, "bytes", context.settings.upload_bytes_per_minute, size)
 
 
-def check_sign_in(address: str) -> None:
-    """Raise RateLimitError if signing in from an address has failed too often."""
+def count_failed_sign_in(address: str) -> None:
+    """Count a sign-in that has failed from an address. One that succeeds is never refused: others may share it.
+
+    Raises:
+        RateLimitError: too many have failed there.
+    """
     try:
         limiter = current_app.extensions["limiter"]
-        if limiter.test(_SIGN_INS, "sign-ins", address):
+        if limiter.hit(_SIGN_INS, "sign-ins", address):
             return
         wait = max(limiter.get_window_stats(_SIGN_INS, "sign-ins", address)[0] - time.time(), 1.0)
     except StorageError as error:
         log.warning("rate limits are not kept, Redis is away: %s", error)
         return
-    raise RateLimitError(f"Too many wrong keys; try again in {wait:.0f} s.", retry_after=wait)
-
-
-def count_failed_sign_in(address: str) -> None:
-    """Count a sign-in with a wrong key from an address."""
-    try:
-        current_app.extensions["limiter"].hit(_SIGN_INS, "sign-ins", address)
-    except StorageError as error:
-        log.warning("rate limits are not kept, Redis is away: %s", error)
+    raise RateLimitError(
+        f"Too many wrong keys from this address; try again in {wait:.0f} s. A right one is taken at once.",
+        retry_after=wait,
+    )
 
 
 def _count(context: AppContext, key_id: str, what: str, limit: int, cost: int) -> None:

@@ -34,7 +34,7 @@ from batchyard.request_lines import inline
 from batchyard.request_lines.inline import InlineBody, Line
 from batchyard.schema_words import invalid_values
 from batchyard.wording import MAX_NAME, cut, unsupported
-from store import keys
+from store import files, keys
 from store.artifacts import Artifacts, ArtifactWriter
 from tasks.context import AppContext
 from webapp import encodings, limits
@@ -71,9 +71,12 @@ class Upload(ArtifactWriter):
 
     lines = 0
 
-    def __init__(self, artifacts: Artifacts, limit: UploadLimit, count: Callable[[int], None]) -> None:
+    def __init__(
+        self, artifacts: Artifacts, limit: UploadLimit, room: files.Room, count: Callable[[int], None]
+    ) -> None:
         super().__init__(artifacts)
         self._limit = limit
+        self._room = room
         self._count = count
         self._uncounted = 0
 
@@ -81,6 +84,7 @@ class Upload(ArtifactWriter):
         if self.size + len(data) > self._limit.bytes:
             message = f"The {self._limit.noun} is larger than {self._limit.bytes} bytes; {self._limit.remedy}."
             raise TooLargeError(message, code="file_too_large", param=self._limit.param)
+        self._room.check(self.size + len(data))
         self._uncounted += len(data)
         if self._uncounted >= limits.STEP_BYTES:
             self._count_bytes()
@@ -145,10 +149,14 @@ class StreamedRequest(flask.Request):
 
     def begin_upload(self, param: str) -> Upload:
         """Return a writer for what the parameter `param` holds. It is discarded with the request if not committed."""
-        context, key_id = current_context(), caller().key_id
-        count = functools.partial(limits.count_bytes, context, key_id)
+        context, owner = current_context(), caller()
+        count = functools.partial(limits.count_bytes, context, owner.key_id)
+        with context.database.read() as session:
+            room = files.room(session, owner.project_id)
+        # All else in the body, other fields and the headers of parts, is smaller than MAX_JSON_BYTES.
+        room.check(max(0, (flask.request.content_length or 0) - MAX_JSON_BYTES))
         limit = self.upload_limit or UploadLimit(context.settings.max_file_bytes, "file", TOO_LARGE, param)
-        self.upload = Upload(context.artifacts, limit, count)
+        self.upload = Upload(context.artifacts, limit, room, count)
         return self.upload
 
 

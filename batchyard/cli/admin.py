@@ -218,7 +218,7 @@ def list_projects(data: Path | None, as_json: bool) -> None:
         say(documents, "", True)
     else:
         table(
-            ("id", "name", "tier", "max segments", "cache bytes", "live tier", "kept minutes", "erasing", "created"),
+            ("id", "name", "tier", "max segments", "cache bytes", "stored", "live tier", "kept", "erasing", "created"),
             [
                 (
                     *(document[name] for name in ("id", "name", *_LIMITS)),
@@ -229,7 +229,13 @@ def list_projects(data: Path | None, as_json: bool) -> None:
         )
 
 
-_LIMITS = ("tier", "max_segments", "cache_bytes", "live_tier", "zero_retention_minutes")
+_LIMITS = ("tier", "max_segments", "cache_bytes", "max_stored_bytes", "live_tier", "zero_retention_minutes")
+
+
+def _bytes_or_none(given: str | None) -> str | None:
+    if given is not None and given != "none" and not given.isdecimal():
+        raise click.BadParameter(f"'{given}' is not a number of bytes, and not 'none'.")
+    return given
 
 
 def _document(record: Project) -> dict[str, Any]:
@@ -243,6 +249,12 @@ def _document(record: Project) -> dict[str, Any]:
 @click.option("--no-max-segments", is_flag=True, help="No limit of its own.")
 @click.option("--cache-bytes", type=click.IntRange(1), help="Keep a result cache that takes so much.")
 @click.option("--no-cache", is_flag=True, help="Keep no result cache, and delete what is in it.")
+@click.option(
+    "--max-stored-bytes",
+    metavar="BYTES|none",
+    callback=lambda *given: _bytes_or_none(given[-1]),
+    help="Most bytes of its files, outputs included; none: those of BATCHYARD_MAX_STORED_BYTES.",
+)
 @click.option(
     "--live-tier",
     type=click.Choice(("all", "default", "flex", "none")),
@@ -261,13 +273,14 @@ def set_project(
     no_max_segments: bool,
     cache_bytes: int | None,
     no_cache: bool,
+    max_stored_bytes: str | None,
     live_tier: str | None,
     zero_retention: int | None,
     no_zero_retention: bool,
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Change the tier, the limit, the result cache, the live requests and the retention of the project NAME."""
+    """Change the tier, the limits, the result cache, the live requests and the retention of the project NAME."""
     changes: dict[str, str | int | None] = {}
     if tier is not None:
         changes["tier"] = tier = None if tier == "none" else tier
@@ -275,6 +288,8 @@ def set_project(
         changes["max_segments"] = max_segments
     if cache_bytes is not None or no_cache:
         changes["cache_bytes"] = cache_bytes
+    if max_stored_bytes is not None:
+        changes["max_stored_bytes"] = int(max_stored_bytes) if max_stored_bytes.isdecimal() else None
     if live_tier is not None:
         changes["live_tier"] = None if live_tier == "all" else live_tier
     if zero_retention is not None or no_zero_retention:
@@ -289,12 +304,13 @@ def set_project(
             database.upgrade()
             with database.write() as session:
                 document = _document(projects.update(session, projects.named(session, name), **changes))
-    segments, size, live_tier, minutes = (document[limit] for limit in _LIMITS[1:])
+    segments, size, stored, live_tier, minutes = (document[limit] for limit in _LIMITS[1:])
     limit = "no limit" if segments is None else segments
     cache = "no cache" if size is None else f"cache of {size} bytes"
     live = f"live requests of tier {live_tier}" if live_tier else "live requests of every tier"
     live = "no live requests" if live_tier == "none" else live
     kept = "" if minutes is None else f", all deleted {minutes} minutes after its end"
+    kept += "" if stored is None else f", files of at most {stored} bytes"
     say(document, f"{name}: tier {document['tier'] or 'none'}, max segments {limit}, {cache}, {live}{kept}", as_json)
 
 

@@ -25,7 +25,12 @@ SENT_TWICE = 2
 def create(
     session: Session, project_id: str, *, filename: str, purpose: str, size: int, file_expires_after: int | None
 ) -> FileUpload:
-    """Create a pending upload of a file of `size` bytes, which expires `file_expires_after` seconds after it is one."""
+    """Create a pending upload of a file of `size` bytes, which expires `file_expires_after` seconds after it is one.
+
+    Raises:
+        RequestError: the project may not store so much.
+    """
+    files.check_room(session, project_id, size)
     values = {"filename": filename, "purpose": purpose, "bytes": size, "file_expires_after": file_expires_after}
     return added(session, FileUpload(project_id=project_id, expires_at=now() + EXPIRES_AFTER, **values))
 
@@ -61,7 +66,8 @@ def add_part(session: Session, project_id: str, upload_id: str, *, sha256: str, 
 
     Raises:
         NotFoundError, ConflictError: there is no such upload, or it is not pending.
-        RequestError: its parts would have SENT_TWICE times the bytes of its file, or be more than MAX_PARTS.
+        RequestError: its parts would have SENT_TWICE times the bytes of its file, or be more than MAX_PARTS, or the
+            project may not store so much.
     """
     upload = get(session, project_id, upload_id, lock=True)  # two concurrent sums would exceed the limit
     refuse_ended(upload, "add a part to")
@@ -80,6 +86,7 @@ def add_part(session: Session, project_id: str, upload_id: str, *, sha256: str, 
         raise RequestError(message, code="invalid_value", param="data")
     if parts == MAX_PARTS:
         raise RequestError(f"An upload has at most {MAX_PARTS} parts; send larger ones.", code="invalid_value")
+    files.check_room(session, project_id, size)
     return added(session, UploadPart(upload_id=upload_id, bytes=size, sha256=sha256))
 
 

@@ -22,7 +22,8 @@ class File(OfProject, Base):
     sha256: Mapped[str] = mapped_column(String(64), index=True)
     created_at: Mapped[int] = mapped_column(default=now)
     expires_at: Mapped[int | None] = mapped_column(index=True)
-    __table_args__ = (Index(None, "project_id", "id"),)
+    # The second index alone serves the sum of a project's bytes.
+    __table_args__ = (Index(None, "project_id", "id"), Index(None, "project_id", "expires_at", "bytes"))
 
 
 class _Produced:

@@ -13,9 +13,9 @@ class Project(Base):
 
     `live_tier` is the one tier that its live requests may have, `none` for no live requests, null for all tiers.
     `max_segments` limits what its segments fill at once, null for no limit; `cache_bytes` its cached answers, null for
-    no cache. A batch or a job is erased `zero_retention_minutes` after its end, null for no such limit. The project is
-    being erased since `erasing_at`. `recent_usage` is the seconds that its segments ran, which decay (store.speeds)
-    from `recent_usage_at` on.
+    no cache; `max_stored_bytes` its files, null for the deployment's limit. A batch or a job is erased
+    `zero_retention_minutes` after its end, null for no such limit. The project is being erased since `erasing_at`.
+    `recent_usage` is the seconds that its segments ran, which decay (store.speeds) from `recent_usage_at` on.
     """
 
     __tablename__ = "projects"
@@ -25,6 +25,7 @@ class Project(Base):
     tier: Mapped[str | None] = mapped_column(String(64))
     max_segments: Mapped[int | None]
     cache_bytes: Mapped[int | None]
+    max_stored_bytes: Mapped[int | None]
     live_tier: Mapped[str | None] = mapped_column(String(16))
     zero_retention_minutes: Mapped[int | None]
     erasing_at: Mapped[int | None]

@@ -11,7 +11,7 @@ from batchyard.errors import RequestError, TooLargeError, UnavailableError
 from batchyard.request_lines import warnings
 from batchyard.wording import quoted
 from inference.engines import registry
-from store import batches
+from store import batches, files
 from store.formats import plan
 from store.formats.plan import PlanWriter
 from store.intake import appends
@@ -54,6 +54,7 @@ def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: 
             with context.database.write() as session:
                 batch = appends.locked(session, project_id, batch_id)  # before the project, as a chunk of answers does
                 submission.admit(context, session, project_id, new.size)
+                files.check_room(session, project_id, new.size)
                 append = appends.add(session, batch, key, new)
         except RepeatedIds as repeated:
             name = quoted(min(names[digest] for digest in repeated.digests))

@@ -11,6 +11,7 @@ from batchyard.errors import PermissionDeniedError, RequestError, TooLargeError,
 from batchyard.settings import Settings
 from batchyard.tables import formats
 from batchyard.tables.formats import TableError
+from store import files
 from store.artifacts import ArtifactWriter
 from store.intake.buckets import Bucket, StoredObject
 from tasks.context import AppContext
@@ -51,7 +52,8 @@ def joined(context: AppContext, project_id: str, url: str) -> NewInput:
 
     Raises:
         PermissionDeniedError, NotFoundError: the URL is not allowed, or nothing is there.
-        RequestError: there are too many objects, or those cannot follow each other in one file.
+        RequestError: there are too many objects, or those cannot follow each other in one file, or the project may not
+            store so much.
         TooLargeError: they have more bytes than an upload may have.
         UnavailableError: the bucket cannot be reached, takes too long, or an object changed meanwhile.
     """
@@ -66,7 +68,7 @@ def joined(context: AppContext, project_id: str, url: str) -> NewInput:
             code="invalid_value",
             param="url",
         )
-    _check_size(context, url, sum(stored.bytes for stored in objects))
+    _check_objects(context, project_id, url, objects)
     return _stored(context, source, objects, _name(url, objects), time.monotonic() + SECONDS)
 
 
@@ -77,12 +79,20 @@ def each(context: AppContext, project_id: str, url: str) -> list[NewInput]:
     """
     source, ends_at = bucket(context.settings, project_id, url), time.monotonic() + SECONDS
     objects = source.objects(MAX_OBJECTS)
-    _check_size(context, url, sum(stored.bytes for stored in objects))
+    _check_objects(context, project_id, url, objects)
     contents = []
     for stored in objects:
         contents.append(_stored(context, source, [stored], _name(url, [stored]), ends_at))
         _check_size(context, url, sum(content.size for _, content in contents))
     return contents
+
+
+def _check_objects(context: AppContext, project_id: str, url: str, objects: Sequence[StoredObject]) -> None:
+    """Refuse objects with more bytes than an upload may have, or the project may store, before they are read."""
+    size = sum(stored.bytes for stored in objects)
+    _check_size(context, url, size)
+    with context.database.read() as session:
+        files.room(session, project_id).check(size)
 
 
 def _check_size(context: AppContext, url: str, size: int) -> None:

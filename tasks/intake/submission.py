@@ -326,7 +326,8 @@ def no_file() -> File:
 
 
 def name_input(session: Session, project_id: str, source: NewInput, purpose: str = "batch") -> File:
-    """Create a file record for stored content, as the input of a batch or a job."""
+    """Create a file record for stored content, as the input of a batch or a job. Raises as `files.check_room`."""
+    files.check_room(session, project_id, source.content.size)
     return files.create(
         session,
         project_id,

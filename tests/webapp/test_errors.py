@@ -62,6 +62,22 @@ def test_a_method_that_a_route_does_not_have_is_answered_with_those_it_has(clien
     assert answer.get_json()["error"]["message"] == "Not allowed to PUT on /v1/files; allowed: GET, POST."
 
 
+def test_a_browser_that_opens_the_address_of_a_forms_action_is_sent_to_its_page(client: FlaskClient) -> None:
+    browser, rules = {"Accept": "text/html"}, list(client.application.url_map.iter_rules())
+    shown = {rule.rule for rule in rules if "GET" in (rule.methods or ())}
+    actions = {rule.rule for rule in rules} - shown
+    with client.application.test_request_context():
+        paths = {rule.build(dict.fromkeys(rule.arguments, "x"))[1] for rule in rules if rule.rule in actions}
+    pages = {path: client.get(path, headers=browser) for path in paths if not path.startswith("/v1/")}
+    assert {answer.status_code for answer in pages.values()} == {303}
+    goals = {path: answer.headers["Location"] for path, answer in pages.items()}
+    assert goals["/start"] == "/new" and goals["/sign-out"] == "/" and goals["/usage/budget"] == "/usage"
+    assert goals["/batches/x/cancel"] == "/batches/x" and goals["/keys/x/revoke"] == "/keys"
+    assert goals["/webhooks/x/deliveries/x"] == "/webhooks/x" and goals["/new/job/x/preview"] == "/new/job/x"
+    assert client.get("/start").status_code == 405, "a program is told which method it has to send"
+    assert client.put("/start", headers=browser).status_code == 405
+
+
 def test_no_answer_has_the_frameworks_words(client: FlaskClient) -> None:
     browser = {"Accept": "text/html"}
     answers = [client.get("/nope", headers=browser), client.get("/nope"), client.delete("/v1/batches")]

@@ -24,7 +24,7 @@ from batchyard.errors import AuthenticationError, BatchyardError, ConfigurationE
 from batchyard.telemetry import spans
 from tasks.context import AppContext, build
 from webapp.access.api_keys import key_of
-from webapp.gateway import callers, cors, errors
+from webapp.gateway import callers, cors, errors, tickets
 from webapp.gateway.bodies import BodyMemory
 from webapp.gateway.callers import Callers
 from webapp.gateway.connections import Connection, Connections
@@ -104,6 +104,7 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
 
     app = web.Application()
     app.router.add_route("*", r"/{path:[\s\S]*}", bounded)  # a path may have line feeds, too
+    app.on_response_prepare.append(tickets.protect)
     if origins:
         app.on_response_prepare.append(mark)
     app.on_startup.append(start)

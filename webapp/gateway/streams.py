@@ -30,7 +30,7 @@ class EventStream:
 
     def __init__(self, request: web.Request, endpoint: str, headers: Mapping[str, str], pace: Pace) -> None:
         self._request, self._endpoint, self._pace = request, endpoint, pace
-        own = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+        own = {"Content-Type": "text/event-stream; charset=utf-8"}
         # Without the last one nginx would wait for more.
         self.response = web.StreamResponse(headers={**headers, **own, "X-Accel-Buffering": "no"})
         self._tail = b"\n\n"

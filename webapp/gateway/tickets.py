@@ -20,8 +20,13 @@ from store.keys import Principal
 
 HEADER = "X-Batchyard-Ticket"
 """A response with this header is a ticket, as JSON."""
-OF_PAGES = ("Content-Security-Policy", "Referrer-Policy", "Cache-Control", "X-Content-Type-Options")
-"""What the web app tells browsers of its pages (webapp.pages)."""
+PROTECTION = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
+"""What browsers are told of each response that does not say otherwise, as pages do (webapp.pages)."""
 
 
 class Ticket(BaseModel):
@@ -37,6 +42,12 @@ class Ticket(BaseModel):
     endpoint: str
     body: dict[str, Any]
     page: tuple[str, str] | None = None
+
+
+async def protect(_: web.Request, response: web.StreamResponse) -> None:
+    """Add the headers that protect a response in a browser, about to be sent, unless it has them."""
+    for name, value in PROTECTION.items():
+        response.headers.setdefault(name, value)
 
 
 Answer = Callable[[web.Request, str, Principal, bytes], Awaitable[web.StreamResponse]]
@@ -57,7 +68,7 @@ async def redeem(request: web.Request, data: bytes, headers: Mapping[str, str], 
         text=before + shown + after,
         content_type="text/html",
         charset="utf-8",
-        headers={name: headers[name] for name in OF_PAGES if name in headers},
+        headers={name: headers[name] for name in PROTECTION if name in headers},
     )
 
 

@@ -25,6 +25,7 @@ def create() -> ImportedFiles:
     else:
         contents = imports.each(context, owner.project_id, body.url)
     with context.database.write() as session:
+        files.check_room(session, owner.project_id, sum(content.size for _, content in contents))
         records = [
             files.create(
                 session,

@@ -19,6 +19,7 @@ from batchyard.local_state import local_state
 from store.accounting import budgets
 from store.accounting.budgets import State
 from webapp.errors import is_page
+from webapp.gateway import tickets
 from webapp.pages import (
     batches,
     compare,
@@ -100,15 +101,14 @@ def _version(folder: str, name: str) -> str:
 
 
 def _protect(response: Response) -> Response:
-    if is_page():
+    """Add the headers that protect a response in a browser: of a page, a static file, or else as the gateway's."""
+    if is_page() or flask.request.endpoint == "document.docs":
         response.headers["Content-Security-Policy"] = POLICY
         response.headers["Referrer-Policy"] = "same-origin"
-        response.headers["Cache-Control"] = "no-store"
-        response.headers["X-Content-Type-Options"] = "nosniff"
-    elif flask.request.endpoint == "static":
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        if "v" in flask.request.args:
-            response.headers["Cache-Control"] = f"public, max-age={STATIC_SECONDS}, immutable"
+    elif flask.request.endpoint == "static" and "v" in flask.request.args:
+        response.headers["Cache-Control"] = f"public, max-age={STATIC_SECONDS}, immutable"
+    for name, value in tickets.PROTECTION.items():
+        response.headers.setdefault(name, value)
     return response
 
 

@@ -37,7 +37,6 @@ from webapp.requests import current_context, query
 log = logging.getLogger(__name__)
 
 routes = Blueprint("rows", __name__, url_prefix="/batches/<batch_id>")
-routes.add_app_template_filter(rendered)
 
 ROWS = 25
 FIRST_ROWS = 10
@@ -180,6 +179,7 @@ def one(batch_id: str, line: int) -> ResponseReturnValue:
         beside, missing = rows.beside(params.filter, line), rows.missing
     row = entry.row
     code, message = _error(row)
+    texts = answers.choices(row.response) if row.status_code == 200 and row.response else []
     contents = {"request": lines.request, "answer": lines.answer}
     return flask.render_template(
         "request.html",
@@ -194,7 +194,8 @@ def one(batch_id: str, line: int) -> ResponseReturnValue:
         message=message,
         prompt=answers.prompt(row.body),
         parameters=answers.parameters(row.body),
-        choices=answers.choices(row.response) if row.status_code == 200 and row.response else [],
+        choices=texts,
+        rendered=rendered(choice.text for choice in texts),
         usage=responses.usage(row.response),
         scores=_scores(context, batch, row.custom_id) if batch.status in TERMINAL else {},
         json={name: _shown(content) for name, content in contents.items() if content},

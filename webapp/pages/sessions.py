@@ -147,13 +147,11 @@ def show() -> ResponseReturnValue:
 @routes.post("/sign-in")
 def sign_in() -> ResponseReturnValue:
     context = current_context()
-    address = flask.request.remote_addr or ""
-    limits.check_sign_in(address)
     with context.database.read() as session:
         owner = keys.authenticate(session, flask.request.form.get("key", "").strip())
     audit.note("sign_in.key", owner)
     if owner is None:
-        limits.count_failed_sign_in(address)
+        limits.count_failed_sign_in(flask.request.remote_addr or "")
         return _page(WRONG_KEY), AuthenticationError.status
     return _open_session(owner.key_id, _next_path())
 
@@ -179,8 +177,7 @@ def begin_oidc() -> ResponseReturnValue:
 @routes.get("/sign-in/oidc/callback")
 def finish_oidc() -> ResponseReturnValue:
     """Sign in whom the provider has authenticated, or ask which of several projects to enter."""
-    provider, address = _provider(), flask.request.remote_addr or ""
-    limits.check_sign_in(address)
+    provider = _provider()
     path, project = flask.session.get("next", "/"), flask.session.get("project", "")
     try:
         signed_in = provider.finish()
@@ -189,7 +186,7 @@ def finish_oidc() -> ResponseReturnValue:
         visitor = identities.enter(current_context(), signed_in, project or signed_in.projects[0])
     except (AuthenticationError, PermissionDeniedError) as error:
         audit.note("sign_in.oidc")
-        limits.count_failed_sign_in(address)
+        limits.count_failed_sign_in(flask.request.remote_addr or "")
         return _page(error.message), error.status
     audit.note("sign_in.oidc", visitor.caller)
     return _open_session(visitor.caller.key_id, path)

@@ -68,6 +68,7 @@ class ProjectObject(BaseModel):
     tier: str | None
     max_segments: int | None
     cache_bytes: int | None
+    max_stored_bytes: int | None
     live_tier: LiveTier | None
     zero_retention_minutes: int | None
     erasing_at: int | None
@@ -83,6 +84,9 @@ class ChangeProject(BaseModel):
     tier: str | None = Field(None, strict=True, description="one of BATCHYARD_TIERS: how soon its batches are due")
     max_segments: int | None = Field(None, strict=True, ge=0, le=10**9, description="most full segments at once")
     cache_bytes: int | None = Field(None, strict=True, ge=1, lt=2**63, description="what its result cache may take")
+    max_stored_bytes: int | None = Field(
+        None, strict=True, ge=0, lt=2**63, description="most bytes of its files; null: BATCHYARD_MAX_STORED_BYTES"
+    )
     live_tier: LiveTier | None = Field(
         None, description="the one service tier that its live requests may have; none: it may send batches only"
     )

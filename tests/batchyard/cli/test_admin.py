@@ -152,7 +152,7 @@ def test_a_budget_in_another_currency_than_the_tariffs_is_refused(stack: Running
         )
 
 
-def test_a_projects_result_cache_is_turned_on_and_off(tmp_path: Path) -> None:
+def test_a_projects_result_cache_and_limit_of_stored_bytes_are_set_and_removed(tmp_path: Path) -> None:
     def project(*arguments: str) -> Result:
         return batchyard("project", *arguments, "--data", tmp_path, folder=tmp_path)
 
@@ -163,6 +163,11 @@ def test_a_projects_result_cache_is_turned_on_and_off(tmp_path: Path) -> None:
         == "search: tier none, max segments no limit, cache of 1000000 bytes, live requests of every tier\n"
     )
     assert "1000000" in project("list").stdout
+    assert project("set", "search", "--max-stored-bytes", "5000").stdout.endswith(", files of at most 5000 bytes\n")
+    assert (
+        json.loads(project("set", "search", "--max-stored-bytes", "none", "--json").stdout)["max_stored_bytes"] is None
+    )
+    assert "'5 GB' is not a number of bytes" in project("set", "search", "--max-stored-bytes", "5 GB").stderr
     assert json.loads(project("set", "search", "--no-cache", "--json").stdout)["cache_bytes"] is None
 
 

@@ -16,6 +16,7 @@ from flask.testing import FlaskClient
 
 from batchyard.errors import ConfigurationError, UnavailableError
 from batchyard.settings import load
+from store import projects
 from store.intake.buckets import Bucket
 from store.records import File
 from tasks.context import AppContext
@@ -183,13 +184,13 @@ def test_an_object_that_changes_meanwhile_is_noticed(folder: str, changes: str) 
 
 
 @pytest.mark.usefixtures("credentials")
-def test_an_import_streams(context: AppContext) -> None:
+def test_an_import_streams(client: FlaskClient, context: AppContext) -> None:
     url = f"s3://{BUCKET}/in/large.jsonl"
     put(url, LINES[0].ljust(1 << 20) * 60)
-    imports.joined(context, "proj_1", url)  # what is loaded with the first one
+    imports.joined(context, project_of(context), url)  # what is loaded with the first one
     tracemalloc.start()
     try:
-        content = imports.joined(context, "proj_1", url).content
+        content = imports.joined(context, project_of(context), url).content
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -235,3 +236,15 @@ def test_a_folder_of_any_name_is_read(tmp_path: Path, name: str) -> None:
     star = error(client.post("/v1/imports", json=body | {"url": f"file://{folder}/*.jsonl"}))
     assert star[0] == 403 and "without '*'" in star[2]
     close_contexts()
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_a_project_imports_no_more_than_it_may_store(
+    client: FlaskClient, context: AppContext, folder: str, monkeypatch: pytest.MonkeyPatch, join: bool
+) -> None:
+    with context.database.write() as session:
+        projects.update(session, project_of(context), max_stored_bytes=10)
+    monkeypatch.setattr(Bucket, "open", None)
+    body = {"url": folder, "purpose": "batch", "join": join}
+    status, code, message = error(client.post("/v1/imports", json=body))
+    assert (status, code) == (400, "storage_limit_exceeded") and "10 bytes" in message

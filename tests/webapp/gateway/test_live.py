@@ -62,6 +62,13 @@ def test_the_anthropic_client_gets_whole_and_streamed_answers_and_errors(gateway
     assert "Did you mean 'echo'?" in str(refused.value)
 
 
+def test_no_answer_is_kept_by_a_browser_or_proxy(send: Send) -> None:
+    for answer in (send(), send(stream=True), send(model="ecko")):
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+
+
 @pytest.mark.parametrize(
     ("parameters", "status", "code", "param"),
     [

@@ -47,10 +47,11 @@ def test_only_an_administrator_sees_or_changes_anything(client: FlaskClient, con
 def test_a_projects_tier_and_limits_are_settled_and_emptied_again(client: FlaskClient, context: AppContext) -> None:
     path, csrf = f"/keys/{project(context).id}/change", csrf_of(client)
     settings = {"tier": "premium", "max_segments": "0", "cache_bytes": "1000000", "live_tier": "flex"}
+    settings["max_stored_bytes"] = "5000"
     assert client.post(path, data={"csrf": csrf, **settings}).status_code == 303
     settled = project(context)
     assert (settled.tier, settled.max_segments, settled.cache_bytes) == ("premium", 0, 1_000_000)
-    assert settled.live_tier == "flex"
+    assert (settled.live_tier, settled.max_stored_bytes) == ("flex", 5000)
     page = client.get("/keys").text
     assert '<option value="flex" selected>' in page
     assert '<option value="premium" selected>' in page and 'value="0"' in page and 'value="1000000"' in page
