@@ -42,6 +42,7 @@ pytest_plugins = [
     "tests.support.durations",
     "tests.support.stack_marker",
     "tests.support.shuffle",
+    "tests.support.statements",
     "tests.support.faulty",
     "tests.support.vllm_engines",
 ]
