@@ -195,6 +195,15 @@ def broker() -> Iterator[str]:
         yield f"unix://{server.unix_socket_path}"
 
 
+@pytest.fixture(scope="session")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of recipes that no test changes. Tests share the processes that run them."""
+    from tests.support.webapps import close_contexts
+
+    yield write_recipes(tmp_path_factory.mktemp("recipes"))
+    close_contexts()
+
+
 @pytest.fixture
 def validate_messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of the batches that were sent to a worker for validation. No message leaves the test."""
