@@ -27,7 +27,7 @@ from inference.engines.registry import capabilities
 from inference.ray.caller import EngineRun, answer, answer_here, nothing
 from inference.ray.starts import start_replicas
 from inference.ray.tables import unpacked
-from inference.ray_internals import UNPLACED, actor_state, iter_blocks
+from inference.ray_internals import FIXED_CLUSTER, UNPLACED, actor_state, iter_blocks
 from inference.residents.actor import StartedEngine
 from inference.residents.directory import replicas_of
 from inference.residents.session import EngineSession, EngineTimeouts
@@ -167,6 +167,7 @@ def _mapped(
     dataset.context.memory_usage_poll_interval_s = None  # a thread in each caller, for a statistic that nobody reads
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
+    dataset.context.set_config(FIXED_CLUSTER, True)  # callers need no CPU, and Ray adds nodes for engines by itself
     return dataset.map_batches(
         function,
         fn_args=arguments,

@@ -42,6 +42,7 @@ pytest_plugins = [
     "tests.support.durations",
     "tests.support.stack_marker",
     "tests.support.shuffle",
+    "tests.support.statements",
     "tests.support.faulty",
     "tests.support.vllm_engines",
 ]
@@ -192,6 +193,15 @@ def broker() -> Iterator[str]:
         ValkeyServer(port=0, unix_socket_path=f"{folder}/redis.sock") as server,
     ):
         yield f"unix://{server.unix_socket_path}"
+
+
+@pytest.fixture(scope="session")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of recipes that no test changes. Tests share the processes that run them."""
+    from tests.support.webapps import close_contexts
+
+    yield write_recipes(tmp_path_factory.mktemp("recipes"))
+    close_contexts()
 
 
 @pytest.fixture

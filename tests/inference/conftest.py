@@ -23,19 +23,24 @@ CHAT_TEMPLATE = (
 def cluster() -> Iterator[str]:
     """A Ray cluster of two CPUs, this process its driver; its address."""
     import ray
+    from ray._private.node import Node
 
     from inference.residents import directory
 
     folder = tempfile.mkdtemp(prefix="by", dir="/tmp")  # Unix sockets below it: the path has to be short
-    context = ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        _temp_dir=folder,
-        namespace="batchyard",
-        log_to_driver=False,
-        logging_level="ERROR",
-        object_store_memory=200 * 1024 * 1024,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        # The head of a local stack has none of these, and they take seconds of CPU.
+        for server in ("start_api_server", "start_log_monitor", "start_monitor"):
+            patch.setattr(Node, server, lambda *_arguments, **_options: None)
+        context = ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            _temp_dir=folder,
+            namespace="batchyard",
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=200 * 1024 * 1024,
+        )
     yield context.address_info["address"]
     directory.stop_all()
     ray.shutdown()

@@ -102,9 +102,10 @@ def test_every_private_name_exists_in_the_installed_ray() -> None:
             missing.append(name)
     assert not missing
     from ray._private import worker
-    from ray.actor import ActorHandle, _ActorClassMethodMetadata
+    from ray.actor import ActorHandle
     from ray.data import Dataset
-    from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator
+    from ray.data._internal.cluster_autoscaler import ClusterAutoscaler
+    from ray.data._internal.execution import streaming_executor
     from ray.data._internal.execution.execution_callback import ExecutionCallback
     from ray.data._internal.execution.operators.task_pool_map_operator import TaskPoolMapOperator
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
@@ -120,10 +121,12 @@ def test_every_private_name_exists_in_the_installed_ray() -> None:
     assert callable(ExecutionCallback.on_execution_step)
     assert "_topology" in StreamingExecutor.execute.__code__.co_names
     assert "_map_task" in TaskPoolMapOperator.__init__.__code__.co_names
-    assert isinstance(_ActorClassMethodMetadata._cache, dict)
     assert "_runtime_env_has_working_dir" in worker.connect.__wrapped__.__code__.co_names
     assert callable(JobConfig._runtime_env_has_working_dir)
-    assert default_autoscaling_coordinator._AutoscalingCoordinatorActor.__name__ == ray_internals.AUTOSCALER
+    assert "create_cluster_autoscaler" in StreamingExecutor.execute.__code__.co_names
+    calls = re.findall(r"_StatsManager\.(\w+)", Path(streaming_executor.__file__).read_text())
+    assert set(calls) == {name for name in vars(ray_internals._NoStatistics) if not name.startswith("_")}
+    assert set(ClusterAutoscaler.__abstractmethods__) <= vars(ray_internals._WholeCluster).keys()
 
 
 def test_the_table_holds_each_name_of_vllm_that_is_used_and_no_other() -> None:

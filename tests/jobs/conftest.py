@@ -40,8 +40,8 @@ def deployed(alone: None, new_context: Callable[..., AppContext], tmp_path: Path
 
 
 @pytest.fixture(autouse=True)
-def _closed_contexts() -> Iterator[None]:
+def _closed_contexts(recipes: Path) -> Iterator[None]:
     """Close what a test has opened, and forget its jobs: their tools are those of its folder."""
     yield
     FLOW.jobs.clear()
-    close_contexts()
+    close_contexts(recipes)

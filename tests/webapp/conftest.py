@@ -13,7 +13,6 @@ from jinja2.bccache import Bucket, BytecodeCache
 from werkzeug.routing import Rule
 
 from tasks.context import AppContext
-from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, close_contexts, context_in
 
 
@@ -65,13 +64,6 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
 def client(context: AppContext) -> FlaskClient:
     """A client of the web app alone."""
     return client_of(context)
-
-
-@pytest.fixture(scope="module")
-def recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of recipes that no test changes. The processes that run them are those of all tests of a file."""
-    yield write_recipes(tmp_path_factory.mktemp("recipes"))
-    close_contexts()
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,6 @@ from tasks import idle
 from tasks.context import AppContext
 from tasks.recurring import schedules as recurring
 from tests.support.messages import SentMessages
-from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, context_in, on_sqlite, upload
 
 pytestmark = pytest.mark.usefixtures("sent")
@@ -28,13 +27,8 @@ SCHEDULE: dict[str, Any] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_recipes(tmp_path)
-
-
-@pytest.fixture
-def context(database_url: str, broker: str, tmp_path: Path, folder: Path) -> AppContext:
-    return context_in(tmp_path, database_url=database_url, redis_url=broker, recipes=str(folder))
+def context(database_url: str, broker: str, tmp_path: Path, recipes: Path) -> AppContext:
+    return context_in(tmp_path, database_url=database_url, redis_url=broker, recipes=str(recipes))
 
 
 @pytest.fixture
@@ -129,7 +123,7 @@ def test_a_schedule_keeps_to_what_it_makes(client: FlaskClient, context: AppCont
 
 
 def test_a_recipe_that_is_gone_fails_the_run_with_the_reason(
-    client: FlaskClient, context: AppContext, folder: Path, database_url: str, broker: str, tmp_path: Path
+    client: FlaskClient, context: AppContext, database_url: str, broker: str, tmp_path: Path
 ) -> None:
     schedule = create(client)
     without = context_in(tmp_path, database_url=database_url, redis_url=broker)

@@ -21,7 +21,6 @@ from store.formats import items
 from store.records import Job
 from tasks.context import AppContext
 from tests.support.ended_jobs import EndedJobs
-from tests.support.recipes import write_recipes
 from tests.support.webapps import client_of, context_in, on_sqlite
 
 ROWS: list[dict[str, Any]] = [
@@ -37,9 +36,10 @@ STATES = {1: "completed", 2: "failed", 3: "completed", 4: "stuck", 5: "failed"}
 
 
 @pytest.fixture
-def context(database_url: str, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
+def context(
+    database_url: str, broker: str, tmp_path: Path, recipes: Path, monkeypatch: pytest.MonkeyPatch
+) -> AppContext:
     monkeypatch.setattr(messages, "validate", lambda *_: None)
-    recipes = write_recipes(tmp_path)
     return context_in(tmp_path, database_url=database_url, redis_url=broker, recipes=str(recipes))
 
 

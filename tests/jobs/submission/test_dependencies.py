@@ -15,7 +15,6 @@ from store.records import Job
 from tasks.context import AppContext
 from tests.support.jobs import create_job
 from tests.support.messages import SentMessages
-from tests.support.recipes import write_recipes
 
 pytestmark = pytest.mark.usefixtures("sent")
 
@@ -54,8 +53,8 @@ class Waiting:
 
 
 @pytest.fixture
-def jobs(new_context: Callable[..., AppContext], project: str, tmp_path: Path) -> Waiting:
-    return Waiting(new_context(recipes=str(write_recipes(tmp_path))), project)
+def jobs(new_context: Callable[..., AppContext], project: str, recipes: Path) -> Waiting:
+    return Waiting(new_context(recipes=str(recipes)), project)
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "expired", "cancelled"])

@@ -120,7 +120,9 @@ def test_files_are_searched_by_their_name_and_by_their_batch_and_job(client: Fla
     assert "2 stages and jobs have files of their own" in words(client.get("/files?q=nightly").text)
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [pytest.param("light", 1280, marks=pytest.mark.exhaustive), ("dark", 390)]
+)
 def test_the_files_page_is_accessible_and_works_without_scripts(
     browser: Browser, served: str, context: AppContext, scheme: Any, width: int
 ) -> None:

@@ -133,7 +133,7 @@ def paths(objects: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     ]
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.exhaustive)])
 def test_no_page_is_cut_or_scrolls_sideways(
     visit: Callable[..., Visit], stack: RunningStack, paths: list[str], width: int
 ) -> None:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -62,6 +61,8 @@ def test_the_parts_of_a_split_are_joined_in_their_order(tmp_path: Path, scratch:
 
 @pytest.mark.parametrize("split", [None, "validation"])
 def test_what_the_library_datasets_has_saved_is_read(tmp_path: Path, scratch: Path, split: str | None) -> None:
+    import datasets
+
     whole = datasets.Dataset.from_list(ROWS)
     if split is None:
         whole.save_to_disk(tmp_path / "set", num_shards=2)

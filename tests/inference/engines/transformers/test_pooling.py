@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from batchyard.endpoints import catalog, responses
 from batchyard.endpoints.base import Endpoint
@@ -165,6 +164,8 @@ def test_a_model_with_another_vector_does_not_start(tmp_path: Path) -> None:
 
 
 def test_padding_changes_no_vector_of_the_first_or_the_last_token() -> None:
+    import torch
+
     states = torch.arange(12.0).reshape(2, 3, 2)
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
     assert _pooled(states, mask, "cls").tolist() == [[0, 1], [6, 7]]

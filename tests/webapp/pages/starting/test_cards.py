@@ -118,9 +118,15 @@ def texts(content: bytes) -> dict[str, str]:
 
 
 # The further ones ask a trained model a thousand times: the test after this one shows that they begin, and tests of
-# their recipes run them to their ends.
+# their recipes run them to their ends. The last test runs `label`, too.
 @needs_models
-@pytest.mark.parametrize("name", [*SIX, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in RESULTS)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("prompts", "evaluate", "synthetic", "embed", "rank"),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("label", *RESULTS)),
+    ],
+)
 def test_what_a_card_starts_really_runs(visitor: Page, faulty: RunningStack, name: str) -> None:
     read = ended(faulty, start(visitor, examples.cards()[name].title))
     if name == "prompts":
@@ -158,7 +164,9 @@ def test_what_a_card_starts_really_runs(visitor: Page, faulty: RunningStack, nam
 
 
 @needs_models
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize(
+    "name", ["compare", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("samples", "refine", "panel"))]
+)
 def test_what_a_further_card_starts_begins(visitor: Page, faulty: RunningStack, name: str) -> None:
     path = f"/jobs/{start(visitor, examples.cards()[name].title)}"
 
