@@ -31,6 +31,7 @@ COPY tasks tasks
 COPY results results
 COPY recipes recipes
 COPY inference inference
+COPY jobs jobs
 COPY webapp webapp
 COPY examples examples
 # A read-only file system keeps no bytecode that is made later.
