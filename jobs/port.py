@@ -29,7 +29,7 @@ from store.records import Batch, File, Job, Schedule
 from store.speeds import Throughput
 from tasks.context import AppContext
 from tasks.intake.submission import NewInput
-from tasks.port import CheckedJob, Port
+from tasks.port import CheckedJob, BatchPort
 from tasks.recovery import Recovered
 from tasks.scheduling.forecast import Forecast
 
@@ -40,7 +40,7 @@ CHUNK_SECONDS = 0.25
 the last one of a segment: the job's end may depend on it."""
 
 
-class JobsPort(Port):
+class JobsPort(BatchPort):
     """Jobs, as batches see them."""
 
     def prepare(self, settings: Settings) -> None:

@@ -1,6 +1,6 @@
 """The port of batches: what they tell and ask the programs over them. The package `jobs` implements it.
 
-Batches, live requests, schedules and housekeeping run without that package, as `Port` itself says.
+Batches, live requests, schedules and housekeeping run without that package, as `BatchPort` itself says.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CheckedJob(Protocol):
     def job(self) -> Job: ...
 
 
-class Port:
+class BatchPort:
     """A deployment without programs over batches."""
 
     def prepare(self, settings: Settings) -> None:
@@ -139,6 +139,6 @@ def running_models(context: AppContext, session: Session) -> dict[str, ModelSpec
 
 
 @functools.cache
-def port() -> Port:
+def port() -> BatchPort:
     """Return what this deployment implements of the port."""
-    return implementation("port", Port)
+    return implementation("port", BatchPort)
