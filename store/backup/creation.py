@@ -23,12 +23,7 @@ SNAPSHOTS = 3
 
 
 def create(
-    path: Path,
-    database: Database,
-    artifacts: Artifacts,
-    *,
-    garbage_grace_seconds: float,
-    results_seconds: float,
+    path: Path, database: Database, artifacts: Artifacts, *, garbage_grace_seconds: float, results_seconds: float
 ) -> BackupManifest:
     """Back up a database and its artifacts to a new folder. It is whole once its manifest is there.
 
@@ -50,9 +45,8 @@ def create(
         snapshot = Database(sqlite_url(folder.rows.resolve()))
         try:
             before = missing
-            missing = _copy_artifacts(
-                snapshot, artifacts, folder.artifacts, now - garbage_grace_seconds, now - results_seconds
-            )
+            times = now - garbage_grace_seconds, now - results_seconds
+            missing = _copy_artifacts(snapshot, artifacts, folder.artifacts, *times)
             with snapshot.snapshot() as connection:
                 counts = rows.counts(connection)
         finally:
@@ -60,13 +54,8 @@ def create(
         if not missing or missing == before:
             break
     rows.single_file(folder.rows)
-    return folder.seal(
-        version=__version__,
-        revision=revision,
-        created_at=int(now),
-        rows=counts,
-        missing=sorted(missing or ()),
-    )
+    facts = {"version": __version__, "revision": revision, "created_at": int(now), "rows": counts}
+    return folder.seal(**facts, missing=sorted(missing or ()))
 
 
 def _copy_artifacts(

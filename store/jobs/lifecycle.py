@@ -76,8 +76,7 @@ class Jobs(Lifecycle[Job]):
     def expire(self, session: Session) -> list[str]:
         """Set the outcome of every job whose completion window has passed, once. Jobs without items are finalized.
 
-        Returns:
-            The ids of those in progress, whose items have to end before they are finalized.
+        Return the ids of those in progress, whose items have to end before they are finalized.
         """
         overdue = and_(Job.expires_at <= now(), Job.outcome.is_(None))
         idle = select(Job.id, Job.status).where(Job.status.in_(("waiting", "validating")), overdue)

@@ -236,8 +236,7 @@ class Lifecycle(ABC, Generic[Record]):
     def set_sla(self, session: Session, work: Record, state: Sla, **data: Any) -> bool:
         """Compare-and-set the SLA state of work that has not ended.
 
-        Returns:
-            True the first time a state is reached, unless it is a job's batch. An event with `data` is emitted then.
+        True the first time a state is reached, unless it is a job's batch. An event with `data` is emitted then.
         """
         record, type_ = self.record, f"{self.noun}.{state}"
         unchanged = (record.id == work.id, record.sla == work.sla, record.status.in_(self.running))
