@@ -7,7 +7,9 @@ more.
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 from batchyard import __version__
@@ -53,7 +55,8 @@ def create(
             snapshot.close()
         if not missing or missing == before:
             break
-    rows.single_file(folder.rows)
+    with closing(sqlite3.connect(folder.rows)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
     facts = {"version": __version__, "revision": revision, "created_at": int(now), "rows": counts}
     return folder.seal(**facts, missing=sorted(missing or ()))
 
