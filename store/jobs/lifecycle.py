@@ -96,10 +96,7 @@ class Jobs(Lifecycle[Job]):
         return claim(session, Job, Job.status == "validating", pause)
 
     def claim_advanceable(self, session: Session, pause: float) -> list[str]:
-        """Claim jobs with items to end, in progress or cancelled, that nobody advances. Return their ids.
-
-        A claimed job is not returned again for `pause` seconds.
-        """
+        """Claim jobs with items to end, in progress or cancelled, that nobody advances. Return their ids."""
         cancelled = and_(Job.status == "cancelling", UNFINISHED > 0)
         return claim(session, Job, or_(Job.status == "in_progress", cancelled), pause)
 

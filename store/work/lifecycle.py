@@ -291,17 +291,11 @@ class Lifecycle(ABC, Generic[Record]):
 
     @abstractmethod
     def claim_validatable(self, session: Session, pause: float) -> list[str]:
-        """Claim what lost the message or the worker of its validation. Return the ids.
-
-        What was claimed is not returned again for `pause` seconds.
-        """
+        """Claim what lost the message or the worker of its validation, for `pause` seconds. Return the ids."""
 
     @abstractmethod
     def claim_finishable(self, session: Session, pause: float) -> list[str]:
-        """Claim what can be finished now. Return the ids.
-
-        What was claimed is not returned again for `pause` seconds, so that one caller starts its finishing.
-        """
+        """Claim what can be finished now, for `pause` seconds: one caller starts its finishing. Return the ids."""
 
     def artifacts(self, session: Session, ids: Sequence[str]) -> dict[str, list[tuple[AnyArtifact, File]]]:
         """Return the artifacts of each batch or job, sorted by name, by its id."""
