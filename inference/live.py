@@ -82,8 +82,7 @@ class LiveReplicas:
     def end_if_hanging(self, spec: ModelSpec, name: str) -> Death | None:
         """Kill a replica that does not answer, or whose engine has work and has done none for the request timeout.
 
-        Returns:
-            Its death; None if it works, or is gone.
+        Return its death; None if it works, or is gone.
         """
         handle = replicas_of(spec, self._timeouts.request_timeout).get(name)
         if handle is None or actor_state(handle) != "ALIVE":

@@ -105,8 +105,7 @@ def close(spec: ModelSpec, idempotency_key: str, request_timeout: float) -> bool
 
     What the engines do not know of yet is not closed, so call it again until the run has ended.
 
-    Returns:
-        False if the model's engine cannot do that; then stop the run.
+    False if the model's engine cannot do that; then stop the run.
     """
     if issubclass(capabilities(spec.engine), JobEngine):
         return False

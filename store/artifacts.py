@@ -122,8 +122,7 @@ class Artifacts:
     def collect(self, shard: str, name: str, seconds: float) -> int | None:
         """Delete a name in a shard unless it is younger than `seconds`.
 
-        Returns:
-            Freed bytes, 0 if it is gone already; None if it is younger.
+        Return the freed bytes, 0 if it is gone already; None if it is younger.
 
         Raises UnavailableError: the store cannot be reached.
         """

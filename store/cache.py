@@ -123,8 +123,7 @@ def excess(session: Session) -> dict[str, int]:
 def evict(session: Session, project_id: str, size: int) -> int:
     """Delete a project's least recently used answers: `size` bytes or more, at most CHUNK answers.
 
-    Returns:
-        Freed bytes.
+    Return the freed bytes.
     """
     in_project = CachedAnswer.project_id == project_id
     oldest = session.execute(

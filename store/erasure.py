@@ -174,8 +174,7 @@ def _delete_files(session: Session, file_ids: Collection[str]) -> None:
 def delete_unused_files(session: Session, project_id: str, before: float) -> int:
     """Delete files of a project, older than `before` (Unix seconds), that no batch, job or schedule needs.
 
-    Returns:
-        Their number, retention.ROWS at most.
+    Return their number, retention.ROWS at most.
     """
     unused = select(File.id).where(File.project_id == project_id, File.created_at <= before, UNUSED)
     file_ids = session.scalars(unused.limit(retention.ROWS)).all()

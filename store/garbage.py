@@ -61,8 +61,7 @@ def _references(live_at: float, results_at: float) -> Iterator[Select[Any]]:
 def forget_chunks(session: Session, hashes: Sequence[str], before: float) -> int:
     """Delete records of chunks with these SHA-256 whose batch and job ended before `before` (Unix seconds).
 
-    Returns:
-        The number of deleted records.
+    Return the number of deleted records.
     """
     of_kept_job = select(Job.id).where(Job.id == Batch.job_id, _kept(before))
     ended = select(Batch.id).where(

@@ -56,8 +56,7 @@ def record_death(
 ) -> bool:
     """Count an engine's death for a batch; record its event and the model's last failure.
 
-    Returns:
-        False if another run has reported the death of this engine before.
+    False if another run has reported the death of this engine before.
     """
     reason = cut(reason, MAX_REASON)
     batch = session.get_one(Batch, batch_id, with_for_update={"key_share": True})
@@ -79,8 +78,7 @@ def record_death_without_batch(
 ) -> bool:
     """Record the death of an engine with no batch's requests: an event of each project that has an admin key.
 
-    Returns:
-        False if it was reported before.
+    False if it was reported before.
     """
     if not record_model_death(session, model=model, engine=engine, reason=reason, requests=requests, next_=next_):
         return False

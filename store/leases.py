@@ -114,10 +114,7 @@ def _acquire(
 
 
 def claim(session: Session, record: type[Batch] | type[Job], condition: ColumnElement[bool], pause: float) -> list[str]:
-    """Claim batches or jobs with that condition whose lease has run out. Return their ids.
-
-    A claimed one is not returned again for `pause` seconds.
-    """
+    """Claim batches or jobs with that condition whose lease has run out, for `pause` seconds. Return their ids."""
     at = time.time()
     lost = record.holder.is_not(None)  # an attempt, so that work that kills its worker ends too
     statement = (

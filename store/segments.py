@@ -145,8 +145,7 @@ def beside(session: Session, segment: SegmentLease) -> tuple[dict[str, int], int
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
     """Give a pending segment a slot. A worker must start it within `seconds`.
 
-    Returns:
-        The new epoch; None if the segment is not pending, or its batch does not go on.
+    Return the new epoch; None if the segment is not pending, or its batch does not go on.
     """
     return session.scalar(
         update(Segment)
@@ -271,8 +270,7 @@ def append(
 
     `seconds`: how long the chunk's requests were in the engine.
 
-    Returns:
-        False if the segment has the chunk already: the transaction that added it looked as if it had failed.
+    False if the segment has the chunk already: the transaction that added it looked as if it had failed.
     """
     segment.lease.guard(session)
     is_same = (ResultChunk.segment_id == segment.lease.id, ResultChunk.sha256 == chunk.sha256)
@@ -324,8 +322,7 @@ def hold_up(session: Session, segment: SegmentLease, reason: str) -> None:
 def recover(session: Session) -> int:
     """Make segments with an expired lease pending again: their message was lost or their worker died.
 
-    Returns:
-        The number of recovered segments.
+    Return the number of recovered segments.
     """
     now = time.time()
     lost = update(Segment).where(Segment.lease_expires_at < now).execution_options(synchronize_session=False)

@@ -37,10 +37,8 @@ def tokenizer(spec: ModelSpec, folder: Path) -> Finding:
         return Finding(spec.name, "tokenizer", "not checked", "engine_args say where it is")
     name = next((name for name in TOKENIZERS if (folder / name).is_file()), None)
     if name is None:
-        return Finding(
-            *(spec.name, "tokenizer", "failed", f"{folder} has no tokenizer"),
-            "put the model's tokenizer.json into the folder, or name another one in engine_args.tokenizer",
-        )
+        remedy = "put the model's tokenizer.json into the folder, or name another one in engine_args.tokenizer"
+        return Finding(spec.name, "tokenizer", "failed", f"{folder} has no tokenizer", remedy)
     if name == "tokenizer.json":
         try:
             from tokenizers import Tokenizer
@@ -64,10 +62,9 @@ def chat_template(spec: ModelSpec, folder: Path) -> Finding | None:
     if name is None and json_object(folder / "tokenizer_config.json").get("chat_template"):
         name = "tokenizer_config.json"
     if name is None:
-        return Finding(
-            *(spec.name, "chat template", "warning", f"none in {folder}: requests to {CHAT.path} will fail"),
-            "put the model's chat_template.jinja into the folder, or list its other endpoints in `endpoints`",
-        )
+        detail = f"none in {folder}: requests to {CHAT.path} will fail"
+        remedy = "put the model's chat_template.jinja into the folder, or list its other endpoints in `endpoints`"
+        return Finding(spec.name, "chat template", "warning", detail, remedy)
     return Finding(spec.name, "chat template", "ok", name)
 
 

@@ -125,10 +125,8 @@ def memory(spec: ModelSpec, folder: Path, machine: Machine) -> Finding:
     """Check that one replica's weights and cache fit into the memory that is there."""
     needed = need(spec, folder)
     if needed is None:
-        return Finding(
-            *(spec.name, "memory", "failed", f"{folder} has no weights that can be read"),
-            "put the model's *.safetensors into the folder, or download the model again",
-        )
+        remedy = "put the model's *.safetensors into the folder, or download the model again"
+        return Finding(spec.name, "memory", "failed", f"{folder} has no weights that can be read", remedy)
     engine = registry.capabilities(spec.engine)
     gpus = engine.gpus(spec) if spec.num_gpus is None else spec.num_gpus
     if machine.gpus and gpus:
@@ -136,10 +134,8 @@ def memory(spec: ModelSpec, folder: Path, machine: Machine) -> Finding:
     cache = "" if needed.cache is None else f", KV cache {_size(needed.cache)}"
     detail = f"weights {_size(needed.weights)}{cache}; {_size(machine.available)} available"
     if needed.total > machine.available:
-        return Finding(
-            *(spec.name, "memory", "warning", detail),
-            "choose a smaller model, a shorter dtype or a smaller KV cache, or free memory",
-        )
+        remedy = "choose a smaller model, a shorter dtype or a smaller KV cache, or free memory"
+        return Finding(spec.name, "memory", "warning", detail, remedy)
     return Finding(spec.name, "memory", "ok", detail)
 
 
@@ -151,10 +147,8 @@ def _on_gpus(spec: ModelSpec, needed: Need, gpus: float, machine: Machine) -> Fi
     if whole > len(machine.gpus):
         return Finding(spec.name, "memory", "failed", detail, "lower tensor_parallel_size, or use more GPUs")
     if needed.weights >= room:
-        return Finding(
-            *(spec.name, "memory", "warning", detail),
-            "choose a smaller model or a shorter dtype, or raise tensor_parallel_size",
-        )
+        remedy = "choose a smaller model or a shorter dtype, or raise tensor_parallel_size"
+        return Finding(spec.name, "memory", "warning", detail, remedy)
     return Finding(spec.name, "memory", "ok", detail)
 
 

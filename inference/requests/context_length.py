@@ -34,10 +34,10 @@ OTHER = frozenset({"chat_template", "hf_overrides", "pooler_config", "skip_token
 
 
 class ContextLength:
-    """One model's context. It refuses only requests that cannot fit whatever the template adds; the engine checks the
-    rest.
+    """One model's context.
 
-    `longest` is the limit of prompt and answer tokens together; None if unknown.
+    It refuses only requests that cannot fit whatever the template adds; the engine checks the rest. `longest` is the
+    limit of prompt and answer tokens together; None if unknown.
 
     Tokens are counted with the folder's `tokenizer.json`. If folder, tokenizer or length is unknown (a hub id, another
     kind of tokenizer, a simulated engine), nothing is refused.

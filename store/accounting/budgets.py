@@ -165,8 +165,7 @@ def _notice(standing: Standing) -> str | None:
 def announce(session: Session, standing: Standing) -> bool:
     """Announce a budget that stands worse than before, and pause or resume work as it says.
 
-    Returns:
-        True if it stands otherwise than before, and no other caller has found that.
+    True if it stands otherwise than before, and no other caller has found that.
     """
     budget, before, notice = standing.budget, standing.budget.notice, _notice(standing)
     unchanged = (Budget.project_id == budget.project_id, Budget.notice.is_not_distinct_from(before))

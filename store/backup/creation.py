@@ -7,7 +7,9 @@ more.
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 from batchyard import __version__
@@ -23,12 +25,7 @@ SNAPSHOTS = 3
 
 
 def create(
-    path: Path,
-    database: Database,
-    artifacts: Artifacts,
-    *,
-    garbage_grace_seconds: float,
-    results_seconds: float,
+    path: Path, database: Database, artifacts: Artifacts, *, garbage_grace_seconds: float, results_seconds: float
 ) -> BackupManifest:
     """Back up a database and its artifacts to a new folder. It is whole once its manifest is there.
 
@@ -50,23 +47,18 @@ def create(
         snapshot = Database(sqlite_url(folder.rows.resolve()))
         try:
             before = missing
-            missing = _copy_artifacts(
-                snapshot, artifacts, folder.artifacts, now - garbage_grace_seconds, now - results_seconds
-            )
+            times = now - garbage_grace_seconds, now - results_seconds
+            missing = _copy_artifacts(snapshot, artifacts, folder.artifacts, *times)
             with snapshot.snapshot() as connection:
                 counts = rows.counts(connection)
         finally:
             snapshot.close()
         if not missing or missing == before:
             break
-    rows.single_file(folder.rows)
-    return folder.seal(
-        version=__version__,
-        revision=revision,
-        created_at=int(now),
-        rows=counts,
-        missing=sorted(missing or ()),
-    )
+    with closing(sqlite3.connect(folder.rows)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+    facts = {"version": __version__, "revision": revision, "created_at": int(now), "rows": counts}
+    return folder.seal(**facts, missing=sorted(missing or ()))
 
 
 def _copy_artifacts(

@@ -33,7 +33,9 @@ def restore(path: Path, database: Database, artifacts: Artifacts) -> BackupManif
             f"backup {path} was made by version {manifest.version} of Batchyard, whose schema {manifest.revision} this "
             f"version does not know; restore it with that version or a newer one"
         )
-    rows.refuse_filled(database)
+    if not database.is_missing:
+        with database.snapshot() as connection:
+            rows.refuse_rows(database, connection)
     refuse_others(folder.artifacts, artifacts)
     folder.verify(manifest)
     database.upgrade()

@@ -43,8 +43,8 @@ def snapshot(source: Database, file: Path) -> str:
         ConfigurationError: the database has another schema than this version's.
         UnavailableError: it does not answer, or the file cannot be written.
     """
-    if source.sqlite and not _file(source).exists():  # opening it would make it
-        raise ConfigurationError(f"database {_file(source)} is not there; name the data folder with --data")
+    if source.is_missing:  # opening it would make it
+        raise ConfigurationError(f"database {source.url.database} is not there; name the data folder with --data")
     with source.snapshot() as connection:
         revision = _current_revision(source, connection)
         if source.sqlite:
@@ -80,16 +80,8 @@ def counts(connection: Connection) -> dict[str, int]:
     return {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in tables}
 
 
-def refuse_filled(target: Database) -> None:
-    """Raise ConfigurationError if a table of a database, whichever version's, has a row."""
-    if target.sqlite and not _file(target).exists():
-        return
-    with target.snapshot() as connection:
-        refuse_rows(target, connection)
-
-
 def refuse_rows(target: Database, connection: Connection) -> None:
-    """Raise ConfigurationError if a table has a row."""
+    """Raise ConfigurationError if a table of a database, whichever version's, has a row."""
     for name in inspect(connection).get_table_names():
         if name != "alembic_version":
             row = connection.execute(select(literal(1)).select_from(named_table(name)).limit(1)).first()
@@ -98,16 +90,6 @@ def refuse_rows(target: Database, connection: Connection) -> None:
                     f"database {target.url.render_as_string()} is not empty: table {name} has rows; name a new data "
                     f"folder with --data, or a new database with DATABASE_URL"
                 )
-
-
-def single_file(file: Path) -> None:
-    """Let a SQLite database that nobody has open be one file, without a log beside it."""
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA journal_mode=DELETE")
-
-
-def _file(database: Database) -> Path:
-    return Path(database.url.database or "")
 
 
 def _current_revision(source: Database, connection: Connection) -> str:

@@ -76,8 +76,7 @@ class Jobs(Lifecycle[Job]):
     def expire(self, session: Session) -> list[str]:
         """Set the outcome of every job whose completion window has passed, once. Jobs without items are finalized.
 
-        Returns:
-            The ids of those in progress, whose items have to end before they are finalized.
+        Return the ids of those in progress, whose items have to end before they are finalized.
         """
         overdue = and_(Job.expires_at <= now(), Job.outcome.is_(None))
         idle = select(Job.id, Job.status).where(Job.status.in_(("waiting", "validating")), overdue)
@@ -97,10 +96,7 @@ class Jobs(Lifecycle[Job]):
         return claim(session, Job, Job.status == "validating", pause)
 
     def claim_advanceable(self, session: Session, pause: float) -> list[str]:
-        """Claim jobs with items to end, in progress or cancelled, that nobody advances. Return their ids.
-
-        A claimed job is not returned again for `pause` seconds.
-        """
+        """Claim jobs with items to end, in progress or cancelled, that nobody advances. Return their ids."""
         cancelled = and_(Job.status == "cancelling", UNFINISHED > 0)
         return claim(session, Job, or_(Job.status == "in_progress", cancelled), pause)
 

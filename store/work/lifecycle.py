@@ -236,8 +236,7 @@ class Lifecycle(ABC, Generic[Record]):
     def set_sla(self, session: Session, work: Record, state: Sla, **data: Any) -> bool:
         """Compare-and-set the SLA state of work that has not ended.
 
-        Returns:
-            True the first time a state is reached, unless it is a job's batch. An event with `data` is emitted then.
+        True the first time a state is reached, unless it is a job's batch. An event with `data` is emitted then.
         """
         record, type_ = self.record, f"{self.noun}.{state}"
         unchanged = (record.id == work.id, record.sla == work.sla, record.status.in_(self.running))
@@ -292,17 +291,11 @@ class Lifecycle(ABC, Generic[Record]):
 
     @abstractmethod
     def claim_validatable(self, session: Session, pause: float) -> list[str]:
-        """Claim what lost the message or the worker of its validation. Return the ids.
-
-        What was claimed is not returned again for `pause` seconds.
-        """
+        """Claim what lost the message or the worker of its validation, for `pause` seconds. Return the ids."""
 
     @abstractmethod
     def claim_finishable(self, session: Session, pause: float) -> list[str]:
-        """Claim what can be finished now. Return the ids.
-
-        What was claimed is not returned again for `pause` seconds, so that one caller starts its finishing.
-        """
+        """Claim what can be finished now, for `pause` seconds: one caller starts its finishing. Return the ids."""
 
     def artifacts(self, session: Session, ids: Sequence[str]) -> dict[str, list[tuple[AnyArtifact, File]]]:
         """Return the artifacts of each batch or job, sorted by name, by its id."""

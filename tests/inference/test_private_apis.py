@@ -25,7 +25,7 @@ import pytest
 
 from batchyard.models import vllm_installed
 from inference import ray_internals
-from inference.engines.vllm import internals
+from inference.engines.vllm import handlers, internals
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("batchyard", "store", "tasks", "jobs", "recipes", "inference", "webapp")
@@ -136,6 +136,7 @@ def test_the_table_holds_each_name_of_vllm_that_is_used_and_no_other() -> None:
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "internals":
                 used.add(node.attr)
     used.discard("NAMES")
+    used |= {place.schema for place in (handlers._PLACES | handlers._AUDIO).values()}
     assert used | {"UniProcExecutor"} == set(internals.NAMES)
     assert set(internals.METHODS) < set(internals.NAMES)
     with pytest.raises(AttributeError, match="NoSuchName"):

@@ -109,7 +109,7 @@ def test_content_is_read_line_by_line_up_to_a_length_and_from_any_offset(any_art
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "changed": lambda content: content[:9] + b"?" + content[10:],
+    "changed": lambda content: content[:9] + bytes([content[9] ^ 1]) + content[10:],
     "cut": lambda content: content[:-1],
     "longer": lambda content: content + b"more",
     "empty": lambda _: b"",

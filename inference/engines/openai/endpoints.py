@@ -153,8 +153,7 @@ class RemoteEndpoint:
         return hashlib.blake2b(self.url.encode(), key=prefix, digest_size=8).digest()
 
     def answered(self, now: float, began: float, beside: int) -> None:
-        """Record a good answer to a request that began at `began` beside `beside` others. Call it before `in_flight`
-        falls."""
+        """Record a good answer to a request that began beside `beside` others. Call it before `in_flight` falls."""
         # Little's law: requests in flight divided by the time of each is the throughput.
         speed = (beside + self.in_flight) / 2 / max(now - began, 1e-6)
         self.speed = speed if self.speed is None else self.speed + WEIGHT * (speed - self.speed)

@@ -122,8 +122,7 @@ def _is_of_account(answer: EngineAnswer) -> bool:
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """A failed attempt that may be repeated. `answer` is the request's if no attempt follows; None if it did not
-    run."""
+    """A failed attempt. `answer` is the request's if no attempt follows; None if it did not run."""
 
     answer: EngineAnswer | None
 

@@ -26,50 +26,40 @@ class Handler(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where vLLM keeps a handler: an attribute of its server's state, and a method of it.
+    """The schema of requests (internals.NAMES), and where vLLM keeps their handler: an attribute of its server's state.
 
-    A model that cannot do it has None there. Without a method, the object itself is called.
+    A model that cannot do it has None there. Without a `method`, the object itself is called.
     """
 
-    schema: Callable[[], Any]
+    schema: str
     attribute: str
     method: str = "__call__"
 
 
 _PLACES = {
-    catalog.CHAT: _Place(lambda: internals.ChatCompletionRequest, "openai_serving_chat", "create_chat_completion"),
-    catalog.COMPLETIONS: _Place(lambda: internals.CompletionRequest, "openai_serving_completion", "create_completion"),
-    catalog.RESPONSES: _Place(lambda: internals.ResponsesRequest, "openai_serving_responses", "create_responses"),
-    catalog.MESSAGES: _Place(
-        lambda: internals.AnthropicMessagesRequest, "anthropic_serving_messages", "create_messages"
-    ),
-    catalog.COUNT_TOKENS: _Place(
-        lambda: internals.AnthropicCountTokensRequest, "anthropic_serving_messages", "count_tokens"
-    ),
-    catalog.EMBEDDINGS: _Place(lambda: internals.EmbeddingRequest, "serving_embedding"),
-    catalog.SCORE: _Place(lambda: internals.ScoreRequest, "serving_scores"),
-    catalog.RERANK: _Place(lambda: internals.RerankRequest, "serving_scores"),
-    catalog.CLASSIFY: _Place(lambda: internals.ClassificationRequest, "serving_classification"),
-    catalog.POOLING: _Place(lambda: internals.PoolingRequest, "serving_pooling"),
-    catalog.SYSTEMONE: _Place(
-        lambda: internals.StructuredDecisionRequest, "serving_structured_decisions", "create_decision"
-    ),
+    catalog.CHAT: _Place("ChatCompletionRequest", "openai_serving_chat", "create_chat_completion"),
+    catalog.COMPLETIONS: _Place("CompletionRequest", "openai_serving_completion", "create_completion"),
+    catalog.RESPONSES: _Place("ResponsesRequest", "openai_serving_responses", "create_responses"),
+    catalog.MESSAGES: _Place("AnthropicMessagesRequest", "anthropic_serving_messages", "create_messages"),
+    catalog.COUNT_TOKENS: _Place("AnthropicCountTokensRequest", "anthropic_serving_messages", "count_tokens"),
+    catalog.EMBEDDINGS: _Place("EmbeddingRequest", "serving_embedding"),
+    catalog.SCORE: _Place("ScoreRequest", "serving_scores"),
+    catalog.RERANK: _Place("RerankRequest", "serving_scores"),
+    catalog.CLASSIFY: _Place("ClassificationRequest", "serving_classification"),
+    catalog.POOLING: _Place("PoolingRequest", "serving_pooling"),
+    catalog.SYSTEMONE: _Place("StructuredDecisionRequest", "serving_structured_decisions", "create_decision"),
     catalog.GENERATIVE_SCORING: _Place(
-        lambda: internals.GenerativeScoringRequest, "serving_generative_scoring", "create_generative_scoring"
+        "GenerativeScoringRequest", "serving_generative_scoring", "create_generative_scoring"
     ),
-    catalog.GENERATE: _Place(lambda: internals.GenerateRequest, "serving_tokens", "serve_tokens"),
-    catalog.TOKENIZE: _Place(lambda: internals.TokenizeRequest, "serving_tokenization", "create_tokenize"),
-    catalog.DETOKENIZE: _Place(lambda: internals.DetokenizeRequest, "serving_tokenization", "create_detokenize"),
+    catalog.GENERATE: _Place("GenerateRequest", "serving_tokens", "serve_tokens"),
+    catalog.TOKENIZE: _Place("TokenizeRequest", "serving_tokenization", "create_tokenize"),
+    catalog.DETOKENIZE: _Place("DetokenizeRequest", "serving_tokenization", "create_detokenize"),
 }
 
 
 _AUDIO = {
-    catalog.TRANSCRIPTIONS: _Place(
-        lambda: internals.BatchTranscriptionRequest, "openai_serving_transcription", "create_transcription"
-    ),
-    catalog.TRANSLATIONS: _Place(
-        lambda: internals.BatchTranslationRequest, "openai_serving_translation", "create_translation"
-    ),
+    catalog.TRANSCRIPTIONS: _Place("BatchTranscriptionRequest", "openai_serving_transcription", "create_transcription"),
+    catalog.TRANSLATIONS: _Place("BatchTranslationRequest", "openai_serving_translation", "create_translation"),
 }
 
 
@@ -79,7 +69,7 @@ def handlers(state: Any, media_domains: Sequence[str]) -> Mapping[str, Handler]:
     `media_domains`: from which audio may be fetched.
     """
     able = {
-        endpoint: Handler(place.schema(), getattr(getattr(state, place.attribute), place.method))
+        endpoint: Handler(getattr(internals, place.schema), getattr(getattr(state, place.attribute), place.method))
         for endpoint, place in (_PLACES | _AUDIO).items()
         if getattr(state, place.attribute, None) is not None
     }

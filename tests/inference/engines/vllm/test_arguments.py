@@ -18,7 +18,7 @@ from inference.engines.vllm.arguments import (
     NO_DOMAIN,
     ONE_PROCESS,
     PARALLEL,
-    cache_bytes,
+    OfVLLM,
     defaults,
     engine_arguments,
 )
@@ -66,8 +66,8 @@ def test_a_model_over_several_processes_keeps_vllms_way_to_start_them(name: str,
 
 
 def test_the_cache_on_the_cpu_is_the_operators_or_ours() -> None:
-    assert cache_bytes(model()) == 2**30
-    assert cache_bytes(model(kv_cache_memory_bytes=2**20)) == 2**20
+    assert OfVLLM.cache_bytes(model(), None) == 2**30
+    assert OfVLLM.cache_bytes(model(kv_cache_memory_bytes=2**20), None) == 2**20
 
 
 @pytest.mark.vllm
