@@ -248,20 +248,15 @@ def _job_totals(totals: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
     counters = CounterMetricFamily("batchyard_job_counter", meaning, labels=["recipe", "name"])
     meaning = "Time in which jobs held requests back while less than half of what the model holds was out."
     hungry = CounterMetricFamily("batchyard_hungry_seconds", meaning, labels=["model"])
-    ticks: Counter[str] = Counter()
-    milliseconds = 0
+    families, ticks, milliseconds = {"items": items, "counter": counters, "hungry_ms": hungry}, Counter[str](), 0
     for (what, *labels), amount in totals.items():
-        if what == "items":
-            items.add_metric(labels, amount)
-        elif what == "counter":
-            counters.add_metric(labels, amount)
-        elif what == "hungry_ms":
-            hungry.add_metric(labels, amount / 1000)
+        if what in families:
+            families[what].add_metric(labels, amount / 1000 if what == "hungry_ms" else amount)
         elif what == "tick":
             ticks[labels[0]] += amount
         else:
             milliseconds += amount
-    yield from (items, counters, hungry)
+    yield from families.values()
     advance = HistogramMetricFamily("batchyard_job_advance_seconds", "Time of one tick of a job.", labels=[])
     advance.add_metric([], _buckets(job_progress.TICK_SECONDS, ticks), milliseconds / 1000)
     yield advance
