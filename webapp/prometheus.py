@@ -26,13 +26,6 @@ from tasks.live.traffic import Kind
 from tasks.metrics import BatchState, JobState, Snapshot
 
 BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
-TOKENS = {
-    "input_tokens": "input",
-    "cached_tokens": "cached",
-    "output_tokens": "output",
-    "shared_input_tokens": "shared_input",
-    "shared_output_tokens": "shared_output",
-}
 TIER = ("model", "tier")
 SEVERAL = "(several)"
 """The label of a batch of several models."""
@@ -179,7 +172,9 @@ TOTALS = {
 OF_TOTALS = {
     **{what: ("requests", (what,)) for what in ("completed", "failed")},
     **{what: ("flawed_answers", (what,)) for what in ("cut_off", "empty")},
-    **{name: ("tokens", (kind,)) for name, kind in TOKENS.items()},
+    **{
+        f"{kind}_tokens": ("tokens", (kind,)) for kind in ("input", "cached", "output", "shared_input", "shared_output")
+    },
     "shared_requests": ("shared_requests", ()),
     "retries": ("segment_retries", ()),
     "engine_deaths": ("engine_deaths", ()),
