@@ -29,7 +29,7 @@ from store.records import Batch, File, Job, Schedule
 from store.speeds import Throughput
 from tasks.context import AppContext
 from tasks.intake.submission import NewInput
-from tasks.port import CheckedJob, BatchPort
+from tasks.port import BatchPort, CheckedJob
 from tasks.recovery import Recovered
 from tasks.scheduling.forecast import Forecast
 

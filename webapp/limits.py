@@ -5,8 +5,10 @@ Redis counts them over a sliding window. While Redis is down nothing is limited:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Iterator
 
 from flask import Flask, Response, current_app, g
 from limits import RateLimitItemPerMinute
@@ -32,12 +34,21 @@ def register(app: Flask, context: AppContext) -> None:
 
 def count_request(context: AppContext, key_id: str) -> None:
     """Count one request of a key, for its limit and the response's headers. Raises RateLimitError."""
-    _count(context, key_id, "requests", context.settings.requests_per_minute, 1)
+    _count(key_id, "requests", context.settings.requests_per_minute, 1)
 
 
 def count_bytes(context: AppContext, key_id: str, size: int) -> None:
     """Count uploaded bytes of a key. Raises RateLimitError."""
-    _count(context, key_id, "bytes", context.settings.upload_bytes_per_minute, size)
+    _count(key_id, "bytes", context.settings.upload_bytes_per_minute, size)
+
+
+@contextlib.contextmanager
+def _limiter() -> Iterator[SlidingWindowCounterRateLimiter]:
+    """Give the limiter to the block, which ends where it asks the limiter while Redis is away."""
+    try:
+        yield current_app.extensions["limiter"]
+    except StorageError as error:
+        log.warning("rate limits are not kept, Redis is away: %s", error)
 
 
 def count_failed_sign_in(address: str) -> None:
@@ -46,34 +57,25 @@ def count_failed_sign_in(address: str) -> None:
     Raises:
         RateLimitError: too many have failed there.
     """
-    try:
-        limiter = current_app.extensions["limiter"]
-        if limiter.hit(_SIGN_INS, "sign-ins", address):
-            return
-        wait = max(limiter.get_window_stats(_SIGN_INS, "sign-ins", address)[0] - time.time(), 1.0)
-    except StorageError as error:
-        log.warning("rate limits are not kept, Redis is away: %s", error)
-        return
-    raise RateLimitError(
-        f"Too many wrong keys from this address; try again in {wait:.0f} s. A right one is taken at once.",
-        retry_after=wait,
-    )
+    with _limiter() as limiter:
+        if not limiter.hit(_SIGN_INS, "sign-ins", address):
+            wait = max(limiter.get_window_stats(_SIGN_INS, "sign-ins", address)[0] - time.time(), 1.0)
+            raise RateLimitError(
+                f"Too many wrong keys from this address; try again in {wait:.0f} s. A right one is taken at once.",
+                retry_after=wait,
+            )
 
 
-def _count(context: AppContext, key_id: str, what: str, limit: int, cost: int) -> None:
+def _count(key_id: str, what: str, limit: int, cost: int) -> None:
     item = RateLimitItemPerMinute(limit)
-    try:
-        limiter = current_app.extensions["limiter"]
+    with _limiter() as limiter:
         accepted = limiter.hit(item, what, key_id, cost=cost)
         reset_at, remaining = limiter.get_window_stats(item, what, key_id)
-    except StorageError as error:
-        log.warning("rate limits are not kept, Redis is away: %s", error)
-        return
-    wait = max(reset_at - time.time(), 0.0)
-    g.setdefault("rate_limits", {})[what] = (limit, remaining, wait)
-    if not accepted:
-        message = f"Rate limit reached: {limit} {what} a minute with one key; try again in {wait:.1f} s."
-        raise RateLimitError(message, retry_after=wait)
+        wait = max(reset_at - time.time(), 0.0)
+        g.setdefault("rate_limits", {})[what] = (limit, remaining, wait)
+        if not accepted:
+            message = f"Rate limit reached: {limit} {what} a minute with one key; try again in {wait:.1f} s."
+            raise RateLimitError(message, retry_after=wait)
 
 
 def _add_headers(response: Response) -> Response:

@@ -25,13 +25,6 @@ from tasks.live.traffic import Kind
 from tasks.metrics import JOB_TICK_SECONDS, BatchState, JobState, Snapshot
 
 BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
-TOKENS = {
-    "input_tokens": "input",
-    "cached_tokens": "cached",
-    "output_tokens": "output",
-    "shared_input_tokens": "shared_input",
-    "shared_output_tokens": "shared_output",
-}
 TIER = ("model", "tier")
 SEVERAL = "(several)"
 """The label of a batch of several models."""
@@ -178,7 +171,9 @@ TOTALS = {
 OF_TOTALS = {
     **{what: ("requests", (what,)) for what in ("completed", "failed")},
     **{what: ("flawed_answers", (what,)) for what in ("cut_off", "empty")},
-    **{name: ("tokens", (kind,)) for name, kind in TOKENS.items()},
+    **{
+        f"{kind}_tokens": ("tokens", (kind,)) for kind in ("input", "cached", "output", "shared_input", "shared_output")
+    },
     "shared_requests": ("shared_requests", ()),
     "retries": ("segment_retries", ()),
     "engine_deaths": ("engine_deaths", ()),
@@ -247,20 +242,15 @@ def _job_totals(totals: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
     counters = CounterMetricFamily("batchyard_job_counter", meaning, labels=["recipe", "name"])
     meaning = "Time in which jobs held requests back while less than half of what the model holds was out."
     hungry = CounterMetricFamily("batchyard_hungry_seconds", meaning, labels=["model"])
-    ticks: Counter[str] = Counter()
-    milliseconds = 0
+    families, ticks, milliseconds = {"items": items, "counter": counters, "hungry_ms": hungry}, Counter[str](), 0
     for (what, *labels), amount in totals.items():
-        if what == "items":
-            items.add_metric(labels, amount)
-        elif what == "counter":
-            counters.add_metric(labels, amount)
-        elif what == "hungry_ms":
-            hungry.add_metric(labels, amount / 1000)
+        if what in families:
+            families[what].add_metric(labels, amount / 1000 if what == "hungry_ms" else amount)
         elif what == "tick":
             ticks[labels[0]] += amount
         else:
             milliseconds += amount
-    yield from (items, counters, hungry)
+    yield from families.values()
     advance = HistogramMetricFamily("batchyard_job_advance_seconds", "Time of one tick of a job.", labels=[])
     advance.add_metric([], _buckets(JOB_TICK_SECONDS, ticks), milliseconds / 1000)
     yield advance

@@ -135,7 +135,8 @@ def list_() -> wire.MessageBatchPage:
     params = query(wire.ListMessageBatches)
     if params.before_id is not None and params.after_id is not None:
         raise RequestError("Send one of 'before_id' and 'after_id'.", code="invalid_value", param="before_id")
-    name, cursor = ("before_id", params.before_id) if params.before_id else ("after_id", params.after_id)
+    is_after = params.before_id is None
+    name, cursor = ("after_id", params.after_id) if is_after else ("before_id", params.before_id)
     with current_context().database.read() as session:
         try:
             records, has_more = batches.page(
@@ -143,15 +144,14 @@ def list_() -> wire.MessageBatchPage:
                 owner.project_id,
                 after=None if cursor is None else _stored_id(cursor),
                 limit=params.limit,
-                newest_first=params.before_id is None,
+                newest_first=is_after,
                 endpoint=MESSAGES.path,
             )
         except RequestError as error:
             message = f"Invalid '{name}': there is no message batch '{cursor}'."
             raise RequestError(message, code="invalid_value", param=name) from error
-    if params.before_id is not None:
-        records = records[::-1]
-    return wire.MessageBatchPage.of([to_wire(batch) for batch in records], has_more=has_more)
+    newest_first = records if is_after else records[::-1]
+    return wire.MessageBatchPage.of([to_wire(batch) for batch in newest_first], has_more=has_more)
 
 
 def _stored_id(message_batch_id: str) -> str:

@@ -8,7 +8,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -358,18 +358,16 @@ class LiveRequests:
         await stream.begin()
         report: dict[str, Any] | None = None
         times: list[float] = [live.arrived]
-        try:
-            async for piece in upstream.content.iter_any():
-                if live_wire.REPORT_COMMENT in piece:
-                    piece, report = live_wire.split_report(piece)
-                if piece:
-                    times.append(time.monotonic())
+        async for piece in _pieces(upstream, live.spec.name):
+            if live_wire.REPORT_COMMENT in piece:
+                piece, report = live_wire.split_report(piece)
+            if piece:
+                times.append(time.monotonic())
+                try:
                     await stream.send(piece)
-        except aiohttp.ClientError as error:
-            log.warning("engine lost in a stream: %s", error, extra={"model": live.spec.name})
-        except ConnectionError:  # the client has gone
-            self._abort(live, address)
-            return stream.response
+                except ConnectionError:  # the client has gone
+                    self._abort(live, address)
+                    return stream.response
         if report is None:
             message = "The engine ended while it had the request; send it again."
             fault = {"message": message, "type": "server_error", "param": None, "code": "engine_died"}
@@ -423,6 +421,15 @@ class LiveRequests:
                 async with self._session.delete(url, headers=headers) as response:
                     report = json_lines.loads(await response.read())
             self._account(live, {**report, "failed": True}, None)
+
+
+async def _pieces(upstream: aiohttp.ClientResponse, model: str) -> AsyncIterator[bytes]:
+    """Yield the pieces of a stream as they come, until it ends or its engine is lost."""
+    try:
+        async for piece in upstream.content.iter_any():
+            yield piece
+    except aiohttp.ClientError as error:
+        log.warning("engine lost in a stream: %s", error, extra={"model": model})
 
 
 def _fault(data: bytes) -> dict[str, Any]:

@@ -182,7 +182,8 @@ def _forwarded(request: web.Request) -> CIMultiDict[str]:
     headers = _passed_on(request.headers)
     headers.popall("Expect", None)  # the gateway has answered that
     for name, value in (("X-Forwarded-For", request.remote or ""), ("X-Forwarded-Proto", request.scheme)):
-        headers[name] = ", ".join([*headers.popall(name, []), value])
+        headers.popall(name, None)
+        headers[name] = ", ".join([*request.headers.getall(name, []), value])  # also one that `Connection` names
     return headers
 
 

@@ -181,11 +181,11 @@ def retry(batch_id: str) -> ResponseReturnValue:
     original, part = get_batch(batch_id), flask.request.files.get("file")
     if part is None:
         return _redirect(retry_once(original))
-    corrected, _ = (uploaded() if part.filename else None) or (None, "")
-    if corrected is None:
+    upload = uploaded() if part.filename else None
+    if upload is None:
         raise missing("file")
-    corrected.commit()
-    return _redirect(retry_once(original, corrected))
+    upload[0].commit()
+    return _redirect(retry_once(original, upload[0]))
 
 
 def retry_once(original: Batch, corrected: ArtifactWriter | None = None) -> Batch:

@@ -34,11 +34,7 @@ STATUSES = {
     "unfinished": "not ended",
     "ended": "ended",
     "in_progress": "in progress",
-    "paused": "paused",
-    "completed": "completed",
-    "failed": "failed",
-    "expired": "expired",
-    "cancelled": "cancelled",
+    **{word: word for word in ("paused", "completed", "failed", "expired", "cancelled")},
 }
 SINCE = {"1h": "last hour", "24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days"}
 SORTS = {
