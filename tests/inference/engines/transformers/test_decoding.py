@@ -12,6 +12,8 @@ from batchyard.endpoints.bodies.sampling import SamplingParameters
 from inference.engines.transformers.decoding import Decoder, GeneratedSample
 from inference.engines.transformers.sampling import generator
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def parts(tiny: Path) -> tuple[Any, Any]:
