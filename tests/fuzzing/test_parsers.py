@@ -15,6 +15,7 @@ INPUTS = st.sampled_from(list(PARSERS)).flatmap(lambda name: st.tuples(st.just(n
 
 @settings(max_examples=1000)
 @given(INPUTS)
+@pytest.mark.long
 def test_no_parser_fails_otherwise_than_with_a_message(given: tuple[str, Any]) -> None:
     name, value = given
     PARSERS[name].check(value)

@@ -24,6 +24,8 @@ from recipes.mcp_servers import McpServer, RemoteTool
 from recipes.tools.pool import ToolCalls
 from tests.support.rows import until
 
+pytestmark = pytest.mark.long
+
 SERVER = '''
 import os, sys, time
 from mcp.server.mcpserver import MCPServer

@@ -94,6 +94,7 @@ def test_commands_that_ask_a_server_import_nothing_that_runs_there(stack: Runnin
     check_imports(SERVER, tmp_path, "list", "status", "files", BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=stack.key)
 
 
+@pytest.mark.long
 def test_a_recipe_that_changes_has_its_new_options_in_the_help(tmp_path: Path) -> None:
     from tests.batchyard.cli.recipes.conftest import RECIPE
 
@@ -123,6 +124,7 @@ time.sleep(20)
         (["up"], "psutil"),
     ],
 )
+@pytest.mark.long
 def test_ctrl_c_during_an_import_ends_a_command_without_a_word(
     arguments: list[str], module: str, tmp_path: Path
 ) -> None:

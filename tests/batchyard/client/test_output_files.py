@@ -62,6 +62,7 @@ def test_a_device_stays_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("redirected", [True, False])
+@pytest.mark.long
 def test_standard_output_gets_the_lines_behind_what_is_there(redirected: bool, tmp_path: Path) -> None:
     link, log = tmp_path / "stdout.jsonl", tmp_path / "log"
     link.symlink_to("/proc/self/fd/1")

@@ -18,7 +18,10 @@ from batchyard.local import fork_server, process, services
 from batchyard.local.fork_server import TAG, ForkedProcess, ForkServer, ServiceProgram
 from tests.support.rows import until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each service is a program of its own")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each service is a program of its own"),
+]
 
 
 @pytest.fixture

@@ -240,7 +240,9 @@ def test_a_killed_up_leaves_nothing_after_the_next_which_two_signals_end_at_once
         eventually(lambda: process.tagged(str(private_stack.data)) == [], "everything has ended", seconds=20)
     # On IPv6, and with proxies at which nothing answers.
     proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
+    ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` ignores it, and what it starts inherits that
     again = RunningStack.restart(private_stack.data, options=["--host", "[::1]"], **SIMULATED, **proxies)
+    signal.signal(signal.SIGHUP, ours)
 
     def says(text: str) -> bool:
         return text in (again.data.parent / "up.log").read_text()

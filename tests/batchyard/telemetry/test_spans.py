@@ -40,6 +40,7 @@ def test_a_span_without_a_parent_begins_a_trace(monkeypatch: pytest.MonkeyPatch)
     assert first.parent == second.parent == "" and first.trace != second.trace
 
 
+@pytest.mark.long
 def test_nothing_of_opentelemetry_is_imported_unless_it_is_wanted() -> None:
     """redis-py imports the SDK wherever it is installed, so here an import of it fails."""
     code = """

@@ -20,6 +20,7 @@ from inference.engines.registry import BUILT_IN, ENGINES, capabilities, check_ar
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
+@pytest.mark.long
 def test_a_built_in_engine_says_its_name_without_its_heavy_parts(name: str) -> None:
     code = (
         "import sys; from inference.engines.registry import capabilities; "

@@ -56,6 +56,7 @@ def first(context: AppContext, recipe: str, **options: Any) -> first_turns.First
 
 
 @pytest.mark.parametrize(("recipe", "options"), [("odd", {}), ("batch", {"model": "echo"})])
+@pytest.mark.long
 def test_the_requests_of_each_first_turn_and_the_errors_of_rows_are_said(
     context: AppContext, recipe: str, options: dict[str, Any]
 ) -> None:

@@ -357,6 +357,7 @@ def test_a_hang_in_a_job_that_another_process_has_taken_is_not_recorded(
         assert chunk_records.of_job(session, running.id) == []
 
 
+@pytest.mark.long
 def test_a_call_is_recorded_before_it_is_made_and_after_a_crash_only_what_may_be_made_again_is(
     deployed: Callable[[str], AppContext], project: str
 ) -> None:

@@ -15,6 +15,8 @@ from batchyard.recipes import Call, Called
 from recipes.tools.pool import ToolCalls
 from tests.support.rows import until
 
+pytestmark = pytest.mark.long
+
 FILE = '''
 import asyncio, os, time
 from datetime import date

@@ -52,6 +52,8 @@ def test_a_page_is_light_and_quick(filled: tuple[FlaskClient, str], path: str) -
         answer = client.get(path.format(large))
         seconds.append(time.process_time() - began)
         assert answer.status_code == 200
+        if seconds[-1] < MOST_SECONDS:
+            break
     print(f"{path}: {len(answer.data):,} bytes, first {seconds[0] * 1000:.0f} ms, best {min(seconds) * 1000:.0f} ms")
     assert len(answer.data) < MOST_BYTES
     assert min(seconds) < MOST_SECONDS

@@ -11,6 +11,8 @@ import pytest
 from batchyard.endpoints.bodies.sampling import SamplingParameters
 from inference.engines.transformers.decoding import Decoder, GeneratedSample, generator
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def parts(tiny: Path) -> tuple[Any, Any]:

@@ -17,6 +17,8 @@ from inference.engine import EngineAnswer
 from inference.engines.transformers.engine import Transformers
 from tests.support.rows import all_answers, chat
 
+pytestmark = pytest.mark.long
+
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
