@@ -27,8 +27,7 @@ NEVER_RUN = {
 def line(custom_id: str, status_code: int | None, body: bytes | None, error: dict[str, str] | None) -> str:
     """Return one line of an output or error file, as JSON.
 
-    Args:
-        body: the response body as JSON; None for a request that was not run.
+    `body`: the response body as JSON; None for a request that was not run.
     """
     response = None
     if status_code is not None and body is not None:
