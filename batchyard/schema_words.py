@@ -37,17 +37,8 @@ _BOUNDS = {
 _ANYTHING = "a value"
 _PATTERN = "that matches"
 WORDED = (
-    "type",
-    "anyOf",
-    "oneOf",
-    "enum",
-    "const",
-    "minLength",
-    "maxLength",
-    "minItems",
-    "maxItems",
-    "pattern",
-    *_BOUNDS,
+    *("type", "anyOf", "oneOf", "enum", "const", "pattern"),
+    *("minLength", "maxLength", "minItems", "maxItems", *_BOUNDS),
 )
 """Keywords of a schema that `wanted` puts into words."""
 _MISSING = "Field required"

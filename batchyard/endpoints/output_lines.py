@@ -60,13 +60,8 @@ def invalid(line: int, custom_id: str | None, error: Mapping[str, Any]) -> str:
         custom_id: None if it cannot be read.
         error: code, message and param.
     """
-    answer = {
-        "id": f"batch_req_{line:024x}",
-        "custom_id": custom_id,
-        "response": None,
-        "error": {**error, "line": line},
-    }
-    return _line(answer)
+    refusal = {**error, "line": line}
+    return _line({"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": refusal})
 
 
 def _line(answer: Mapping[str, Any]) -> str:

@@ -217,7 +217,7 @@ def _weights(first: Numbers, codes: Sequence[Numbers], lengths: Sequence[Numbers
 def _groups(codes: Numbers, weights: Numbers) -> Iterator[tuple[int, Numbers]]:
     """Yield the place of a column and the rows of each group, the one with most hits first; no row twice.
 
-    `codes, weights`: a line for each column, with a number for each row.
+    `codes`, `weights`: a line for each column, with a number for each row.
     """
     columns, rows = codes.shape
     if columns == 0 or rows < 3:  # two rows share no cell but those that are constant
