@@ -125,8 +125,7 @@ class Schema:
     def error(self, values: Mapping[str, Any], *, complete: bool) -> ValidationError | None:
         """Return the most telling fault of options, None if there is none.
 
-        Args:
-            complete: options without a default have to be there.
+        `complete`: options without a default have to be there.
         """
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import best_match
@@ -151,8 +150,7 @@ class Schema:
 def path(text: str) -> Keys:
     """Return the keys of `sampling.temperature`. A key with dots in it stands in brackets: `reward[org/set-1.5]`.
 
-    Raises:
-        ValueError: the text is no path.
+    Raises ValueError: the text is no path.
     """
     if not _PATH.fullmatch(text):
         raise ValueError(f"{text!r} is no key; write it as in sampling.temperature")
@@ -169,8 +167,7 @@ def name_of(keys: Sequence[str | int]) -> str:
 def override(schema: Schema, text: str) -> Layer:
     """Return the layer of `a.b=value`.
 
-    Raises:
-        ConfigurationError: it is not written so.
+    Raises ConfigurationError: it is not written so.
     """
     name, separator, value = text.partition("=")
     try:
@@ -186,11 +183,8 @@ def override(schema: Schema, text: str) -> Layer:
 def flag(schema: Schema, name: str, value: str | bool | Sequence[str]) -> Layer:
     """Return the layer of an option's flag.
 
-    Args:
-        value: the text of a scalar's flag, or all those of a list's.
-
-    Raises:
-        ConfigurationError: the value cannot be JSON.
+    `value`: the text of a scalar's flag, or all those of a list's.
+    Raises ConfigurationError: the value cannot be JSON.
     """
     origin = Origin("flag", "--" + name.replace("_", "-"))
     try:
@@ -206,8 +200,7 @@ def flag(schema: Schema, name: str, value: str | bool | Sequence[str]) -> Layer:
 def files(schema: Schema, file: Path) -> list[Layer]:
     """Return the layers of a file: those that it extends, then its own.
 
-    Raises:
-        ConfigurationError: a file cannot be read, or extends itself by a detour.
+    Raises ConfigurationError: a file cannot be read, or extends itself by a detour.
     """
     layers: list[Layer] = []
     seen: list[Path] = []
@@ -238,8 +231,7 @@ def resolve(schema: Schema, layers: Iterable[Layer], *, complete: bool = True) -
         layers: those over the defaults, the strongest last.
         complete: options without a default have to be there.
 
-    Raises:
-        ConfigurationError: a key is unknown, a value is not what the schema wants, an interpolation leads nowhere.
+    Raises ConfigurationError: a key is unknown, a value is not what the schema wants, an interpolation leads nowhere.
     """
     settings: dict[Keys, Setting] = {}
     for layer in (schema.defaults(), *layers):
@@ -363,8 +355,7 @@ def _where(origin: Origin, keys: Sequence[str]) -> str:
 def _expanded(schema: Schema, values: Any, above: Keys) -> Any:
     """Return a mapping with dotted keys as paths, unless its names are free.
 
-    Raises:
-        ValueError: a key is no text, or no path; a value cannot be JSON.
+    Raises ValueError: a key is no text, or no path; a value cannot be JSON.
     """
     if isinstance(values, float) and not math.isfinite(values):
         raise ValueError(f"{name_of(above)}: {values} is no number of JSON")
@@ -404,8 +395,7 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
 def _parsed(file: Path) -> dict[str, Any]:
     """Return the mapping in a file.
 
-    Raises:
-        ConfigurationError: it cannot be read, or holds something else.
+    Raises ConfigurationError: it cannot be read, or holds something else.
     """
     import yaml
     from omegaconf.errors import OmegaConfBaseException

@@ -81,7 +81,12 @@ def parse(expression: str, timezone: str) -> Cron:
     for index, field in enumerate(fields):
         for term in field.split(","):
             _check_term(index, term)
-    cron = Cron(expression, _zone(timezone))
+    if timezone not in zones():
+        close = nearest(timezone, zones())
+        remedy = f"did you mean '{close}'?" if close else "name one of IANA's, such as 'Europe/Berlin' or 'UTC'."
+        message = f"Invalid value for 'timezone': there is no {timezone[:64]!r}; {remedy}"
+        raise RequestError(message, code="invalid_value", param="timezone")
+    cron = Cron(expression, ZoneInfo(timezone))
     try:
         if cron.next(int(datetime.now(UTC).timestamp())) is None:
             raise _unusable("it names no day that ever comes")
@@ -118,18 +123,6 @@ def _unusable(reason: str) -> RequestError:
         code="invalid_value",
         param="cron",
     )
-
-
-def _zone(name: str) -> tzinfo:
-    if name not in zones():
-        close = nearest(name, zones())
-        remedy = f"did you mean '{close}'?" if close else "name one of IANA's, such as 'Europe/Berlin' or 'UTC'."
-        raise RequestError(
-            f"Invalid value for 'timezone': there is no {name[:64]!r}; {remedy}",
-            code="invalid_value",
-            param="timezone",
-        )
-    return ZoneInfo(name)
 
 
 @functools.cache

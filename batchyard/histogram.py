@@ -43,8 +43,7 @@ def count(histogram: Histogram) -> int:
 def quantiles(histogram: Histogram, shares: Iterable[float]) -> list[float]:
     """Return for each share the least value that at least this share of the values do not exceed.
 
-    Args:
-        histogram: of one value or more.
+    `histogram`: of one value or more.
     """
     buckets = sorted((int(bucket), number) for bucket, number in histogram.items())
     reached = list(itertools.accumulate(number for _, number in buckets))

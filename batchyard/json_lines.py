@@ -36,8 +36,7 @@ _ESCAPES = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for c
 def loads(raw: bytes | bytearray | str) -> Any:
     """Return the value of a JSON text.
 
-    Raises:
-        orjson.JSONDecodeError: it is no JSON, or has an integer of more than 308 digits.
+    Raises orjson.JSONDecodeError: it is no JSON, or has an integer of more than 308 digits.
     """
     value = orjson.loads(raw)
     text = raw.encode() if isinstance(raw, str) else bytes(raw)
@@ -83,8 +82,7 @@ def other_encoding(raw: bytes) -> str | None:
 def line(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     """Return a value as a line, its line feed included.
 
-    Args:
-        default: makes a value of what is none of JSON's; without it that raises TypeError.
+    `default`: makes a value of what is none of JSON's; without it that raises TypeError.
     """
     return escaped(dumps(value, default, orjson.OPT_APPEND_NEWLINE))
 

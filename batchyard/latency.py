@@ -52,15 +52,12 @@ def summary(latencies: Latencies | None) -> Latency | None:
     """Return the percentiles of all requests, of each model and of each class. None if nothing was measured."""
     if not latencies:
         return None
-    models = {model: _of_model(classes) for model, classes in latencies.items()}
-    return Latency(
-        **_joined(models, (seconds for classes in latencies.values() for seconds in classes.values())), models=models
-    )
-
-
-def _of_model(histograms: Mapping[str, Histogram]) -> ModelLatency:
-    classes = {name: Percentiles(**_percentiles(seconds)) for name, seconds in histograms.items()}
-    return ModelLatency(**_joined(classes, histograms.values()), classes=classes)
+    models = {}
+    for model, histograms in latencies.items():
+        classes = {name: Percentiles(**_percentiles(seconds)) for name, seconds in histograms.items()}
+        models[model] = ModelLatency(**_joined(classes, histograms.values()), classes=classes)
+    everything = (seconds for histograms in latencies.values() for seconds in histograms.values())
+    return Latency(**_joined(models, everything), models=models)
 
 
 def _joined(parts: Mapping[str, Percentiles], histograms: Iterable[Histogram]) -> dict[str, Any]:

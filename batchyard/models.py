@@ -9,7 +9,7 @@ import json
 import operator
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -166,8 +166,7 @@ def vllm_installed() -> bool:
 def read(path: Path) -> dict[str, dict[str, Any]]:
     """Return the entries of a models.toml by name, with ModelSpec's keys and unchecked values.
 
-    Raises:
-        ConfigurationError: the file or a key cannot be used; names the file, the key and the remedy.
+    Raises ConfigurationError: the file or a key cannot be used; names the file, the key and the remedy.
     """
     try:
         document = tomllib.loads(path.read_text("utf-8-sig"))
@@ -194,7 +193,9 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
                 f"{path}: models.{name}: a name with ~ and eight hexadecimal digits at its end is that of a model "
                 "which a job derives from another; choose another name"
             )
-        _check_keys(f"{path}: models.{name}", entry)
+        if not isinstance(entry, dict):
+            raise ConfigurationError(f"{path}: models.{name}: must be a table with engine and source")
+        _check_keys(f"{path}: models.{name}", entry, [field for field in ModelSpec.model_fields if field != "name"])
     _check_adapter_names(path, entries)
     return {name: _with_currency(path, name, entry, currency) for name, entry in entries.items()}
 
@@ -205,12 +206,9 @@ def _with_currency(path: Path, name: str, entry: dict[str, Any], currency: str |
     if not isinstance(price, dict):
         return entry
     where = f"{path}: models.{name}.price"
-    keys = [field for field in Tariff.model_fields if field != "currency"]
-    for key in price:
-        if key == "currency":
-            raise ConfigurationError(f"{where}.currency: all prices have one currency; set it once, above the tables")
-        if key not in keys:
-            raise ConfigurationError(f"{where}.{key}: unknown key; {suggestion(key, keys, '{}')}")
+    if "currency" in price:
+        raise ConfigurationError(f"{where}.currency: all prices have one currency; set it once, above the tables")
+    _check_keys(where, price, [field for field in Tariff.model_fields if field != "currency"])
     if currency is None:
         raise ConfigurationError(f'{where}: in no currency; set one above the first table, such as currency = "EUR"')
     return entry | {"price": {**price, "currency": currency}}
@@ -232,10 +230,7 @@ def _named(file: Path, _changed_at: int) -> frozenset[str]:
     return frozenset(entries).union(*(names for names in adapters if isinstance(names, dict)))
 
 
-def _check_keys(where: str, entry: Any) -> None:
-    if not isinstance(entry, dict):
-        raise ConfigurationError(f"{where}: must be a table with engine and source")
-    keys = [field for field in ModelSpec.model_fields if field != "name"]
+def _check_keys(where: str, entry: Mapping[str, Any], keys: Sequence[str]) -> None:
     for key in entry:
         if key not in keys:
             raise ConfigurationError(f"{where}.{key}: unknown key; {suggestion(key, keys, '{}')}")

@@ -36,8 +36,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
 def require_server(what: str = "BATCHYARD_URL names no server, and a local one") -> None:
     """Raise ConfigurationError, with the command that installs it, if the server is not installed here.
 
-    Args:
-        what: what needs it, as the message begins.
+    `what`: what needs it, as the message begins.
     """
     try:
         distribution(SERVER)  # a module `tasks` may be somebody else's
@@ -51,8 +50,7 @@ def require_server(what: str = "BATCHYARD_URL names no server, and a local one")
 def require(extra: str, what: str) -> None:
     """Raise ConfigurationError, with the command that installs it, if the package of one of EXTRAS is missing.
 
-    Args:
-        what: what needs it, as the message begins.
+    `what`: what needs it, as the message begins.
     """
     module, name = EXTRAS[extra]
     try:
@@ -91,8 +89,7 @@ class Registry(Generic[Entry]):
     def added(self) -> dict[str, EntryPoint]:
         """Entry points of installed packages by name, read once per process.
 
-        Raises:
-            ConfigurationError: a package takes a name that is built in or another package's.
+        Raises ConfigurationError: a package takes a name that is built in or another package's.
         """
         added: dict[str, EntryPoint] = {}
         for entry in entry_points(group=self._group):
@@ -118,8 +115,7 @@ class Registry(Generic[Entry]):
     def get(self, name: str) -> Entry:
         """Import and return the object of that name.
 
-        Raises:
-            ConfigurationError: no object has that name; names the nearest. Or its package's entry point is broken.
+        Raises ConfigurationError: no object has that name; names the nearest. Or its package's entry point is broken.
         """
         if name in self.added:
             return self._load(self.added[name])

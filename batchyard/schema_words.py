@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 from batchyard.wording import MAX_NAME, cut, nearest
@@ -36,17 +37,8 @@ _BOUNDS = {
 _ANYTHING = "a value"
 _PATTERN = "that matches"
 WORDED = (
-    "type",
-    "anyOf",
-    "oneOf",
-    "enum",
-    "const",
-    "minLength",
-    "maxLength",
-    "minItems",
-    "maxItems",
-    "pattern",
-    *_BOUNDS,
+    *("type", "anyOf", "oneOf", "enum", "const", "pattern"),
+    *("minLength", "maxLength", "minItems", "maxItems", *_BOUNDS),
 )
 """Keywords of a schema that `wanted` puts into words."""
 _MISSING = "Field required"
@@ -210,7 +202,8 @@ def _path(values: Any, details: ErrorDetails) -> Path:
     path, value = list[str | int](), values
     for number, step in enumerate(details["loc"], 1):
         if isinstance(value, str):  # a form's field with JSON in it
-            value = _json(value)
+            with suppress(ValueError, RecursionError):
+                value = json.loads(value)
         is_last = number == len(details["loc"]) and details["type"] in ("missing", "extra_forbidden")
         if step == _KEY or (isinstance(value, Mapping) and (step in value or is_last)):
             path.append(step)
@@ -219,13 +212,6 @@ def _path(values: Any, details: ErrorDetails) -> Path:
             path.append(step)
             value = value[step] if step < len(value) else None
     return tuple(path)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _invalid_value(path: Path, errors: list[ErrorDetails], document: Document, show: bool) -> InvalidValue:
@@ -247,13 +233,12 @@ def _invalid_value(path: Path, errors: list[ErrorDetails], document: Document, s
     if value in ([], {}) and of_schema.endswith("not empty"):
         return InvalidValue(path, kind, value, f"is empty; it should be {of_schema}")
     reason = not_wanted(value, of_schema) if show else f"must be {of_schema}"
-    return InvalidValue(path, kind, value, reason, choices=_choices(first, schemas) if kind == "literal_error" else ())
-
-
-def _choices(details: ErrorDetails, schemas: Iterable[Document]) -> list[str]:
-    """Return the texts of which a value should be one, by the schemas that it may have, else by pydantic's message."""
-    of_schemas = [choice for schema in schemas for choice in schema.get("enum", [schema.get("const")])]
-    return [choice for choice in of_schemas if isinstance(choice, str)] or _QUOTED.findall(details["ctx"]["expected"])
+    choices: Sequence[str] = ()
+    if kind == "literal_error":
+        of_schemas = [choice for schema in schemas for choice in schema.get("enum", [schema.get("const")])]
+        texts = [choice for choice in of_schemas if isinstance(choice, str)]
+        choices = texts or _QUOTED.findall(first["ctx"]["expected"])
+    return InvalidValue(path, kind, value, reason, choices=choices)
 
 
 def _own_words(details: ErrorDetails) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -51,9 +51,14 @@ PathText = Annotated[str, BeforeValidator(_home)]
 Duration = Annotated[PositiveInt, BeforeValidator(_duration)]
 
 
-def _tiers(value: str) -> str:
-    tiers(value)
-    return value
+def _readable(read: Callable[[str], object]) -> AfterValidator:
+    """Return a validator of texts that `read` can read; it keeps them as texts."""
+
+    def keep(text: str) -> str:
+        read(text)
+        return text
+
+    return AfterValidator(keep)
 
 
 def tiers(text: str) -> dict[str, int]:
@@ -95,19 +100,9 @@ def input_prefixes(text: str) -> list[str]:
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-def _networks(value: str) -> str:
-    networks(value)
-    return value
-
-
 def networks(text: str) -> list[Network]:
     """Return the networks of a text with commas between them; an address is a network of one. Raises ValueError."""
     return [ipaddress.ip_network(entry) for part in text.split(",") if (entry := part.strip())]
-
-
-def _group_projects(value: str) -> str:
-    group_projects(value)
-    return value
 
 
 def group_projects(text: str) -> list[tuple[str, str]]:
@@ -131,6 +126,11 @@ def _local_path(value: str) -> str:
     if value and not re.fullmatch(r"/(?![/\\])[!-~]*", value):
         raise ValueError(f"{value!r} is no path of this server, such as /oauth2/sign_out")
     return value
+
+
+TiersText = Annotated[str, _readable(tiers)]
+NetworksText = Annotated[str, _readable(networks)]
+GroupProjectsText = Annotated[str, _readable(group_projects)]
 
 
 class Settings(BaseSettings):
@@ -217,7 +217,7 @@ class Settings(BaseSettings):
         description="part of the capacity shared evenly among projects that have work; the rest goes "
         "to what is due first",
     )
-    tiers: Annotated[str, AfterValidator(_tiers)] = Field(
+    tiers: TiersText = Field(
         "free=72h,basic=24h,premium=12h,enterprise=6h",
         description="tiers a project may have, and how soon a batch of its is due; a project without one is due when "
         "its window ends",
@@ -294,7 +294,7 @@ class Settings(BaseSettings):
     behind_gateway: bool = Field(
         False, description="the last of these proxies is the gateway (`up` and the compose file say so to the web app)"
     )
-    identity_proxies: Annotated[str, AfterValidator(_networks)] = Field(
+    identity_proxies: NetworksText = Field(
         "",
         description="addresses and networks (CIDR) of the proxies that sign people in, with commas between them: "
         "only their headers name a user; by default none",
@@ -302,7 +302,7 @@ class Settings(BaseSettings):
     user_header: str = Field("X-Forwarded-User", description="header with the user's unchanging name")
     email_header: str = Field("X-Forwarded-Email", description="header with what to call the user")
     groups_header: str = Field("X-Forwarded-Groups", description="header with the user's groups, commas between them")
-    group_projects: Annotated[str, AfterValidator(_group_projects)] = Field(
+    group_projects: GroupProjectsText = Field(
         "",
         description="projects that groups open to people without a key, `group=project,…`; `*` is everybody who is "
         "signed in; by default none",
@@ -406,10 +406,14 @@ def environment_name(field: str) -> str:
 def load(**overrides: Any) -> Settings:
     """Read settings from the environment, `.env` and `overrides`, in rising order of precedence.
 
-    Raises:
-        ConfigurationError: a `BATCHYARD_*` name is unknown or a value is invalid; the message names the variable.
+    Raises ConfigurationError: a `BATCHYARD_*` name is unknown or a value is invalid; the message names the variable.
     """
-    _refuse_unknown({**dotenv_values(".env"), **os.environ})
+    names = [environment_name(field) for field in Settings.model_fields] + list(CLIENT_VARIABLES)
+    for name in {**dotenv_values(".env"), **os.environ}:
+        if name.startswith(PREFIX) and name not in names:
+            near = nearest(name.removeprefix(PREFIX), (known.removeprefix(PREFIX) for known in names))
+            remedy = f"did you mean {PREFIX}{near}?" if near else "unset it; README.md lists the settings"
+            raise ConfigurationError(f"unknown setting {name}: {remedy}")
     try:
         return Settings(**overrides)
     except ValidationError as error:
@@ -417,15 +421,6 @@ def load(**overrides: Any) -> Settings:
         field = str(first.path[0])
         name = environment_name(field) if field in Settings.model_fields else field
         raise ConfigurationError(f"{name}: {first.reason}") from error
-
-
-def _refuse_unknown(environment: Mapping[str, str | None]) -> None:
-    names = [environment_name(field) for field in Settings.model_fields] + list(CLIENT_VARIABLES)
-    for name in environment:
-        if name.startswith(PREFIX) and name not in names:
-            near = nearest(name.removeprefix(PREFIX), (known.removeprefix(PREFIX) for known in names))
-            remedy = f"did you mean {PREFIX}{near}?" if near else "unset it; README.md lists the settings"
-            raise ConfigurationError(f"unknown setting {name}: {remedy}")
 
 
 CLIENT_VARIABLES = {

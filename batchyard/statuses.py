@@ -8,27 +8,14 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
-JobStatus = Literal[
-    "waiting",
-    "validating",
-    "failed",
-    "in_progress",
-    "finalizing",
-    "completed",
-    "expired",
-    "cancelling",
-    "cancelled",
-]
+JobStatus = Literal["waiting", Status]
 
 TRANSITIONS: dict[str, frozenset[str]] = {
     "validating": frozenset({"in_progress", "failed", "cancelling"}),
     "in_progress": frozenset({"finalizing", "cancelling"}),
     "finalizing": frozenset({"completed", "expired", "failed", "cancelling"}),
     "cancelling": frozenset({"cancelled"}),
-    "failed": frozenset(),
-    "completed": frozenset(),
-    "expired": frozenset(),
-    "cancelled": frozenset(),
+    **dict.fromkeys(("failed", "completed", "expired", "cancelled"), frozenset[str]()),
 }
 TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
 RUNNING = sorted(TRANSITIONS.keys() - TERMINAL)

@@ -113,8 +113,7 @@ def text(amount: Fraction, currency: str) -> str:
 def parse_money(value: str) -> tuple[Decimal, str]:
     """Return the amount and the currency of a text such as `100 EUR`.
 
-    Raises:
-        ValueError: it is no such text; the message says how one is written.
+    Raises ValueError: it is no such text; the message says how one is written.
     """
     number, _, currency = value.strip().rpartition(" ")
     try:

@@ -45,8 +45,7 @@ def quoted(text: str) -> str:
 def nearest(name: str, candidates: Iterable[str], cutoff: float = CLOSE) -> str | None:
     """Return the candidate most similar to `name`, ignoring case; None if none is similar.
 
-    Args:
-        cutoff: how alike the two are at least, from 0 to 1. A candidate that begins with `name` is similar, too.
+    `cutoff`: how alike the two are at least, from 0 to 1. A candidate that begins with `name` is similar, too.
     """
     folded, by_folded = name.casefold(), {candidate.casefold(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(folded, by_folded, n=1, cutoff=cutoff)
@@ -83,8 +82,7 @@ def unsupported(name: str, value: Any, choices: Iterable[str]) -> str:
 def with_code(message: str, code: object) -> str:
     """Return a message that names its code: the exceptions of clients show an error's message and nothing else of it.
 
-    Args:
-        code: as engines give it, too: some give a number, which is the response's status.
+    `code`: as engines give it, too: some give a number, which is the response's status.
     """
     if not isinstance(code, str) or code.replace("_", " ") in message.lower().replace("_", " "):
         return message

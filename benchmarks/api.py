@@ -199,7 +199,7 @@ def measure(server: ApiClient, data: Path, arguments: argparse.Namespace) -> lis
                     "times_ms": times,
                 }
             )
-    server.cancel(long["id"])
+    server.control(long["id"], "cancel")
     return measured
 
 

@@ -69,7 +69,7 @@ def submit(
     server: ApiClient, folder: Path, bodies: Iterable[Body], *, endpoint: str = CHAT, window: str = "24h"
 ) -> Batch:
     """Create a batch of these requests."""
-    return server.create(uploaded(server, folder, bodies, endpoint), endpoint=endpoint, window=window)
+    return server.create(uploaded(server, folder, bodies, endpoint), endpoint=endpoint, completion_window=window)
 
 
 def uploaded(server: ApiClient, folder: Path, bodies: Iterable[Body], endpoint: str = CHAT) -> str:

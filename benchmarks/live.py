@@ -156,7 +156,7 @@ def run(scenario: Scenario, model: str, settings: dict[str, str], *, live: bool,
         before = answered_tokens(server)
         asyncio.run(traffic(server, key, scenario if live else silent(scenario), tier, outcome))
         outcome.batch_tokens -= before
-        engines = server.queue()["engines"] or []
+        engines = server.call("GET", "/queue")["engines"] or []
         outcome.redone = sum(engine.get("redone_requests", 0) for engine in engines)
         outcome.batches = [harness.ended(server, batch_id) for batch_id in submitted]
     return outcome

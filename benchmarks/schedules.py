@@ -53,21 +53,23 @@ def kill_beat(data: Path) -> dict[str, Any]:
 
 
 def measure(server: ApiClient, data: Path, minutes: int, kills: int) -> dict[str, Any]:
-    schedule = server.create_schedule(
-        name="every minute",
-        cron="* * * * *",
-        input={"template": template()},
-        batch={"endpoint": ENDPOINT, "completion_window": "1h"},
-        overlap="allow",
-    )
+    body = {
+        "name": "every minute",
+        "cron": "* * * * *",
+        "input": {"template": template()},
+        "batch": {"endpoint": ENDPOINT, "completion_window": "1h"},
+        "overlap": "allow",
+    }
+    schedule = server.call("POST", "/schedules", body)
     first = schedule["next_run_at"]
     outages = []
     for number in sorted(random.sample(range(1, minutes), kills)):
         time.sleep(max(0.0, first + MINUTE * number - random.uniform(0, LEAD_SECONDS) - time.time()))
         outages.append(kill_beat(data))
     time.sleep(max(0.0, first + minutes * MINUTE - 5 - time.time()))
-    server.pause_schedule(schedule["id"])
-    runs = sorted(server.schedule_runs(schedule["id"]), key=lambda run: run["scheduled_at"])
+    path = f"/schedules/{schedule['id']}"
+    server.call("POST", f"{path}/pause")
+    runs = sorted(server.listed(f"{path}/runs"), key=lambda run: run["scheduled_at"])
     return {
         "first": first,
         "expected": [first + MINUTE * number for number in range(minutes)],

@@ -47,7 +47,7 @@ def requests(number: int) -> Iterator[Body]:
 def seconds_to_files(server: ApiClient, files: list[str]) -> float:
     """Return the seconds from the first POST of a batch for each of these files until all outputs are read."""
     began = time.monotonic()
-    waiting = {server.create(file, endpoint=CHAT, window="24h")["id"] for file in files}
+    waiting = {server.create(file, endpoint=CHAT, completion_window="24h")["id"] for file in files}
     while waiting:
         for batch in polled(server, waiting):
             if batch["id"] in waiting and batch["status"] in TERMINAL:

@@ -128,7 +128,7 @@ def through_http(path: Path) -> dict[str, Any]:
             time.sleep(0.02)
             batch = server.batch(batch["id"])
         seconds = time.monotonic() - started
-        server.cancel(batch["id"])
+        server.control(batch["id"], "cancel")
     return {
         "upload_seconds": round(upload_seconds, 2),
         "planned_seconds": round(seconds, 2),

@@ -79,10 +79,15 @@ class Receiver:
 
 def measure(server: ApiClient, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     port = closed_port()
-    webhook = server.create_webhook(f"http://127.0.0.1:{port}/", ["batch.completed"])
+    webhook = server.call(
+        "POST",
+        "/webhook_endpoints",
+        {"url": f"http://127.0.0.1:{port}/", "event_types": ["batch.completed"], "name": "benchmark"},
+    )
+    deliveries = f"/webhook_endpoints/{webhook['id']}/deliveries"
     ended = end_batches(server, folder, arguments.batches)
     time.sleep(max(0.0, max(ended.values()) + arguments.down - time.time()))
-    attempts = [delivery["attempts"] for delivery in server.deliveries(webhook["id"], 100)]
+    attempts = [delivery["attempts"] for delivery in server.call("GET", deliveries, limit=100)["data"]]
     receiver, opened = Receiver(port, webhook["signing_secret"]), time.time()
     while {entry.get("batch") for entry in receiver.arrived} != ended.keys():
         if time.time() > opened + GIVE_UP_SECONDS:
@@ -90,7 +95,7 @@ def measure(server: ApiClient, folder: Path, arguments: argparse.Namespace) -> d
         time.sleep(0.2)
     time.sleep(QUIET_SECONDS)
     receiver.server.shutdown()
-    listed = server.deliveries(webhook["id"], 100)
+    listed = server.call("GET", deliveries, limit=100)["data"]
     waits = sorted(round(entry["at"] - opened, 1) for entry in receiver.arrived)
     return {
         "batches": len(ended),

@@ -145,7 +145,7 @@ def shoot_paused(page: Page, server: ApiClient, path: Path) -> None:
     page.locator("#chart .drawing").first.wait_for()
     page.wait_for_timeout(3000)  # what the engine has is answered meanwhile
     shoot(page, "paused")
-    server.cancel(batch_id)
+    server.control(batch_id, "cancel")
 
 
 def shoot_job(page: Page, job_id: str) -> None:

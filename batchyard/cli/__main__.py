@@ -23,7 +23,12 @@ def main() -> None:
     if ours:
         signal.signal(signal.SIGINT, _leave)
         sys.unraisablehook = _leave_unraisable
-    _prepare_streams()
+    # Streams that the parent has closed are replaced, and what the locale lacks is written as escapes.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for as long as the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     from batchyard.cli import main as commands
 
     try:
@@ -35,15 +40,6 @@ def main() -> None:
     finally:
         if ours:
             signal.signal(signal.SIGINT, _leave)
-
-
-def _prepare_streams() -> None:
-    """Replace standard streams that the parent has closed, and write what the locale lacks as escapes."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for as long as the process lives
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _interrupt(*_: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
@@ -18,16 +18,15 @@ import click
 
 from batchyard import durations, tariffs
 from batchyard.cli import doctor
-from batchyard.cli.options import connect, data_option, load_settings, models_option
-from batchyard.cli.output import json_option, say, table, when
+from batchyard.cli.options import connect, data_option, load_settings, models_option, server_options, stack_options
+from batchyard.cli.output import say, say_table, when
 from batchyard.client.address import configured_url
-from batchyard.errors import ConfigurationError
+from batchyard.client.api import ApiClient
+from batchyard.errors import ConfigurationError, NotFoundError
 from batchyard.telemetry import environment
 
 if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
     from batchyard.settings import Settings
-    from store.accounting.budgets import WhenExceeded
     from store.backup.folder import BackupManifest
     from store.database import Database
     from store.records import Project
@@ -84,11 +83,8 @@ def _server(data: Path | None) -> ApiClient | None:
 def _local(data: Path | None, *, new: bool = False) -> Iterator[tuple[Settings, Database]]:
     """Yield the settings and the database of the deployment on this machine.
 
-    Args:
-        new: the database may be a file that is not there yet, where --data or a setting names its place.
-
-    Raises:
-        ConfigurationError: BATCHYARD_URL names a server, or there is no database.
+    `new`: the database may be a file that is not there yet, where --data or a setting names its place.
+    Raises ConfigurationError: BATCHYARD_URL names a server, or there is no database.
     """
     from store.database import Database
 
@@ -123,8 +119,7 @@ def _database(data: Path | None, *, new: bool = False) -> Iterator[Database]:
 @click.option("--admin", is_flag=True, help="The key may also manage the deployment.")
 @click.option("--label", help="Whose it is, or what it is for.")
 @click.option("--expires-after", metavar="DURATION", help="It opens the project for so long, such as 90d [for good].")
-@data_option
-@json_option
+@server_options
 def create_key(
     project: str, admin: bool, label: str | None, expires_after: str | None, data: Path | None, as_json: bool
 ) -> None:
@@ -134,7 +129,9 @@ def create_key(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--expires-after") from None
     if server := _server(data):
-        document = server.create_key(project=project, admin=admin, label=label, expires_after=expires_after)
+        document = server.call(
+            "POST", "/keys", {"project": project, "admin": admin, "label": label, "expires_after": expires_after}
+        )
     else:
         from store import events, keys
 
@@ -149,13 +146,12 @@ def create_key(
 
 @key.command("list")
 @click.option("--project", help="Only this project's keys.")
-@data_option
-@json_option
+@server_options
 def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
     """List the API keys, newest first, without their secrets."""
     listed: list[dict[str, Any]] = []
     if server := _server(data):
-        listed += server.keys(project)
+        listed += server.listed("/keys", project=project)
     else:
         from store import keys
 
@@ -164,29 +160,24 @@ def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
             while more:
                 page, more = keys.page(session, project=project, after=listed[-1]["id"] if listed else None)
                 listed += map(asdict, page)
-    if as_json:
-        say(listed, "", as_json)
-    else:
-        table(
-            ("id", "project", "label", "admin", "created", "last used", "expires", "revoked"),
-            [
-                (
-                    *(entry["id"], entry["project"], entry["label"], "yes" if entry["admin"] else None),
-                    *(when(entry[f"{name}_at"]) for name in ("created", "last_used", "expires", "revoked")),
-                )
-                for entry in listed
-            ],
+    columns = ("id", "project", "label", "admin", "created", "last used", "expires", "revoked")
+    rows = [
+        (
+            *(entry["id"], entry["project"], entry["label"], "yes" if entry["admin"] else None),
+            *(when(entry[f"{name}_at"]) for name in ("created", "last_used", "expires", "revoked")),
         )
+        for entry in listed
+    ]
+    say_table(listed, columns, rows, as_json)
 
 
 @key.command("revoke")
 @click.argument("key_id", metavar="ID")
-@data_option
-@json_option
+@server_options
 def revoke_key(key_id: str, data: Path | None, as_json: bool) -> None:
     """End an API key for good, by its id."""
     if server := _server(data):
-        revoked = server.revoke_key(key_id)
+        revoked = server.call("DELETE", f"/keys/{key_id}")
     else:
         from store import events, keys
 
@@ -203,39 +194,36 @@ def project() -> None:
 
 
 @project.command("list")
-@data_option
-@json_option
+@server_options
 def list_projects(data: Path | None, as_json: bool) -> None:
     """List the projects; one is made with its first key."""
     if server := _server(data):
-        documents = list(server.projects())[::-1]
+        documents = list(server.listed("/projects"))[::-1]
     else:
         from store import projects
 
         with _database(data) as database, database.read() as session:
             documents = [_document(record) for record in projects.all_(session)]
-    if as_json:
-        say(documents, "", True)
-    else:
-        table(
-            ("id", "name", "tier", "max segments", "cache bytes", "stored", "live tier", "kept", "erasing", "created"),
-            [
-                (
-                    *(document[name] for name in ("id", "name", *_LIMITS)),
-                    *(when(document["erasing_at"]), when(document["created_at"])),
-                )
-                for document in documents
-            ],
+    columns = ("id", "name", "tier", "max segments", "cache bytes", "stored", "live tier", "kept", "erasing", "created")
+    rows = [
+        (
+            *(document[name] for name in ("id", "name", *_LIMITS)),
+            *(when(document["erasing_at"]), when(document["created_at"])),
         )
+        for document in documents
+    ]
+    say_table(documents, columns, rows, as_json)
 
 
 _LIMITS = ("tier", "max_segments", "cache_bytes", "max_stored_bytes", "live_tier", "zero_retention_minutes")
 
 
-def _bytes_or_none(given: str | None) -> str | None:
-    if given is not None and given != "none" and not given.isdecimal():
+def _bytes_or_none(given: str | None) -> int | str | None:
+    if given is None or given == "none":
+        return given
+    if not given.isdecimal():
         raise click.BadParameter(f"'{given}' is not a number of bytes, and not 'none'.")
-    return given
+    return int(given)
 
 
 def _document(record: Project) -> dict[str, Any]:
@@ -248,7 +236,7 @@ def _document(record: Project) -> dict[str, Any]:
 @click.option("--max-segments", type=click.IntRange(0), help="Most segments at once that fill their engine.")
 @click.option("--no-max-segments", is_flag=True, help="No limit of its own.")
 @click.option("--cache-bytes", type=click.IntRange(1), help="Keep a result cache that takes so much.")
-@click.option("--no-cache", is_flag=True, help="Keep no result cache, and delete what is in it.")
+@click.option("--no-cache", "no_cache_bytes", is_flag=True, help="Keep no result cache, and delete what is in it.")
 @click.option(
     "--max-stored-bytes",
     metavar="BYTES|none",
@@ -261,46 +249,33 @@ def _document(record: Project) -> dict[str, Any]:
     help="The one service tier of its live requests; none: it may send batches only.",
 )
 @click.option(
-    "--zero-retention", type=click.IntRange(1, 525_600), metavar="MINUTES", help="Delete all so long after its end."
+    *("--zero-retention", "zero_retention_minutes"),
+    type=click.IntRange(1, 525_600),
+    metavar="MINUTES",
+    help="Delete all so long after its end.",
 )
-@click.option("--no-zero-retention", is_flag=True, help="Keep it as long as BATCHYARD_RETENTION says.")
-@data_option
-@json_option
-def set_project(
-    name: str,
-    tier: str | None,
-    max_segments: int | None,
-    no_max_segments: bool,
-    cache_bytes: int | None,
-    no_cache: bool,
-    max_stored_bytes: str | None,
-    live_tier: str | None,
-    zero_retention: int | None,
-    no_zero_retention: bool,
-    data: Path | None,
-    as_json: bool,
-) -> None:
+@click.option(
+    *("--no-zero-retention", "no_zero_retention_minutes"),
+    is_flag=True,
+    help="Keep it as long as BATCHYARD_RETENTION says.",
+)
+@server_options
+def set_project(name: str, data: Path | None, as_json: bool, **limits: Any) -> None:
     """Change the tier, the limits, the result cache, the live requests and the retention of the project NAME."""
-    changes: dict[str, str | int | None] = {}
-    if tier is not None:
-        changes["tier"] = tier = None if tier == "none" else tier
-    if max_segments is not None or no_max_segments:
-        changes["max_segments"] = max_segments
-    if cache_bytes is not None or no_cache:
-        changes["cache_bytes"] = cache_bytes
-    if max_stored_bytes is not None:
-        changes["max_stored_bytes"] = int(max_stored_bytes) if max_stored_bytes.isdecimal() else None
-    if live_tier is not None:
-        changes["live_tier"] = None if live_tier == "all" else live_tier
-    if zero_retention is not None or no_zero_retention:
-        changes["zero_retention_minutes"] = zero_retention
+    changes: dict[str, Any] = {}
+    for limit in ("max_segments", "cache_bytes", "zero_retention_minutes"):
+        if limits[limit] is not None or limits[f"no_{limit}"]:
+            changes[limit] = limits[limit]
+    for limit, removed in (("tier", "none"), ("max_stored_bytes", "none"), ("live_tier", "all")):
+        if limits[limit] is not None:
+            changes[limit] = None if limits[limit] == removed else limits[limit]
     if server := _server(data):
-        document = server.change_project(server.project_id(name), changes)
+        document = server.call("POST", f"/projects/{server.project_id(name)}", changes)
     else:
         from store import projects
 
         with _local(data) as (in_force, database):
-            projects.check_tier(tier, in_force.tier_seconds)
+            projects.check_tier(changes.get("tier"), in_force.tier_seconds)
             database.upgrade()
             with database.write() as session:
                 document = _document(projects.update(session, projects.named(session, name), **changes))
@@ -317,8 +292,7 @@ def set_project(
 @project.command("erase")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@data_option
-@json_option
+@server_options
 def erase_project(name: str, yes: bool, data: Path | None, as_json: bool) -> None:
     """Erase the project NAME with all that it has, for good: keys, files, batches, jobs, schedules, usage.
 
@@ -328,7 +302,7 @@ def erase_project(name: str, yes: bool, data: Path | None, as_json: bool) -> Non
     if not yes:
         click.confirm(f"Erase project {name} and all that it has?", abort=True, err=True)
     if server := _server(data):
-        document = server.erase_project(server.project_id(name))
+        document = server.call("DELETE", f"/projects/{server.project_id(name)}")
     else:
         from store import erasure, keys, projects
 
@@ -350,17 +324,9 @@ def erase_project(name: str, yes: bool, data: Path | None, as_json: bool) -> Non
     show_default=True,
     help="What runs then runs to its end, or is paused.",
 )
-@data_option
-@models_option
-@json_option
+@stack_options
 def set_budget(
-    name: str,
-    amount: str | None,
-    warn_at: int,
-    when_exceeded: WhenExceeded,
-    data: Path | None,
-    models: Path | None,
-    as_json: bool,
+    name: str, amount: str | None, data: Path | None, models: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Set what the project NAME may spend in a month: AMOUNT such as "100 EUR", or none. Without AMOUNT, show it.
 
@@ -370,11 +336,17 @@ def set_budget(
         money = None if amount in (None, "none") else tariffs.parse_money(amount)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="AMOUNT") from None
-    terms: dict[str, Any] | None = None
-    if money is not None:
-        terms = {"amount": money[0], "currency": money[1], "warn_at": warn_at, "when_exceeded": when_exceeded}
+    terms = None if money is None else {"amount": money[0], "currency": money[1], **options}
+    document: dict[str, Any] | None = None
     if server := _server(data):
-        document = server.budget(server.project_id(name), terms, remove=amount == "none")
+        path = f"/projects/{server.project_id(name)}/budget"
+        if terms is not None:
+            document = server.call("POST", path, {**terms, "amount": str(terms["amount"])})
+        elif amount == "none":
+            server.call("DELETE", path)
+        else:
+            with suppress(NotFoundError):
+                document = server.call("GET", path)
     else:
         document = _local_budget(data, models, name, terms, remove=amount == "none")
     if document is None:
@@ -441,8 +413,7 @@ _folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path
 
 @click.command()
 @_folder
-@data_option
-@json_option
+@server_options
 def backup(folder: Path, data: Path | None, as_json: bool) -> None:
     """Copy all records and their artifacts to the new folder DIR, also while the stack runs."""
     from store.artifacts import Artifacts
@@ -463,8 +434,7 @@ def backup(folder: Path, data: Path | None, as_json: bool) -> None:
 
 @click.command()
 @_folder
-@data_option
-@json_option
+@server_options
 def restore(folder: Path, data: Path | None, as_json: bool) -> None:
     """Restore the backup in DIR to a new data folder (--data), or to an empty database and artifact store.
 

@@ -8,14 +8,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from batchyard.client import api
 from batchyard.client.address import server_runs
+from batchyard.client.api import ApiClient
 from batchyard.errors import BatchyardError, ConfigurationError
 from batchyard.local_state import local_state
-
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
 
 END_SECONDS = 40
 
@@ -23,8 +21,6 @@ END_SECONDS = 40
 @contextmanager
 def server(data: Path, models: Path) -> Iterator[ApiClient]:
     """Yield a client of the running server, or of a new local stack (see `stack`)."""
-    from batchyard.client import api
-
     with nullcontext(api.connect(data)) if server_runs(data) else stack(data, models) as connected:
         yield connected
 
@@ -33,14 +29,12 @@ def server(data: Path, models: Path) -> Iterator[ApiClient]:
 def stack(data: Path, models: Path) -> Iterator[ApiClient]:
     """Yield a client of the stack on `data`; start one for the block if none runs.
 
-    Raises:
-        BatchyardError: the stack did not start; the message is its own reason.
+    Raises BatchyardError: the stack did not start; the message is its own reason.
     """
     import subprocess
 
     from batchyard import models as models_file
     from batchyard import plugins
-    from batchyard.client import api
     from batchyard.local import process
 
     if local_state(data):

@@ -5,56 +5,40 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
 from batchyard.cli import completion, requests, view
-from batchyard.cli.options import connect, data_option
-from batchyard.cli.output import complain, json_option, note, plain, say, table
-from batchyard.cli.watch import check_success, interruptible, warn, watch
-from batchyard.client import progress
-from batchyard.endpoints.catalog import CHAT
+from batchyard.cli.options import connect, server_options
+from batchyard.cli.output import complain, note, say, say_table
+from batchyard.cli.watch import check_success, interruptible, print_results, print_status, warn, watch
+from batchyard.client.api import uploaded
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL, Status
-
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
 
 
 @click.command()
 @click.argument("file", metavar="FILE|URL", type=requests.Source())
 @click.option("--each", is_flag=True, help="Of a URL: a batch for each object, not one of all; prints all ids.")
-@requests.endpoint_option
-@requests.window_option
-@requests.post_process_option
-@requests.on_invalid_option
-@requests.priority_option
+@requests.batch_options
 @click.option("-m", "--model", shell_complete=completion.models, help="The model of prompts.")
 @requests.prompt_options
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with the batch; may be given 16 times.")
 @click.option("--dry-run", is_flag=True, help="Only say how many requests there are, and when they would be done.")
 @click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
-@data_option
-@json_option
+@server_options
 def submit(
     file: Path | str,
     each: bool,
-    endpoint: str | None,
-    window: str,
-    post_process: tuple[str, ...],
-    on_invalid: str,
-    priority: str,
     model: str | None,
-    metadata: tuple[str, ...],
     dry_run: bool,
     wait: bool,
     data: Path | None,
     as_json: bool,
-    **prompt_options: Any,
+    **options: Any,
 ) -> None:
     """Upload FILE and make a batch of it; prints the batch's id.
 
@@ -64,53 +48,30 @@ def submit(
     URL is that of an object with requests, or of a folder of them, in a bucket that the server may read, such as
     s3://bucket/in/. All are joined to one batch, without --each.
     """
-    pairs = requests.pairs(metadata, "--metadata")
-    steps = requests.steps(post_process)
-    if isinstance(file, str):
-        if dry_run or wait or any(value is not None for value in (model, *prompt_options.values())):
+    source = None if isinstance(file, str) else file
+    fields = requests.batch_fields(options, source)
+    if source is None:
+        if dry_run or wait or any(value is not None for value in (model, *options.values())):
             raise click.UsageError("a URL goes without --dry-run, --wait and options of prompts")
-        fields = {
-            "endpoint": endpoint or CHAT.path,
-            "completion_window": window,
-            "metadata": pairs or None,
-            "post_process": steps,
-            "on_invalid": on_invalid,
-            "priority": priority,
-        }
-        batches = _of_url(connect(data), file, each, fields)
+        server = connect(data)
+        if each:
+            files = server.call("POST", "/imports", {"url": file, "purpose": "batch", "join": False})["data"]
+            batches = [server.create(one["id"], **fields) for one in files]
+        else:
+            batches = [server.create(input_url=file, **fields)]
         return say(batches if each else batches[0], "\n".join(batch["id"] for batch in batches), as_json)
     if each:
         raise click.UsageError("--each goes with a URL")
-    prompts = requests.becomes_requests(file, {"model": model, **prompt_options})
+    prompts = requests.becomes_requests(source, {"model": model, **options})
     server = connect(data)
-    form = requests.start_form(
-        file,
-        model=model,
-        endpoint=endpoint,
-        window=window,
-        metadata=pairs,
-        steps=steps,
-        options={"on_invalid": on_invalid, "priority": priority, **prompt_options},
-    )
+    form = requests.start_form(fields, {"model": model, **options})
     if dry_run:
-        outlook = server.start(file, form, dry_run=True)
+        outlook = server.start(source, form, dry_run=True)
         for warning in outlook.get("warnings", ()):
             complain(f"warning: {warning}")
         return say(outlook, view.outlook(outlook), as_json)
     with interruptible("`batchyard list` tells whether there is a batch already"):
-        if prompts:
-            batch = requests.started(server, file, form)
-        else:
-            batch = requests.created(
-                server,
-                file,
-                endpoint=form["endpoint"],
-                window=window,
-                metadata=pairs,
-                post_process=steps,
-                on_invalid=on_invalid,
-                priority=priority,
-            )
+        batch = requests.started(server, source, form) if prompts else requests.created(server, source, fields)
     note(server.page(batch["id"]))
     if not wait:
         warn(batch)
@@ -121,20 +82,11 @@ def submit(
     check_success(batch)
 
 
-def _of_url(server: ApiClient, url: str, each: bool, fields: dict[str, Any]) -> list[dict[str, Any]]:
-    """Create a batch of all objects at a URL, or one of each."""
-    if not each:
-        return [server.create_of_url(url, **fields)]
-    window = fields.pop("completion_window")
-    return [server.create(file["id"], window=window, **fields) for file in server.import_files(url)]
-
-
 @click.command()
 @click.argument("batch_id", metavar="[BATCH]", required=False, shell_complete=completion.batches)
 @click.option("--watch", "live", is_flag=True, help="Draw it again until all of it has ended.")
 @click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Without BATCH: so many.")
-@data_option
-@json_option
+@server_options
 def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_json: bool) -> None:
     """How far a batch is; without BATCH, a table of the newest."""
     server = connect(data)
@@ -145,22 +97,7 @@ def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_j
     def draw(batches: list[dict[str, Any]]) -> str:
         return view.facts(batches[0]) if batch_id else view.overview(batches)
 
-    batches = fetch()
-    watched = {batch["id"] for batch in batches if batch_id or batch["status"] not in TERMINAL}
-    if live:
-        with interruptible("what was watched goes on"):
-            batches = progress.follow(fetch, draw, view.brief)
-    if as_json:
-        click.echo(json.dumps(batches[0] if batch_id else batches))
-    else:
-        click.echo(draw(batches))
-        for problem in progress.problems(batches[0]) if batch_id else ():
-            click.echo(plain(problem), err=True)
-        if batch_id and (more := len((batches[0]["errors"] or {}).get("data") or []) - progress.PROBLEMS) > 0:
-            click.echo(f"and {more} more; `--json` has them", err=True)
-    for batch in batches:
-        if live and batch["id"] in watched:
-            check_success(batch)
+    print_status(fetch, draw, view.brief, check_success, only=bool(batch_id), live=live, as_json=as_json)
 
 
 @click.command()
@@ -169,8 +106,7 @@ def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_j
 @click.option("--errors", type=click.Path(path_type=Path), help="Where the failed requests' lines go.")
 @click.option("--follow", is_flag=True, help="Print lines as they are answered, until the batch has ended.")
 @click.option("--retries", "merged", is_flag=True, help="With the answers of its retries in their places; needs -o.")
-@data_option
-@json_option
+@server_options
 def results(
     batch_id: str,
     output: Path | None,
@@ -186,7 +122,7 @@ def results(
         if output is not None or errors is not None or as_json:
             raise click.UsageError("--follow prints to standard output, and goes with no other option")
         with interruptible("the batch goes on; the same command prints all of it again"):
-            return _follow(server, batch_id)
+            return check_success(print_results(server, batch_id, live=True))
     batch = server.batch(batch_id)
     if merged and output is None:
         raise click.UsageError("--retries needs -o")
@@ -199,7 +135,10 @@ def results(
             click.echo(json.dumps(chain[-1]))
         return check_success(chain[-1], retries.counts(chain))
     if batch["output_file_id"] is None and batch["error_file_id"] is None:
-        raise ConfigurationError(_no_files(batch))
+        ended = f"and has no results; `batchyard status {batch_id}` tells why"
+        pending = ": its files come at the end; --follow prints answers as they come"
+        what = f" {ended}" if batch["status"] in TERMINAL else pending
+        raise ConfigurationError(f"batch {batch_id} is {batch['status']}{what}")
     if as_json and output is None:
         raise click.UsageError("--json needs -o: standard output can hold the answers or the report")
     if output is not None:
@@ -216,18 +155,16 @@ def results(
 
 @click.command()
 @click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
-@data_option
-@json_option
+@server_options
 def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
     """Cancel a batch; what is answered is kept."""
-    batch = connect(data).cancel(batch_id)
+    batch = connect(data).control(batch_id, "cancel")
     say(batch, f"{batch['id']} is {batch['status']}", as_json)
 
 
 @click.command()
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
-@data_option
-@json_option
+@server_options
 def pause(name: str, data: Path | None, as_json: bool) -> None:
     """Send no more requests of a batch or a job until it is resumed. Its window goes on."""
     paused = connect(data).control(name, "pause")
@@ -236,18 +173,15 @@ def pause(name: str, data: Path | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
-@data_option
-@json_option
+@server_options
 def resume(name: str, data: Path | None, as_json: bool) -> None:
     """Let a paused batch or job go on."""
-    resumed = connect(data).control(name, "resume")
-    say(resumed, f"{name} goes on", as_json)
+    say(connect(data).control(name, "resume"), f"{name} goes on", as_json)
 
 
 @click.command()
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
-@data_option
-@json_option
+@server_options
 def delete(name: str, data: Path | None, as_json: bool) -> None:
     """Delete a batch or a job that has ended, with its input, its answers and all else that it had. For good."""
     connect(data).delete(name)
@@ -261,8 +195,7 @@ CHANGES = {"deadline": "completion_window", "priority": "priority", "name": "nam
 @click.command("set")
 @click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
 @click.argument("changes", metavar="NAME=VALUE...", nargs=-1, required=True)
-@data_option
-@json_option
+@server_options
 def set_(batch_id: str, changes: tuple[str, ...], data: Path | None, as_json: bool) -> None:
     """Change a batch: deadline=12h (from its creation), priority=background|low|normal|high, name=..., description=...
 
@@ -272,7 +205,9 @@ def set_(batch_id: str, changes: tuple[str, ...], data: Path | None, as_json: bo
     unknown = next((name for name in values if name not in CHANGES), None)
     if unknown is not None:
         raise click.UsageError(f"no '{unknown}' to set; there are: {', '.join(CHANGES)}")
-    batch = connect(data).change(batch_id, {CHANGES[name]: value or None for name, value in values.items()})
+    batch = connect(data).call(
+        "POST", f"/batches/{batch_id}", {CHANGES[name]: value or None for name, value in values.items()}
+    )
     ours = batch["batchyard"]
     say(batch, f"{batch_id} ({ours['name']}): {view.due(batch)}, priority {ours['priority']}", as_json)
 
@@ -281,19 +216,16 @@ def set_(batch_id: str, changes: tuple[str, ...], data: Path | None, as_json: bo
 @click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
 @click.option(
     "--fixed",
-    type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False),
+    type=requests.INPUT_FILE,
     help="Corrected requests, each in place of the one with its custom_id, or of the line that its key line names.",
 )
-@data_option
-@json_option
+@server_options
 def retry(batch_id: str, fixed: Path | None, data: Path | None, as_json: bool) -> None:
     """Make a batch of what BATCH did not answer; prints the new batch's id.
 
     `batchyard results BATCH --retries -o FILE` has the answers of both.
     """
     server = connect(data)
-    from batchyard.client.api import uploaded
-
     with nullcontext() if fixed is None else uploaded(server, server.upload(fixed)) as file_id:
         batch = server.retry(batch_id, fixed_file_id=file_id)
     say(batch, batch["id"], as_json)
@@ -302,8 +234,7 @@ def retry(batch_id: str, fixed: Path | None, data: Path | None, as_json: bool) -
 @click.command("list")
 @click.option("--status", type=click.Choice(get_args(Status)), metavar="STATUS", help="Only batches with this status.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
-@data_option
-@json_option
+@server_options
 def list_(status: str | None, limit: int, data: Path | None, as_json: bool) -> None:
     """The project's batches, newest first."""
     batches = list(itertools.islice(connect(data).batches(status=status), limit))
@@ -313,53 +244,21 @@ def list_(status: str | None, limit: int, data: Path | None, as_json: bool) -> N
 
 
 @click.command()
-@data_option
-@json_option
+@server_options
 def models(data: Path | None, as_json: bool) -> None:
     """The models and adapters the server serves, what their engines do, and how one has failed last."""
     served = connect(data).models(engines=True)
-    if as_json:
-        return say(served, "", True)
     adapters = any(m.get("parent") for m in served)
     rows = [
         [
             m["id"],
             *([m.get("parent")] if adapters else []),
-            ours["engine"],
-            view.engine_state(ours),
-            ours["in_flight"],
-            *_serves(ours),
-            view.failure(ours),
+            *(ours["engine"], view.engine_state(ours), ours["in_flight"], ", ".join(ours["endpoints"])),
+            *(ours["simulated"] or None, view.failure(ours)),
         ]
         for m in served
         for ours in [m["batchyard"]]
     ]
     parent = ["adapter of"] if adapters else []
-    table(["model", *parent, "engine", "state", "requests", "endpoints", "simulated", "last failure"], rows)
-
-
-def _serves(ours: dict[str, Any]) -> list[Any]:
-    return [", ".join(ours["endpoints"]), ours["simulated"] or None]
-
-
-def _no_files(batch: dict[str, Any]) -> str:
-    """The message for a batch without result files."""
-    if batch["status"] in TERMINAL:
-        return (
-            f"batch {batch['id']} is {batch['status']} and has no results; `batchyard status {batch['id']}` tells why"
-        )
-    return f"batch {batch['id']} is {batch['status']}: its files come at the end; --follow prints answers as they come"
-
-
-def _follow(server: ApiClient, batch_id: str) -> None:
-    """Print the output lines so far, then once a second the new ones, until the batch has ended."""
-    printed = 0
-    while True:
-        batch = server.batch(batch_id)  # before the lines: a batch that has ended has all of them
-        lines = server.results(batch_id, printed)
-        sys.stdout.buffer.write(lines)
-        sys.stdout.buffer.flush()
-        printed += lines.count(b"\n")
-        if batch["status"] in TERMINAL:
-            return check_success(batch)
-        time.sleep(1)
+    columns = ["model", *parent, "engine", "state", "requests", "endpoints", "simulated", "last failure"]
+    say_table(served, columns, rows, as_json)

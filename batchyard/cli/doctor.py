@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from batchyard.cli.options import data_option, load_settings, models_option
-from batchyard.cli.output import json_option, lines_of, painted, say
+from batchyard.cli.options import load_settings, stack_options
+from batchyard.cli.output import painted, say_table
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 @click.command()
 @click.argument("names", metavar="[MODEL...]", nargs=-1)
 @click.option("--start", is_flag=True, help="Also start each engine, and ask it once at each of its endpoints.")
-@data_option
-@models_option
-@json_option
+@stack_options
 def doctor(names: tuple[str, ...], start: bool, data: Path | None, models: Path | None, as_json: bool) -> None:
     """Try the models of the models file on this machine: names, files, memory, and with --start their answers.
 
@@ -35,8 +33,7 @@ def doctor(names: tuple[str, ...], start: bool, data: Path | None, models: Path 
 def run(settings: Settings, names: tuple[str, ...] = (), *, start: bool, as_json: bool) -> None:
     """Print what each check says, with its remedy.
 
-    Raises:
-        ConfigurationError: a check has failed, or RAY_ADDRESS names a cluster with another Python or Ray.
+    Raises ConfigurationError: a check has failed, or RAY_ADDRESS names a cluster with another Python or Ray.
     """
     from batchyard.local.services import check_cluster
     from inference.doctor import checks
@@ -55,11 +52,8 @@ def run(settings: Settings, names: tuple[str, ...] = (), *, start: bool, as_json
          finding.remedy or None)
         for finding in findings
     ]  # fmt: skip
-    table = lines_of(("model", "check", "result", "detail", "remedy"), rows)
-    if as_json:
-        say([asdict(finding) for finding in findings], "", True)
-    else:
-        click.echo(table)
+    documents = [asdict(finding) for finding in findings]
+    say_table(documents, ("model", "check", "result", "detail", "remedy"), rows, as_json)
     failed = sum(finding.result == "failed" for finding in findings)
     if failed:
         raise ConfigurationError(f"{settings.models}: {failed} of {len(findings)} checks failed")

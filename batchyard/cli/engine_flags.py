@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from batchyard.cli.options import add_options
 from batchyard.errors import ConfigurationError
 
 # Names as vLLM writes them; in `engine_args` they have underscores.
@@ -33,15 +34,31 @@ REFUSED_FLAGS: Mapping[str, str] = {
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
-def options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags to a command. The engine arguments arrive as its keyword arguments; None if not set."""
-    for name, kind in reversed(list(ENGINE_FLAGS.items())):
-        flag = {"is_flag": True, "default": None} if kind is bool else {"type": kind}
-        command = click.option(name, help="As in vLLM, for a --model that is started.", **flag)(command)
-    hidden: dict[str, Any] = {"is_flag": False, "flag_value": "", "hidden": True, "expose_value": False}
-    for name, reason in REFUSED_FLAGS.items():
-        command = click.option(name, is_eager=True, callback=_refuser(name, reason), **hidden)(command)
-    return command
+def _refuse(_: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        (flag,) = option.opts
+        raise click.UsageError(f"{flag} of `vllm run-batch` is not taken: {REFUSED_FLAGS[flag]}; leave it out")
+
+
+_HIDDEN: Mapping[str, Any] = {"is_flag": False, "flag_value": "", "hidden": True, "expose_value": False}
+options = add_options(
+    *(click.option(flag, is_eager=True, callback=_refuse, **_HIDDEN) for flag in REFUSED_FLAGS),
+    *(
+        click.option(
+            flag,
+            help="As in vLLM, for a --model that is started.",
+            **({"is_flag": True, "default": None} if kind is bool else {"type": kind}),
+        )
+        for flag, kind in ENGINE_FLAGS.items()
+    ),
+)
+"""The flags, as options of a command. The engine arguments arrive as its keyword arguments; None if not set."""
+
+
+def arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the engine arguments out of a command's options, and return those that are set."""
+    taken = {name: options.pop(name) for name in (flag[2:].replace("-", "_") for flag in ENGINE_FLAGS)}
+    return {name: value for name, value in taken.items() if value is not None}
 
 
 def written(engine_args: Mapping[str, Any]) -> str:
@@ -52,8 +69,7 @@ def written(engine_args: Mapping[str, Any]) -> str:
 def models_file(folder: Path, model: str, engine_args: Mapping[str, Any]) -> Path:
     """Write a models file with one model, a folder or a hub id.
 
-    Raises:
-        ConfigurationError: `model` is neither.
+    Raises ConfigurationError: `model` is neither.
     """
     from batchyard import models  # pydantic takes longer than a command's help
 
@@ -67,11 +83,3 @@ def models_file(folder: Path, model: str, engine_args: Mapping[str, Any]) -> Pat
     file = folder / "models.toml"
     file.write_text(models.written(model, {"engine": "auto", "source": source, "engine_args": engine_args}))
     return file
-
-
-def _refuser(name: str, reason: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
-    def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(f"{name} of `vllm run-batch` is not taken: {reason}; leave it out")
-
-    return refuse

@@ -92,10 +92,9 @@ def brief(job: dict[str, Any]) -> str:
 
 def _progress(job: dict[str, Any], separator: str) -> str:
     remaining, held = view.remaining(job), plain(job["batchyard"]["held"] or "")
-    parts = [f"done in {remaining}"] if remaining else []
-    parts += [f"on hold: {held}"] if held else []
+    parts = (remaining and f"done in {remaining}", held and f"on hold: {held}", view.sla(job))
     line = f"{view.status(job, width=11)}  {bar(job)}{labelled(job, _counts(job), STATES)}"
-    return line + separator + ", ".join([*parts, view.sla(job)])
+    return line + separator + ", ".join(filter(None, parts))
 
 
 def summary(job: dict[str, Any]) -> str:
@@ -176,8 +175,7 @@ def _metrics(values: Mapping[str, Any], above: str = "", *, whole: bool) -> Iter
     Beside the metrics a group may have `n` or `prompts`, of how many they are, and `intervals` by name. The `mean` of a
     group with `n` has the group's name.
 
-    Args:
-        whole: also yield groups of groups, such as those of each data source.
+    `whole`: also yield groups of groups, such as those of each data source.
     """
     n, intervals = values.get("n", values.get("prompts")), values.get("intervals", {})
     for name, value in values.items():

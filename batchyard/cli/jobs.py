@@ -5,25 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from batchyard.cli import completion, job_view, requests, view
-from batchyard.cli.options import connect, data_option
-from batchyard.cli.output import json_option, plain, say, table, when
-from batchyard.cli.watch import Unsuccessful, interruptible
+from batchyard.cli.options import connect, server_options
+from batchyard.cli.output import say, say_table, when
+from batchyard.cli.watch import Unsuccessful, interruptible, print_results, print_status
 from batchyard.client import progress, resume
+from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import ITEM_STATES, RETRIABLE_STATES, TERMINAL
 from batchyard.wording import cut
-
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
-
 
 MAX_TEXT = 60
 """Characters of a question or an answer in a table; --json has more."""
@@ -38,8 +34,7 @@ def job() -> None:
 @click.option("--status", help="Only jobs with this status.")
 @click.option("--recipe", help="Only jobs of this recipe.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
-@data_option
-@json_option
+@server_options
 def list_(status: str | None, recipe: str | None, limit: int, data: Path | None, as_json: bool) -> None:
     """The project's jobs, newest first."""
     jobs = list(itertools.islice(connect(data).jobs(status=status, recipe=recipe), limit))
@@ -50,8 +45,7 @@ def list_(status: str | None, recipe: str | None, limit: int, data: Path | None,
 @click.argument("job_id", metavar="[JOB]", required=False, shell_complete=completion.jobs)
 @click.option("--watch", "live", is_flag=True, help="Draw it again until all of it has ended.")
 @click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Without JOB: so many.")
-@data_option
-@json_option
+@server_options
 def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_json: bool) -> None:
     """How far a job is, stage by stage; without JOB, a table of the newest."""
     server = connect(data)
@@ -65,17 +59,7 @@ def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_jso
         children = list(server.jobs(parent_id=job_id)) if jobs[0]["batchyard"]["children"] else []
         return "\n\n".join(part for part in (job_view.facts(jobs[0]), job_view.children(jobs[0], children)) if part)
 
-    jobs = fetch()
-    watched = {one["id"] for one in jobs if job_id or one["status"] not in TERMINAL}
-    if live:
-        with interruptible("what was watched goes on"):
-            jobs = progress.follow(fetch, draw, job_view.brief)
-    click.echo(json.dumps(jobs[0] if job_id else jobs) if as_json else draw(jobs))
-    for problem in progress.problems(jobs[0]) if job_id and not as_json else ():
-        click.echo(plain(problem), err=True)
-    for one in jobs:
-        if live and one["id"] in watched:
-            check_success(one)
+    print_status(fetch, draw, job_view.brief, check_success, only=bool(job_id), live=live, as_json=as_json)
 
 
 @job.command()
@@ -83,45 +67,37 @@ def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_jso
 @click.option("--state", type=click.Choice(ITEM_STATES), help="Only items in this state.")
 @click.option("--custom-id", help="Only the item of this id.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many.")
-@data_option
-@json_option
+@server_options
 def items(job_id: str, state: str | None, custom_id: str | None, limit: int, data: Path | None, as_json: bool) -> None:
     """A job's items by number: where each is, or how it ended."""
-    rows = list(itertools.islice(connect(data).job_items(job_id, state=state, custom_id=custom_id), limit))
-    if as_json:
-        return say(rows, "", True)
-    _items_table(rows)
+    listed = connect(data).listed(f"/jobs/{job_id}/items", state=state, custom_id=custom_id)
+    _say_items(list(itertools.islice(listed, limit)), as_json)
 
 
-def _items_table(rows: list[dict[str, Any]]) -> None:
-    columns = ("number", "custom_id", "state", "life", "turn", "stage", "reason")
-    texts = ("question", "answer")
-    table(
-        [*(column.replace("_", " ") for column in columns), "scores", *texts],
+def _say_items(items: list[dict[str, Any]], as_json: bool) -> None:
+    columns, texts = ("number", "custom_id", "state", "life", "turn", "stage", "reason"), ("question", "answer")
+    rows = [
         [
-            [
-                *(row[column] for column in columns),
-                ", ".join(f"{score:.4g}" for score in row["scores"]) or None,
-                *(row[text] and cut(" ".join(row[text].split()), MAX_TEXT) for text in texts),
-            ]
-            for row in rows
-        ],
-    )
+            *(item[column] for column in columns),
+            ", ".join(f"{score:.4g}" for score in item["scores"]) or None,
+            *(item[text] and cut(" ".join(item[text].split()), MAX_TEXT) for text in texts),
+        ]
+        for item in items
+    ]
+    say_table(items, [*(column.replace("_", " ") for column in columns), "scores", *texts], rows, as_json)
 
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Show this many of each.")
-@data_option
-@json_option
+@server_options
 def stuck(job_id: str, limit: int, data: Path | None, as_json: bool) -> None:
     """A job's items that need a person: those that wait for a verdict, with its gate, and those that are stuck."""
     server = connect(data)
     states = ("waiting_for_verdict", "stuck")
-    rows = [row for state in states for row in itertools.islice(server.job_items(job_id, state=state), limit)]
-    if as_json:
-        return say(rows, "", True)
-    _items_table(rows)
+    listed = (server.listed(f"/jobs/{job_id}/items", state=state) for state in states)
+    rows = [row for of_state in listed for row in itertools.islice(of_state, limit)]
+    _say_items(rows, as_json)
 
 
 @job.command()
@@ -129,8 +105,7 @@ def stuck(job_id: str, limit: int, data: Path | None, as_json: bool) -> None:
 @click.argument("number", type=click.IntRange(1))
 @click.argument("text")
 @click.option("--by", metavar="NAME", help="Who says so; otherwise the id of the API key.")
-@data_option
-@json_option
+@server_options
 def resolve(job_id: str, number: int, text: str, by: str | None, data: Path | None, as_json: bool) -> None:
     """Complete an item that is stuck or failed with TEXT (`-`: standard input), also after the job's end."""
     text = sys.stdin.read() if text == "-" else text
@@ -141,8 +116,7 @@ def resolve(job_id: str, number: int, text: str, by: str | None, data: Path | No
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.argument("number", type=click.IntRange(1))
 @click.option("--hint", metavar="TEXT", help="What its prompts say besides.")
-@data_option
-@json_option
+@server_options
 def requeue(job_id: str, number: int, hint: str | None, data: Path | None, as_json: bool) -> None:
     """Have an item that is stuck or failed begin again, while the job runs; afterwards there is `job retry`."""
     _reply(job_id, number, {"requeue": {"hint": hint}}, "begins again", data, as_json)
@@ -156,26 +130,14 @@ def requeue(job_id: str, number: int, hint: str | None, data: Path | None, as_js
 @click.option("--category", metavar="NAME", help="Why it did not pass, in a word.")
 @click.option("--message", metavar="TEXT", help="Why, as a model is told.")
 @click.option("--by", metavar="NAME", help="Who says so.")
-@data_option
-@json_option
-def verdict(
-    job_id: str,
-    number: int,
-    gate: str,
-    passed: bool,
-    category: str | None,
-    message: str | None,
-    by: str | None,
-    data: Path | None,
-    as_json: bool,
-) -> None:
+@server_options
+def verdict(job_id: str, number: int, data: Path | None, as_json: bool, **reply: Any) -> None:
     """Say whether what an item waits for passes."""
-    body = {"gate": gate, "passed": passed, "category": category, "message": message, "by": by}
-    _reply(job_id, number, {"verdict": body}, "has its verdict", data, as_json)
+    _reply(job_id, number, {"verdict": reply}, "has its verdict", data, as_json)
 
 
 def _reply(job_id: str, number: int, body: dict[str, Any], done: str, data: Path | None, as_json: bool) -> None:
-    item = connect(data).reply_to_item(job_id, number, body)
+    item = connect(data).call("POST", f"/jobs/{job_id}/items/{number}", body)
     say(item, f"item {number}, {item['custom_id']}, {done}", as_json)
 
 
@@ -184,8 +146,7 @@ def _reply(job_id: str, number: int, body: dict[str, Any], done: str, data: Path
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where the main artifact goes.")
 @click.option("--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all artifacts.")
 @click.option("--follow", "live", is_flag=True, help="Print lines as items end, until the job has ended.")
-@data_option
-@json_option
+@server_options
 def results(
     job_id: str, output: Path | None, artifacts: Path | None, live: bool, data: Path | None, as_json: bool
 ) -> None:
@@ -195,7 +156,7 @@ def results(
         if as_json:
             raise click.UsageError("--json needs -o or --artifacts: standard output holds the items' lines")
         with interruptible("the job goes on; the same command prints all of it again"):
-            return _print(server, job_id, live)
+            return check_success(print_results(server, job_id, live=live))
     if live:
         raise click.UsageError("--follow prints to standard output, and goes with no other option")
     document = server.job(job_id)
@@ -208,23 +169,20 @@ def results(
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
-@data_option
-@json_option
+@server_options
 def events(job_id: str, data: Path | None, as_json: bool) -> None:
     """What has happened to a job, oldest first."""
-    history = list(connect(data).job_events(job_id))
-    if as_json:
-        return say(history, "", True)
-    table(["time", "type", "event"], [[when(event["created_at"]), event["type"], event["id"]] for event in history])
+    history = list(connect(data).events(job_id))
+    rows = [[when(event["created_at"]), event["type"], event["id"]] for event in history]
+    say_table(history, ["time", "type", "event"], rows, as_json)
 
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
-@data_option
-@json_option
+@server_options
 def cancel(job_id: str, data: Path | None, as_json: bool) -> None:
     """Cancel a job; what has ended is kept."""
-    document = connect(data).cancel_job(job_id)
+    document = connect(data).control(job_id, "cancel")
     say(document, f"{document['id']} is {document['status']}", as_json)
 
 
@@ -232,13 +190,12 @@ def cancel(job_id: str, data: Path | None, as_json: bool) -> None:
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
-@data_option
-@json_option
+@server_options
 def rescore(job_id: str, overrides: tuple[str, ...], wait: bool, data: Path | None, as_json: bool) -> None:
     """Judge the answers of an ended job anew, as a new job; no engine is asked. KEY=VALUE sets what judges."""
     server = connect(data)
-    document = server.rescore_job(job_id, _overridden(server, job_id, overrides))
-    _made(server, document, wait, as_json)
+    body = {"options": _overridden(server, job_id, overrides)}
+    _made(server, server.call("POST", f"/jobs/{job_id}/rescore", body), wait, as_json)
 
 
 @job.command()
@@ -253,8 +210,7 @@ def rescore(job_id: str, overrides: tuple[str, ...], wait: bool, data: Path | No
 @click.option("-o", "--option", "overrides", metavar="KEY=VALUE", multiple=True, help="Another option; repeatable.")
 @click.option("--window", metavar="TIME", help="Another completion window, such as 90m.")
 @click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
-@data_option
-@json_option
+@server_options
 def retry(
     job_id: str,
     states: tuple[str, ...],
@@ -267,8 +223,8 @@ def retry(
     """Run the items of an ended job that did not complete again, as a new job."""
     server = connect(data)
     body = {"states": list(states), "options": _overridden(server, job_id, overrides), "completion_window": window}
-    document = server.retry_job(job_id, **{name: value for name, value in body.items() if value})
-    _made(server, document, wait, as_json)
+    given = {name: value for name, value in body.items() if value}
+    _made(server, server.call("POST", f"/jobs/{job_id}/retry", given), wait, as_json)
 
 
 def _overridden(server: ApiClient, job_id: str, overrides: tuple[str, ...]) -> dict[str, Any]:
@@ -312,8 +268,7 @@ def save(
 ) -> list[Path]:
     """Write a job's main artifact to `output` and all into `folder`; return what was written.
 
-    Raises:
-        ConfigurationError: it has none (yet), or a file cannot be written.
+    Raises ConfigurationError: it has none (yet), or a file cannot be written.
     """
     artifacts = {artifact["name"]: artifact["file_id"] for artifact in document["batchyard"]["artifacts"]}
     written = []
@@ -351,17 +306,3 @@ def check_success(document: dict[str, Any]) -> None:
                 f"job {name}: {counts[state]} of {counts['total']} items {words}; "
                 f"`batchyard job items {name} --state {state}` tells why"
             )
-
-
-def _print(server: ApiClient, job_id: str, live: bool) -> None:
-    """Print the lines of ended items; if `live`, go on until the job has ended."""
-    printed = 0
-    while True:
-        document = server.job(job_id)  # before the lines: a job that has ended has all of them
-        lines = server.job_results(job_id, printed)
-        sys.stdout.buffer.write(lines)
-        sys.stdout.buffer.flush()
-        printed += lines.count(b"\n")
-        if not live or document["status"] in TERMINAL:
-            return check_success(document)
-        time.sleep(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 
 import click
@@ -13,7 +12,6 @@ from batchyard.cli.options import load_settings
 from batchyard.cli.watch import interruptible
 from batchyard.client import resume
 
-_HELP = {"-h", "--help"}
 _NAMES_A_MODEL = ("--model", "-M", "--config", "-C")
 
 
@@ -39,7 +37,9 @@ def lm_eval(arguments: tuple[str, ...]) -> None:
             and (arguments[0] == "run" or arguments[0].startswith("-"))
             and not {"-h", "--help"} & {*arguments}
         ):
-            arguments = _run(arguments)
+            options = arguments[1:] if arguments[0] == "run" else arguments
+            named = {argument.partition("=")[0] for argument in options}.intersection(_NAMES_A_MODEL)
+            arguments = ("run", *(() if named else ("--model", "batchyard")), *options)
             if any(argument.rpartition("=")[2] == "batchyard" for argument in arguments):
                 settings = load_settings()
                 around.enter_context(interruptible(resume.remedy(False)))
@@ -50,11 +50,3 @@ def lm_eval(arguments: tuple[str, ...]) -> None:
 
         sys.argv = ["lm-eval", *arguments]
         cli_evaluate()
-
-
-def _run(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments of a run with a model in them."""
-    options = arguments[1:] if arguments[0] == "run" else arguments
-    names = {argument.partition("=")[0] for argument in options}
-    model = () if names.intersection(_NAMES_A_MODEL) else ("--model", "batchyard")
-    return ("run", *model, *options)

@@ -13,11 +13,11 @@ from click.exceptions import NoArgsIsHelpError
 from batchyard import __version__
 from batchyard.cli import admin, batches, doctor, jobs, lm_eval, oneshot, schedules, webhooks
 from batchyard.cli.__main__ import INTERRUPTED
-from batchyard.cli.console import chat, logs, records, top, usage
+from batchyard.cli.console import chat, logs, records, top
 from batchyard.cli.output import complain
 from batchyard.cli.recipes import evaluate, groups, tools
 from batchyard.cli.recipes.group import RecipeGroup
-from batchyard.cli.rows import encoders, map, transcribe
+from batchyard.cli.rows import encoders, map
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
 
@@ -50,30 +50,12 @@ def cli() -> None:
 
 
 for command in (
-    *(
-        admin.up,
-        doctor.doctor,
-        admin.key,
-        admin.project,
-        admin.migrate,
-        admin.backup,
-        admin.restore,
-        oneshot.run,
-        oneshot.demo,
-        map.map_,
-    ),
-    *(
-        encoders.embed,
-        encoders.classify,
-        encoders.rerank,
-        transcribe.transcribe,
-        chat.chat,
-        lm_eval.lm_eval,
-        evaluate.run,
-    ),
+    *(admin.up, doctor.doctor, admin.key, admin.project, admin.migrate, admin.backup, admin.restore),
+    *(oneshot.run, oneshot.demo, map.map_, encoders.embed, encoders.classify, encoders.rerank),
+    *(encoders.transcribe, chat.chat, lm_eval.lm_eval, evaluate.run),
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
     *(batches.pause, batches.resume, batches.delete, batches.set_),
-    *(top.top, records.open_, records.files, logs.logs, records.audit, usage.usage),
+    *(top.top, records.open_, records.files, logs.logs, records.audit, records.usage),
     *(jobs.job, groups.config, tools.tool, schedules.schedule, webhooks.webhook),
 ):
     cli.add_command(command)
@@ -97,7 +79,8 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except BatchyardError as error:
-        complain(f"{error.message}{_flag(error)}")
+        lacks_model = error.code == "missing_required_parameter" and error.param == "model"
+        complain(error.message + ("; name one with --model" if lacks_model else ""))
         sys.exit(_exit_code(error))
     except BrokenPipeError:
         # The reader has closed the pipe, as `head` does. Python must not flush the rest into it at exit.
@@ -114,34 +97,22 @@ def main() -> None:
 def _run() -> Any:
     """Run the command. What it needs of a server it imports when it runs: that says what is not installed.
 
-    Raises:
-        ConfigurationError: it needs the server, which is not installed.
+    Raises ConfigurationError: it needs the server, which is not installed.
     """
     try:
         return cli(standalone_mode=False)
     except ImportError:
         from batchyard import plugins
 
-        plugins.require_server(f"`{_command(sys.argv[1:])}`")
+        command: click.Command | None = cli
+        names = ["batchyard"]
+        for word in sys.argv[1:]:
+            command = command.commands.get(word) if isinstance(command, click.Group) else None
+            if command is None:
+                break
+            names.append(word)
+        plugins.require_server(f"`{' '.join(names)}`")
         raise
-
-
-def _command(arguments: list[str]) -> str:
-    """Return the name of the command that a command line runs, such as `batchyard key create`."""
-    command: click.Command | None = cli
-    names = ["batchyard"]
-    for word in arguments:
-        command = command.commands.get(word) if isinstance(command, click.Group) else None
-        if command is None:
-            break
-        names.append(word)
-    return " ".join(names)
-
-
-def _flag(error: BatchyardError) -> str:
-    """Return which flag sets the parameter that a request lacks."""
-    lacks_model = error.code == "missing_required_parameter" and error.param == "model"
-    return "; name one with --model" if lacks_model else ""
 
 
 def _exit_code(error: BatchyardError) -> int:

@@ -13,34 +13,28 @@ import click
 
 from batchyard import wording
 from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests
-from batchyard.cli.options import data_option, load_settings, models_option
-from batchyard.cli.output import json_option, note, plain, table
+from batchyard.cli.options import load_settings, stack_options
+from batchyard.cli.output import note, plain, table
 from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.client import output_files, resume
 from batchyard.client.address import configured_url, server_runs
+from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
     from batchyard.settings import Settings
 
-WINDOW = "24h"
 SAMPLES = 4
 SAMPLING = {"temperature": 1.5, "max_tokens": 32}
 """Of the demo's job: so warm that `mini`, which knows its tasks, errs now and then."""
 
 
 @click.command()
-@click.option(
-    *("-i", "--input", "--input-file", "source"),
-    required=True,
-    type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False),
-    help="The requests.",
-)
+@click.option("-i", "--input", "--input-file", "source", required=True, type=requests.INPUT_FILE, help="The requests.")
 @click.option(
     *("-o", "--output", "--output-file", "output"),
     required=True,
-    type=requests.LocalPath(path_type=Path, dir_okay=False),
+    type=requests.OUTPUT_FILE,
     help="Where the answers go.",
 )
 @click.option("--errors", type=click.Path(path_type=Path, dir_okay=False), help="Where the failed requests' lines go.")
@@ -57,29 +51,17 @@ SAMPLING = {"temperature": 1.5, "max_tokens": 32}
 @click.option(
     "--again", is_flag=True, help="Compute all of it anew, as a new batch, where one of the same input exists."
 )
-@data_option
-@models_option
-@json_option
+@stack_options
 def run(
     source: Path,
     output: Path,
     errors: Path | None,
     model: str | None,
-    endpoint: str | None,
-    post_process: tuple[str, ...],
-    on_invalid: str,
     again: bool,
     data: Path | None,
     models: Path | None,
     as_json: bool,
-    template: str | None,
-    system: str | None,
-    temperature: float | None,
-    max_tokens: int | None,
-    sampling: str | None,
-    response_format: str | None,
-    null_values: str | None,
-    **flags: Any,
+    **options: Any,
 ) -> None:
     """Answer a file of requests in one go, as `vllm run-batch` does; or one of prompts, which `submit` tells of.
 
@@ -93,19 +75,10 @@ def run(
     import tempfile
 
     settings = load_settings(data=data, models=models)
-    steps = requests.steps(post_process)
+    fields = requests.batch_fields(options, source)
     requests.check_writable(output, errors)
-    engine_args = {name: value for name, value in flags.items() if value is not None}
-    prompt_options = {
-        "template": template,
-        "system": system,
-        "temperature": temperature,
-        "max_tokens": max_tokens,
-        "sampling": sampling,
-        "response_format": response_format,
-        "null_values": null_values,
-    }
-    prompts = requests.becomes_requests(source, prompt_options)
+    engine_args = engine_flags.arguments(options)
+    prompts = requests.becomes_requests(source, options)
     with (
         interruptible(resume.remedy(again)),
         tempfile.TemporaryDirectory(prefix="batchyard-") as folder,
@@ -115,16 +88,8 @@ def run(
         if model is not None and not prompts:
             file = Path(folder) / source.name
             requests.with_model(source, model, file)
-        form = requests.start_form(
-            file,
-            model=model,
-            endpoint=endpoint,
-            window=WINDOW,
-            metadata={},
-            steps=steps,
-            options={"on_invalid": on_invalid, **prompt_options},
-        )
-        *earlier, batch = _batches(server, file, form, steps, prompts=prompts, again=again)
+        form = requests.start_form(fields, {"model": model, **options}) if prompts else None
+        *earlier, batch = _batches(server, file, fields, form, again=again)
         note(server.page(batch["id"]))
         batch = watch(server, batch)
         chain = [*earlier, batch]
@@ -147,9 +112,7 @@ def run(
               type=click.Path(path_type=Path, dir_okay=False), help="The batch's requests.")  # fmt: skip
 @click.option("--prompts", default="examples/rollout.jsonl", show_default=True,
               type=click.Path(path_type=Path, dir_okay=False), help="The job's prompts and right answers.")  # fmt: skip
-@data_option
-@models_option
-@json_option
+@stack_options
 def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as_json: bool) -> None:
     """Run the example file and a small job through a stack of its own (in DATA/demo), and score the answers.
 
@@ -209,22 +172,24 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
 
 
 def _batches(
-    server: ApiClient, file: Path, form: Mapping[str, str], steps: list[dict[str, str]], *, prompts: bool, again: bool
+    server: ApiClient, file: Path, fields: dict[str, Any], form: Mapping[str, str] | None, *, again: bool
 ) -> list[dict[str, Any]]:
-    """Return the batch that the same command has made before with its retries, or a new one."""
+    """Return the batch that the same command has made before with its retries, or a new one.
+
+    `form`: of a file that becomes requests.
+    """
     from batchyard.client import retries
 
-    endpoint, on_invalid = form["endpoint"], form["on_invalid"]
-    identity = [file.name, form] if prompts else [on_invalid] if on_invalid != "fail" else []
-    mark = resume.mark(server, resume.sha256(file), endpoint, steps, *identity)
+    on_invalid = fields["on_invalid"]
+    identity = [file.name, form] if form else [on_invalid] if on_invalid != "fail" else []
+    mark = resume.mark(server, resume.sha256(file), fields["endpoint"], fields["post_process"], *identity)
     earlier = None if again else resume.Earlier(server.batches(), ("failed",)).find(mark, None)
     chain = None if earlier is None else retries.take_up(server, earlier)
     if chain is not None:
         return chain
-    if prompts:
+    if form:
         return [requests.started(server, file, {**form, "metadata": json.dumps(mark)})]
-    options: dict[str, Any] = {"metadata": mark, "post_process": steps, "on_invalid": on_invalid}
-    return [requests.created(server, file, endpoint=endpoint, **options)]
+    return [requests.created(server, file, {**fields, "metadata": mark})]
 
 
 def _save(server: ApiClient, chain: list[dict[str, Any]], output: Path, errors: Path | None) -> None:
@@ -251,7 +216,13 @@ def _server(settings: Settings, folder: Path, model: str | None, engine_args: Ma
     if not runs:
         plugins.require_server()
     models_file = settings.models
-    if model is not None and not runs and not _is_listed(settings, model):
+    is_listed = runs
+    if model is not None and not runs and models_file.exists():
+        from batchyard.models import served_by_name
+        from inference import catalog
+
+        is_listed = model in served_by_name(catalog.load(models_file, allow_simulated=settings.allow_simulated))
+    if model is not None and not is_listed:
         models_file = engine_flags.models_file(folder, model, engine_args)
     elif engine_args:
         authority = "the server that runs" if runs else str(settings.models)
@@ -265,16 +236,6 @@ def _server(settings: Settings, folder: Path, model: str | None, engine_args: Ma
             remedy = f"{wording.NEWER}; it serves" if server.knows_too_late(model) else "it serves"
             raise ConfigurationError(f"{server.url} does not serve {model}; {remedy} {', '.join(sorted(served))}")
         yield server
-
-
-def _is_listed(settings: Settings, model: str) -> bool:
-    """True if the models file exists and names the model."""
-    from batchyard.models import served_by_name
-    from inference import catalog
-
-    if not settings.models.exists():
-        return False
-    return model in served_by_name(catalog.load(settings.models, allow_simulated=settings.allow_simulated))
 
 
 def _echo_progress(text: str, as_json: bool) -> None:

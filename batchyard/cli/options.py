@@ -7,23 +7,41 @@ the settings (pydantic) and the client (httpx).
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchyard.client import api
 from batchyard.client.address import address
+from batchyard.client.api import ApiClient
 from batchyard.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
     from batchyard.settings import Settings
 
 PATIENCE = 3.0
 """Seconds that `fetch` waits: who pressed Tab does not."""
 
 data_option = click.option("--data", type=click.Path(path_type=Path), help="Folder that holds all state [./data].")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 models_option = click.option("--models", type=click.Path(path_type=Path), help="The models file [./models.toml].")
+
+
+def add_options(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds options to a command, as if they stood above it in this order."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+server_options = add_options(data_option, json_option)
+stack_options = add_options(data_option, models_option, json_option)
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -35,8 +53,6 @@ def load_settings(**overrides: Any) -> Settings:
 
 def connect(data: Path | None) -> ApiClient:
     """Return a client of the server that BATCHYARD_URL names, or of the local stack on the data folder."""
-    from batchyard.client import api
-
     return api.connect(load_settings(data=data).data)
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import click
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
-
 # Characters that command a terminal: control characters, and those that change the direction of writing.
 _COMMANDING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -52,17 +50,16 @@ def say(document: Mapping[str, Any] | Sequence[Any], text: str, as_json: bool) -
 
 def lines_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Rows under column names. Cells are never cut, so that ids can be copied; None shows as a dash."""
-    cells = [[_cell(cell) for cell in row] for row in (columns, *rows)]
+    cells = [
+        [cell if isinstance(cell, Painted) else plain("-" if cell is None else str(cell)) for cell in row]
+        for row in (columns, *rows)
+    ]
     widths = [max(_width(line[column]) for line in cells) for column in range(len(columns))]
     lines = [
         "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     ]
     return "\n".join(line for line in lines if line)
-
-
-def _cell(cell: Any) -> str:
-    return cell if isinstance(cell, Painted) else plain("-" if cell is None else str(cell))
 
 
 def _width(cell: str) -> int:
@@ -72,6 +69,11 @@ def _width(cell: str) -> int:
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print rows under column names."""
     click.echo(lines_of(columns, rows))
+
+
+def say_table(document: Sequence[Any], columns: Sequence[str], rows: Sequence[Sequence[Any]], as_json: bool) -> None:
+    """Print `document` as JSON for scripts, or rows under column names for people."""
+    click.echo(json.dumps(document, default=str) if as_json else lines_of(columns, rows))
 
 
 def when(seconds: int | None, timezone: str = "UTC") -> str | None:

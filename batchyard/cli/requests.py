@@ -6,25 +6,25 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from batchyard import durations
 from batchyard.cli import lines, view
+from batchyard.cli.options import add_options
 from batchyard.cli.output import note
 from batchyard.client import output_files
+from batchyard.client.api import ApiClient, uploaded
 from batchyard.endpoints.catalog import CHAT, ENDPOINTS
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import PRIORITIES
 from batchyard.tables import formats
 from batchyard.wording import MAX_LIST, cut
 
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
-
+WINDOW = "24h"
 endpoint_option = click.option(
     "--endpoint", type=click.Choice(ENDPOINTS), help="What the lines' `url` says [that of the first line]."
 )
@@ -44,7 +44,7 @@ class Window(click.ParamType[str]):
 
 
 window_option = click.option(
-    "--window", default="24h", show_default=True, type=Window(), help="Completion window: a number and s, m, h or d."
+    "--window", default=WINDOW, show_default=True, type=Window(), help="Completion window: a number and s, m, h or d."
 )
 post_process_option = click.option(
     "--post-process",
@@ -68,6 +68,7 @@ priority_option = click.option(
     show_default=True,
     help="The order among the project's own batches of a model; background: only what no other work needs.",
 )
+batch_options = add_options(endpoint_option, window_option, post_process_option, on_invalid_option, priority_option)
 
 
 class LocalPath(click.Path):
@@ -78,6 +79,10 @@ class LocalPath(click.Path):
             self.fail("URLs are not taken: name a local file, and fetch or send it with curl", param, ctx)
         path = super().convert(value, param, ctx)
         return _copied(path, ctx) if self.exists and ctx is not None and isinstance(path, Path) else path
+
+
+INPUT_FILE = LocalPath(path_type=Path, exists=True, dir_okay=False)
+OUTPUT_FILE = LocalPath(path_type=Path, dir_okay=False)
 
 
 class Source(LocalPath):
@@ -114,7 +119,7 @@ _NULL_VALUE: dict[str, Any] = {
     "help": "A cell of csv that counts as empty, such as NA; may be given several times.",
 }
 null_values_option = click.option("--null-value", "null_values", **_NULL_VALUE)
-_PROMPT_OPTIONS = (
+prompt_options = add_options(
     click.option(
         "-t",
         "--template",
@@ -129,13 +134,7 @@ _PROMPT_OPTIONS = (
     ),
     click.option("--response-format", metavar="JSON", help="Of prompts: the form of answers, as OpenAI's API has it."),
 )
-
-
-def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of prompts to a command that takes prompts or requests."""
-    for option in reversed(_PROMPT_OPTIONS):
-        command = option(command)
-    return command
+"""The options of a command that takes prompts or requests."""
 
 
 def becomes_requests(file: Path, options: Mapping[str, Any]) -> bool:
@@ -172,26 +171,27 @@ def becomes_requests(file: Path, options: Mapping[str, Any]) -> bool:
     return False
 
 
-def start_form(
-    file: Path,
-    *,
-    model: str | None,
-    endpoint: str | None,
-    window: str,
-    metadata: Mapping[str, str],
-    steps: Iterable[Mapping[str, str]],
-    options: Mapping[str, Any],
-) -> dict[str, str]:
-    """Return the fields of POST /start for a file."""
-    form = {
-        "model": model,
-        "endpoint": endpoint or endpoint_of(file),
-        "completion_window": window,
-        "metadata": json.dumps(dict(metadata)) if metadata else None,
-        "post_process": json.dumps(list(steps)),
-        **options,
+def batch_fields(options: dict[str, Any], file: Path | None) -> dict[str, Any]:
+    """Take what describes a batch of `file` out of a command's options, and return it as POST /v1/batches has it."""
+    endpoint, metadata = options.pop("endpoint"), options.pop("metadata", ())
+    return {
+        "endpoint": endpoint or (CHAT.path if file is None else endpoint_of(file)),
+        "completion_window": options.pop("window", WINDOW),
+        "metadata": pairs(metadata, "--metadata") or None,
+        "post_process": steps(options.pop("post_process")),
+        "on_invalid": options.pop("on_invalid"),
+        "priority": options.pop("priority", None),
     }
-    return {name: str(value) for name, value in form.items() if value is not None}
+
+
+def start_form(fields: Mapping[str, Any], prompt_options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of POST /start, those of `batch_fields` and the options of prompts."""
+    form = {**fields, **prompt_options}
+    return {
+        name: json.dumps(value) if isinstance(value, dict | list) else str(value)
+        for name, value in form.items()
+        if value is not None
+    }
 
 
 def check_writable(*files: Path | None) -> None:
@@ -252,12 +252,10 @@ def started(server: ApiClient, file: Path, form: Mapping[str, str]) -> dict[str,
     return server.batch(answer["batch_id"])
 
 
-def created(server: ApiClient, file: Path, *, endpoint: str, **options: Any) -> dict[str, Any]:
-    """Upload a file of requests and create a batch of it. `options`: those of ApiClient.create."""
-    from batchyard.client.api import uploaded
-
+def created(server: ApiClient, file: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Upload a file of requests and create a batch of it. `fields`: those of `batch_fields`."""
     with uploaded(server, server.upload(file)) as file_id:
-        return server.create(file_id, endpoint=endpoint, **options)
+        return server.create(file_id, **fields)
 
 
 def save(server: ApiClient, file_id: str | None, to: Path) -> None:

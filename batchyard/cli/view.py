@@ -87,23 +87,19 @@ def overview(batches: Sequence[dict[str, Any]]) -> str:
 def progress(batch: dict[str, Any]) -> str:
     """A bar, and below it speed, ETA and SLA as far as they are known."""
     ours = batch["batchyard"]
-    parts = [
-        text.format(ours[name])
-        for name, text in (("rows_per_second", "{:.1f} rows/s"), ("tokens_per_second", "{:.0f} tokens/s"))
-        if ours[name] is not None
-    ]
-    state = _state(batch)
-    parts = [state, *parts] if state else parts
-    duration = remaining(batch)
-    parts += [f"done in {duration}"] if duration else []
-    held = _held(batch)
-    parts += [f"on hold: {held}"] if held else []
-    flaws = wording.flaws(ours)
-    parts += [flaws] if flaws else []
-    died = deaths(ours)
-    parts += [f"engine deaths: {died}"] if died else []
+    rows, tokens, duration, held = ours["rows_per_second"], ours["tokens_per_second"], remaining(batch), _held(batch)
+    parts = (
+        _state(batch),
+        None if rows is None else f"{rows:.1f} rows/s",
+        None if tokens is None else f"{tokens:.0f} tokens/s",
+        duration and f"done in {duration}",
+        held and f"on hold: {held}",
+        wording.flaws(ours),
+        (died := deaths(ours)) and f"engine deaths: {died}",
+        sla(batch),
+    )
     line = f"{status(batch, width=11)}  {bar(batch)}{labelled(batch, counts(batch))}"
-    return line + "\n" + ", ".join([*parts, sla(batch)])
+    return line + "\n" + ", ".join(filter(None, parts))
 
 
 def status(document: dict[str, Any], suffix: str = "", width: int = 0) -> str:
@@ -197,13 +193,10 @@ def _state(batch: dict[str, Any]) -> str | None:
     if not state["behind"]:
         return "waiting for its turn"
     plural = "" if state["behind"] == 1 else "es"
-    named = f" ({', '.join(state['behind_ids'])}{_more(state)})" if state["behind_ids"] else ""
+    unnamed = state["behind"] - len(state["behind_ids"])
+    more = f" and {unnamed} more" if unnamed else ""
+    named = f" ({', '.join(state['behind_ids'])}{more})" if state["behind_ids"] else ""
     return f"waiting behind {state['behind']} batch{plural}{named}"
-
-
-def _more(state: dict[str, Any]) -> str:
-    more = state["behind"] - len(state["behind_ids"])
-    return f" and {more} more" if more else ""
 
 
 def _held(batch: dict[str, Any]) -> str | None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Collection, Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from batchyard.cli import view
-from batchyard.cli.output import complain
+from batchyard.cli.output import complain, plain
 from batchyard.client import resume
-from batchyard.client.progress import follow, warnings
+from batchyard.client.api import ApiClient
+from batchyard.client.progress import PROBLEMS, follow, problems, warnings
 from batchyard.statuses import TERMINAL
-
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
 
 
 class Unsuccessful(click.ClickException):
@@ -30,9 +31,10 @@ class Unsuccessful(click.ClickException):
 def watch(server: ApiClient, batch: dict[str, Any]) -> dict[str, Any]:
     """Show a batch's progress until it has ended, with its warnings, and return the batch as it is then."""
     warn(batch)
-    fetch = partial(server.batch, batch["id"])
     interrupted = partial(resume.goes_on, server, [batch])
-    ended = follow(lambda: [fetch()], lambda batches: view.progress(batches[0]), view.brief, interrupted)[0]
+    ended = follow(
+        lambda: [server.batch(batch["id"])], lambda batches: view.progress(batches[0]), view.brief, interrupted
+    )[0]
     warn(ended, before=warnings(batch))
     return ended
 
@@ -42,6 +44,50 @@ def warn(batch: dict[str, Any], before: Collection[str] = ()) -> None:
     for text in warnings(batch):
         if text not in before:
             complain(f"warning: {text}")
+
+
+def print_status(
+    fetch: Callable[[], list[dict[str, Any]]],
+    draw: Callable[[list[dict[str, Any]]], str],
+    brief: Callable[[dict[str, Any]], str],
+    check: Callable[[dict[str, Any]], None],
+    *,
+    only: bool,
+    live: bool,
+    as_json: bool,
+) -> None:
+    """Print batches or jobs; with `live` draw them again until all have ended, and check those that were watched.
+
+    `only`: there is one, whose problems are printed, too.
+    """
+    documents = fetch()
+    watched = {document["id"] for document in documents if only or document["status"] not in TERMINAL}
+    if live:
+        with interruptible("what was watched goes on"):
+            documents = follow(fetch, draw, brief)
+    click.echo(json.dumps(documents[0] if only else documents) if as_json else draw(documents))
+    if only and not as_json:
+        for problem in problems(documents[0]):
+            click.echo(plain(problem), err=True)
+        if (more := len((documents[0]["errors"] or {}).get("data") or []) - PROBLEMS) > 0:
+            click.echo(f"and {more} more; `--json` has them", err=True)
+    for document in documents:
+        if live and document["id"] in watched:
+            check(document)
+
+
+def print_results(server: ApiClient, name: str, *, live: bool) -> dict[str, Any]:
+    """Print the output lines of a batch or a job so far, and return it; if `live`, go on until it has ended."""
+    printed = 0
+    while True:
+        document = server.work(name)  # before the lines: what has ended has all of them
+        lines = server.results(name, printed)
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+        printed += lines.count(b"\n")
+        if not live or document["status"] in TERMINAL:
+            return document
+        time.sleep(1)
 
 
 @contextmanager
@@ -64,8 +110,7 @@ def interruptible(remedy: str) -> Iterator[None]:
 def check_success(batch: dict[str, Any], counts: Mapping[str, int] | None = None) -> None:
     """Raise Unsuccessful if the batch has ended without an answer to every request.
 
-    Args:
-        counts: of the batch and those that it retries; those of the batch by default.
+    `counts`: of the batch and those that it retries; those of the batch by default.
     """
     if batch["status"] not in TERMINAL:
         return

@@ -44,8 +44,7 @@ def address(data: Path, option: str = "--data") -> tuple[str, str]:
     `option` is what names the folder, for messages. Without BATCHYARD_API_KEY the key is the local stack's admin key,
     but for this machine only.
 
-    Raises:
-        ConfigurationError: there is no key to send, or the URL or the key cannot be used.
+    Raises ConfigurationError: there is no key to send, or the URL or the key cannot be used.
     """
     from urllib.parse import urlsplit
 

@@ -77,8 +77,7 @@ def text(body: Mapping[str, Any]) -> RowText:
 class Structure:
     """A JSON schema of objects, whose properties become columns.
 
-    Attributes:
-        columns: the type of each property; those of a class of pydantic have the names that it writes.
+    `columns`: the type of each property; those of a class of pydantic have the names that it writes.
     """
 
     def __init__(self, schema: type[BaseModel] | Mapping[str, Any]) -> None:
@@ -89,11 +88,21 @@ class Structure:
             input_schema, output_schema = (
                 _root(_json_schema(schema, mode)) for mode in ("validation", "serialization")
             )
-            _check_aliases(schema)
+            for name, field in schema.model_fields.items():
+                alias = field.validation_alias
+                choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+                if alias is not None and not any(isinstance(choice, str) for choice in choices):
+                    reason = f"its field {name} is read by a path; give it a text as validation_alias"
+                    raise ConfigurationError(f"schema: {reason}")  # no schema says where its value stands
             self._parse = lambda text: schema.model_validate_json(text).model_dump(mode="json", by_alias=True)
         elif isinstance(schema, Mapping):
             self._name = "answer"
-            validator = _validator(dict(schema))
+            of_document = jsonschema.validators.validator_for(schema)
+            try:
+                of_document.check_schema(dict(schema))
+            except jsonschema.SchemaError as error:
+                raise ConfigurationError(f"schema: no JSON schema: {error.json_path}: {error.message}") from error
+            validator = of_document(schema)
             input_schema = output_schema = _root(dict(schema))
 
             def parse(text: str) -> Mapping[str, Any]:
@@ -145,15 +154,6 @@ def _json_schema(schema: type[BaseModel], mode: Any) -> dict[str, Any]:
         raise ConfigurationError(f"schema {schema.__name__} has no JSON schema: {error.message}") from error
 
 
-def _check_aliases(schema: type[BaseModel]) -> None:
-    """Raise ConfigurationError for a field that is read by a path alone: no schema says where its value stands."""
-    for name, field in schema.model_fields.items():
-        alias = field.validation_alias
-        choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
-        if alias is not None and not any(isinstance(choice, str) for choice in choices):
-            raise ConfigurationError(f"schema: its field {name} is read by a path; give it a text as validation_alias")
-
-
 def _root(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema whose root is no reference, as that of a recursive class is. Raises ConfigurationError."""
     _check_references(schema, schema, "$")
@@ -198,12 +198,3 @@ def _kind(document: Mapping[str, Any], schema: Any, seen: frozenset[str] = froze
     types = schema.get("type", [])
     names = [name for name in ([types] if isinstance(types, str) else types) if name != "null"]
     return next((kind for kind in _KINDS if names == [kind]), None)
-
-
-def _validator(schema: dict[str, Any]) -> Any:
-    validator = jsonschema.validators.validator_for(schema)
-    try:
-        validator.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        raise ConfigurationError(f"schema: no JSON schema: {error.json_path}: {error.message}") from error
-    return validator(schema)

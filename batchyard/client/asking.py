@@ -173,12 +173,27 @@ def ask(
         files = _files(lines, Path(folder), how.name)
         call = _Call(server, spec, endpoint, results, how, Path(folder) / "answers.jsonl")
         again = "--again" if click.get_current_context(silent=True) else "again=True"  # a terminal's option
-        batches = call.batches(files, f"{again} computes all of it anew" if how.progress else None)
+        remedy = f"{again} computes all of it anew" if how.progress else None
+        batches = [batch for file in files for batch in call.batches(file, remedy)]
         if not batches and results.unusable is not None:
             raise ConfigurationError(f"no row can be sent; {results.unusable}")
         for batch in _wait(server, batches, how.progress):
             call.take(batch)
     results.close()
+
+
+def ask_rows(
+    model: str,
+    endpoint: str,
+    table: Iterable[Values],
+    make: Callable[[Values], Mapping[str, Any]],
+    results: RowResults,
+    how: CallOptions,
+) -> None:
+    """Ask about each row, see `requests`, and put what became of it into `results`. Raises as `served` and `ask`."""
+    server = how.connected()
+    spec = served(server, model, endpoint)
+    ask(server, spec, endpoint, requests(endpoint, table, make, results), results, how)
 
 
 def rows(frame: Frame, columns: Iterable[str]) -> Iterator[Values]:
@@ -193,8 +208,7 @@ def requests(
 ) -> Iterator[bytes]:
     """Yield the line of a request for each row; note in `results` why one makes none.
 
-    Args:
-        make: returns the body of a row's request. Raises CellError if it has none.
+    `make`: returns the body of a row's request. Raises CellError if it has none.
     """
     for values in table:
         row = results.add()
@@ -262,8 +276,7 @@ def parameters(model: str, **values: Any) -> dict[str, Any]:
 def served(server: ApiClient, model: str, *endpoints: str) -> dict[str, Any]:
     """Return what the server says of a model.
 
-    Raises:
-        ConfigurationError: it does not serve that model, or not on one of these endpoints.
+    Raises ConfigurationError: it does not serve that model, or not on one of these endpoints.
     """
     models = {entry["id"]: entry for entry in server.models()}
     if model not in models:
@@ -312,23 +325,16 @@ class _Call:
         how: CallOptions,
         scratch: Path,
     ) -> None:
-        self._server = server
-        self._spec = spec
-        self._endpoint = endpoint
-        self._window = how.window
-        self._results = results
-        self._scratch = scratch
+        self._server, self._spec, self._endpoint, self._window = server, spec, endpoint, how.window
+        self._results, self._scratch = results, scratch
         self._earlier = resume.Earlier(() if how.again else server.batches())
         self._taken: set[str] = set()
 
-    def batches(self, files: Iterable[Path], remedy: str | None) -> list[dict[str, Any]]:
-        """Return all batches of the files, those that have ended with their answers taken.
+    def batches(self, file: Path, remedy: str | None) -> Iterator[dict[str, Any]]:
+        """Yield all batches of a file, those that have ended with their answers taken.
 
         `remedy`: see resume.Earlier.find.
         """
-        return [batch for file in files for batch in self._of(file, remedy)]
-
-    def _of(self, file: Path, remedy: str | None) -> Iterator[dict[str, Any]]:
         while file.stat().st_size:
             mark = resume.fingerprint("map", resume.sha256(file), self._spec)
             batch = self._earlier.find(mark, remedy, without=self._taken)
@@ -336,7 +342,11 @@ class _Call:
                 # A row that cannot run, such as one that is too long, keeps no other from its answer.
                 with uploaded(self._server, self._server.upload(file)) as file_id:
                     batch = self._server.create(
-                        file_id, endpoint=self._endpoint, window=self._window, metadata=mark, on_invalid="skip"
+                        file_id,
+                        endpoint=self._endpoint,
+                        completion_window=self._window,
+                        metadata=mark,
+                        on_invalid="skip",
                     )
                 yield batch
                 return
@@ -344,7 +354,12 @@ class _Call:
             if batch["status"] not in TERMINAL:
                 return
             self.take(batch)
-            self._keep_open(file)
+            rest = file.with_name(f"{file.name}.rest")
+            with file.open("rb") as lines, rest.open("wb") as stream:
+                stream.writelines(
+                    line for line in lines if self._results.is_open(_row(json_lines.loads(line)["custom_id"]))
+                )
+            rest.replace(file)
 
     def take(self, batch: dict[str, Any]) -> None:
         """Add the answers and errors of an ended batch once. Those of a file that is gone are missing."""
@@ -358,15 +373,6 @@ class _Call:
                 continue
             with self._scratch.open("rb") as lines:
                 self._results.take(lines)
-
-    def _keep_open(self, file: Path) -> None:
-        """Leave in a file of requests those that are still open."""
-        rest = file.with_name(f"{file.name}.rest")
-        with file.open("rb") as lines, rest.open("wb") as stream:
-            stream.writelines(
-                line for line in lines if self._results.is_open(_row(json_lines.loads(line)["custom_id"]))
-            )
-        rest.replace(file)
 
 
 def _row(custom_id: str) -> int:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from batchyard.client.api import ApiClient
 from batchyard.endpoints.catalog import CHAT
-
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
 
 
 @dataclass
@@ -73,8 +71,7 @@ class Chat:
 
         An answer that is not read to its end ends there, and stays in the conversation as far as it came.
 
-        Raises:
-            BatchyardError: there is no whole answer; the question is forgotten.
+        Raises BatchyardError: there is no whole answer; the question is forgotten.
         """
         system = [{"role": "system", "content": self.system}] if self.system else []
         asked = {"role": "user", "content": question}

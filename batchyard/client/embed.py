@@ -90,13 +90,7 @@ def send(
 ) -> None:
     """Put the vector of each row's text into `vectors`. Raises as `embed`."""
     body = asking.parameters(model, encoding_format="base64", **parameters)
-    server = how.connected()
-    spec = asking.served(server, model, EMBEDDINGS.path)
-
-    def make(values: Values) -> Mapping[str, Any]:
-        return {**body, "input": template.fill(values)}
-
-    asking.ask(server, spec, EMBEDDINGS.path, asking.requests(EMBEDDINGS.path, rows, make, vectors), vectors, how)
+    asking.ask_rows(model, EMBEDDINGS.path, rows, lambda values: {**body, "input": template.fill(values)}, vectors, how)
 
 
 def send_together(

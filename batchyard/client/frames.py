@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -57,7 +57,8 @@ def of(data: Any) -> Frame:
         return _Dataset(data)
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
         return _Dicts(data)
-    if hasattr(data, "__arrow_c_stream__") and not _is_column(data):
+    columns = (("pandas", "Series"), ("polars", "Series"), ("pyarrow", "ChunkedArray"))
+    if hasattr(data, "__arrow_c_stream__") and not any(_is(data, library, name) for library, name in columns):
         return _Arrow(data)
     remedies = {
         "LazyFrame": "collect() it first",
@@ -74,10 +75,6 @@ def of(data: Any) -> Frame:
 def _is(data: Any, library: str, name: str) -> bool:
     module = sys.modules.get(library)
     return module is not None and isinstance(data, getattr(module, name))
-
-
-def _is_column(data: Any) -> bool:
-    return _is(data, "pandas", "Series") or _is(data, "polars", "Series") or _is(data, "pyarrow", "ChunkedArray")
 
 
 def _without_nan(cells: Sequence[Any]) -> Sequence[Any]:
@@ -120,20 +117,30 @@ def vectors(values: Sequence[Any]) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(numbers), len(first), mask=mask)
 
 
-class _Pandas:
+class _Table:
+    """What the kinds of tables have in common. A new column is a list where a kind has no other."""
+
+    def __init__(self, data: Any, columns: Iterable[str]) -> None:
+        self._data = data
+        self.columns = list(columns)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def column(self, name: str, column: Column) -> Any:
+        return column.values
+
+
+class _Pandas(_Table):
     def __init__(self, frame: Any) -> None:
-        self._frame = frame
         self._labels = {str(label): label for label in frame.columns}
-        self.columns = list(self._labels)
+        super().__init__(frame, self._labels)
         if len(self.columns) < len(frame.columns):
             twice = sorted({str(label) for label in frame.columns[frame.columns.duplicated()]})
             raise ConfigurationError(f"the table has columns of the same name: {', '.join(twice)}; rename them")
 
-    def __len__(self) -> int:
-        return len(self._frame)
-
     def cells(self, column: str) -> Sequence[Any]:
-        series = self._frame[self._labels[column]]
+        series = self._data[self._labels[column]]
         return [None if empty else cell for cell, empty in zip(series.tolist(), series.isna().tolist(), strict=True)]
 
     def column(self, name: str, column: Column) -> Any:
@@ -146,20 +153,16 @@ class _Pandas:
         # NumPy has no missing integer and no missing truth value, pandas has.
         types = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
         table = _arrow(columns).to_pandas(types_mapper=types.get)
-        table.index = self._frame.index
+        table.index = self._data.index
         return table
 
 
-class _Polars:
+class _Polars(_Table):
     def __init__(self, frame: Any) -> None:
-        self._frame = frame
-        self.columns = list(frame.columns)
-
-    def __len__(self) -> int:
-        return len(self._frame)
+        super().__init__(frame, frame.columns)
 
     def cells(self, column: str) -> Sequence[Any]:
-        return _without_nan(self._frame.get_column(column).to_list())
+        return _without_nan(self._data.get_column(column).to_list())
 
     def column(self, name: str, column: Column) -> Any:
         return self.table({name: column}).get_column(name)
@@ -168,20 +171,17 @@ class _Polars:
         return sys.modules["polars"].from_arrow(_arrow(columns))
 
 
-class _Arrow:
+class _Arrow(_Table):
     """A table of pyarrow, or of any library with Arrow's PyCapsule interface; new ones are pyarrow's."""
 
     def __init__(self, data: Any) -> None:
         import pyarrow as pa
 
-        self._table = pa.table(data)
-        self.columns = self._table.column_names
-
-    def __len__(self) -> int:
-        return int(self._table.num_rows)
+        table = pa.table(data)
+        super().__init__(table, table.column_names)
 
     def cells(self, column: str) -> Sequence[Any]:
-        return _without_nan(arrow.values(self._table.column(column)))
+        return _without_nan(arrow.values(self._data.column(column)))
 
     def column(self, name: str, column: Column) -> Any:
         return self.table({name: column}).column(name)
@@ -190,44 +190,30 @@ class _Arrow:
         return _arrow(columns)
 
 
-class _Dataset:
+class _Dataset(_Table):
     """A dataset of Hugging Face, whose `add_column` takes a list."""
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset.with_format(None)
-        self.columns = list(dataset.column_names)
-
-    def __len__(self) -> int:
-        return len(self._dataset)
+        super().__init__(dataset.with_format(None), dataset.column_names)
 
     def cells(self, column: str) -> Sequence[Any]:
         try:
-            return _without_nan(list(self._dataset[column]))
+            return _without_nan(list(self._data[column]))
         except Exception as error:  # a decoder of audio or images may raise anything
             raise ConfigurationError(f"column {column} cannot be decoded: {error}") from error
-
-    def column(self, name: str, column: Column) -> Any:
-        return column.values
 
     def table(self, columns: Mapping[str, Column]) -> Any:
         return sys.modules["datasets"].Dataset(_arrow(columns))
 
 
-class _Dicts:
+class _Dicts(_Table):
     """A list of mappings. A row without a column has no value there."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._rows = rows
-        self.columns = list(dict.fromkeys(name for row in rows for name in row))
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        super().__init__(rows, dict.fromkeys(name for row in rows for name in row))
 
     def cells(self, column: str) -> Sequence[Any]:
-        return _without_nan([row.get(column) for row in self._rows])
-
-    def column(self, name: str, column: Column) -> Any:
-        return column.values
+        return _without_nan([row.get(column) for row in self._data])
 
     def table(self, columns: Mapping[str, Column]) -> Any:
         values = [column.values for column in columns.values()]

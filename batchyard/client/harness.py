@@ -97,11 +97,18 @@ class BatchyardLM(TemplateLM):  # type: ignore[misc]  # lm-evaluation-harness ha
             server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
             arguments: those of HarnessArguments.
 
-        Raises:
-            ConfigurationError: an argument is unknown or missing, or the server does not serve the model.
+        Raises ConfigurationError: an argument is unknown or missing, or the server does not serve the model.
         """
         super().__init__()
-        self._arguments = own = _parsed(arguments)
+        fields = HarnessArguments.model_fields
+        unknown = next((name for name in arguments if name not in fields), None)
+        if unknown is not None:
+            remedy = suggestion(unknown, ("model", *fields), "{}")
+            raise ConfigurationError(f"model batchyard has no argument {unknown}; {remedy}")
+        try:
+            self._arguments = own = HarnessArguments.model_validate(arguments)
+        except ValidationError as error:
+            raise ConfigurationError(f"model batchyard: {invalid_values(error, arguments)[0]}") from error
         self._how = asking.CallOptions(
             window=own.window, again=own.again, progress=own.progress, server=server, name="lm-eval"
         )
@@ -247,11 +254,8 @@ class BatchyardLM(TemplateLM):  # type: ignore[misc]  # lm-evaluation-harness ha
 def score(body: Mapping[str, Any], prompt: Sequence[int], start: int) -> Score:
     """Return the log-probability of a prompt's tokens from `start` on, and whether each is the most likely one.
 
-    Args:
-        body: a completion's, with vLLM's `prompt_logprobs`.
-
-    Raises:
-        ValueError: the body lacks one of them.
+    `body`: a completion's, with vLLM's `prompt_logprobs`.
+    Raises ValueError: the body lacks one of them.
     """
     choice: Mapping[str, Any] = next(iter(body.get("choices") or ()), {})
     entries = choice.get("prompt_logprobs") or []
@@ -265,16 +269,3 @@ def score(body: Mapping[str, Any], prompt: Sequence[int], start: int) -> Score:
         total += values[str(token)]
         greedy = greedy and max(values, key=values.__getitem__) == str(token)
     return total, greedy
-
-
-def _parsed(arguments: Mapping[str, Any]) -> HarnessArguments:
-    """Return arguments as they are to be. Raises ConfigurationError for the first that cannot be."""
-    fields = HarnessArguments.model_fields
-    unknown = next((name for name in arguments if name not in fields), None)
-    if unknown is not None:
-        remedy = suggestion(unknown, ("model", *fields), "{}")
-        raise ConfigurationError(f"model batchyard has no argument {unknown}; {remedy}")
-    try:
-        return HarnessArguments.model_validate(arguments)
-    except ValidationError as error:
-        raise ConfigurationError(f"model batchyard: {invalid_values(error, arguments)[0]}") from error

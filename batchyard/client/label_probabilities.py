@@ -18,8 +18,7 @@ Step = tuple[bytes, Mapping[bytes, float]]
 def of_chat(body: Any, labels: Sequence[str]) -> dict[str, float] | None:
     """Return the probability of each label, 1 together, as the engine has drawn one of them token by token.
 
-    Args:
-        body: a response to a chat that was held to these labels, with `logprobs`.
+    `body`: a response to a chat that was held to these labels, with `logprobs`.
 
     Returns:
         None if the response has no such log-probabilities, or is no label.

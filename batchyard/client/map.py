@@ -82,15 +82,13 @@ def map(
         response_format = structure.response_format
     body = _body(model, temperature=temperature, max_tokens=max_tokens, response_format=response_format, **parameters)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
-    server = how.connected()
-    spec = asking.served(server, model, CHAT.path)
     results = TextResults()
 
     def make(values: asking.Values) -> Mapping[str, Any]:
         return {**body, "messages": [{"role": role, "content": text.fill(values)} for role, text in messages]}
 
     rows = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
-    asking.ask(server, spec, CHAT.path, asking.requests(CHAT.path, rows, make, results), results, how)
+    asking.ask_rows(model, CHAT.path, rows, make, results, how)
     columns = results.columns(structure)
     results.warn()
     beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
@@ -166,11 +164,7 @@ def _structure(
 
 
 def _body(model: str, **parameters: Any) -> dict[str, Any]:
-    """Return the body of each request but for its messages.
-
-    Raises:
-        ConfigurationError: it is no JSON, or asks for several answers to each row.
-    """
+    """Return the body of each request but for its messages. Raises ConfigurationError as `asking.parameters`."""
     if parameters.get("n") not in (None, 1):
         raise ConfigurationError(
             f"n={parameters['n']}: a row has one answer; repeat the rows, or take recipe rollout, which samples n times"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -93,13 +94,7 @@ def rank_rows(table: Any, query: str, documents: str, *, top: int | None, model:
 def send(rows: Iterable[Values], rankings: Rankings, how: asking.CallOptions, model: str, **parameters: Any) -> None:
     """Put the ranking of each row, which has `query` and `documents`, into `rankings`. Raises as `rerank`."""
     body = asking.parameters(model, **parameters)
-    server = how.connected()
-    spec = asking.served(server, model, RERANK.path)
-
-    def make(values: Values) -> Mapping[str, Any]:
-        return {**body, **request(values)}
-
-    asking.ask(server, spec, RERANK.path, asking.requests(RERANK.path, rows, make, rankings), rankings, how)
+    asking.ask_rows(model, RERANK.path, rows, lambda values: {**body, **request(values)}, rankings, how)
 
 
 def pairs(queries: Any, documents: Any) -> list[Values]:
@@ -118,7 +113,8 @@ def request(values: Values) -> dict[str, Any]:
     """Return query and documents of a row, of which the documents may be JSON. Raises CellError if it has none."""
     texts = cells.json_value(values["documents"], "documents")
     if isinstance(texts, str) and texts.startswith("["):  # a cell of csv
-        texts = _json(texts)
+        with suppress(orjson.JSONDecodeError):
+            texts = json_lines.loads(texts)
     if not texts:
         raise CellError("is empty", "empty_value", "documents")
     if not isinstance(texts, list):
@@ -147,13 +143,6 @@ class Rankings(RowResults):
         except (KeyError, TypeError, ValueError):
             return "the answer is no ranking"
         return None
-
-
-def _json(text: str) -> Any:
-    try:
-        return json_lines.loads(text)
-    except orjson.JSONDecodeError:
-        return text
 
 
 def _values(column: Any, name: str) -> list[Any]:

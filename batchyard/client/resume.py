@@ -8,15 +8,12 @@ import json
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from batchyard.client.api import ApiClient
 from batchyard.statuses import TERMINAL
-
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
-
 
 KEY = "batchyard.run"
 AGAIN = "--again computes all of it anew"
@@ -71,8 +68,7 @@ class Earlier:
 
         Standard error says which it is, unless `remedy`, which tells how to get another, is None.
 
-        Args:
-            without: ids of those that do not count.
+        `without`: ids of those that do not count.
         """
         key = mark[KEY]
         documents = itertools.chain(self._by_mark[key], self._fetched(key))

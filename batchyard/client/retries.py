@@ -8,20 +8,18 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from batchyard import json_lines
 from batchyard.client import output_files
+from batchyard.client.api import ApiClient
 from batchyard.client.resume import AGAIN, name_of
 from batchyard.endpoints import output_lines
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.wording import count
-
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
 
 NOTHING = "nothing_to_retry"
 """The server's code where every request has an answer or an error that would come again."""
@@ -60,8 +58,12 @@ def take_up(server: ApiClient, batch: dict[str, Any]) -> list[dict[str, Any]] | 
 def chain_of(server: ApiClient, batch: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a batch with its retries, each the newest of the one before; without those that failed validation."""
     chain = [batch]
-    while (retry := _newest_retry(server, chain[-1])) is not None:
-        chain.append(retry)
+    while True:
+        retries = map(server.batch, reversed(chain[-1]["batchyard"]["retries"]))
+        newest = next((retry for retry in retries if retry["status"] != "failed"), None)
+        if newest is None:
+            break
+        chain.append(newest)
     return chain[1:] if batch["status"] == "failed" and len(chain) > 1 else chain
 
 
@@ -92,13 +94,8 @@ def write(server: ApiClient, chain: list[dict[str, Any]], output: Path, errors: 
                         lines.write(line + b"\n")
             with answers.open("wb") as answered, others.open("wb") as failed:
                 for position, is_answer in _in_input_order(server, chain[0]["input_file_id"], index):
-                    (answered if is_answer else failed).write(_line_at(lines, position))
-
-
-def _newest_retry(server: ApiClient, batch: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the newest retry of a batch that has not failed in validation."""
-    retries = map(server.batch, reversed(batch["batchyard"]["retries"]))
-    return next((retry for retry in retries if retry["status"] != "failed"), None)
+                    lines.seek(position)
+                    (answered if is_answer else failed).write(lines.readline())
 
 
 def _key(line: bytes) -> str | int:
@@ -136,8 +133,3 @@ def _readable_id(line: bytes) -> str:
     except (ValueError, RecursionError):
         return ""
     return str(request.get("custom_id") or "") if isinstance(request, dict) else ""
-
-
-def _line_at(lines: IO[bytes], position: int) -> bytes:
-    lines.seek(position)
-    return lines.readline()

@@ -102,7 +102,13 @@ def batches(file: Path, size: int) -> Iterator[Any]:
                 yield source.schema_arrow.empty_table()
         return
     schema = pa.schema([(name, pa.string()) for name in columns(file)])
-    rows = ({name: _as_string(value) for name, value in row.items()} for row in rows_of(file))
+    rows = (
+        {
+            name: value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for name, value in row.items()
+        }
+        for row in rows_of(file)
+    )
     chunk = list(itertools.islice(rows, size))
     yield pa.Table.from_pylist(chunk, schema)
     while chunk := list(itertools.islice(rows, size)):
@@ -132,12 +138,6 @@ def rows_of(
         raise ConfigurationError(f"{file}: {error.message}") from error
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror or error}") from error
-
-
-def _as_string(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
 
 
 def cells(file: Path, table: Any, null_values: Collection[str]) -> Any:
@@ -171,7 +171,9 @@ def write(file: Path, table: Any) -> None:
     try:
         with output_files.written(file) as part:
             if kind == "parquet":
-                pq.write_table(table if isinstance(table, pa.Table) else pa.table(_columns(table)), part)
+                if not isinstance(table, pa.Table):
+                    table = pa.table({name: _column([row.get(name) for row in table]) for name in _names(table)})
+                pq.write_table(table, part)
                 return
             rows = _rows(table) if isinstance(table, pa.Table) else table
             with pa.output_stream(str(part), compression) as stream:
@@ -195,10 +197,6 @@ def _rows(table: Any) -> list[dict[str, Any]]:
 
 def _names(rows: Rows) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _columns(rows: Rows) -> dict[str, Any]:
-    return {name: _column([row.get(name) for row in rows]) for name in _names(rows)}
 
 
 def _column(values: list[Any]) -> Any:

@@ -26,12 +26,14 @@ def load(model: str, source: str | None, **options: Any) -> LoadedTokenizer:
         source: its folder or hub id; None: as the local models file says, if it names the model.
         options: `revision` and `trust_remote_code`, as transformers has them.
 
-    Raises:
-        ConfigurationError: nothing names the source, or it cannot be loaded.
+    Raises ConfigurationError: nothing names the source, or it cannot be loaded.
     """
     from transformers import AutoTokenizer
 
-    entry = _local_entry(model)
+    file = settings.load().models
+    entries = models.read(file) if file.exists() else {}
+    adapted = (entry for entry in entries.values() if model in entry.get("adapters", {}))
+    entry = entries.get(model) or next(adapted, {})
     folder = source or entry.get("source")
     if not folder:
         raise ConfigurationError(
@@ -44,14 +46,6 @@ def load(model: str, source: str | None, **options: Any) -> LoadedTokenizer:
         raise ConfigurationError(f"tokenizer {folder} cannot be loaded: {reason}") from error
     served = entry.get("engine_args", {}).get("max_model_len")
     return LoadedTokenizer(tokenizer, served or _longest(folder, options))
-
-
-def _local_entry(model: str) -> Mapping[str, Any]:
-    """Return what the models file here says of a model, under its name or an adapter's; empty if nothing."""
-    file = settings.load().models
-    entries = models.read(file) if file.exists() else {}
-    adapted = (entry for entry in entries.values() if model in entry.get("adapters", {}))
-    return entries.get(model) or next(adapted, {})
 
 
 def _longest(folder: str, options: Mapping[str, Any]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def transcribe(
         if audio is not None:
             raise ConfigurationError("audio: it names a column of a table; a folder's rows are its files")
         names = listing(Path(data))
-        send(_files(Path(data), names), results, how, **options)
+        send(({"file": Path(data) / name} for name in names), results, how, **options)
         results.warn()
         frame = frames.of([{FILE: str(name)} for name in names])
         columns = {FILE: Column([str(name) for name in names]), **results.transcripts(times), **results.details()}
@@ -117,15 +117,13 @@ def send(
     """
     endpoint = (TRANSLATIONS if translate else TRANSCRIPTIONS).path
     body = asking.parameters(model, **{"temperature": 0, **parameters})
-    server = how.connected()
-    spec = asking.served(server, model, endpoint)
 
     def make(values: Values) -> Mapping[str, Any]:
         file = values.get("file")
         url = sounds.url(values["audio"], values["column"]) if file is None else sounds.of_file(file)
         return {**body, "file_url": url}
 
-    asking.ask(server, spec, endpoint, asking.requests(endpoint, rows, make, results), results, how)
+    asking.ask_rows(model, endpoint, rows, make, results, how)
 
 
 class Transcripts(TextResults):
@@ -150,7 +148,3 @@ class Transcripts(TextResults):
         for name in TIMES if times else ():
             columns[name] = Column([self._times.get(row, {}).get(name) for row in range(len(self))], None)
         return columns
-
-
-def _files(folder: Path, names: Iterable[Path]) -> Iterator[Values]:
-    yield from ({"file": folder / name} for name in names)

@@ -45,7 +45,6 @@ class Endpoint:
         without_effect: keys that a request of a batch may have, and that change no answer.
         output_limits: keys that limit the tokens of an answer; the first that is set counts. `object.key` is inside an
             object of the body.
-        generates: samples tokens. So an answer may be random, and engines cache what prompts share.
         result: what an answer holds.
         example: a small body, without its model, with which an engine is tried.
     """
@@ -58,9 +57,13 @@ class Endpoint:
     system: str | None = None
     without_effect: frozenset[str] = ACCOUNT
     output_limits: tuple[str, ...] = ()
-    generates: bool = False
     result: Result
     example: Mapping[str, Any]
+
+    @property
+    def generates(self) -> bool:
+        """True if it samples tokens. So an answer may be random, and engines cache what prompts share."""
+        return bool(self.output_limits)
 
     @cached_property
     def body(self) -> type[BaseModel]:

@@ -25,22 +25,20 @@ CHAT = Endpoint(
     content=("messages",),
     leading=("tools",),
     output_limits=("max_completion_tokens", "max_tokens"),
-    generates=True,
     result="text",
     example={"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8},
 )
 COMPLETIONS = Endpoint(
     path="/v1/completions",
-    body_class="completions:CompletionBody",
+    body_class="chat:CompletionBody",
     content=("prompt",),
     output_limits=("max_tokens",),
-    generates=True,
     result="text",
     example={"prompt": "Once upon a time", "max_tokens": 8},
 )
 EMBEDDINGS = Endpoint(
     path="/v1/embeddings",
-    body_class="embeddings:EmbeddingBody",
+    body_class="pooling:EmbeddingBody",
     content=("input", "messages"),
     result="vectors",
     example={"input": "Say hello."},
@@ -53,7 +51,6 @@ RESPONSES = Endpoint(
     system="instructions",
     without_effect=ACCOUNT | {"background"},
     output_limits=("max_output_tokens",),
-    generates=True,
     result="text",
     example={"input": "Say hello.", "max_output_tokens": 8},
 )
@@ -64,7 +61,6 @@ MESSAGES = Endpoint(
     leading=("tools", "system"),
     system="system",
     output_limits=("max_tokens",),
-    generates=True,
     result="text",
     example={"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8},
 )
@@ -128,7 +124,7 @@ GENERATIVE_SCORING = Endpoint(
 )
 MODERATIONS = Endpoint(
     path="/v1/moderations",
-    body_class="moderations:ModerationBody",
+    body_class="pooling:ModerationBody",
     content=("input",),
     result="labels",
     example={"input": "The train was late."},
@@ -138,7 +134,6 @@ GENERATE = Endpoint(
     body_class="tokens:GenerateBody",
     content=("token_ids",),
     output_limits=("sampling_params.max_tokens",),
-    generates=True,
     result="tokens",
     example={"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 8}},
 )
@@ -165,7 +160,6 @@ TRANSCRIPTIONS = Endpoint(
     content=("file_url",),
     leading=("prompt",),
     output_limits=("max_completion_tokens",),
-    generates=True,
     result="text",
     example={"file_url": _silence(), "language": "en"},
 )

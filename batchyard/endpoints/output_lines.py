@@ -27,8 +27,7 @@ NEVER_RUN = {
 def line(custom_id: str, status_code: int | None, body: bytes | None, error: dict[str, str] | None) -> str:
     """Return one line of an output or error file, as JSON.
 
-    Args:
-        body: the response body as JSON; None for a request that was not run.
+    `body`: the response body as JSON; None for a request that was not run.
     """
     response = None
     if status_code is not None and body is not None:
@@ -61,13 +60,8 @@ def invalid(line: int, custom_id: str | None, error: Mapping[str, Any]) -> str:
         custom_id: None if it cannot be read.
         error: code, message and param.
     """
-    answer = {
-        "id": f"batch_req_{line:024x}",
-        "custom_id": custom_id,
-        "response": None,
-        "error": {**error, "line": line},
-    }
-    return _line(answer)
+    refusal = {**error, "line": line}
+    return _line({"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": refusal})
 
 
 def _line(answer: Mapping[str, Any]) -> str:

@@ -186,8 +186,7 @@ def is_empty(body: Any) -> bool:
 def vectors(body: Any, request: Mapping[str, Any] | None = None) -> list[list[float]]:
     """Return the vectors of embeddings and pooling in the order of the inputs, packed ones decoded.
 
-    Args:
-        request: the body of the request, whose `embed_dtype` and `endianness` say how vectors are packed.
+    `request`: the body of the request, whose `embed_dtype` and `endianness` say how vectors are packed.
     """
     all_vectors: list[list[float]] = []
     for entry in _entries(body):
@@ -197,7 +196,10 @@ def vectors(body: Any, request: Mapping[str, Any] | None = None) -> list[list[fl
         elif _is_array(value):
             value = value.tolist()
         if isinstance(value, list):
-            all_vectors += [vector for vector in (value if _is_matrix(value) else [value]) if _is_vector(vector)]
+            is_matrix = bool(value) and all(isinstance(row, list) for row in value)
+            for vector in value if is_matrix else [value]:
+                if isinstance(vector, list) and all(map(_is_number, vector)):
+                    all_vectors.append(vector)
     return all_vectors
 
 
@@ -291,7 +293,8 @@ def _reported(error: Any) -> Fault:
     details = error if isinstance(error, Mapping) else {"message": error}
     message = details.get("message") or details.get("detail") or error
     status = next((value for name in ("code", "status") if _is_status(value := details.get(name))), None)
-    return Fault(message if isinstance(message, str) else _json(message), status and int(status), details)
+    text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False, default=str)
+    return Fault(text, status and int(status), details)
 
 
 def _of_choice(choice: Mapping[str, Any], prompt_token_ids: Any = None) -> Output:
@@ -388,14 +391,6 @@ def _unpacked(text: str, request: Mapping[str, Any]) -> list[float] | None:
     return list(struct.unpack(f"{order}{len(raw) // size}{form}", raw))
 
 
-def _is_matrix(value: list[Any]) -> bool:
-    return bool(value) and all(isinstance(row, list) for row in value)
-
-
-def _is_vector(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_number(element) for element in value)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -431,7 +426,3 @@ def _kind(value: Any) -> str:
         return "an empty list"
     kinds = {type(None): "null", dict: "an object", list: "a list", str: "a text", bool: "a boolean"}
     return kinds.get(type(value), "a number")
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)

@@ -52,8 +52,7 @@ class StreamEnd:
     def note(self, event: Mapping[str, Any]) -> None:
         """Note an event.
 
-        Raises:
-            EngineError: the event reports that the answer has failed.
+        Raises EngineError: the event reports that the answer has failed.
         """
         fault = None
         if event.get("error"):

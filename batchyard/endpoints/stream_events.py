@@ -49,8 +49,7 @@ def events(
 def error(endpoint: str, fault: dict[str, Any]) -> bytes:
     """Return the event of an error in a stream.
 
-    Args:
-        fault: message, type, param and code, as OpenAI's errors have them.
+    `fault`: message, type, param and code, as OpenAI's errors have them.
     """
     fault = {**fault, "message": with_code(str(fault["message"]), fault.get("code"))}
     if endpoint == catalog.MESSAGES.path:

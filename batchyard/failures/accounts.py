@@ -17,8 +17,7 @@ _CODES = re.compile(
 def refused(status: int | None, error: Mapping[str, Any]) -> bool:
     """Return True if a key, a quota, a bill or a model's name is refused, and not this request.
 
-    Args:
-        error: with `code` and `type`, as in OpenAI's error bodies.
+    `error`: with `code` and `type`, as in OpenAI's error bodies.
     """
     if status is None or not 400 <= status < 500:
         return False

@@ -37,8 +37,7 @@ def one_line(text: str) -> str:
 def explained(cause: str, memory: str = "") -> str:
     """Return the reason of a failure, on one line: the cause, what memory there was, and the remedy.
 
-    Args:
-        memory: what there was, as a phrase.
+    `memory`: what there was, as a phrase.
     """
     if REMEDY in cause:
         return cause

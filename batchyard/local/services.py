@@ -55,31 +55,25 @@ def import_path() -> dict[str, str]:
 
 def worker(settings: Settings, node: str = "worker-%h") -> list[str]:
     """The worker that runs segments, as the Celery node `node`: threads of one process, which joins Ray."""
-    concurrency = queues.segment_threads(settings.max_segments)
-    options = [_node(node, settings), f"--concurrency={concurrency}", f"--queues={queues.BATCHES}"]
-    return [*_THREADS, *options, *_WORKER, _log_level(settings)]
+    return _worker(_THREADS, settings, node, queues.segment_threads(settings.max_segments), queues.BATCHES)
 
 
 def housekeeper(settings: Settings, node: str = "housekeeper-%h") -> list[str]:
     """The worker that validates and finishes batches and keeps house, as the Celery node `node`. It needs no Ray."""
     concurrency = queues.housekeeper_processes(settings.max_segments)
-    options = [
-        f"--hostname={node}@{settings.name}",
-        f"--concurrency={concurrency}",
-        f"--queues={','.join(queues.HOUSEKEEPER)}",
-    ]
-    return [*_CELERY, "worker", *options, *_WORKER, _log_level(settings)]
+    return _worker([*_CELERY, "worker"], settings, node, concurrency, *queues.HOUSEKEEPER)
 
 
 def webhooks(settings: Settings, node: str = "webhooks-%h") -> list[str]:
     """The worker that delivers to webhooks and advances jobs, as the Celery node `node`. It needs no Ray."""
-    concurrency = queues.WEBHOOK_THREADS + queues.JOB_THREADS
-    options = [
-        f"--hostname={node}@{settings.name}",
-        f"--concurrency={concurrency}",
-        f"--queues={','.join(queues.WAITING)}",
-    ]
-    return [*_THREADS, *options, *_WORKER, _log_level(settings)]
+    return _worker(_THREADS, settings, node, queues.WEBHOOK_THREADS + queues.JOB_THREADS, *queues.WAITING)
+
+
+def _worker(program: list[str], settings: Settings, node: str, concurrency: int, *names: str) -> list[str]:
+    """Return a worker's command line. Celery replaces %h in `node` by the host's name. `names`: of its queues."""
+    name = f"--hostname={node}@{settings.name}"
+    options = [name, f"--concurrency={concurrency}", f"--queues={','.join(names)}"]
+    return [*program, *options, *_WORKER, _log_level(settings)]
 
 
 def beat(settings: Settings, schedule: Path | None = None) -> list[str]:
@@ -122,11 +116,6 @@ def web_at(bind: str) -> list[str]:
         "--no-control-socket",
     ]
     return [sys.executable, "-m", "gunicorn", *options, "webapp:create_app()"]
-
-
-def _node(name: str, settings: Settings) -> str:
-    """Return the option for a node's name in the deployment. Celery replaces %h by the host's name."""
-    return f"--hostname={name}@{settings.name}"
 
 
 def _log_level(settings: Settings) -> str:

@@ -106,11 +106,8 @@ class Stack:
 
         A second of these signals kills what still runs. SIGHUP stays ignored where `nohup` has it ignored.
 
-        Args:
-            say: called with what the start or the end waits for.
-
-        Raises:
-            BatchyardError: a process ended before all were ready; names it, its exit code and its log's last line.
+        `say`: called with what the start or the end waits for.
+        Raises BatchyardError: a process ended before all were ready; names it, its exit code and its log's last line.
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -152,7 +149,7 @@ class Stack:
         self._tell(f"Started {', '.join(self.children)}; they take some seconds.")
         for child in self.children.values():
             self._wait_for(child.ready, deadline, child.name)
-        self._wait_for(self._ready, deadline, "the stack")
+        self._wait_for(lambda: self._unready_reason() is None, deadline, "the stack")
 
     def _wait_for(self, condition: Callable[[], bool], deadline: float, name: str) -> None:
         while not self._signals and not condition():
@@ -181,8 +178,15 @@ class Stack:
         """Restart ended processes after their delay. Raises BatchyardError if one has ended `attempts` times."""
         for child in self.children.values():
             if child.due is not None:
-                if time.monotonic() >= child.due:
-                    self._restart(child)
+                if time.monotonic() < child.due:
+                    continue
+                try:
+                    child.start()
+                except BatchyardError as error:
+                    delay = child.plan_restart()
+                    log.error("%s was not started: %s; trying again in %.0f s", child.name, error, delay)
+                else:
+                    log.warning("%s started again (pid %s)", child.name, child.process and child.process.pid)
             elif child.exit_code() is not None:
                 ending = f"{child.name} ended with exit code {child.exit_code()}: {process.last_line(child.log)}"
                 if child.failures + 1 >= attempts:
@@ -190,14 +194,6 @@ class Stack:
                 log.error("%s; starting it again in %.0f s", ending, child.plan_restart())
             else:
                 process.rotate(child.log)
-
-    def _restart(self, child: ChildProcess) -> None:
-        try:
-            child.start()
-        except BatchyardError as error:
-            log.error("%s was not started: %s; trying again in %.0f s", child.name, error, child.plan_restart())
-        else:
-            log.warning("%s started again (pid %s)", child.name, child.process and child.process.pid)
 
     def _stop(self) -> None:
         """End all processes, group by group; kill those that are late, and all at the second signal."""
@@ -240,25 +236,23 @@ class Stack:
     def _counted(self, count: Callable[[Session], int]) -> int | None:
         """Return what a query counts, 0 if the database is away; None if it is slow."""
         counts: list[int] = []
-        thread = threading.Thread(target=lambda: counts.append(self._count(count)), daemon=True)
+
+        def query() -> None:
+            from store.database import Database
+
+            database = Database(self.settings.database)
+            try:
+                with database.read() as session:
+                    counts.append(count(session))
+            except BatchyardError:
+                counts.append(0)
+            finally:
+                database.close()
+
+        thread = threading.Thread(target=query, daemon=True)
         thread.start()
         thread.join(COUNT_SECONDS)
         return counts[0] if counts else None
-
-    def _count(self, count: Callable[[Session], int]) -> int:
-        from store.database import Database
-
-        database = Database(self.settings.database)
-        try:
-            with database.read() as session:
-                return count(session)
-        except BatchyardError:
-            return 0
-        finally:
-            database.close()
-
-    def _ready(self) -> bool:
-        return self._unready_reason() is None
 
     def _unready_reason(self) -> str | None:
         """The answer or error of /readyz; None if the stack is ready."""

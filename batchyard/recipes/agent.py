@@ -202,7 +202,9 @@ def _used(
         if index >= MAX_CALLS:
             outcomes.append(Called.failed("too_many_calls", f"A turn has at most {MAX_CALLS} calls."))
         elif name not in tools:
-            outcomes.append(Called.failed("tool_not_found", _unknown(str(name), tools)))
+            hint = f" Did you mean {near!r}?" if (near := nearest(str(name), tools)) else ""
+            message = f"No tool is named {quoted(str(name))}.{hint} There are {', '.join(tools) or 'none'}."
+            outcomes.append(Called.failed("tool_not_found", message))
         else:
             parsed = _parsed(arguments)
             if isinstance(parsed, str):
@@ -242,11 +244,6 @@ def _text(arguments: Any) -> str:
     from batchyard import json_lines  # as above
 
     return arguments if isinstance(arguments, str) else json_lines.dumps(arguments, default=str).decode()
-
-
-def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
-    hint = f" Did you mean {near!r}?" if (near := nearest(name, tools)) else ""
-    return f"No tool is named {quoted(name)}.{hint} There are {', '.join(tools) or 'none'}."
 
 
 def _described(tool: Tool) -> dict[str, Any]:

@@ -105,8 +105,7 @@ class Program:
     def send(self, outcomes: Outcomes) -> None:
         """Send a turn's outcomes, in the order of `wants`, and go on to the next turn.
 
-        Raises:
-            RecipeError: the recipe raised, or yielded what it may not.
+        Raises RecipeError: the recipe raised, or yielded what it may not.
         """
         if len(outcomes) != len(self.wants):
             raise ValueError(f"turn {self.turn} wants {len(self.wants)} outcomes, not {len(outcomes)}")
@@ -128,7 +127,9 @@ class Program:
             self.wants, self.result = (), end.value
             return
         except Exception as error:
-            raise RecipeError(_where(error)) from error
+            frames = traceback.extract_tb(error.__traceback__)[1:]
+            place = f" ({frames[-1].filename.rsplit('/', 1)[-1]}, line {frames[-1].lineno})" if frames else ""
+            raise RecipeError(f"{_kind(error)}: {error}{place}") from error
         self.turn += 1
         self._is_single = isinstance(wants, Call | Wait | Peer)
         self.wants = self._checked(wants)
@@ -137,7 +138,16 @@ class Program:
         if isinstance(wants, Peer):
             return [wants]
         if isinstance(wants, Wait):
-            return [self._waited(wants)]
+            gate = wants.data.get("gate")
+            if wants.kind != VERDICT:
+                reason = f"nobody replies to a Wait of kind {wants.kind!r}; it is {VERDICT!r}"
+                raise RecipeError(f"turn {self.turn}: {reason}")
+            if not isinstance(gate, str) or not 0 < len(gate) <= MAX_GATE:
+                raise RecipeError(
+                    f"turn {self.turn}: a Wait names its gate in 1 to {MAX_GATE} characters, not {gate!r}"
+                )
+            self._check_json(wants.data, "what the Wait says")
+            return [wants]
         if isinstance(wants, Call):
             return self._called([wants])
         if not isinstance(wants, list) or not wants:
@@ -149,15 +159,6 @@ class Program:
         if any(isinstance(want, Wait | Peer) for want in wants):
             raise RecipeError(f"turn {self.turn}: the recipe yielded a list with {kinds}; yield a Wait or a Peer alone")
         raise RecipeError(f"turn {self.turn}: the recipe yielded a list of {kinds}; one turn has one kind")
-
-    def _waited(self, wait: Wait) -> Wait:
-        gate = wait.data.get("gate")
-        if wait.kind != VERDICT:
-            raise RecipeError(f"turn {self.turn}: nobody replies to a Wait of kind {wait.kind!r}; it is {VERDICT!r}")
-        if not isinstance(gate, str) or not 0 < len(gate) <= MAX_GATE:
-            raise RecipeError(f"turn {self.turn}: a Wait names its gate in 1 to {MAX_GATE} characters, not {gate!r}")
-        self._check_json(wait.data, "what the Wait says")
-        return wait
 
     def _called(self, calls: list[Call]) -> list[Call]:
         self._count(len(calls))
@@ -236,8 +237,7 @@ def play(
         peer: returns the outcome of a Peer.
         call: likewise that of a Call, which a tool's `function` may make.
 
-    Raises:
-        RecipeError: as Program does.
+    Raises RecipeError: as Program does.
     """
     program = Program(recipe, options, item)
     while program.result is None:
@@ -267,9 +267,3 @@ def _passed(function: F | None, name: str, want: object) -> F:
 
 def _kind(value: object) -> str:
     return type(value).__name__
-
-
-def _where(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    place = f" ({frames[-1].filename.rsplit('/', 1)[-1]}, line {frames[-1].lineno})" if frames else ""
-    return f"{_kind(error)}: {error}{place}"

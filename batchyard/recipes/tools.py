@@ -56,11 +56,15 @@ def tool(
     """
 
     def made(function: Callable[..., Any]) -> Tool:
+        callee: Any = function  # the adapter takes functions, too
+        schema = TypeAdapter(callee).json_schema(schema_generator=_Untitled)
+        schema.get("properties", {}).pop(KEY, None)
+        required = [name for name in schema.pop("required", []) if name != KEY]
         return Tool(
             name=name,
             function=function,
             description=inspect.cleandoc(function.__doc__ or ""),
-            parameters=_parameters(function),
+            parameters={**schema, **({"required": required} if required else {})},
             mode=mode,
             seconds=seconds,
             memory_mb=memory_mb,
@@ -68,11 +72,3 @@ def tool(
         )
 
     return made
-
-
-def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
-    callee: Any = function  # the adapter takes functions, too
-    schema = TypeAdapter(callee).json_schema(schema_generator=_Untitled)
-    schema.get("properties", {}).pop(KEY, None)
-    required = [name for name in schema.pop("required", []) if name != KEY]
-    return {**schema, **({"required": required} if required else {})}

@@ -35,8 +35,7 @@ class InlineBody:
     Requests become lines as they are, without line feeds: what is wrong with one, such as a key that is repeated in its
     body, is found as in the lines of a file.
 
-    Attributes:
-        rest: the other values by key; complete when the lines have been read.
+    `rest`: the other values by key; complete when the lines have been read.
     """
 
     def __init__(self, source: IO[bytes], *, max_requests: int, max_request_bytes: int, max_rest_bytes: int) -> None:
@@ -64,7 +63,11 @@ class InlineBody:
             if rest_bytes > self._max_rest_bytes:
                 raise TooLargeError(f"The body has more than {self._max_rest_bytes} bytes beside '{KEY}'.")
             if key != KEY:
-                self.rest[key] = _parsed(key, value)
+                try:
+                    self.rest[key] = json_lines.loads(value)
+                except orjson.JSONDecodeError as error:  # NaN, which Python's decoder takes
+                    reason = f"The value of '{cut(key, MAX_NAME)}' is not valid JSON: {error.msg}."
+                    raise RequestError(reason, code="invalid_json") from None
         self._text.end()
 
     def _line(self, number: int, line: Line) -> bytes:
@@ -86,14 +89,6 @@ class InlineBody:
 
 _WITHOUT_LINE_FEEDS = bytes.maketrans(b"\r\n", b"  ")
 """Valid JSON has them between values only."""
-
-
-def _parsed(key: str, value: str) -> Any:
-    try:
-        return json_lines.loads(value)
-    except orjson.JSONDecodeError as error:  # NaN, which Python's decoder takes
-        name = cut(key, MAX_NAME)
-        raise RequestError(f"The value of '{name}' is not valid JSON: {error.msg}.", code="invalid_json") from None
 
 
 class _Text:
@@ -118,8 +113,7 @@ class _Text:
     def entries(self, brackets: str, name: str, code: str = "invalid_type") -> Iterator[None]:
         """Stand before each entry of an object or a list in turn; the caller reads it.
 
-        Raises:
-            RequestError: `name`, which stands here, is something else; with this `code`.
+        Raises RequestError: `name`, which stands here, is something else; with this `code`.
         """
         kind = "an object" if brackets == "{}" else "a list"
         if self.next() != brackets[0]:

@@ -18,8 +18,7 @@ _MOST_NAMES = 1000
 class ParameterWarnings:
     """The first line of each misspelt parameter in a batch's requests.
 
-    Attributes:
-        entries: as those of a batch's `errors.data`, at most MOST.
+    `entries`: as those of a batch's `errors.data`, at most MOST.
     """
 
     def __init__(self, endpoint: str) -> None:

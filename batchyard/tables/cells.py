@@ -28,8 +28,7 @@ _DEEP = "is nested too deep"
 class CellError(ValueError):
     """A cell that no prompt can have. `str()` names the column and says why.
 
-    Attributes:
-        code: `empty_value`, `missing_column` or `invalid_value`.
+    `code`: `empty_value`, `missing_column` or `invalid_value`.
     """
 
     def __init__(self, reason: str, code: str = "invalid_value", column: str | None = None) -> None:
@@ -100,8 +99,7 @@ def json_value(value: Any, column: str) -> Any:
 def plain(value: Any) -> Any:
     """Return a cell as a JSON value; None, NaN, NA, NaT become None, decimals and dates texts.
 
-    Raises:
-        CellError: it is, or has in it, what JSON has no value for.
+    Raises CellError: it is, or has in it, what JSON has no value for.
     """
     if value is None or isinstance(value, bool):
         return value

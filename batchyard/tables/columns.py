@@ -58,8 +58,7 @@ class TooManyColumns(ValueError):
 class Statistics:
     """Which cells of a table are equal, and how long they are.
 
-    Attributes:
-        names: the columns of all rows, in the order in which rows have shown them.
+    `names`: the columns of all rows, in the order in which rows have shown them.
     """
 
     def __init__(self, without: Collection[str] = ()) -> None:
@@ -218,8 +217,7 @@ def _weights(first: Numbers, codes: Sequence[Numbers], lengths: Sequence[Numbers
 def _groups(codes: Numbers, weights: Numbers) -> Iterator[tuple[int, Numbers]]:
     """Yield the place of a column and the rows of each group, the one with most hits first; no row twice.
 
-    Args:
-        codes, weights: a line for each column, with a number for each row.
+    `codes`, `weights`: a line for each column, with a number for each row.
     """
     columns, rows = codes.shape
     if columns == 0 or rows < 3:  # two rows share no cell but those that are constant

@@ -57,8 +57,7 @@ def attached(messages: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dic
     A place is `<image>` in a text, or a part of type `image`. Without places the images begin the first message of the
     user.
 
-    Raises:
-        CellError: there are as many images as places, or a column holds what cannot be sent.
+    Raises CellError: there are as many images as places, or a column holds what cannot be sent.
     """
     if media := [name for name in OTHER_MEDIA if _has_binary(row.get(name))]:
         raise CellError("holds audio or video, which is not sent; drop the column", column=media[0])
@@ -124,7 +123,13 @@ def _urls(value: Any) -> Iterator[str]:
     elif isinstance(value, Unreadable):
         raise CellError(value.reason)
     elif _is_of_pil(value):
-        yield _data_url(_png(value))
+        file = io.BytesIO()
+        try:  # PNG has no form for all modes of PIL, such as CMYK
+            has_form = value.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+            (value if has_form else value.convert("RGB")).save(file, "PNG")
+        except (OSError, ValueError) as error:
+            raise CellError(f"holds an image that cannot be read: {error}") from None
+        yield _data_url(file.getvalue())
     elif isinstance(value, Mapping):
         yield from _urls(next((value[key] for key in ("bytes", "url", "path") if value.get(key) is not None), None))
     elif isinstance(value, list | tuple) or type(value).__name__ == "ndarray":
@@ -154,27 +159,12 @@ def _kind(content: bytes) -> str | None:
     return "webp" if content[:4] == b"RIFF" and content[8:12] == b"WEBP" else None
 
 
-def _png(image: Any) -> bytes:
-    file = io.BytesIO()
-    try:
-        # PNG has no form for all modes of PIL, such as CMYK.
-        (image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16") else image.convert("RGB")).save(
-            file, "PNG"
-        )
-    except (OSError, ValueError) as error:
-        raise CellError(f"holds an image that cannot be read: {error}") from None
-    return file.getvalue()
-
-
 def _places(content: Any) -> int:
     """Return how many images the content of a message has places for."""
     if isinstance(content, str):
         return content.count(PLACEHOLDER)
-    return sum(_places(part.get("text")) if part.get("type") != "image" else 1 for part in _mappings(content))
-
-
-def _mappings(content: Any) -> Iterator[Mapping[str, Any]]:
-    yield from (part for part in content if isinstance(part, Mapping)) if isinstance(content, list) else ()
+    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    return sum(_places(part.get("text")) if part.get("type") != "image" else 1 for part in parts)
 
 
 def _filled(content: Any, images: Iterator[Part]) -> Iterator[Any]:

@@ -44,8 +44,7 @@ def opened(file: IO[bytes], pick: Picked | None = None, max_bytes: int | None = 
         pick: returns which columns are needed.
         max_bytes: most bytes of their values, decompressed; None: the file is trusted.
 
-    Raises:
-        TableError: it is not Parquet, or too large.
+    Raises TableError: it is not Parquet, or too large.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -132,8 +131,7 @@ def _lengths(array: Any) -> Any:
 class _Pages:
     """The pages of a column as their headers describe them: what is read, whatever the footer says.
 
-    Attributes:
-        delta: the largest of those in which a value repeats the beginning of the one before.
+    `delta`: the largest of those in which a value repeats the beginning of the one before.
     """
 
     bytes: int = 0
@@ -193,22 +191,17 @@ def _pages(file: IO[bytes], chunk: list[Any]) -> _Pages:
     end = start + chunk[7]
     file.seek(start)
     while file.tell() < end and pages.values < chunk[5]:
-        _add(pages, file, end)
+        header = thrift.struct(file)
+        kind, size, compressed = header[1:4]
+        if size < 0 or not 0 <= compressed <= end - file.tell():
+            raise EOFError("a page has no size")
+        pages.bytes += size
+        pages.largest = max(pages.largest, size)
+        if kind == _DICTIONARY_PAGE:
+            pages.dictionary = max(pages.dictionary, size)
+        elif data := header[5] or header[8]:  # DataPageHeader or DataPageHeaderV2
+            pages.values += data[1]
+            encoding = data[2] if header[5] else data[4]
+            pages.delta = max(pages.delta, size if encoding == _DELTA_BYTE_ARRAY else 0)
+        file.seek(compressed, 1)
     return pages
-
-
-def _add(pages: _Pages, file: IO[bytes], end: int) -> None:
-    """Count the page whose header begins here, and go to the next one."""
-    header = thrift.struct(file)
-    kind, size, compressed = header[1:4]
-    if size < 0 or not 0 <= compressed <= end - file.tell():
-        raise EOFError("a page has no size")
-    pages.bytes += size
-    pages.largest = max(pages.largest, size)
-    if kind == _DICTIONARY_PAGE:
-        pages.dictionary = max(pages.dictionary, size)
-    elif data := header[5] or header[8]:  # DataPageHeader or DataPageHeaderV2
-        pages.values += data[1]
-        encoding = data[2] if header[5] else data[4]
-        pages.delta = max(pages.delta, size if encoding == _DELTA_BYTE_ARRAY else 0)
-    file.seek(compressed, 1)

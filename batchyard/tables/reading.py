@@ -68,8 +68,7 @@ def rows(
         pick: returns which columns of Parquet are needed; the others are not read.
         max_bytes: most bytes of the values of Parquet; None: the file is trusted.
 
-    Raises:
-        TableError: the rest of the file cannot be read.
+    Raises TableError: the rest of the file cannot be read.
     """
     if kind == "parquet":
         with parquet.opened(file, pick, max_bytes) as opened:
@@ -198,8 +197,7 @@ _READERS: dict[str, Callable[[_Lines], Iterator[TableRow]]] = {"txt": _texts, "p
 class _CsvLines:
     """The lines of a csv file as its parser takes them, with a limit for a row.
 
-    Attributes:
-        problem: problem and code of the row's lines.
+    `problem`: problem and code of the row's lines.
     """
 
     def __init__(self, lines: _Lines) -> None:
@@ -254,7 +252,11 @@ def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterat
             problem = source.problem
             source.begin()
             if not columns:
-                columns = _header(cells, problem)
+                if problem is not None:
+                    raise TableError(f"The first line {problem[0]}", problem[1])
+                if len(set(cells)) < len(cells):
+                    raise TableError(f"In the first line two columns have one name: {', '.join(cells)}")
+                columns = cells
                 continue
             if not cells and problem is None:
                 if len(columns) > 1:
@@ -277,11 +279,3 @@ def _delimiter(first: str, usual: str) -> str:
     return next(
         (each for each in (usual, *others) for cells in csv.reader([first], delimiter=each) if cells[1:]), usual
     )
-
-
-def _header(cells: list[str], problem: tuple[str, str] | None) -> list[str]:
-    if problem is not None:
-        raise TableError(f"The first line {problem[0]}", problem[1])
-    if len(set(cells)) < len(cells):
-        raise TableError(f"In the first line two columns have one name: {', '.join(cells)}")
-    return cells

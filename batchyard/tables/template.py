@@ -61,7 +61,11 @@ class Template:
                 self._literals[-1] += token[0]
                 continue
             if name is None:
-                raise TemplateError(_unpaired(token, match.start() + 1))
+                other, remedy = "'}'", "close it behind the column's name"
+                if token == "}":
+                    other, remedy = "'{'", "open it before the name"
+                place = f"without {other} at character {match.start() + 1}"
+                raise TemplateError(f"a {token!r} {place}; {remedy}, or write {2 * token} if it is text")
             order = _order(name)
             if name in (ALL, ALL_BY_ROW) or order is not None:
                 if self.has_all:
@@ -109,8 +113,7 @@ class Template:
             without: other columns that are no part of the lines.
             uniform: all rows have the same columns. Otherwise all are read, for their names.
 
-        Raises:
-            TemplateError: there are too many columns.
+        Raises TemplateError: there are too many columns.
         """
         if not self.is_open:
             return self
@@ -124,21 +127,18 @@ class Template:
             message = f"{{*}}, and there are more than {columns.MAX_COLUMNS:,} columns; name those that matter"
             raise TemplateError(message) from None
         if not self.by_row:
-            return self._pinned(statistics.order())
+            names = json.dumps(statistics.order(), ensure_ascii=False)
+            names = names.replace("{", "\\u007b").replace("}", "\\u007d")
+            start, end = self._span
+            return Template(f"{self.text[:start]}{{{ALL}{names}}}{self.text[end:]}")
         ordered = copy.copy(self)
         ordered._row_order = statistics.order_by_row()
         return ordered
 
-    def _pinned(self, order: Sequence[str]) -> Template:
-        names = json.dumps(order, ensure_ascii=False).replace("{", "\\u007b").replace("}", "\\u007d")
-        start, end = self._span
-        return Template(f"{self.text[:start]}{{{ALL}{names}}}{self.text[end:]}")
-
     def fill(self, row: Mapping[str, Any]) -> str | list[Part]:
         """Return the text with the cells of a row in place of their columns; content parts if some are images.
 
-        Raises:
-            CellError: the row has no such column, or what stands there cannot be part of a prompt.
+        Raises CellError: the row has no such column, or what stands there cannot be part of a prompt.
         """
         if missing := [name for name in self.columns if name not in row]:
             raise CellError(f"is missing; {suggestion(missing[0], row)}", "missing_column", missing[0])
@@ -172,11 +172,6 @@ def _order(name: str) -> tuple[str, ...] | None:
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
         return None
     return tuple(dict.fromkeys(names))
-
-
-def _unpaired(brace: str, place: int) -> str:
-    other, remedy = ("'}'", "close it behind the column's name") if brace == "{" else ("'{'", "open it before the name")
-    return f"a {brace!r} without {other} at character {place}; {remedy}, or write {2 * brace} if it is text"
 
 
 def _text_part(texts: list[str]) -> list[Part]:

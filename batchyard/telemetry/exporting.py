@@ -27,8 +27,7 @@ SCHEDULE_MILLISECONDS = 1000.0
 class SpanExport:
     """Sends spans that have ended. Its queue is bounded: while a collector is away, spans are dropped.
 
-    Args:
-        processor: takes spans; None for one that sends them to the collector of the environment.
+    `processor`: takes spans; None for one that sends them to the collector of the environment.
     """
 
     def __init__(self, processor: SpanProcessor | None = None) -> None:
@@ -36,7 +35,9 @@ class SpanExport:
         resource = Resource.create({"service.version": __version__} | ({} if named else {"service.name": "batchyard"}))
         self._places = _Places()
         self._provider = TracerProvider(resource=resource, id_generator=self._places, shutdown_on_exit=False)
-        self._provider.add_span_processor(processor or _to_collector())
+        delay = float(os.environ.get(SCHEDULE) or SCHEDULE_MILLISECONDS)
+        processor = processor or BatchSpanProcessor(OTLPSpanExporter(), schedule_delay_millis=delay)
+        self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("batchyard", __version__)
 
     def send(self, span: EndedSpan) -> None:
@@ -68,11 +69,6 @@ class SpanExport:
     def flush(self) -> None:
         """Send the queue now. It may take as long as the collector does."""
         self._provider.force_flush()
-
-
-def _to_collector() -> SpanProcessor:
-    delay = float(os.environ.get(SCHEDULE) or SCHEDULE_MILLISECONDS)
-    return BatchSpanProcessor(OTLPSpanExporter(), schedule_delay_millis=delay)
 
 
 class _Places(RandomIdGenerator, threading.local):

@@ -59,17 +59,6 @@ def prepare() -> None:
         from batchyard.telemetry import exporting  # noqa: F401
 
 
-def _exporter() -> SpanExport:
-    """Return what sends this process's spans. The first call starts its thread, so it comes after any fork."""
-    global _export
-    with _building:
-        if _export is None:
-            from batchyard.telemetry.exporting import SpanExport
-
-            _export = SpanExport()
-        return _export
-
-
 def flush() -> None:
     """Send what there is before this process ends, within FLUSH_SECONDS."""
     if _export is not None:
@@ -80,16 +69,25 @@ def flush() -> None:
 
 
 def write(span: EndedSpan) -> None:
-    """Send a span soon, if this process sends any. It never waits: a full queue drops spans."""
-    if _sends:
-        _exporter().send(span)
+    """Send a span soon, if this process sends any. It never waits: a full queue drops spans.
+
+    The first call starts the thread that sends them, so it comes after any fork.
+    """
+    global _export
+    if not _sends:
+        return
+    with _building:
+        if _export is None:
+            from batchyard.telemetry.exporting import SpanExport
+
+            _export = SpanExport()
+    _export.send(span)
 
 
 class Span:
     """A span of the block that it is used with. An exception that leaves the block fails it.
 
-    Attributes:
-        place: None if nothing is written.
+    `place`: None if nothing is written.
     """
 
     def __init__(
@@ -130,18 +128,8 @@ class Span:
         _current.reset(self._token)
         if error is not None:
             self.fail(error)
-        write(
-            EndedSpan(
-                self._name,
-                self.place,
-                self._parent,
-                self._start,
-                time.time_ns(),
-                self._attributes,
-                self._error,
-                self._kind,
-            )
-        )
+        times = (self._start, time.time_ns())
+        write(EndedSpan(self._name, self.place, self._parent, *times, self._attributes, self._error, self._kind))
 
 
 OFF = Span()

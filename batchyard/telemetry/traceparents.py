@@ -15,8 +15,7 @@ _HEADER = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-
 class TraceParent(NamedTuple):
     """A span that others may have as their parent.
 
-    Attributes:
-        sampled: as the trace's beginner has decided; None in a trace of our own, where OTEL_TRACES_SAMPLER decides.
+    `sampled`: as the trace's beginner has decided; None in a trace of our own, where OTEL_TRACES_SAMPLER decides.
     """
 
     trace_id: int

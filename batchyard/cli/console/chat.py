@@ -14,13 +14,12 @@ import click
 
 from batchyard import durations
 from batchyard.cli import completion
-from batchyard.cli.options import connect, data_option
-from batchyard.cli.output import complain, json_option, note, plain
+from batchyard.cli.options import connect, server_options
+from batchyard.cli.output import complain, note, plain
 from batchyard.endpoints.catalog import CHAT
 from batchyard.errors import BatchyardError
 
 if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
     from batchyard.client.chat import Chat, ChatReply
 
 HELP = "/reset begins anew, /system TEXT sets the system message; Ctrl-C stops an answer, Ctrl-D ends the chat."
@@ -33,8 +32,7 @@ HELP = "/reset begins anew, /system TEXT sets the system message; Ctrl-C stops a
 @click.option("--temperature", type=float, help="0 is the likeliest answer.")
 @click.option("--max-tokens", type=click.IntRange(1), help="The longest answer.")
 @click.option("--sampling", metavar="JSON", help="Other parameters of requests, such as service_tier.")
-@data_option
-@json_option
+@server_options
 def chat(
     question: tuple[str, ...],
     model: str | None,
@@ -60,7 +58,13 @@ def chat(
     if not text and (as_json or not sys.stdin.isatty()):
         raise click.UsageError("there is no question: name one, or send it to standard input")
     server = connect(data)
-    conversation = Chat(server, model or _only_model(server), system, parameters)
+    if model is None:
+        names = [one["id"] for one in server.models() if CHAT.path in one["batchyard"]["endpoints"]]
+        if len(names) != 1:
+            choice = f"name one with --model: {', '.join(names)}" if names else "no model of this server can chat"
+            raise click.UsageError(choice)
+        model = str(names[0])
+    conversation = Chat(server, model, system, parameters)
     if not text:
         return _converse(conversation)
     for piece in conversation.ask(text):
@@ -80,14 +84,6 @@ def _parameters(sampling: str | None) -> dict[str, Any]:
     if not isinstance(parameters, dict):
         raise click.UsageError("--sampling: no JSON object")
     return parameters
-
-
-def _only_model(server: ApiClient) -> str:
-    names = [model["id"] for model in server.models() if CHAT.path in model["batchyard"]["endpoints"]]
-    if len(names) != 1:
-        choice = f"name one with --model: {', '.join(names)}" if names else "no model of this server can chat"
-        raise click.UsageError(choice)
-    return str(names[0])
 
 
 def _converse(conversation: Chat) -> None:
@@ -116,29 +112,28 @@ def _converse(conversation: Chat) -> None:
         elif command.startswith("/"):
             click.echo(HELP, err=True)
         elif line:
-            _answer(conversation, line)
-
-
-def _answer(conversation: Chat, question: str) -> None:
-    pieces = conversation.ask(question)
-    try:
-        for piece in pieces:
-            click.echo(plain(piece), nl=False)
-        click.echo()
-        _note(conversation.reply)
-    except KeyboardInterrupt:
-        pieces.close()  # type: ignore[attr-defined]
-        click.echo("\nstopped", err=True)
-    except BatchyardError as error:
-        complain(error.message)
+            pieces = conversation.ask(line)
+            try:
+                for piece in pieces:
+                    click.echo(plain(piece), nl=False)
+                click.echo()
+                _note(conversation.reply)
+            except KeyboardInterrupt:
+                pieces.close()  # type: ignore[attr-defined]
+                click.echo("\nstopped", err=True)
+            except BatchyardError as error:
+                complain(error.message)
 
 
 def _note(reply: ChatReply) -> None:
     """Say how fast it was, on a terminal; and that it is simulated, everywhere."""
     if reply.simulated:
         click.echo("batchyard: this answer is simulated", err=True)
-    parts = [f"{reply.usage['completion_tokens']:,} tokens"] if reply.usage.get("completion_tokens") else []
-    parts += [f"the first after {durations.brief(reply.first_seconds)}"] if reply.first_seconds is not None else []
-    parts += [f"{reply.rate:.1f} a second"] if reply.rate else []
-    parts += ["cut at --max-tokens"] if reply.finish_reason == "length" else []
-    note(", ".join(parts))
+    tokens, first = reply.usage.get("completion_tokens"), reply.first_seconds
+    parts = (
+        f"{tokens:,} tokens" if tokens else None,
+        None if first is None else f"the first after {durations.brief(first)}",
+        f"{reply.rate:.1f} a second" if reply.rate else None,
+        "cut at --max-tokens" if reply.finish_reason == "length" else None,
+    )
+    note(", ".join(filter(None, parts)))

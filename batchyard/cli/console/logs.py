@@ -17,16 +17,16 @@ import click
 from batchyard import durations
 from batchyard.cli import completion
 from batchyard.cli.console.records import changes
-from batchyard.cli.options import connect, data_option, load_settings
-from batchyard.cli.output import json_option, lines_of, plain, say, when
+from batchyard.cli.options import connect, load_settings, server_options
+from batchyard.cli.output import lines_of, plain, say, when
 from batchyard.cli.watch import interruptible
 from batchyard.client import progress
 from batchyard.client.address import LOOPBACK
+from batchyard.client.api import ApiClient
 from batchyard.local_state import local_state
 from batchyard.statuses import TERMINAL
 
 if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
     from batchyard.local.log_lines import LogLine, LogLines
 
 MAX_ERRORS = 10_000
@@ -41,18 +41,13 @@ _FIELDS = {"time", "level", "logger", "message", "exception", "file", "request_i
 
 @dataclass(frozen=True)
 class _Work:
-    """A batch or a job, with the batches and the jobs that belong to it."""
+    """A batch or a job, with the batches and the jobs that belong to it; it is the first of the parts."""
 
-    document: dict[str, Any]
     parts: Sequence[dict[str, Any]]
 
     @property
-    def ids(self) -> set[str]:
-        return {part["id"] for part in self.parts}
-
-    @property
-    def models(self) -> set[str]:
-        return {model for part in self.parts for model in part["batchyard"]["models"]}
+    def document(self) -> dict[str, Any]:
+        return self.parts[0]
 
     @property
     def batches(self) -> list[dict[str, Any]]:
@@ -69,8 +64,7 @@ class _Work:
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
 @click.option("--follow", is_flag=True, help="Print what happens from now on, too, until the batch or job has ended.")
 @click.option("--since", metavar="DURATION", help="Only what is no older than this, such as 10m.")
-@data_option
-@json_option
+@server_options
 def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json: bool) -> None:
     """What has happened to a batch or a job, in order of time; then its segments, and its errors by code.
 
@@ -89,10 +83,11 @@ def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json:
     if follow:
         with interruptible("what was followed goes on"):
             return _follow(server, name, reader, after)
-    work = _work(server, name)
+    work = _Work(list(_parts(server, name)))
     events, records = _records(server, work, after)
     lines = _lines(reader, work, after)
-    segments, errors = _segments(server, work), _errors(server, work)
+    segments = [part for batch in work.batches for part in server.listed(f"/batches/{batch['id']}/segments")]
+    errors = _errors(server, work)
     if as_json:
         document = {"course": [(at, status) for status, at in _course(work.document)], "events": events}
         document |= {"segments": segments, "errors": errors, "log": [line.fields for line in lines]}
@@ -125,27 +120,23 @@ def _host_and_port(url: str) -> tuple[str | None, int | None]:
     return "localhost" if parts.hostname in LOOPBACK else parts.hostname, parts.port
 
 
-def _work(server: ApiClient, name: str) -> _Work:
-    """Fetch a batch, or a job with its stages' batches and its child jobs."""
-    parts = list(_parts(server, name))
-    return _Work(parts[0], parts)
-
-
 def _parts(server: ApiClient, name: str) -> Iterator[dict[str, Any]]:
-    if not name.startswith("job_"):
-        yield server.batch(name)
-        return
-    job = server.job(name)
-    yield job
-    yield from (server.batch(stage["batch_id"]) for stage in job["batchyard"]["stages"] if stage["batch_id"])
-    for child in job["batchyard"]["children"]:
-        yield from _parts(server, child)
+    """Fetch a batch, or a job with its stages' batches and its child jobs."""
+    document = server.work(name)
+    yield document
+    if document["object"] == "job":
+        stages = document["batchyard"]["stages"]
+        yield from (server.batch(stage["batch_id"]) for stage in stages if stage["batch_id"])
+        for child in document["batchyard"]["children"]:
+            yield from _parts(server, child)
 
 
 def _lines(reader: LogLines | None, work: _Work, after: float) -> Sequence[LogLine]:
     if reader is None:
         return []
-    return reader.read(work.ids, work.models, since=max(after, work.document["created_at"]), until=work.ended)
+    ids = {part["id"] for part in work.parts}
+    models = {model for part in work.parts for model in part["batchyard"]["models"]}
+    return reader.read(ids, models, since=max(after, work.document["created_at"]), until=work.ended)
 
 
 def _print(entries: Iterable[tuple[float, str]]) -> None:
@@ -163,26 +154,23 @@ def _records(server: ApiClient, work: _Work, after: float) -> tuple[list[dict[st
 
 
 def _texts(lines: Iterable[LogLine]) -> list[tuple[float, str]]:
-    """Return the times and texts of lines of logs."""
-    return [
-        (line.at, f"{when(int(line.at))} {line.fields['file'].removesuffix('.log')}: {_text(line.fields)}")
-        for line in lines
-    ]
-
-
-def _text(fields: dict[str, Any]) -> str:
-    """Return a log line for people: level above info, message, last line of a traceback, other fields."""
-    level = "" if fields.get("level", "info") == "info" else f"{fields['level']}: "
-    exception = str(fields.get("exception") or "").strip().rpartition("\n")[2]
-    rest = ", ".join(f"{name} {value}" for name, value in fields.items() if name not in _FIELDS and value is not None)
-    return f"{level}{fields.get('message', '')}{exception and f': {exception}'}{rest and f' ({rest})'}"
+    """Return times and texts of log lines: level above info, message, last line of a traceback, other fields."""
+    texts = []
+    for line in lines:
+        fields = line.fields
+        level = "" if fields.get("level", "info") == "info" else f"{fields['level']}: "
+        exception = str(fields.get("exception") or "").strip().rpartition("\n")[2]
+        rest = ", ".join(f"{name} {each}" for name, each in fields.items() if name not in _FIELDS and each is not None)
+        text = f"{level}{fields.get('message', '')}{exception and f': {exception}'}{rest and f' ({rest})'}"
+        texts.append((line.at, f"{when(int(line.at))} {fields['file'].removesuffix('.log')}: {text}"))
+    return texts
 
 
 def _follow(server: ApiClient, name: str, reader: LogLines | None, after: float) -> None:
     """Print the history, then once a second what is new, until the end."""
     printed: set[tuple[float, str]] = set()
     while True:
-        work = _work(server, name)  # before the rest: what has ended has all of its events
+        work = _Work(list(_parts(server, name)))  # before the rest: what has ended has all of its events
         records = set(_records(server, work, after)[1]) - printed
         printed |= records
         _print([*records, *_texts(_lines(reader, work, after))])
@@ -211,11 +199,6 @@ def _what(event: dict[str, Any]) -> str:
 def _course(work: dict[str, Any]) -> list[tuple[str, int]]:
     """Return the statuses that a batch or job has had, each with its time."""
     return [(name, at) for name in _STATUSES if (at := work[f"{name}_at"]) is not None]
-
-
-def _segments(server: ApiClient, work: _Work) -> list[dict[str, Any]]:
-    """Return the segments of its batches."""
-    return [segment for batch in work.batches for segment in server.segments(batch["id"])]
 
 
 def _errors(server: ApiClient, work: _Work) -> list[dict[str, Any]]:

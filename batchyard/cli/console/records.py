@@ -1,31 +1,29 @@
-"""What a server keeps, in a terminal: its pages (`open`), its files, and who did what (`audit`)."""
+"""What a server keeps: its pages (`open`), its files, who did what (`audit`), and what was used (`usage`)."""
 
 from __future__ import annotations
 
 import itertools
 import json
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from batchyard import tariffs
 from batchyard.cli import completion
-from batchyard.cli.options import connect, data_option
-from batchyard.cli.output import json_option, say, table, when
-
-if TYPE_CHECKING:
-    pass
+from batchyard.cli.options import connect, server_options
+from batchyard.cli.output import lines_of, say, say_table, when
 
 
 @click.command("open")
 @click.argument("name", metavar="[BATCH|JOB]", required=False, shell_complete=completion.batches)
-@data_option
-@json_option
+@server_options
 def open_(name: str | None, data: Path | None, as_json: bool) -> None:
     """Open the page of a batch or a job in the browser, and print its address; without one, the page of what runs."""
     server = connect(data)
     if name is not None:
-        server.job(name) if name.startswith("job_") else server.batch(name)
+        server.work(name)
     address = server.page(name)
     say({"url": address}, address, as_json)
     if not as_json:
@@ -36,48 +34,76 @@ def open_(name: str | None, data: Path | None, as_json: bool) -> None:
 @click.argument("batch_id", metavar="[BATCH]", required=False, shell_complete=completion.batches)
 @click.option("--purpose", help="Without BATCH: only files of this purpose, such as batch or batch_output.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Without BATCH: so many.")
-@data_option
-@json_option
+@server_options
 def files(batch_id: str | None, purpose: str | None, limit: int, data: Path | None, as_json: bool) -> None:
     """The project's files, newest first; with BATCH, its input and what it has produced."""
     server = connect(data)
     if batch_id is None:
-        listed = list(itertools.islice(server.files(purpose), limit))
+        listed = list(itertools.islice(server.listed("/files", purpose=purpose), limit))
     else:
-        listed = [file for file_id in _file_ids(server.batch(batch_id)) if (file := server.find_file(file_id))]
-    if as_json:
-        return say(listed, "", True)
-    columns = ["file", "purpose", "bytes", "created", "expires", "name"]
-    table(
-        columns,
-        [
-            [f["id"], f["purpose"], f["bytes"], when(f["created_at"]), when(f["expires_at"]), f["filename"]]
-            for f in listed
-        ],
-    )
-
-
-def _file_ids(batch: dict[str, Any]) -> list[str]:
-    """Return the ids of a batch's files: its input, then its artifacts."""
-    return [batch["input_file_id"], *(artifact["file_id"] for artifact in batch["batchyard"]["artifacts"])]
+        batch = server.batch(batch_id)
+        ids = [batch["input_file_id"], *(artifact["file_id"] for artifact in batch["batchyard"]["artifacts"])]
+        listed = [file for file_id in ids if (file := server.find_file(file_id))]
+    rows = [
+        [f["id"], f["purpose"], f["bytes"], when(f["created_at"]), when(f["expires_at"]), f["filename"]] for f in listed
+    ]
+    say_table(listed, ["file", "purpose", "bytes", "created", "expires", "name"], rows, as_json)
 
 
 @click.command()
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
-@data_option
-@json_option
+@server_options
 def audit(limit: int, data: Path | None, as_json: bool) -> None:
     """Who did what and when, newest first: in the project, or with an admin key in all."""
-    events = list(itertools.islice(connect(data).audit(), limit))
-    if as_json:
-        return say(events, "", True)
+    events = list(itertools.islice(connect(data).listed("/audit"), limit))
     rows = [
         [when(event["created_at"]), event["by"]["name"], event["type"], event["data"]["id"], changes(event)]
         for event in events
     ]
-    table(["time", "by", "what", "id", "to"], rows)
+    say_table(events, ["time", "by", "what", "id", "to"], rows, as_json)
 
 
 def changes(event: dict[str, Any]) -> str:
     """Return what an event says of its object beside the id."""
     return ", ".join(f"{name} {json.dumps(value)}" for name, value in event["data"].items() if name != "id")
+
+
+@click.command()
+@click.option("--month", help="Such as 2026-11, of UTC [this month].")
+@click.option("--by", default="day,model,project", show_default=True, help="Some of day, model, project and key.")
+@click.option("--project", help="Only this project's; with an admin key all are shown otherwise.")
+@click.option("--csv", "as_csv", is_flag=True, help="A csv file on standard output.")
+@server_options
+def usage(month: str | None, by: str, project: str | None, as_csv: bool, data: Path | None, as_json: bool) -> None:
+    """What was used in a month, and what it has cost, by the tariffs of models.toml at that time."""
+    server = connect(data)
+    query: dict[str, Any] = {"month": month, "by": by, "project": project}
+    if as_csv:
+        return click.echo(server.get("/usage.csv", **query), nl=False)
+    document = server.call("GET", "/usage", **query)
+    say(document, _usage_text(document, by.split(",")), as_json)
+
+
+def _usage_text(document: dict[str, Any], dimensions: list[str]) -> str:
+    """Return usage as a table, with its total and the project's budget below."""
+    columns = [*dimensions, "requests", "failed", "tokens in", "cached", "tokens out", "cost"]
+    rows = [[*(line[name] for name in dimensions), *_figures(line), _money(line["cost"])] for line in document["data"]]
+    total = document["total"]
+    costs = ", ".join(filter(None, map(_money, total["costs"]))) or None
+    rows.append(["total", *[""] * (len(dimensions) - 1), *_figures(total), costs])
+    parts = [f"usage in {document['month']}", lines_of(columns, rows)]
+    if total["unpriced_requests"] and costs:
+        parts.append(f"without {total['unpriced_requests']} requests to models that have no tariff")
+    budget = document["budget"]
+    if budget is not None:
+        spent, amount = (tariffs.text(Fraction(budget[name]), budget["currency"]) for name in ("spent", "amount"))
+        parts.append(f"budget: {spent} of {amount} spent in {budget['month']} ({budget['state']})")
+    return "\n".join(parts)
+
+
+def _figures(amounts: dict[str, Any]) -> list[int]:
+    return [amounts[name] for name in ("requests", "failed", "input_tokens", "cached_tokens", "output_tokens")]
+
+
+def _money(cost: dict[str, Any] | None) -> str | None:
+    return None if cost is None else tariffs.text(Fraction(cost["amount"]), cost["currency"])

@@ -5,18 +5,16 @@ from __future__ import annotations
 import itertools
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from batchyard import durations
 from batchyard.cli import job_view, view
-from batchyard.cli.options import connect, data_option
-from batchyard.cli.output import json_option, lines_of, say
+from batchyard.cli.options import connect, server_options
+from batchyard.cli.output import lines_of, say
+from batchyard.client.api import ApiClient
 from batchyard.client.progress import patiently
-
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
 
 SHOWN = 15
 """Batches, and jobs, that are listed."""
@@ -25,8 +23,7 @@ SHOWN = 15
 @click.command()
 @click.option("--once", is_flag=True, help="Print it once; so it is where the output is no terminal.")
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 3600), help="Seconds between.")
-@data_option
-@json_option
+@server_options
 def top(once: bool, interval: float, data: Path | None, as_json: bool) -> None:
     """The queue, the engines and what runs, with their rates, until Ctrl-C. An admin key sees all projects' queue."""
     server = connect(data)
@@ -54,7 +51,7 @@ def top(once: bool, interval: float, data: Path | None, as_json: bool) -> None:
 def _snapshot(server: ApiClient) -> dict[str, Any]:
     """Return the queue, and the batches and jobs that run."""
     return {
-        "queue": server.queue(),
+        "queue": server.call("GET", "/queue"),
         "batches": list(itertools.islice(server.batches(status="in_progress"), SHOWN)),
         "jobs": list(itertools.islice(server.jobs(status="in_progress"), SHOWN)),
     }
@@ -63,7 +60,10 @@ def _snapshot(server: ApiClient) -> dict[str, Any]:
 def draw(snapshot: dict[str, Any]) -> str:
     """The text of a snapshot."""
     queue = snapshot["queue"]
-    parts = [_counts(queue), _models(queue["models"]), _engines(queue["engines"]), _live(queue["live"])]
+    engines = [(e["name"], e["model"], e["state"], e["in_flight"], e["answered"]) for e in queue["engines"] or ()]
+    parts = [_counts(queue), _models(queue["models"])]
+    parts += [lines_of(["engine", "model", "state", "in flight", "answered"], engines)] if engines else []
+    parts += [_live(queue["live"])]
     parts += [view.overview(snapshot["batches"])] if snapshot["batches"] else []
     parts += [job_view.overview(snapshot["jobs"])] if snapshot["jobs"] else []
     return "\n\n".join(part for part in parts if part)
@@ -74,12 +74,10 @@ def _counts(queue: dict[str, Any]) -> str:
     counts = {**queue["batches"], **{name: queue["sla"][name] for name in ("at_risk", "late")}}
     parts = [f"{number} {name.replace('_', ' ')}" for name, number in counts.items() if number]
     deadline = queue["next_deadline_seconds"]
-    parts += [] if deadline is None else [f"next deadline {_in(deadline)}"]
+    if deadline is not None:
+        when = f"in {durations.text(deadline)}" if deadline > 0 else f"{durations.text(-deadline)} ago"
+        parts.append(f"next deadline {when}")
     return "batches: " + (", ".join(parts) or "none runs or waits")
-
-
-def _in(seconds: float) -> str:
-    return f"in {durations.text(seconds)}" if seconds > 0 else f"{durations.text(-seconds)} ago"
 
 
 def _models(models: list[dict[str, Any]]) -> str:
@@ -93,11 +91,6 @@ def _models(models: list[dict[str, Any]]) -> str:
     ]
     columns = ["model", "running", "pending", "requests waiting", "rows/s", "tokens/s", "oldest", "on hold"]
     return lines_of(columns, rows) if rows else ""
-
-
-def _engines(engines: list[dict[str, Any]] | None) -> str:
-    rows = [(e["name"], e["model"], e["state"], e["in_flight"], e["answered"]) for e in engines or ()]
-    return lines_of(["engine", "model", "state", "in flight", "answered"], rows) if rows else ""
 
 
 def _live(models: list[dict[str, Any]] | None) -> str:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +46,13 @@ def glance(data: Path | None) -> Recipes:
     Importing recipes takes most of a second, so those of a local stack are remembered, in the user's cache folder,
     until a file changes that could change them.
 
-    Raises:
-        BatchyardError: as `recipes`.
+    Raises BatchyardError: as `recipes`.
     """
     folder = address.data_folder(data)
     if address.server_runs(folder):
         return options.fetch(folder, "/recipes")
-    memory, files = _memory(), _fingerprint(address.environment().get("BATCHYARD_RECIPES") or "")
+    memory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "batchyard" / "recipes.json"
+    files = _fingerprint(address.environment().get("BATCHYARD_RECIPES") or "")
     try:
         remembered = json.loads(memory.read_text())
         if remembered["files"] == files:
@@ -69,10 +68,6 @@ def glance(data: Path | None) -> Recipes:
     return fetched
 
 
-def _memory() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "batchyard" / "recipes.json"
-
-
 def _fingerprint(folder: str) -> str:
     """Return a hash over all sources of recipes: this package, installed ones, the folder."""
     root = Path(batchyard.__file__).parents[1]
@@ -80,9 +75,6 @@ def _fingerprint(folder: str) -> str:
     files += Path(folder).resolve().glob("[!.]*.py") if folder else ()
     # Installing a package changes its folder. The working folder changes all the time.
     installed = [path for entry in sys.path if (path := Path(entry)).is_dir() and path.resolve() != Path.cwd()]
-    state = [batchyard.__version__, sys.version, *_states([*files, *installed])]
+    states = [(str(path), (status := path.stat()).st_mtime_ns, status.st_size) for path in sorted([*files, *installed])]
+    state = [batchyard.__version__, sys.version, *states]
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()
-
-
-def _states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
-    return [(str(path), (status := path.stat()).st_mtime_ns, status.st_size) for path in sorted(paths)]

@@ -10,28 +10,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchyard.cli import background, job_view, jobs, requests
-from batchyard.cli.options import connect, data_option, load_settings, models_option
-from batchyard.cli.output import complain, json_option, lines_of, note, plain, say, table
+from batchyard.cli.options import add_options, connect, load_settings, server_options, stack_options
+from batchyard.cli.output import complain, lines_of, note, plain, say, table
 from batchyard.cli.recipes import earlier
 from batchyard.cli.watch import interruptible
 from batchyard.client import resume
+from batchyard.client.api import ApiClient, uploaded
 
 if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
     from batchyard.config import Setting
 
 
 VIEW = "view.json"
 
 
-def parameters(function: Callable[..., None]) -> list[click.Parameter]:
-    """Return the parameters that click's decorators have noted on a function, in the order of the decorators."""
-    return list(reversed(getattr(function, "__click_params__", [])))
-
-
-source_argument = click.argument(
-    "source", metavar="FILE", type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False)
-)
+source_argument = click.argument("source", metavar="FILE", type=requests.INPUT_FILE)
 overrides_argument = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
 files_option = click.option(
     *("-c", "--config", "files"),
@@ -47,9 +40,7 @@ seed_option = click.option(
     help="What the seeds of all requests come from.",
 )
 name_option = click.option("--name", help="What people call the job.")
-output_option = click.option(
-    "-o", "--output", type=requests.LocalPath(path_type=Path, dir_okay=False), help="Where the results go."
-)
+output_option = click.option("-o", "--output", type=requests.OUTPUT_FILE, help="Where the results go.")
 artifacts_option = click.option(
     "--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all that it makes."
 )
@@ -65,16 +56,10 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what the
 wait_option = click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
 
 
-def job_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a command that makes a job, sees it through, and can say beforehand what it would be."""
-    options = (
-        *(seed_option, name_option, requests.window_option, again_option, dry_run_option),
-        *(data_option, models_option, json_option),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
+job_options = add_options(
+    *(seed_option, name_option, requests.window_option, again_option, dry_run_option, stack_options)
+)
+"""The options of a command that makes a job, sees it through, and can say beforehand what it would be."""
 
 _extend = click.option(
     "--extend",
@@ -94,9 +79,7 @@ _extend = click.option(
 @_extend
 @requests.window_option
 @again_option
-@data_option
-@models_option
-@json_option
+@stack_options
 def answer(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
     """FILE is .parquet, .jsonl, .csv or .txt, a row an item. KEY=VALUE sets any option: sampling.temperature=0.8.
 
@@ -118,11 +101,11 @@ def one_shot(
     artifacts: Path | None,
     window: str,
     again: bool,
-    data: Path | None,
-    models: Path | None,
     as_json: bool,
     late: Callable[[ApiClient, bool], Mapping[str, Any]] = lambda server, again: {},
     summary: Callable[[ApiClient, dict[str, Any]], str] = lambda server, job: job_view.summary(job),
+    dry_run: bool = False,
+    outlook: Callable[[dict[str, Any]], str] = job_view.outlook,
     **fields: Any,
 ) -> None:
     """Run a recipe to its last artifact, or take up the same command's job, see `earlier.find`.
@@ -131,15 +114,17 @@ def one_shot(
         late: returns options of a new job beside the others, by the server and `again`. They are no part of what the
             command is known by.
         summary: returns what to say of the ended job.
-        fields: `seed`, `name` and others of the job's request.
+        dry_run: only say what the job would be, in the words of `outlook`.
+        fields: `data` and `models`, the command's; `seed`, `name` and others of the job's request.
     """
-    in_force = load_settings(data=data, models=models)
+    in_force = load_settings(data=fields.pop("data"), models=fields.pop("models"))
+    if dry_run:
+        with background.server(in_force.data, in_force.models) as server:
+            document = _outlook(server, source, _body(recipe, options, window))
+        return say(document, outlook(document), as_json)
     requests.check_writable(output)
     requests.make_folder(artifacts)
-    with (
-        interruptible(resume.remedy(again)),
-        background.server(in_force.data, in_force.models) as server,
-    ):
+    with interruptible(resume.remedy(again)), background.server(in_force.data, in_force.models) as server:
         identity = [recipe["name"], recipe["sha256"], options, fields["seed"], resume.sha256(source), source.suffix]
         mark = resume.mark(server, *identity)
         job, answers_from = (None, None) if again else earlier.find(server, recipe["name"], mark)
@@ -171,26 +156,23 @@ def one_shot(
 @metadata_option
 @dry_run_option
 @wait_option
-@data_option
-@json_option
+@server_options
 def create(
     recipe: dict[str, Any],
     settings: list[Setting],
     source: Path,
-    seed: int,
-    name: str | None,
     window: str,
     pairs: tuple[str, ...],
     dry_run: bool,
     wait: bool,
     data: Path | None,
     as_json: bool,
-    answers_from: str | None = None,
+    **fields: Any,
 ) -> None:
     """Upload FILE, a row an item, and make a job of it; prints the job's id. KEY=VALUE sets any option."""
     from batchyard import config
 
-    body = _body(recipe, config.options(settings), window, seed=seed, name=name, answers_from=answers_from)
+    body = _body(recipe, config.options(settings), window, **fields)
     metadata = requests.pairs(pairs, "--metadata") or None
     server = connect(data)
     if dry_run:
@@ -207,8 +189,7 @@ def create(
 
 @overrides_argument
 @files_option
-@data_option
-@json_option
+@server_options
 def show(recipe: dict[str, Any], settings: list[Setting], data: Path | None, as_json: bool) -> None:
     """Print each option's value and where it comes from. KEY=VALUE sets any option."""
     from batchyard import config
@@ -224,26 +205,7 @@ def show(recipe: dict[str, Any], settings: list[Setting], data: Path | None, as_
     )
 
 
-def outlook(
-    recipe: Mapping[str, Any],
-    options: Mapping[str, Any],
-    source: Path,
-    *,
-    window: str,
-    data: Path | None,
-    models: Path | None,
-    **_: Any,
-) -> dict[str, Any]:
-    """Return what a job would be, by a dry run."""
-    in_force = load_settings(data=data, models=models)
-    body = _body(recipe, options, window)
-    with background.server(in_force.data, in_force.models) as server:
-        return _outlook(server, source, body)
-
-
 def _outlook(server: ApiClient, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:
-    from batchyard.client.api import uploaded
-
     with uploaded(server, server.upload(source, "user_data"), keep=False) as file_id:
         return server.create_job(dry_run=True, **body, input_file_id=file_id)
 
@@ -266,8 +228,6 @@ def _body(recipe: Mapping[str, Any], options: Mapping[str, Any], window: str, **
 
 def _created(server: ApiClient, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:
     """Upload the input and create the job; prints the server's warnings."""
-    from batchyard.client.api import uploaded
-
     with uploaded(server, server.upload(source, "user_data")) as file_id:
         job = server.create_job(**body, input_file_id=file_id)
     for warning in job["batchyard"]["warnings"]:

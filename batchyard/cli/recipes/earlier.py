@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from batchyard.cli import job_view
 from batchyard.client import resume
+from batchyard.client.api import ApiClient
 from batchyard.errors import NotFoundError
 from batchyard.statuses import TERMINAL
 from batchyard.wording import count
-
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
 
 _NOT_COUNTED = ("failed", "cancelling")
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchyard.cli import job_view, requests
-from batchyard.cli.output import complain, note, say
+from batchyard.cli.output import complain, note
 from batchyard.cli.recipes import commands
-from batchyard.cli.recipes.group import RecipeCommand
+from batchyard.cli.recipes.group import RecipeCommand, path_of
+from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
     from batchyard.config import Layer, Schema, Setting
 
 RECIPE = "evaluate"
@@ -55,7 +55,8 @@ class _EvalCommand(RecipeCommand):
         from batchyard.client.evaluations import documents
 
         file: Path = params.pop("file")
-        params["folder"] = folder = _folder()
+        context = click.get_current_context()  # the folder lasts as long as the command
+        params["folder"] = folder = Path(context.with_resource(tempfile.TemporaryDirectory(prefix="batchyard-")))
         foreign = documents.foreign(file, folder)
         if foreign is None:
             layers = config.files(schema, file)
@@ -76,7 +77,7 @@ class _EvalCommand(RecipeCommand):
 
         by_keys = {setting.keys: setting for setting in settings}
         folder: Path = params.pop("folder")
-        params["source"] = data.source_of(_path(by_keys[DATA]), _value(by_keys, SPLIT), folder)
+        params["source"] = data.source_of(path_of(by_keys[DATA]), _value(by_keys, SPLIT), folder)
         params["compare_with"] = LAST if COMPARE not in by_keys else by_keys[COMPARE].value
         if COMPARE in by_keys and by_keys[COMPARE].origin.kind == "default":
             params["compare_with"] = LAST
@@ -86,42 +87,25 @@ class _EvalCommand(RecipeCommand):
             setting = by_keys[EXAMPLES_DATA]
             seed = _value(by_keys, ("few_shot", "seed")) or 0
             split = _value(by_keys, EXAMPLES_SPLIT)
-            rows = data.examples(_path(setting), split, folder, seed)
+            rows = data.examples(path_of(setting), split, folder, seed)
             if not rows:
                 raise ConfigurationError(f"{setting.origin}: few_shot.data: {setting.value} has no rows")
             kept.append(Setting(EXAMPLES, rows, setting.origin))
         return kept
 
 
-def _folder() -> Path:
-    """Return a folder that lasts as long as the command."""
-    context = click.get_current_context()
-    return Path(context.with_resource(tempfile.TemporaryDirectory(prefix="batchyard-")))
-
-
 def _value(by_keys: Mapping[tuple[str, ...], Setting], keys: tuple[str, ...]) -> Any:
     return by_keys[keys].value if keys in by_keys else None
 
 
-def _path(setting: Setting) -> Path:
-    """Return the path that a setting names, relative to the file that it stands in."""
-    folder = Path(setting.origin.name).parent if setting.origin.kind == "file" else Path()
-    return folder / str(setting.value)
-
-
-@click.argument("file", metavar="FILE", type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", metavar="FILE", type=requests.INPUT_FILE)
 @commands.overrides_argument
 @commands.output_option
 @commands.artifacts_option
 @commands.files_option
 @commands.job_options
 def _run(
-    recipe: dict[str, Any],
-    settings: list[Setting],
-    source: Path,
-    compare_with: str | None,
-    dry_run: bool,
-    **fields: Any,
+    recipe: dict[str, Any], settings: list[Setting], source: Path, compare_with: str | None, **fields: Any
 ) -> None:
     """FILE is YAML, TOML or JSON: `data` in it names the rows, beside it; all else are options. KEY=VALUE sets any.
 
@@ -136,12 +120,8 @@ def _run(
     """
     from batchyard import config
 
-    options = config.options(settings)
-    if dry_run:
-        outlook = commands.outlook(recipe, options, source, **fields)
-        return say(outlook, job_view.outlook(outlook), fields["as_json"])
     late = partial(_compared, name=fields["name"], compare_with=compare_with)
-    commands.one_shot(recipe, options, source, **fields, late=late, summary=_summary)
+    commands.one_shot(recipe, config.options(settings), source, **fields, late=late, summary=_summary)
 
 
 def _compared(server: ApiClient, again: bool, name: str, compare_with: str | None) -> dict[str, Any]:
@@ -175,4 +155,4 @@ def _summary(server: ApiClient, job: dict[str, Any]) -> str:
     )
 
 
-run = _EvalCommand(COMMAND, _run, commands.parameters(_run), complete=True, recipe=RECIPE)
+run = _EvalCommand(COMMAND, _run, recipe=RECIPE)

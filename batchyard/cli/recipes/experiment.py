@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchyard.cli import job_view, requests
-from batchyard.cli.options import data_option, models_option
-from batchyard.cli.output import json_option
+from batchyard.cli.options import server_options, stack_options
 from batchyard.cli.recipes import commands
-from batchyard.cli.recipes.group import RecipeCommand
+from batchyard.cli.recipes.group import RecipeCommand, path_of
+from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from batchyard.client.api import ApiClient
     from batchyard.config import Layer, Schema, Setting
 
 INPUT = "input"
@@ -48,8 +47,7 @@ class _ExperimentCommand(RecipeCommand):
 
     def settled(self, settings: list[Setting], params: dict[str, Any]) -> list[Setting]:
         (source,) = (setting for setting in settings if setting.keys == (INPUT,))
-        folder = Path(source.origin.name).parent if source.origin.kind == "file" else Path()
-        params["source"] = folder / source.value
+        params["source"] = path_of(source)
         if not params["source"].is_file():
             raise ConfigurationError(f"{source.origin}: {INPUT}: there is no file {params['source']}")
         return [setting for setting in settings if setting is not source]
@@ -62,7 +60,7 @@ class _ConfigCommand(_ExperimentCommand):
         return settings
 
 
-_file = click.argument("file", metavar="FILE", type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False))
+_file = click.argument("file", metavar="FILE", type=requests.INPUT_FILE)
 _variants = click.option(
     *("-c", "--config", "files"),
     multiple=True,
@@ -80,9 +78,7 @@ _variants = click.option(
 @commands.name_option
 @requests.window_option
 @commands.again_option
-@data_option
-@models_option
-@json_option
+@stack_options
 def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
     """FILE is YAML, TOML or JSON, and holds the options; `input` in it names the file with the rows, beside it.
 
@@ -106,8 +102,7 @@ def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields
 @commands.metadata_option
 @commands.dry_run_option
 @commands.wait_option
-@data_option
-@json_option
+@server_options
 def _create(**fields: Any) -> None:
     """Upload the input that FILE names, and make a job of the experiment in it; prints the job's id."""
     commands.create(**fields)
@@ -116,8 +111,7 @@ def _create(**fields: Any) -> None:
 @_file
 @commands.overrides_argument
 @_variants
-@data_option
-@json_option
+@server_options
 def _show(**fields: Any) -> None:
     """Print each option's value and where it comes from: FILE, a variant, a flag or KEY=VALUE."""
     commands.show(**fields)
@@ -132,6 +126,6 @@ def _summary(server: ApiClient, job: dict[str, Any]) -> str:
     return "\n\n".join(part for part in (commands.report_tables(server, job), job_view.ended(job)) if part)
 
 
-run = _ExperimentCommand(job_view.EXPERIMENT, _run, commands.parameters(_run), complete=True)
-create = _ExperimentCommand(job_view.EXPERIMENT, _create, commands.parameters(_create), complete=True)
-config_command = _ConfigCommand(job_view.EXPERIMENT, _show, commands.parameters(_show), complete=False)
+run = _ExperimentCommand(job_view.EXPERIMENT, _run)
+create = _ExperimentCommand(job_view.EXPERIMENT, _create)
+config_command = _ConfigCommand(job_view.EXPERIMENT, _show, complete=False)

@@ -37,8 +37,12 @@ def options(schema: Schema, parameters: Sequence[click.Parameter]) -> Iterator[c
         singular = flag.removesuffix("s")
         if attributes.get("multiple") and singular not in {*used, *fields}:
             flags.append(singular)
-        text = _help(field, required=name in schema.required)
-        yield click.Option([PREFIX + name, *flags], help=text, default=None, **attributes)
+        default = field.get("default")
+        text = field.get("description", "")
+        if default not in (None, [], {}, ""):
+            text += f" [{default if isinstance(default, str) else json.dumps(default)}]"
+        text += " [required]" if name in schema.required else ""
+        yield click.Option([PREFIX + name, *flags], help=text.strip(), default=None, **attributes)
 
 
 def _attributes(schema: Schema, name: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -62,14 +66,6 @@ def _metavar(schema: Mapping[str, Any]) -> str | None:
 
 def _completed(name: str) -> dict[str, Any]:
     return {"shell_complete": completion.models} if name in ("model", "models") else {}
-
-
-def _help(field: Mapping[str, Any], required: bool) -> str:
-    default = field.get("default")
-    shown = (
-        "" if default in (None, [], {}, "") else f" [{default if isinstance(default, str) else json.dumps(default)}]"
-    )
-    return f"{field.get('description', '')}{shown}{' [required]' if required else ''}".strip()
 
 
 def layers(schema: Schema, flags: Mapping[str, Any], overrides: Sequence[str]) -> list[Layer]:

@@ -44,17 +44,12 @@ class RecipeCommand(click.Command):
     """
 
     def __init__(
-        self,
-        name: str,
-        callback: Callable[..., None],
-        params: Sequence[click.Parameter],
-        complete: bool,
-        recipe: str | None = None,
+        self, name: str, callback: Callable[..., None], *, complete: bool = True, recipe: str | None = None
     ) -> None:
         self._what = inspect.getdoc(callback)
         self._recipe_name = recipe or name
         super().__init__(name, callback=callback, help=self._what, short_help=BUILT_IN.get(name))
-        self._params = list(params)
+        self._params: list[click.Parameter] = getattr(callback, "__click_params__", [])[::-1]  # as click's decorators
         self._complete = complete
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -103,8 +98,12 @@ class RecipeCommand(click.Command):
         """Return the recipe of this name, from the server that the command will use."""
         name = self._recipe_name
         look_up = catalogue.glance if ctx.resilient_parsing or not _HELP.isdisjoint(args) else catalogue.recipes
+        # The arguments are not parsed yet, and `--data` among them names the recipe's server.
+        settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+        command = data_option(click.Command("data", add_help_option=False, context_settings=settings))
+        data: Path | None = command.make_context("data", list(args), resilient_parsing=True).params["data"]
         try:
-            recipes = {recipe["name"]: recipe for recipe in look_up(_data(args))}
+            recipes = {recipe["name"]: recipe for recipe in look_up(data)}
         except BatchyardError as error:
             if name not in BUILT_IN:
                 error.message = f"{name} is no command, and whether it is a recipe is not known: {error.message}"
@@ -116,11 +115,16 @@ class RecipeCommand(click.Command):
         return recipes[name]
 
 
+def path_of(setting: Setting) -> Path:
+    """Return the path that a setting names, relative to the file that it stands in."""
+    folder = Path(setting.origin.name).parent if setting.origin.kind == "file" else Path()
+    return folder / str(setting.value)
+
+
 class RecipeGroup(click.Group):
     """A group with a command for every recipe, beside its own commands.
 
-    Args:
-        recipe_command: makes the command of a recipe by its name.
+    `recipe_command`: makes the command of a recipe by its name.
     """
 
     def __init__(self, *args: Any, recipe_command: Callable[[str], RecipeCommand], **options: Any) -> None:
@@ -136,11 +140,3 @@ class RecipeGroup(click.Group):
         if command is None and name[:1].isalpha():
             return self._recipe_command(name)
         return command
-
-
-def _data(args: Sequence[str]) -> Path | None:
-    """Return `--data` of arguments that are not parsed yet: it names the recipe's server."""
-    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-    command = data_option(click.Command("data", add_help_option=False, context_settings=settings))
-    folder: Path | None = command.make_context("data", list(args), resilient_parsing=True).params["data"]
-    return folder

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from batchyard.cli.options import load_settings
-from batchyard.cli.output import json_option, lines_of, say, table
+from batchyard.cli.options import json_option, load_settings
+from batchyard.cli.output import lines_of, say, table
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import ConfigurationError
 

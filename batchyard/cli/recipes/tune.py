@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchyard.cli import completion, job_view
-from batchyard.cli.output import lines_of, say
+from batchyard.cli.output import lines_of
 from batchyard.cli.recipes import commands, flags
 from batchyard.cli.recipes.group import RecipeCommand
+from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
     from batchyard.config import Layer, Schema, Setting
 
 REPORT = "report.md"
@@ -69,7 +69,7 @@ _set = click.option(
 @commands.output_option
 @commands.artifacts_option
 @commands.job_options
-def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, dry_run: bool, **fields: Any) -> None:
+def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
     """FILE is .parquet, .jsonl, .csv or .txt, a row a request. KEY=VALUE sets any option: options.limit=500.
 
     Needs an admin key. Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL
@@ -78,11 +78,7 @@ def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, dry_run:
     """
     from batchyard import config
 
-    options = config.options(settings)
-    if dry_run:
-        outlook = commands.outlook(recipe, options, source, **fields)
-        return say(outlook, _cells(outlook), fields["as_json"])
-    commands.one_shot(recipe, options, source, **fields, summary=_summary)
+    commands.one_shot(recipe, config.options(settings), source, **fields, summary=_summary, outlook=_cells)
 
 
 def _cells(outlook: dict[str, Any]) -> str:
@@ -109,4 +105,4 @@ def _summary(server: ApiClient, job: dict[str, Any]) -> str:
     )
 
 
-run = _TuneCommand(job_view.TUNE, _run, commands.parameters(_run), complete=True)
+run = _TuneCommand(job_view.TUNE, _run)

@@ -9,21 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from batchyard import wording
 from batchyard.cli import background, completion, requests
-from batchyard.cli.options import data_option, load_settings, models_option
-from batchyard.cli.output import json_option, plain
+from batchyard.cli.options import add_options, load_settings, stack_options
+from batchyard.cli.output import plain
 from batchyard.cli.watch import Unsuccessful, interruptible
 from batchyard.client import output_files, resume
+from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError
 from batchyard.wording import cut
-
-if TYPE_CHECKING:
-    from batchyard.client.api import ApiClient
 
 REASONS = 3
 
@@ -105,8 +103,7 @@ class RowsCommand:
     def report(self, errors: Sequence[str | None], simulated: bool, flaws: Mapping[str, int] | None = None) -> None:
         """Say how many rows have an answer, and why others have none. Raises Unsuccessful.
 
-        Args:
-            flaws: how many answers were cut off or are empty.
+        `flaws`: how many answers were cut off or are empty.
         """
         from batchyard.client.asking import is_unsent
 
@@ -134,37 +131,25 @@ def source_and_output(what: str, *, folder: bool = False) -> Callable[[Callable[
         folder: the source may be a folder, and is called SOURCE.
     """
     source = requests.LocalPath(path_type=Path, exists=True, dir_okay=folder)
-    return _all(
+    return add_options(
         click.argument("source", metavar="SOURCE" if folder else "FILE", type=source),
         click.option("-m", "--model", required=True, shell_complete=completion.models, help="The model that answers."),
         click.option(
             *("-o", "--output"),
             required=True,
-            type=requests.LocalPath(path_type=Path, dir_okay=False),
+            type=requests.OUTPUT_FILE,
             help=f"Where the rows go with their answers: {what}.",
         ),
     )
 
 
-def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the other options of RowsCommand."""
-    return _all(
-        click.option(
-            "--prefix", default="", help="Before the names of the new columns, where the file has such columns already."
-        ),
-        requests.null_values_option,
-        requests.window_option,
-        click.option("--again", is_flag=True, help="Compute everything anew, also where the same was asked before."),
-        data_option,
-        models_option,
-        json_option,
-    )(command)
-
-
-def _all(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+common_options = add_options(
+    click.option(
+        "--prefix", default="", help="Before the names of the new columns, where the file has such columns already."
+    ),
+    requests.null_values_option,
+    requests.window_option,
+    click.option("--again", is_flag=True, help="Compute everything anew, also where the same was asked before."),
+    stack_options,
+)
+"""The other options of RowsCommand."""

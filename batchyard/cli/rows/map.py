@@ -27,21 +27,12 @@ from batchyard.errors import ConfigurationError
 @click.option("--max-completion-tokens", type=click.IntRange(1), help="The same, for models that refuse max_tokens.")
 @click.option(
     "--schema",
-    type=requests.LocalPath(path_type=Path, exists=True, dir_okay=False),
+    type=requests.INPUT_FILE,
     help="A JSON schema of an object: answers have this form, and its properties are columns.",
 )
 @click.option("--finish-reason", is_flag=True, help="Add a column with why each answer ended: length if cut off.")
 @common_options
-def map_(
-    template: str,
-    system: str | None,
-    temperature: float | None,
-    max_tokens: int | None,
-    max_completion_tokens: int | None,
-    schema: Path | None,
-    finish_reason: bool,
-    **shared: Any,
-) -> None:
+def map_(template: str, schema: Path | None, finish_reason: bool, **shared: Any) -> None:
     """Ask a model about each row of FILE; write all its columns and answer, error and tokens.
 
     FILE is .csv, .tsv, .jsonl, .parquet or .txt; text may be compressed (.gz, .zst, .bz2). A row with an empty cell
@@ -53,30 +44,16 @@ def map_(
     from batchyard.client.answers import Structure
     from batchyard.client.map import map
 
+    sampling = {name: shared.pop(name) for name in ("system", "temperature", "max_tokens", "max_completion_tokens")}
     command = RowsCommand(**shared)
-    form = None if schema is None else _schema(schema)
+    try:
+        form = None if schema is None else json.loads(schema.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{schema} is no JSON schema: {error}") from error
 
     def ask(table: Any, options: dict[str, Any]) -> Any:
-        return map(
-            table,
-            template,
-            system=system,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            max_completion_tokens=max_completion_tokens,
-            schema=form,
-            details=True,
-            finish_reason=finish_reason,
-            name=command.name,
-            **options,
-        )
+        how = {**sampling, **options, "schema": form, "finish_reason": finish_reason}
+        return map(table, template, details=True, name=command.name, **how)
 
     reasons = ["finish_reason"] if finish_reason else []
     command.add_columns([*(Structure(form).columns if form else ["answer"]), *reasons], ask)
-
-
-def _schema(file: Path) -> Any:
-    try:
-        return json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{file} is no JSON schema: {error}") from error

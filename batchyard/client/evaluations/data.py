@@ -28,8 +28,7 @@ _ARROW_STATE, _ARROW_SPLITS = "state.json", "dataset_dict.json"
 def source_of(path: Path, split: str | None, folder: Path) -> Path:
     """Return a file with the rows of a table or of a data set's folder, which may be one in `folder`.
 
-    Raises:
-        ConfigurationError: it is not there, is none of both, or lacks the split.
+    Raises ConfigurationError: it is not there, is none of both, or lacks the split.
     """
     if path.is_file():
         if split is not None:
@@ -58,11 +57,6 @@ def examples(path: Path, split: str | None, folder: Path, seed: int) -> list[dic
         elif (place := random.randrange(number + 1)) < MOST_EXAMPLES:
             kept[place] = row
     return json_lines.loads(json_lines.dumps(kept, default=str, option=orjson.OPT_SERIALIZE_NUMPY))  # type: ignore[no-any-return]
-
-
-def rows(source: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table. Raises ConfigurationError for one that cannot be read."""
-    return tables.rows_of(source)
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchyard.client.evaluations import harness_tasks, openai_evals, promptfoo
 from batchyard.client.evaluations.evaluation import Evaluation, wrong
 
-
-class Format(NamedTuple):
-    """A format of someone else."""
-
-    name: str
-    is_one: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[Mapping[str, Any], Path, Path], Evaluation]
-
-
-FORMATS = (
-    Format("promptfoo", promptfoo.is_one, promptfoo.read),
-    Format("lm-evaluation-harness", harness_tasks.is_one, harness_tasks.read),
-    Format("OpenAI", openai_evals.is_one, openai_evals.read),
-)
+FORMATS = {"promptfoo": promptfoo, "lm-evaluation-harness": harness_tasks, "OpenAI": openai_evals}
+"""The formats of others by name; each module tells whether a document is one, and reads it."""
 
 
 def parsed(file: Path) -> dict[str, Any]:
     """Return the mapping in a file of YAML or JSON. A tag `!function` stays as a text that names it.
 
-    Raises:
-        ConfigurationError: it cannot be read, or holds something else.
+    Raises ConfigurationError: it cannot be read, or holds something else.
     """
     import yaml
 
@@ -56,13 +42,12 @@ def parsed(file: Path) -> dict[str, Any]:
 def foreign(file: Path, folder: Path) -> tuple[str, Evaluation] | None:
     """Return the format's name and the evaluation of a file in someone else's format; None for one of our own.
 
-    Args:
-        folder: where rows are written that are made of other formats.
+    `folder`: where rows are written that are made of other formats.
     """
     if file.suffix.lower() not in (".yaml", ".yml", ".json"):
         return None
     document = parsed(file)
-    for each in FORMATS:
-        if each.is_one(document):
-            return each.name, each.read(document, file, folder)
+    for name, reader in FORMATS.items():
+        if reader.is_one(document):
+            return name, reader.read(document, file, folder)
     return None

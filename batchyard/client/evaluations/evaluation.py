@@ -6,12 +6,9 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchyard.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from jinja2.sandbox import SandboxedEnvironment
 
 
 @dataclass
@@ -50,7 +47,10 @@ class Templates:
     """
 
     def __init__(self) -> None:
-        self._environment = _environment()
+        from jinja2 import StrictUndefined
+        from jinja2.sandbox import SandboxedEnvironment
+
+        self._environment = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 
     def fill(self, text: str, values: Mapping[str, Any], place: str) -> str:
         """Return the filled text. Raises ConfigurationError, with the place, for a name that has no value."""
@@ -62,13 +62,6 @@ class Templates:
             raise wrong(place, f"the template cannot be filled: {error}") from None
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise wrong(place, f"the template cannot be filled: {type(error).__name__}: {error}") from None
-
-
-def _environment() -> SandboxedEnvironment:
-    from jinja2 import StrictUndefined
-    from jinja2.sandbox import SandboxedEnvironment
-
-    return SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 
 
 def as_list(value: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from batchyard.client import tables
 from batchyard.client.evaluations import data
 from batchyard.client.evaluations.evaluation import Evaluation, Templates, as_list, unread, written, wrong
 
@@ -49,8 +50,7 @@ def is_one(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], file: Path, folder: Path) -> Evaluation:
     """Return the evaluation of a task.
 
-    Raises:
-        ConfigurationError: it has what Batchyard does not do; names the key.
+    Raises ConfigurationError: it has what Batchyard does not do; names the key.
     """
     task = _HarnessTask(_merged(document, file), file, folder)
     choices = task.output_type == "multiple_choice"
@@ -99,6 +99,7 @@ class _HarnessTask:
         if self.output_type not in ("generate_until", "multiple_choice"):
             raise wrong(file, f"output_type: {self.output_type!r} is not read; `batchyard lm-eval` runs the task")
         self.repeats = int(document.get("repeats", 1))
+        self._delimiter = str(document.get("target_delimiter", " "))
 
     # Rows
 
@@ -110,7 +111,7 @@ class _HarnessTask:
             row: dict[str, Any] = {**doc, "prompt": before + self._text(doc, place)}
             row.pop("messages", None)
             if choices:
-                row["choices"] = [self._delimiter() + choice for choice in self._choices(doc, place)]
+                row["choices"] = [self._delimiter + choice for choice in self._choices(doc, place)]
                 row["target"] = self._place_of(doc, place)
             else:
                 row["target"] = self._target(doc, place)
@@ -125,7 +126,16 @@ class _HarnessTask:
         number = int(self.document.get("num_fewshot") or 0)
         if not number:
             return description
-        docs = config.get("samples") or self._examples(config)
+        docs = config.get("samples")
+        if not docs:
+            names = ("fewshot_split", "training_split", "validation_split")
+            given = next((self.document[name] for name in names if self.document.get(name)), None)
+            split = config.get("split") or given
+            if split is None or split == self._split():
+                raise wrong(
+                    self._file, "num_fewshot: examples come from `fewshot_split`, another one than is evaluated"
+                )
+            docs = list(self._docs(split))
         if number > len(docs):
             raise wrong(self._file, f"num_fewshot: {number} of {len(docs)} examples cannot be drawn")
         drawn = docs[:number] if config.get("sampler") == "first_n" else Random(_SEED).sample(docs, number)
@@ -133,22 +143,12 @@ class _HarnessTask:
         for at, doc in enumerate(drawn):
             place = f"example {at + 1}"
             answer = self._choices(doc, place)[self._place_of(doc, place)] if choices else str(self._target(doc, place))
-            shots.append(self._text(doc, place) + self._delimiter() + answer)
+            shots.append(self._text(doc, place) + self._delimiter + answer)
         between = self.document.get("fewshot_delimiter", "\n\n")
         return description + "".join(shot + between for shot in shots)
 
-    def _examples(self, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-        names = ("fewshot_split", "training_split", "validation_split")
-        split = config.get("split") or next((self.document[name] for name in names if self.document.get(name)), None)
-        if split is None or split == self._split():
-            raise wrong(self._file, "num_fewshot: examples come from `fewshot_split`, another one than is evaluated")
-        return list(self._docs(split))
-
     def _text(self, doc: Mapping[str, Any], place: str) -> str:
         return str(self._value("doc_to_text", doc, place))
-
-    def _delimiter(self) -> str:
-        return str(self.document.get("target_delimiter", " "))
 
     def _target(self, doc: Mapping[str, Any], place: str) -> Any:
         value = self._value("doc_to_target", doc, place)
@@ -203,7 +203,7 @@ class _HarnessTask:
         places = as_list(files) if files is not None else [kwargs.get("data_dir") or path]
         for place in places:
             folder = self._place(str(place))
-            yield from data.rows(data.source_of(folder, split if folder.is_dir() else None, self._folder))
+            yield from tables.rows_of(data.source_of(folder, split if folder.is_dir() else None, self._folder))
 
     def _place(self, name: str) -> Path:
         for path in (self._file.parent / name, Path(name)):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from batchyard.client import tables
 from batchyard.client.evaluations import data
 from batchyard.client.evaluations.evaluation import Evaluation, unread, written, wrong
 
@@ -30,12 +31,14 @@ def is_one(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], file: Path, folder: Path) -> Evaluation:
     """Return the evaluation of a document.
 
-    Raises:
-        ConfigurationError: it has no data, or criteria that are no graders.
+    Raises ConfigurationError: it has no data, or criteria that are no graders.
     """
     run = document.get("data_source") or {}
     model = document.get("model", run.get("model"))
-    messages = _messages(document.get("input_messages") or run.get("input_messages"), file)
+    asked = document.get("input_messages") or run.get("input_messages")
+    if not isinstance(asked, Mapping) or not isinstance(asked.get("template"), list):
+        raise wrong(file, "input_messages: it is {type: template, template: [messages]}")
+    messages = [{"role": each.get("role", "user"), "content": _text(each)} for each in asked["template"]]
     sampling = run.get("sampling_params") or document.get("sampling_params") or {}
     criteria = document["testing_criteria"]
     if not isinstance(criteria, Sequence) or not criteria:
@@ -86,12 +89,6 @@ def _text(message: Mapping[str, Any]) -> str:
     return "".join(str(part["text"]) if isinstance(part, Mapping) and "text" in part else str(part) for part in parts)
 
 
-def _messages(value: Any, file: Path) -> list[dict[str, str]]:
-    if not isinstance(value, Mapping) or not isinstance(value.get("template"), list):
-        raise wrong(file, "input_messages: it is {type: template, template: [messages]}")
-    return [{"role": each.get("role", "user"), "content": _text(each)} for each in value["template"]]
-
-
 def _rows(
     document: Mapping[str, Any],
     run: Mapping[str, Any],
@@ -120,7 +117,7 @@ def _items(
     if isinstance(source.get("content"), list):
         rows: Any = source["content"]
     elif document.get("data"):
-        rows = data.rows(data.source_of(file.parent / str(document["data"]), None, folder))
+        rows = tables.rows_of(data.source_of(file.parent / str(document["data"]), None, folder))
     else:
         raise wrong(file, "data: it names the file with the items; ids of OpenAI's files are not known here")
     for row in rows:

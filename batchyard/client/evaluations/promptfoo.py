@@ -40,8 +40,7 @@ def is_one(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], file: Path, folder: Path) -> Evaluation:
     """Return the evaluation of a configuration.
 
-    Raises:
-        ConfigurationError: it has what Batchyard does not do, such as assertions that run code; names the place.
+    Raises ConfigurationError: it has what Batchyard does not do, such as assertions that run code; names the place.
     """
     reader = _Reader(document, file)
     rows = list(reader.rows())
@@ -94,12 +93,17 @@ class _Reader:
         for place, test in self._all_tests():
             if unknown := unread(test, _TEST_KEYS):
                 raise wrong(self._file, f"{place}.{unknown[0]}: it is not read")
-            given = {**(self._default.get("vars") or {}), **(self._vars(test.get("vars"), place))}
+            own = self._loaded(test.get("vars") or {}, f"{place}.vars")
+            if not isinstance(own, Mapping):
+                raise wrong(self._file, f"{place}.vars: they are names with values")
+            given = {**(self._default.get("vars") or {}), **own}
             if taken := sorted(RESERVED & given.keys()):
                 raise wrong(self._file, f"{place}.vars.{taken[0]}: give it another name; this one is a column's here")
             entries = [*as_list(self._default.get("assert")), *as_list(test.get("assert"))]
-            for values in _combinations(given):
-                values = {name: self._value(value, f"{place}.vars.{name}") for name, value in values.items()}
+            lists = [value if isinstance(value, list) else [value] for value in given.values()]
+            for combination in itertools.product(*lists):  # as promptfoo does with lists of texts
+                chosen = zip(given, combination, strict=True)
+                values = {name: self._value(value, f"{place}.vars.{name}") for name, value in chosen}
                 asserts, rubric = self._asserts(entries, values, place)
                 common = {**values, **_scalars(test.get("metadata")), "asserts": asserts, "rubric": rubric}
                 for label, prompt in self.prompts:
@@ -145,12 +149,6 @@ class _Reader:
             else:
                 for number, row in enumerate(tables.rows_of(path), 1):
                     yield f"{path.name}, row {number}", row if "vars" in row else _of_cells(row)
-
-    def _vars(self, value: Any, place: str) -> dict[str, Any]:
-        value = self._loaded(value or {}, f"{place}.vars")
-        if not isinstance(value, Mapping):
-            raise wrong(self._file, f"{place}.vars: they are names with values")
-        return dict(value)
 
     def _value(self, value: Any, place: str) -> Any:
         if isinstance(value, str) and value.startswith(_FILE):
@@ -225,13 +223,6 @@ def _scalars(metadata: Any) -> dict[str, Any]:
     """Return the metadata of a test as columns, by which slices can be made."""
     values = metadata if isinstance(metadata, Mapping) else {}
     return {name: value for name, value in values.items() if name not in RESERVED and not isinstance(value, dict)}
-
-
-def _combinations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the variables with one value each, as promptfoo does with lists of texts."""
-    lists = [value if isinstance(value, list) else [value] for value in values.values()]
-    for combination in itertools.product(*lists):
-        yield dict(zip(values, combination, strict=True))
 
 
 def _of_cells(row: Mapping[str, Any]) -> dict[str, Any]:

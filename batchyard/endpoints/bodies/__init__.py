@@ -1,1 +1,1 @@
-"""The bodies of requests, a module for each endpoint. They need pydantic, so they are imported when one is checked."""
+"""The bodies of requests, by kind of endpoint. They need pydantic, so they are imported when one is checked."""

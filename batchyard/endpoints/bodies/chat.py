@@ -1,13 +1,13 @@
-"""Chat completions (OpenAI's API reference)."""
+"""Chat completions, and completions of a text (OpenAI's API reference)."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from batchyard.endpoints.bodies.common import BodyObject, Generation
+from batchyard.endpoints.bodies.common import BodyObject, Generation, Prompt
 
 NEED_CONTENT = ("system", "developer", "user", "tool")
 CONTENT_KEYS = {"text": "text", "refusal": "refusal", "image_url": "image_url", "input_audio": "input_audio"}
@@ -106,3 +106,14 @@ class ChatBody(Generation):
     web_search_options: dict[str, Any] | None = None
     reasoning_effort: str = ""
     verbosity: str = ""
+
+
+class CompletionBody(Generation):
+    """The body of /v1/completions."""
+
+    prompt: Prompt
+    max_tokens: int | None = Field(None, ge=0)  # 0 with `echo`: only the prompt's log-probabilities are wanted
+    logprobs: NonNegativeInt | None = None  # type: ignore[assignment]  # here it is a number, in chat a yes or no
+    best_of: PositiveInt = 1
+    echo: bool = False
+    suffix: str = ""

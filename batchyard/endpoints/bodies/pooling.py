@@ -1,4 +1,4 @@
-"""Classification and pooling (vLLM's endpoints)."""
+"""Embeddings and moderations (OpenAI's API reference), classification and pooling (vLLM's endpoints)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from batchyard.endpoints.bodies.chat import Message
 from batchyard.endpoints.bodies.common import Body, Prompt
 
+Text = Annotated[str, Field(min_length=1)]
 Dimensions = Annotated[int, Field(gt=0, le=65_536)]
 """More than any model has. An engine that makes vectors up makes no longer ones."""
 
@@ -43,13 +44,24 @@ class ClassifyBody(Pooled):
     use_activation: bool = True
 
 
-class PoolingBody(Pooled):
-    """The body of /pooling. `task` is what the model's pooler does, such as `token_embed`."""
+class EmbeddingBody(Pooled):
+    """The body of /v1/embeddings. `messages` are vLLM's: one input of texts, images and sounds."""
 
-    task: str | None = None
     dimensions: Dimensions | None = None
     encoding_format: Literal["float", "base64"] = "float"
     embed_dtype: str | None = None
     endianness: str | None = None
+
+
+class PoolingBody(EmbeddingBody):
+    """The body of /pooling. `task` is what the model's pooler does, such as `token_embed`."""
+
+    task: str | None = None
     use_activation: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
+
+
+class ModerationBody(Body):
+    """The body of /v1/moderations: a text, texts, or parts of one input."""
+
+    input: Text | Annotated[list[Text | dict[str, Any]], Field(min_length=1, fail_fast=True)]

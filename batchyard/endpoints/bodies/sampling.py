@@ -62,8 +62,7 @@ class SamplingParameters(BaseModel):
     def of(cls, body: Mapping[str, Any], defaults: Mapping[str, Any]) -> SamplingParameters:
         """Return the parameters of `body`, with `defaults` for the others.
 
-        Raises:
-            pydantic.ValidationError: a value has the wrong type or is out of range.
+        Raises pydantic.ValidationError: a value has the wrong type or is out of range.
         """
         parameters = {key: value for key, value in body.items() if value is not None}
         parameters.setdefault("max_tokens", parameters.get("max_completion_tokens"))

@@ -33,8 +33,7 @@ def misspelt(endpoint: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
 def validation_error(endpoint: str, body: dict[str, Any], *, passed_on: bool = False) -> tuple[str, str] | None:
     """Return what the endpoint refuses first in `body`, as (param, message); None if it is valid.
 
-    Args:
-        passed_on: a server that someone else runs decides. Only what Batchyard itself reads has to be valid.
+    `passed_on`: a server that someone else runs decides. Only what Batchyard itself reads has to be valid.
     """
     parameters = {key: value for key, value in body.items() if value is not None}
     entry = ENDPOINTS[endpoint]

@@ -93,14 +93,9 @@ def test_the_first_line_says_the_endpoint(tmp_path: Path) -> None:
 def test_a_form_has_texts_and_nothing_that_is_unset(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("text\n")
+    options = {"endpoint": "/v1/completions", "window": "1h", "post_process": ("score",), "on_invalid": None}
     form = requests.start_form(
-        file,
-        model="mini",
-        endpoint="/v1/completions",
-        window="1h",
-        metadata={},
-        steps=[{"step": "score"}],
-        options={"max_tokens": 3, "system": None},
+        requests.batch_fields(options, file), {"model": "mini", "max_tokens": 3, "system": None, **options}
     )
     assert form == {
         "model": "mini",

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from batchyard.client.evaluations import data, documents
+from batchyard.client import tables
+from batchyard.client.evaluations import documents
 from batchyard.client.evaluations.evaluation import Evaluation
 from recipes import registry
 
@@ -21,7 +22,7 @@ def read(folder: Path, document: Any, name: str = "evaluation.yaml") -> tuple[st
     scratch.mkdir(exist_ok=True)
     foreign = documents.foreign(file, scratch)
     assert foreign is not None
-    return (*foreign, list(data.rows(foreign[1].source)))
+    return (*foreign, list(tables.rows_of(foreign[1].source)))
 
 
 def checked(evaluation: Evaluation, **values: Any) -> Any:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchyard.client import tables
 from batchyard.client.evaluations import data
 from batchyard.errors import ConfigurationError
 
@@ -29,7 +30,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def read(path: Path, split: str | None, scratch: Path) -> list[dict[str, Any]]:
-    return list(data.rows(data.source_of(path, split, scratch)))
+    return list(tables.rows_of(data.source_of(path, split, scratch)))
 
 
 def test_a_table_is_taken_as_it_is(tmp_path: Path, scratch: Path) -> None:
