@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recipes.experiment.children import ComparedChild
-from recipes.experiment.values import Measured, read
+from recipes.experiment.values import ComparedChild, Measured, read
 from tasks.jobs.finishing.journal import SCHEMA
 
 NUMBERS = itertools.count()
