@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Generator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from referencing.exceptions import Unresolvable
 
 from batchyard import json_lines
 from batchyard.endpoints import output_lines, responses
-from batchyard.recipes import Answer, Failure, Item
+from batchyard.recipes import Answer, Failure, Item, Result
 from batchyard.recipes.program import Request
 from batchyard.wording import quoted
 from recipes.gates import json_texts
 
+T = TypeVar("T")
+Part: TypeAlias = Generator[Any, Any, T]
+"""A part of a program, which yields turns as the whole does."""
 AGAIN = frozenset({408, 429})
 """Statuses of answers that another attempt may better. So may 5xx."""
 NOT_AGAIN = frozenset({"engine_died", "engine_unavailable"})
+_INTEGER = re.compile(r"-?\d+")
 
 
 def answer_of(output_line: str, seconds: float | None, request: Request) -> Answer:
@@ -34,9 +39,7 @@ def answer_of(output_line: str, seconds: float | None, request: Request) -> Answ
     outputs, usage = responses.outputs(body), responses.usage(body)
     output = outputs[0] if outputs else responses.Output()
     extra = {
-        "logprobs": output.logprobs,
-        "token_ids": output.token_ids,
-        "prompt_token_ids": output.prompt_token_ids,
+        **{name: getattr(output, name) for name in ("logprobs", "token_ids", "prompt_token_ids")},
         "tool_calls": list(output.tool_calls) or None,
         "reasoning": output.reasoning,
         "refusal": output.refusal,
@@ -44,9 +47,7 @@ def answer_of(output_line: str, seconds: float | None, request: Request) -> Answ
     }
     common |= {
         "finish_reason": output.finish_reason,
-        "input_tokens": usage.input_tokens or 0,
-        "output_tokens": usage.output_tokens or 0,
-        "cached_tokens": usage.cached_tokens or 0,
+        **{name: getattr(usage, name) or 0 for name in ("input_tokens", "output_tokens", "cached_tokens")},
         "extra": {name: value for name, value in extra.items() if value is not None},
     }
     no_text = output.no_text if outputs else None
@@ -95,3 +96,22 @@ def failure_of(answer: Answer) -> Failure | None:
     if error is None:
         return None if answer.text.strip() else Failure("empty_answer", "The answer has no text.")
     return Failure(str(error.get("code") or "no_answer"), str(error.get("message") or "There is no answer."))
+
+
+def integer_of(answer: Answer, low: int, high: int) -> int | None:
+    """Return the first integer of an answer, None if it has none in the range."""
+    number = _INTEGER.search(answer.text) if answer.ok else None
+    value = int(number[0][:20]) if number else None
+    return value if value is not None and low <= value <= high else None
+
+
+def mark_of(low: int, high: int) -> dict[str, Any]:
+    """Return the JSON schema of an answer that is a mark."""
+    mark = {"type": "integer", "minimum": low, "maximum": high}
+    return {"type": "object", "properties": {"mark": mark}, "required": ["mark"], "additionalProperties": False}
+
+
+def lost(item: Item, answer: Answer, **values: Any) -> Result:
+    """Return the result of an item that failed for want of this answer."""
+    error = unanswered(answer) or {}
+    return item.failed(str(error.get("code") or "no_answer"), error.get("message"), **values)

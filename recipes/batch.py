@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import ConfigDict, Field
 
-from batchyard.recipes import BASIC, Answer, Ask, Flow, Item, Options, Result, recipe
-from recipes.rollout.options import Sampling
+from batchyard.recipes import BASIC, Ask, Flow, Item, Options, Result, recipe
+from recipes.answers import lost
+from recipes.options import Sampling
 
 STAGE = "answer"
 
@@ -30,7 +29,7 @@ class FlatBatchOptions(Options):
 
 
 def _ask(options: FlatBatchOptions, content: object) -> Ask:
-    return Ask(STAGE, content, model=options.model, **options.sampling.model_dump(exclude_none=True))
+    return Ask(STAGE, content, model=options.model, **options.sampling.parameters())
 
 
 @recipe(
@@ -42,14 +41,8 @@ def _ask(options: FlatBatchOptions, content: object) -> Ask:
 )
 def batch(item: Item, options: FlatBatchOptions) -> Flow:
     """Answer each row once, as one flat batch."""
-    answers: list[Answer] = yield [_ask(options, item.chat())]
-    (answer,) = answers
-    measured: dict[str, Any] = {
-        "seconds": answer.seconds,
-        "input_tokens": answer.input_tokens,
-        "output_tokens": answer.output_tokens,
-    }
+    (answer,) = yield [_ask(options, item.chat())]
+    measured = {name: getattr(answer, name) for name in ("seconds", "input_tokens", "output_tokens")}
     if not answer.ok:
-        error = answer.error or {}
-        return item.failed(str(error.get("code") or "no_answer"), error.get("message"), **measured)
+        return lost(item, answer, **measured)
     return Result(answer.text, finish_reason=answer.finish_reason, **measured)

@@ -6,7 +6,8 @@ Numbers become one text for all that have one value: 95, 95.0 and 9.5e1 agree. O
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -31,6 +32,11 @@ def extract(how: str, text: str) -> str | None:
     return None if part is None else comparable(part)
 
 
+def part(how: str | None, text: str) -> str:
+    """Return what `how` takes of a text, "" for nothing; the text itself without an extract."""
+    return text if how is None else extract(how, text) or ""
+
+
 def check(how: str) -> None:
     """Raise ValueError if `how` is none of first_line, last_number, boxed or those of _FORMS."""
     name, colon, parameter = how.partition(":")
@@ -41,15 +47,6 @@ def check(how: str) -> None:
         raise ValueError(f"Extract {name} is written as {form}, not {quoted(how)}.")
     if name in ("regex", "last_regex"):
         compiled(parameter, groups=True)
-
-
-def _last_number(text: str, _: str) -> str | None:
-    number = numbers.last(text)
-    return None if number is None else str(number)
-
-
-def _first_line(text: str, _: str) -> str | None:
-    return next((line for line in text.splitlines() if line.strip()), None)
 
 
 def _boxed(text: str, _: str) -> str | None:
@@ -72,29 +69,17 @@ def _json(text: str, path: str) -> str | None:
     return value if isinstance(value, str) else json_lines.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def _regex(text: str, pattern: str) -> str | None:
-    """Return the first match: its first group, or the whole without groups."""
-    return _part(compiled(pattern, groups=True).search(text))
-
-
-def _last_regex(text: str, pattern: str) -> str | None:
-    """Return the last match, as `_regex` does the first."""
-    matches = deque(compiled(pattern, groups=True).finditer(text), maxlen=1)
-    return _part(matches[0] if matches else None)
-
-
-def _part(match: Any) -> str | None:
-    if match is None:
-        return None
-    part: str | None = match.group(1 if match.re.groups else 0)
-    return part
+def _matched(matches: Iterable[Any]) -> str | None:
+    """Return the last of these matches: its first group, or the whole without groups."""
+    match = next(iter(deque(matches, maxlen=1)), None)
+    return None if match is None else match.group(1 if match.re.groups else 0)
 
 
 _EXTRACTS: dict[str, Callable[[str, str], str | None]] = {
-    "last_number": _last_number,
-    "first_line": _first_line,
+    "last_number": lambda text, _: None if (number := numbers.last(text)) is None else str(number),
+    "first_line": lambda text, _: next((line for line in text.splitlines() if line.strip()), None),
     "boxed": _boxed,
     "json": _json,
-    "regex": _regex,
-    "last_regex": _last_regex,
+    "regex": lambda text, pattern: _matched(islice(compiled(pattern, groups=True).finditer(text), 1)),
+    "last_regex": lambda text, pattern: _matched(compiled(pattern, groups=True).finditer(text)),
 }

@@ -67,14 +67,23 @@ class McpServer(BaseModel):
 
 @dataclass(frozen=True)
 class RemoteTool:
-    """Calls a tool of a server. `file` is where it stands."""
+    """Calls a tool of a server, and returns its structured content, else its texts. `file` is where it stands."""
 
     server: McpServer
     name: str
     file: Path
 
     async def __call__(self, *, idempotency_key: str, **arguments: Any) -> Any:
-        return await _called(self.server, self.name, arguments, idempotency_key)
+        async with AsyncExitStack() as stack:
+            client = await _connected(self.server, stack)
+            result = await client.call_tool(self.name, arguments, meta={"idempotency_key": idempotency_key})
+        texts = "\n".join(part.text for part in result.content if part.type == "text")
+        if result.is_error:
+            raise RuntimeError(texts or "the server reports an error")
+        others: Sequence[str] = [part.type for part in result.content if part.type != "text"]
+        if result.structured_content is not None:
+            return result.structured_content
+        return texts if not others else {"text": texts, "left_out": others}
 
 
 def tools_of(folder: Path) -> list[Tool]:
@@ -92,7 +101,11 @@ def tools_of(folder: Path) -> list[Tool]:
             place = ".".join(map(str, first["loc"]))
             raise ConfigurationError(f"{file}: {place or 'the file'}: {first['msg']}") from None
         plugins.require("mcp", str(file))
-        tools += [_tool(server, entry, file) for entry in server.tools]
+        limits = server.model_dump(include={"seconds", "memory_mb", "output_bytes"})
+        for entry in server.tools:
+            name = entry.called or f"{file.name.removesuffix(SUFFIX)}_{entry.name}"
+            values = entry.model_dump(include={"description", "parameters", "mode"})
+            tools.append(Tool(name=name, function=RemoteTool(server, entry.name, file), **values, **limits))
     return tools
 
 
@@ -110,19 +123,6 @@ def renamed(server: str, tools: Sequence[McpTool]) -> list[McpTool]:
         tool.model_copy(update={"called": prefix + name if name != tool.name else None})
         for name, tool in zip(names, tools, strict=True)
     ]
-
-
-def _tool(server: McpServer, entry: McpTool, file: Path) -> Tool:
-    return Tool(
-        name=entry.called or f"{file.name.removesuffix(SUFFIX)}_{entry.name}",
-        function=RemoteTool(server, entry.name, file),
-        description=entry.description,
-        parameters=entry.parameters,
-        mode=entry.mode,
-        seconds=server.seconds,
-        memory_mb=server.memory_mb,
-        output_bytes=server.output_bytes,
-    )
 
 
 async def asked(server: McpServer) -> list[McpTool]:
@@ -153,33 +153,14 @@ async def _listed(server: McpServer) -> list[McpTool]:
         while True:
             page = await client.list_tools(cursor=cursor)
             for entry in page.tools:
-                hints = entry.annotations
-                is_retriable = hints is not None and (hints.read_only_hint or hints.idempotent_hint)
+                hints, description = entry.annotations, entry.description or ""
+                mode: Mode = "retriable" if hints and (hints.read_only_hint or hints.idempotent_hint) else "once"
                 tools.append(
-                    McpTool(
-                        name=entry.name,
-                        description=entry.description or "",
-                        parameters=entry.input_schema,
-                        mode="retriable" if is_retriable else "once",
-                    )
+                    McpTool(name=entry.name, description=description, parameters=entry.input_schema, mode=mode)
                 )
             cursor = page.next_cursor
             if cursor is None:
                 return tools
-
-
-async def _called(server: McpServer, name: str, arguments: Mapping[str, Any], key: str) -> Any:
-    """Return what a tool of a server returns: its structured content, else its texts."""
-    async with AsyncExitStack() as stack:
-        client = await _connected(server, stack)
-        result = await client.call_tool(name, dict(arguments), meta={"idempotency_key": key})
-    texts = "\n".join(part.text for part in result.content if part.type == "text")
-    if result.is_error:
-        raise RuntimeError(texts or "the server reports an error")
-    others: Sequence[str] = [part.type for part in result.content if part.type != "text"]
-    if result.structured_content is not None:
-        return result.structured_content
-    return texts if not others else {"text": texts, "left_out": others}
 
 
 async def _connected(server: McpServer, stack: AsyncExitStack) -> Any:

@@ -1,4 +1,4 @@
-"""KillablePool that run what authors of recipes, rewards and gates have written, since a process can be killed."""
+"""Processes that run what authors of recipes, rewards and gates have written, since a process can be killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pebble import ProcessExpired, ProcessPool
 
 
 class KillablePool:
-    """KillablePool that are killed with a call that takes too long. They start with the first call."""
+    """Processes that are killed with a call that takes too long. They start with the first call."""
 
     def __init__(self, number: int, seconds: float, load: Callable[[], object] | None = None) -> None:
         """
@@ -28,7 +28,12 @@ class KillablePool:
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call a function of a module in a process."""
-        future: Future[Any] = self._running().schedule(function, args=args, timeout=self._seconds)
+        with self._lock:
+            if self._pool is None or not self._pool.active:
+                context = multiprocessing.get_context("spawn")  # this process has threads and connections
+                self._pool = ProcessPool(max_workers=self._number, context=context, initializer=self._load)
+            pool = self._pool
+        future: Future[Any] = pool.schedule(function, args=args, timeout=self._seconds)
         return future
 
     def reason(self, error: Exception) -> str:
@@ -44,10 +49,3 @@ class KillablePool:
         if self._pool is not None:
             self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()
-
-    def _running(self) -> ProcessPool:
-        with self._lock:
-            if self._pool is None or not self._pool.active:
-                context = multiprocessing.get_context("spawn")  # this process has threads and connections
-                self._pool = ProcessPool(max_workers=self._number, context=context, initializer=self._load)
-            return self._pool

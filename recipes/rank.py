@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from batchyard.recipes import BASIC, Answer, Ask, ColumnName, Flow, InvalidItem, Item, Options, Result, Stage, recipe
+from recipes.answers import lost
 
 STAGE = Stage("embed", "/v1/embeddings")
 
@@ -68,11 +69,9 @@ def _ask(options: Rank, query: str, passages: Sequence[str]) -> Ask:
 def rank(item: Item, options: Rank) -> Flow:
     """Rank the passages of each row by their similarity to its prompt, with an embedding model."""
     passages = item.columns[options.passages]
-    answers: list[Answer] = yield [_ask(options, str(item.messages[-1]["content"]), passages)]
-    (answer,) = answers
+    (answer,) = yield [_ask(options, str(item.messages[-1]["content"]), passages)]
     if not answer.ok:
-        error = answer.error or {}
-        return item.failed(str(error.get("code") or "no_answer"), error.get("message"))
+        return lost(item, answer)
     query, *vectors = _vectors(answer)
     scores = [similarity(query, vector) for vector in vectors]
     order = sorted(range(len(passages)), key=lambda index: -scores[index])[: options.top]

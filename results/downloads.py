@@ -49,21 +49,15 @@ def rows(storage: Storage, batch: Batch, chosen: Filter, stack: ExitStack, *, me
     rows = stack.enter_context(open_rows(storage, batch))
     if not merged:
         return rows.each(chosen)
-    return _merged(rows, chosen, [stack.enter_context(open_rows(storage, retry)) for retry in _retries(storage, batch)])
-
-
-def _retries(storage: Storage, batch: Batch) -> list[Batch]:
-    """Return the batches that retry a batch, or one that retries it, the oldest first."""
-    known: dict[str, Batch] = {}
+    retries: dict[str, Batch] = {}  # of the batch, or of one that retries it; the oldest has the lowest id
     pending = [batch.id]
     with storage.database.read() as session:
         while pending:
-            ids = [
-                id_ for retry_ids in batches.retries(session, pending).values() for id_ in retry_ids if id_ not in known
-            ]
-            known |= {id_: batches.get(session, batch.project_id, id_) for id_ in ids}
+            ids = [id_ for each in batches.retries(session, pending).values() for id_ in each if id_ not in retries]
+            retries |= {id_: batches.get(session, batch.project_id, id_) for id_ in ids}
             pending = ids
-    return [known[id_] for id_ in sorted(known) if known[id_].planned]
+    planned = [retry for _, retry in sorted(retries.items()) if retry.planned]
+    return _merged(rows, chosen, [stack.enter_context(open_rows(storage, retry)) for retry in planned])
 
 
 def _merged(rows: Rows, chosen: Filter, retries: Sequence[Rows]) -> Iterator[Rowed]:
@@ -125,35 +119,17 @@ def _record(entry: Entry, raw: Raw, names: dict[str, str]) -> dict[str, Any]:
     return {names[name]: value for name, value in shown.items()} | record(entry.row)
 
 
-class _Sink(io.RawIOBase):
-    """A file whose bytes are taken away as they are written."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object) -> int:
-        size = len(self._data)
-        self._data += memoryview(data)  # type: ignore[arg-type]
-        return len(self._data) - size
-
-    def take(self) -> bytes:
-        data = bytes(self._data)
-        self._data.clear()
-        return data
-
-
 def _parquet(rows: Iterator[Rowed]) -> Iterator[bytes]:
-    sink = _Sink()
+    sink = io.BytesIO()
     rows, names = _with_columns(rows)
     schema = pa.schema([*((name, pa.string()) for name in names.values()), *SCHEMA])
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         while piece := [_record(*row, names) for row in itertools.islice(rows, PIECE)]:
             writer.write_table(pa.Table.from_pylist(piece, schema))
-            yield sink.take()
-    yield sink.take()
+            yield sink.getvalue()
+            sink.seek(0)
+            sink.truncate()
+    yield sink.getvalue()
 
 
 FORMATS: dict[str, tuple[str, Callable[[Iterator[Rowed]], Iterator[bytes]]]] = {

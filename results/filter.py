@@ -59,8 +59,12 @@ def select(table: pa.Table, chosen: Filter) -> Numbers:
         masks.append(pc.invert(ok))
     elif chosen.state in outcomes:
         masks.append(pc.equal(code, outcomes[chosen.state]))
-    if chosen.grade or chosen.task:
-        masks += _grade_masks(table, chosen)
+    if chosen.grade:
+        correct = table["correct"]
+        by_grade = {"right": correct, "wrong": pc.invert(correct), "unscored": pc.is_null(correct)}
+        masks.append(by_grade[chosen.grade])
+    if chosen.task:
+        masks.append(pc.equal(table["task"], chosen.task))
     if chosen.code:
         masks.append(pc.equal(code, chosen.code))
     if chosen.custom_id:
@@ -69,13 +73,6 @@ def select(table: pa.Table, chosen: Filter) -> Numbers:
     for mask in masks:
         left &= pc.fill_null(mask, False).to_numpy()
     return np.flatnonzero(left)
-
-
-def _grade_masks(table: pa.Table, chosen: Filter) -> list[pa.ChunkedArray]:
-    correct = table["correct"]
-    by_grade = {"right": correct, "wrong": pc.invert(correct), "unscored": pc.is_null(correct)}
-    masks = [by_grade[chosen.grade]] if chosen.grade else []
-    return [*masks, pc.equal(table["task"], chosen.task)] if chosen.task else masks
 
 
 def grade_of(correct: bool | None) -> str:

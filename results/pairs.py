@@ -120,7 +120,11 @@ class Pairs:
         step = PIECE if differing else limit + 1
         for start in range(0, left.size, step):
             piece = left[start : start + step]
-            raws = zip(piece.tolist(), self._first.raw(piece), self._raw_of_second(self._places[piece]), strict=True)
+            places = self._places[piece]
+            order = np.argsort(places)  # the rows of the second batch need not ascend
+            others = self._second.raw(places[order])
+            ranks = np.argsort(order).tolist()
+            raws = zip(piece.tolist(), self._first.raw(piece), (others[rank] for rank in ranks), strict=True)
             for position, raw, other in raws:
                 differ = _answer(raw) != _answer(other)
                 if differ or not differing:
@@ -133,12 +137,6 @@ class Pairs:
                 if budget <= 0 and position != left[-1]:
                     return PairPage(pairs, int(self._first.table["line"][position].as_py()), stopped=True)
         return PairPage(pairs, None, stopped=False)
-
-    def _raw_of_second(self, places: Numbers) -> list[Raw]:
-        """Return lines of the second batch, whose rows need not ascend."""
-        order = np.argsort(places)
-        raws = self._second.raw(places[order])
-        return [raws[rank] for rank in np.argsort(order).tolist()]
 
 
 def _answer(raw: Raw) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,15 @@ import pyarrow.compute as pc
 
 from batchyard import json_lines
 from batchyard.errors import NotFoundError
+from batchyard.json_lines import MAX_LINE_BYTES
 from results.filter import GRADES, NEVER_RUN_STATES, STATES, Filter, Numbers, grade_of, select, state_of
 from results.search import SEARCH_BYTES, Raw, search_for
+from results.storage import Storage
 from store.formats.results import ResultRow, readable
 
 PIECE = 500
+SPAN_BYTES = 4 * 1024 * 1024
+"""Lines that are so near to each other are read at once."""
 
 
 class Entry(NamedTuple):
@@ -169,11 +173,9 @@ class Rows(ABC):
 
     def beside(self, chosen: Filter, line: int) -> tuple[int | None, int | None]:
         """Return the lines before and behind a line among those that a filter leaves."""
-        before, after = self.page(chosen, 1, before=line), self.page(chosen, 1, after=line)
-        return (
-            before.entries[0].row.line if before.entries else None,
-            after.entries[0].row.line if after.entries else None,
-        )
+        pages = self.page(chosen, 1, before=line), self.page(chosen, 1, after=line)
+        before, after = (page.entries[0].row.line if page.entries else None for page in pages)
+        return before, after
 
     def each(self, chosen: Filter) -> Iterator[tuple[Entry, Raw]]:
         """Yield every request that a filter leaves, without a limit."""
@@ -205,3 +207,26 @@ class Rows(ABC):
                 if budget <= 0 and position != left[-1]:
                     return np.array(places, np.int64), position
         return np.array(places, np.int64), None
+
+
+def max_line_bytes(storage: Storage) -> int:
+    """Return the longest line that is shown: answers may be longer than requests."""
+    return max(MAX_LINE_BYTES, storage.settings.max_line_bytes)
+
+
+def read_lines(file: IO[bytes] | None, starts: Numbers, max_bytes: int) -> list[bytes]:
+    """Return the lines that begin at these bytes, which ascend; empty ones if there is no file."""
+    if file is None or not starts.size:
+        return [b""] * starts.size
+    first, span = int(starts[0]), int(starts[-1] - starts[0])
+    if span <= SPAN_BYTES:
+        file.seek(first)
+        block = file.read(span) + file.readline(max_bytes)
+        begins = (starts - first).tolist()
+        ends = [block.find(b"\n", begin) for begin in begins]
+        return [block[begin : end if end >= 0 else None] for begin, end in zip(begins, ends, strict=True)]
+    lines = []
+    for start in starts.tolist():
+        file.seek(start)
+        lines.append(file.readline(max_bytes))
+    return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +41,8 @@ def record(row: ResultRow) -> dict[str, Any]:
     """Return the values of SCHEMA of a request."""
     answered = row.status_code == 200
     output, usage = row.output or Output(), responses.usage(row.response)
-    error = _error(row)
+    # An answer has one, too, if it has neither a text nor tokens.
+    error = row.failure or {} if row.no_text in (None, TOKEN_IDS) else row.no_text._asdict()
     metadata = row.body.get("metadata")
     return {
         "line": row.line,
@@ -57,20 +57,12 @@ def record(row: ResultRow) -> dict[str, Any]:
         "scores": (responses.scores(row.response) or None) if answered else None,
         "tokens": (responses.tokens(row.response) or None) if answered else None,
         "finish_reason": output.finish_reason,
-        "input_tokens": usage.input_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "output_tokens": usage.output_tokens,
-        "reasoning_tokens": usage.reasoning_tokens,
+        **{f"{name}_tokens": getattr(usage, f"{name}_tokens") for name in ("input", "cached", "output", "reasoning")},
         "seconds": row.seconds,
         "error_code": text_of(error.get("code") or error.get("type")),
         "error_message": text_of(error.get("message")),
         "metadata": _json(metadata),
     }
-
-
-def _error(row: ResultRow) -> Mapping[str, Any]:
-    """Return code and message of a request that failed, or whose answer has neither a text nor tokens."""
-    return row.failure or {} if row.no_text in (None, TOKEN_IDS) else row.no_text._asdict()
 
 
 def text_of(value: Any) -> str | None:

@@ -11,7 +11,6 @@ from batchyard.recipes import (
     AgentTurn,
     Answer,
     Flow,
-    InvalidItem,
     Item,
     Recipe,
     Report,
@@ -20,15 +19,14 @@ from batchyard.recipes import (
     Scored,
     Stage,
     Tool,
-    ToolUse,
     recipe,
 )
 from batchyard.recipes import agent as run_agent
-from batchyard.wording import nearest
+from batchyard.wording import hint
 from recipes.agent import report
 from recipes.agent.options import AgentLoop
-from recipes.agent.tokens import Branch, logprobs_of
-from recipes.answers import unanswered
+from recipes.agent.tokens import logprobs_of, tokens_of
+from recipes.answers import lost
 from recipes.rewards import graders
 from recipes.rewards.catalogue import RewardCatalogue, RewardedRecipe
 from recipes.rollout import flow as rollout
@@ -40,9 +38,7 @@ def check(options: AgentLoop, catalogue: RewardCatalogue) -> None:
     """Raise ValueError, with the path of the option, for options that cannot be."""
     rollout.check_rewards(options, catalogue)
     if options.stop_tool is not None and options.stop_tool not in options.tools:
-        near = nearest(options.stop_tool, options.tools)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise ValueError(f"stop_tool: it is none of the tools{hint}")
+        raise ValueError(f"stop_tool: it is none of the tools{hint(options.stop_tool, options.tools)}")
     if options.tool_choice is not None and not options.tools:
         raise ValueError("tool_choice: there are no tools to choose from; name some in `tools`")
     if options.endpoint == "responses":
@@ -53,8 +49,7 @@ def check(options: AgentLoop, catalogue: RewardCatalogue) -> None:
 
 def columns_of(options: AgentLoop, row: Mapping[str, Any], catalogue: RewardCatalogue) -> Sequence[str]:
     """Return the columns that a row's reward needs. Raises InvalidItem if one has the name of a result."""
-    if taken := [name for name in report.COLUMNS if name in row]:
-        raise InvalidItem("column_taken", f"The results have a column {taken[0]!r} of their own; rename the input's.")
+    rollout.check_columns(row, report.COLUMNS)
     reward = rollout.reward_of(row, options, catalogue)
     return [] if reward is None else rollout.columns_of_reward(options, reward, catalogue)
 
@@ -62,7 +57,7 @@ def columns_of(options: AgentLoop, row: Mapping[str, Any], catalogue: RewardCata
 def _probe(options: AgentLoop, catalogue: RewardCatalogue) -> list[Any]:
     flow = _run(options, [{"role": "user", "content": "1 + 1 ="}], catalogue)
     grader = graders.of_model(options.grader)
-    return [*next(flow), *([] if grader is None else [rollout.example_of(grader)])]
+    return [*next(flow), *([] if grader is None else [grader.ask(rollout.GRADE)])]
 
 
 def _tools(options: AgentLoop, catalogue: RewardCatalogue) -> list[Tool]:
@@ -70,18 +65,9 @@ def _tools(options: AgentLoop, catalogue: RewardCatalogue) -> list[Tool]:
 
 
 def _run(options: AgentLoop, messages: list[dict[str, Any]], catalogue: RewardCatalogue) -> Any:
-    return run_agent(
-        messages,
-        stage=TURN,
-        model=options.model,
-        tools=_tools(options, catalogue),
-        endpoint=options.path,
-        max_turns=options.max_turns,
-        max_tokens=options.max_tokens,
-        budget=options.budget,
-        stop_tool=options.stop_tool,
-        **options.parameters(),
-    )
+    limits = {name: getattr(options, name) for name in ("model", "max_turns", "max_tokens", "budget", "stop_tool")}
+    tools, parameters = _tools(options, catalogue), options.parameters()
+    return run_agent(messages, stage=TURN, tools=tools, endpoint=options.path, **limits, **parameters)
 
 
 def _worked(item: Item, options: AgentLoop, catalogue: RewardCatalogue) -> Flow:
@@ -89,7 +75,9 @@ def _worked(item: Item, options: AgentLoop, catalogue: RewardCatalogue) -> Flow:
     last = run.turns[-1]
     result = next((use.called.text for use in last.uses if use.name == options.stop_tool and use.called.ok), run.text)
     uses = [use for turn in run.turns for use in turn.uses]
-    values: dict[str, Any] = {"stop": run.stop, "turns": _turns(run, options)}
+    tokens = tokens_of(turn.answer for turn in run.turns)
+    turns = [_turn(turn, options, each) for turn, each in zip(run.turns, tokens, strict=True)]
+    values: dict[str, Any] = {"stop": run.stop, "turns": turns}
     counters = {
         "turns": len(run.turns),
         "tool_calls": len(uses),
@@ -97,10 +85,7 @@ def _worked(item: Item, options: AgentLoop, catalogue: RewardCatalogue) -> Flow:
         "interrupted": sum((use.called.error or {}).get("code") == "interrupted" for use in uses),
     }
     if run.stop == "no_answer":
-        error = unanswered(last.answer) or {}
-        lost = item.failed(str(error.get("code") or "no_answer"), error.get("message"), **values)
-        lost.counters |= counters
-        return lost
+        return lost(item, last.answer, counters=counters, **values)
     reward = rollout.reward_of(item.columns, options, catalogue)
     if reward is not None:
         scored: Scored = yield from _scored(item, options, reward, run, result or "")
@@ -124,43 +109,27 @@ def _scored(item: Item, options: AgentLoop, reward: str, run: AgentRun, result: 
     return scored
 
 
-def _turns(run: AgentRun, options: AgentLoop) -> list[dict[str, Any]]:
-    """Return what the result keeps of each turn: nothing that another run of the same requests has otherwise."""
-    branch = Branch()
-    return [_turn(turn, options, branch) for turn in run.turns]
-
-
-def _turn(turn: AgentTurn, options: AgentLoop, branch: Branch) -> dict[str, Any]:
+def _turn(turn: AgentTurn, options: AgentLoop, tokens: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what the result keeps of a turn: nothing that another run of the same requests has otherwise."""
     answer = turn.answer
     values: dict[str, Any] = {
         "text": answer.text if answer.ok else None,
-        "tool_calls": [_use(use) for use in turn.uses],
-        "finish_reason": answer.finish_reason,
-        "input_tokens": answer.input_tokens,
-        "output_tokens": answer.output_tokens,
-        "seed": answer.seed,
+        "tool_calls": [
+            {"id": use.id, "name": use.name, "arguments": use.arguments, "result": use.called.text, "error": code}
+            for use in turn.uses
+            for code in [None if use.called.ok else (use.called.error or {}).get("code")]
+        ],
+        **{name: getattr(answer, name) for name in ("finish_reason", "input_tokens", "output_tokens", "seed")},
     }
     if not answer.ok:
         values["error"] = answer.error
     if "reasoning" in answer.extra:
         values["reasoning"] = answer.extra["reasoning"]
     if options.response_ids:
-        tokens = branch.add(answer)
-        values["tokens"] = None if tokens is None else tokens.as_json()
+        values["tokens"] = tokens
     elif options.logprobs:
         values["logprobs"] = logprobs_of(answer)
     return values
-
-
-def _use(use: ToolUse) -> dict[str, Any]:
-    error = use.called.error or {}
-    return {
-        "id": use.id,
-        "name": use.name,
-        "arguments": use.arguments,
-        "result": use.called.text,
-        "error": None if use.called.ok else error.get("code"),
-    }
 
 
 def recipe_of(catalogue: RewardCatalogue) -> Recipe[AgentLoop]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from pydantic import Field
 
 from batchyard.endpoints.catalog import CHAT, RESPONSES
-from batchyard.recipes import BASIC, ColumnName, Judgement, Options
+from batchyard.recipes import BASIC, ColumnName, Judgement
+from recipes.options import Sampling
 from recipes.rewards import graders
-from recipes.rollout.options import GROUND_TRUTH, OF_REWARDS, Sampling
+from recipes.rollout.options import GROUND_TRUTH, RewardOptions
 
 ENDPOINTS = {"chat": CHAT.path, "responses": RESPONSES.path}
 
 
-class AgentLoop(Options):
+class AgentLoop(RewardOptions):
     """Options of `agent`."""
 
     model: str = Field(description="Model that answers")
@@ -45,20 +45,9 @@ class AgentLoop(Options):
         None, description="What the reward gets of the result: last_number, first_line, boxed, json:…, regex:…"
     )
 
-    def named_columns(self) -> set[str]:
-        """Return the columns that options name, and those of rewards that none names."""
-        return super().named_columns() | OF_REWARDS
-
     def judging(self) -> set[str]:
         """Return the fields that only judge. A grader may be a model that is asked."""
         return super().judging() - ({"reward", "extract"} if graders.of_model(self.grader) is not None else set())
-
-    @property
-    def grader(self) -> str | None:
-        """The JSON of a grader, if the reward is one."""
-        return (
-            json.dumps(self.reward, sort_keys=True) if isinstance(self.reward, dict) and "type" in self.reward else None
-        )
 
     @property
     def path(self) -> str:
@@ -72,12 +61,6 @@ class AgentLoop(Options):
         """
         values = self.sampling.model_dump(exclude_none=True)
         limits = [values.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
-        values["max_output_tokens" if self.endpoint == "responses" else "max_completion_tokens"] = (
-            limits[0] or limits[1]
-        )
-        choice = self.tool_choice if self.tools else None
-        return values | {
-            "tool_choice": choice,
-            "logprobs": self.logprobs or None,
-            "return_token_ids": self.response_ids or None,
-        }
+        name = "max_output_tokens" if self.endpoint == "responses" else "max_completion_tokens"
+        values |= {name: limits[0] or limits[1], "tool_choice": self.tool_choice if self.tools else None}
+        return values | {"logprobs": self.logprobs or None, "return_token_ids": self.response_ids or None}

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batchyard import json_lines
 from batchyard.recipes import Bars, Block, EndedItem, Histogram, Messages, Report, Results, Tool
 from recipes.agent import tokens
 from recipes.agent.options import AgentLoop
-from recipes.agent.traces import trace_of
+from recipes.agent.traces import described_tool, trace_of
 from recipes.measures import intervals
-from recipes.rollout.report import PROMPT_WITH_TOOLS, asked_of, typed, with_read_by_verl
+from recipes.rollout.report import PROMPT_WITH_TOOLS, asked_of, typed, with_read_by_verl, write_table
 
 MAIN, TRACES = "trajectories.parquet", "traces.jsonl"
 RESULTS = pa.schema(
@@ -46,53 +44,28 @@ BLOCK_ITEMS = 256
 
 def write(results: Results, options: AgentLoop, tools: Sequence[Tool]) -> Report:
     """Write the artifacts, and return the metrics."""
-    summary = _Summary(options)
+    summary = _Summary()
     with results.create(TRACES) as traces, results.create(MAIN) as file:
-        items = results.items()
-        writer: pq.ParquetWriter | None = None
-        try:
-            for table in results.tables():
-                for start in range(0, table.num_rows, BLOCK_ITEMS):
-                    block = list(islice(items, min(BLOCK_ITEMS, table.num_rows - start)))
-                    for item in block:
-                        summary.add(item)
-                        if item.result.get("turns"):
-                            traces.write(json_lines.line(trace_of(item, asked_of(item, options), tools, options)))
-                    rows = _rows(table.slice(start, len(block)), block, options, tools)
-                    writer = writer or pq.ParquetWriter(file, rows.schema, compression="zstd")
-                    writer.write_table(rows)
-            if writer is None:
-                _write_empty(file, options, tools)
-        finally:
-            if writer is not None:
-                writer.close()
+
+        def rows_of(columns: pa.Table, items: Sequence[EndedItem]) -> pa.Table:
+            for item in items:
+                summary.add(item)
+                if item.result.get("turns"):
+                    traces.write(json_lines.line(trace_of(item, asked_of(item, options), tools, options)))
+            return _rows(columns, items, options, tools)
+
+        write_table(file, results, rows_of, lambda item: 1, BLOCK_ITEMS - 1)
     return summary.report()
-
-
-def _write_empty(file: IO[bytes], options: AgentLoop, tools: Sequence[Tool]) -> None:
-    pq.write_table(_rows(pa.table({}), [], options, tools), file)
 
 
 def _rows(columns: pa.Table, items: Sequence[EndedItem], options: AgentLoop, tools: Sequence[Tool]) -> pa.Table:
     columns = with_read_by_verl(columns, items, options, PROMPT_WITH_TOOLS)
     values = [_values(item, options) for item in items]
-    described = [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
-        }
-        for tool in tools
-    ]
-    for field in RESULTS:
-        array = (
-            _tools(described, len(items))
-            if field.name == "tools"
-            else pa.array([row[field.name] for row in values], field.type)
-        )
-        place = columns.schema.get_field_index(field.name)
-        columns = (
-            columns.append_column(field.name, array) if place == -1 else columns.set_column(place, field.name, array)
-        )
+    described = [{"type": "function", "function": described_tool(tool)} for tool in tools]
+    for name, kind in zip(RESULTS.names, RESULTS.types, strict=True):
+        array = _tools(described, len(items)) if name == "tools" else pa.array([row[name] for row in values], kind)
+        place = columns.schema.get_field_index(name)
+        columns = columns.append_column(name, array) if place == -1 else columns.set_column(place, name, array)
     return columns
 
 
@@ -141,8 +114,7 @@ def _history(item: EndedItem, turns: Sequence[Mapping[str, Any]], options: Agent
 class _Summary:
     """Metrics over all items."""
 
-    def __init__(self, options: AgentLoop) -> None:
-        self._options = options
+    def __init__(self) -> None:
         self._items = 0
         self._scores: list[float] = []
         self._turns: Counter[int] = Counter()
@@ -166,14 +138,13 @@ class _Summary:
                     self._errors[use["error"]] += 1
 
     def report(self) -> Report:
-        count = len(self._scores)
-        score: dict[str, Any] = {"mean": sum(self._scores) / count if count else None, "n": count}
-        if count:
-            ((low, high),) = intervals.of_means([self._scores])
-            score["intervals"] = {"mean": [low, high]}
+        score: dict[str, Any] = {}
+        if count := len(self._scores):
+            (ends,) = intervals.of_means([self._scores])
+            score = {"score": intervals.document(sum(self._scores) / count, count, ends)}
         metrics = {
             "items": self._items,
-            **({"score": score} if count else {}),
+            **score,
             "stops": dict(self._stops),
             "turns": sum(number * items for number, items in self._turns.items()),
             "tool_calls": dict(self._calls),

@@ -7,46 +7,31 @@ Then the turn begins a branch, with all of its prompt, since no sequence holds b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchyard.recipes import Answer
 
+_FLAT = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
 
-@dataclass
-class TurnTokens:
-    """The tokens of one turn.
 
-    Attributes:
-        goes_on: the prompt begins with all tokens of the turn before; `prompt_ids` are those behind them.
-        logprobs: of the answer's tokens; None if the engine has not given them.
+def tokens_of(answers: Iterable[Answer]) -> Iterator[dict[str, Any] | None]:
+    """Yield the tokens of each turn; None if the engine has not given their ids.
+
+    `goes_on`: the prompt begins with all tokens of the turn before, and `prompt_ids` are those behind them.
+    `response_ids`: those of the answer; `logprobs` are theirs, None if the engine has not given them.
     """
-
-    goes_on: bool
-    prompt_ids: list[int]
-    response_ids: list[int]
-    logprobs: list[float] | None
-
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-
-@dataclass
-class Branch:
-    """The tokens of the turns of one branch so far."""
-
-    ids: list[int] = field(default_factory=list)
-
-    def add(self, answer: Answer) -> TurnTokens | None:
-        """Take the tokens of a turn. None if the engine has not given their ids."""
+    ids: list[int] = []
+    for answer in answers:
         prompt, response = (answer.extra.get(name) for name in ("prompt_token_ids", "token_ids"))
         if not isinstance(prompt, list) or not isinstance(response, list):
-            return None
-        goes_on = bool(self.ids) and prompt[: len(self.ids)] == self.ids
-        new = prompt[len(self.ids) :] if goes_on else prompt
-        self.ids = [*prompt, *response]
-        return TurnTokens(goes_on, new, response, logprobs_of(answer, len(response)))
+            yield None
+            continue
+        goes_on = bool(ids) and prompt[: len(ids)] == ids
+        new = prompt[len(ids) :] if goes_on else prompt
+        ids = [*prompt, *response]
+        logprobs = logprobs_of(answer, len(response))
+        yield {"goes_on": goes_on, "prompt_ids": new, "response_ids": response, "logprobs": logprobs}
 
 
 def logprobs_of(answer: Answer, tokens: int | None = None) -> list[float] | None:
@@ -64,12 +49,9 @@ def flat(turns: Sequence[Mapping[str, Any]]) -> dict[str, list[Any] | None]:
     `response_mask` is 1 for what the model has sampled. Log-probabilities of other tokens are 0. All are None if there
     are no ids, or several branches.
     """
-    none: dict[str, list[Any] | None] = dict.fromkeys(
-        ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
-    )
     tokens = [turn.get("tokens") for turn in turns]
     if not tokens or any(each is None for each in tokens) or not all(each["goes_on"] for each in tokens[1:] if each):
-        return none
+        return dict.fromkeys(_FLAT)
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
@@ -81,10 +63,5 @@ def flat(turns: Sequence[Mapping[str, Any]]) -> dict[str, list[Any] | None]:
         logprobs += [*[0.0] * len(given), *(each["logprobs"] or [])]
     first = tokens[0]
     assert first is not None
-    complete = len(logprobs) == len(ids)
-    return {
-        "prompt_ids": first["prompt_ids"],
-        "response_ids": ids,
-        "response_mask": mask,
-        "response_logprobs": logprobs if complete else None,
-    }
+    complete = logprobs if len(logprobs) == len(ids) else None
+    return dict(zip(_FLAT, (first["prompt_ids"], ids, mask, complete), strict=True))

@@ -8,7 +8,7 @@ still has all tokens in their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchyard.recipes import EndedItem, Messages, Tool
@@ -34,14 +34,15 @@ def trace_of(item: EndedItem, prompt: Messages, tools: Sequence[Tool], options: 
             break
         calls.append(_call(turn, nodes.answer(turn), options))
     score = item.result.get("score")
+    text = item.columns.get("prompt")
+    task = {name: value for name, value in item.columns.items() if name not in _OF_TASK}
+    task |= {"idx": item.number, "name": item.custom_id, "prompt": text if isinstance(text, str) else None}
     return {
         "version": 1,
         "id": item.custom_id,
-        "task": {"type": "Task", "data": _task(item)},
+        "task": {"type": "Task", "data": task},
         "agent": {"config": {"model": options.model, "max_turns": options.max_turns}, "name": "agent"},
-        "tools": [
-            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)} for tool in tools
-        ],
+        "tools": [described_tool(tool) for tool in tools],
         "nodes": nodes.nodes,
         "calls": calls,
         "rewards": {} if score is None else {"reward": {"score": score, "weight": 1.0}},
@@ -56,6 +57,11 @@ def trace_of(item: EndedItem, prompt: Messages, tools: Sequence[Tool], options: 
         "errors": [] if item.error is None else [_error(item.error)],
         "timing": {"start": item.started_at or 0.0},
     }
+
+
+def described_tool(tool: Tool) -> dict[str, Any]:
+    """Return what a model is told of a tool."""
+    return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
 
 
 class _Nodes:
@@ -80,32 +86,18 @@ class _Nodes:
             path, self._path, self._last = self._path, [], None
             for message in path:
                 self.add(message)
-        self.add(_answer(turn), sampled=True, **_tokens(tokens))
+        values: dict[str, Any] = {}
+        if tokens is not None:
+            prompt, response = tokens["prompt_ids"], tokens["response_ids"]
+            mask = [*[False] * len(prompt), *[True] * len(response)]
+            values = {"token_ids": [*prompt, *response], "mask": mask, "logprobs": tokens["logprobs"] or []}
+        calls = [{name: use[name] for name in ("id", "name", "arguments")} for use in turn["tool_calls"]]
+        answer = {"role": "assistant", "content": turn["text"] or None, "reasoning_content": turn.get("reasoning")}
+        self.add({**answer, "tool_calls": calls or None}, sampled=True, **values)
         node = len(self.nodes) - 1
         for use in turn["tool_calls"]:
             self.add({"role": "tool", "tool_call_id": use["id"], "content": use["result"], "name": use["name"]})
         return node
-
-
-def _tokens(tokens: Mapping[str, Any] | None) -> dict[str, Any]:
-    if tokens is None:
-        return {}
-    prompt, response = tokens["prompt_ids"], tokens["response_ids"]
-    return {
-        "token_ids": [*prompt, *response],
-        "mask": [*[False] * len(prompt), *[True] * len(response)],
-        "logprobs": tokens["logprobs"] or [],
-    }
-
-
-def _answer(turn: Mapping[str, Any]) -> dict[str, Any]:
-    calls = [{name: use[name] for name in ("id", "name", "arguments")} for use in turn["tool_calls"]]
-    return {
-        "role": "assistant",
-        "content": turn["text"] or None,
-        "reasoning_content": turn.get("reasoning"),
-        "tool_calls": calls or None,
-    }
 
 
 def _call(turn: Mapping[str, Any], node: int, options: AgentLoop) -> dict[str, Any]:
@@ -113,7 +105,7 @@ def _call(turn: Mapping[str, Any], node: int, options: AgentLoop) -> dict[str, A
     return {
         "node": node,
         "model": options.model,
-        "sampling": {**options.sampling.model_dump(exclude_none=True), "seed": turn["seed"]},
+        "sampling": {**options.sampling.parameters(), "seed": turn["seed"]},
         "endpoint": options.path.removeprefix("/v1"),
         "finish_reason": reason if reason in FINISH_REASONS else None,
         "usage": {"prompt_tokens": turn["input_tokens"], "completion_tokens": turn["output_tokens"]},
@@ -123,12 +115,6 @@ def _call(turn: Mapping[str, Any], node: int, options: AgentLoop) -> dict[str, A
 def _error(error: Mapping[str, Any] | None) -> dict[str, Any]:
     details = error or {}
     return {"type": str(details.get("code") or "no_answer"), "message": str(details.get("message") or "")}
-
-
-def _task(item: EndedItem) -> dict[str, Any]:
-    own = {name: value for name, value in item.columns.items() if name not in _OF_TASK}
-    prompt = item.columns.get("prompt")
-    return {**own, "idx": item.number, "name": item.custom_id, "prompt": prompt if isinstance(prompt, str) else None}
 
 
 _OF_TASK = {
@@ -144,11 +130,9 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("role") == "developer":
         values["role"] = "system"
     if isinstance(values.get("tool_calls"), list):
-        values["tool_calls"] = list(_flat_calls(values["tool_calls"]))
+        functions = [(call.get("id"), call.get("function") or {}) for call in values["tool_calls"]]
+        values["tool_calls"] = [
+            {"id": id_, "name": function.get("name"), "arguments": function.get("arguments")}
+            for id_, function in functions
+        ]
     return values
-
-
-def _flat_calls(calls: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    for call in calls:
-        function = call.get("function") or {}
-        yield {"id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments")}

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from batchyard.errors import BatchyardError
 from batchyard.recipes import InvalidItem
 from batchyard.wording import nearest, quoted
-from recipes import extracts
-from recipes.evaluate import judging, normalizing
+from recipes.evaluate import judging
 from recipes.evaluate.likelihood import choices_of
-from recipes.evaluate.options import Evaluate, FewShotOptions, MetricOptions
+from recipes.evaluate.options import Evaluate, MetricOptions
 from recipes.evaluate.questions import turns_of
-from recipes.evaluate.scoring import asserts_of, kind_of
-from recipes.gates import verdicts
-from recipes.rewards import packages
+from recipes.evaluate.scoring import asserts_of, check_ignored, kind_of
+from recipes.gates.answers import external
+from recipes.options import check_extract, check_reward, option
 from recipes.rewards.catalogue import RewardCatalogue
 from recipes.rollout.options import GROUND_TRUTH
 
@@ -43,48 +41,32 @@ def check(options: Evaluate, rewards: RewardCatalogue) -> None:
             )
     for number, metric in enumerate(options.metrics):
         _check_metric(f"metrics.{number}", metric, rewards)
-    _check_extract("extract", options.extract)
+    check_extract("extract", options.extract)
     if options.judge is not None:
         judging.check(options.judge)
-    if options.few_shot is not None:
-        _check_examples(options, options.few_shot)
+    if (few_shot := options.few_shot) is not None:
+        if few_shot.n is not None and few_shot.n > len(few_shot.examples):
+            raise ValueError(f"few_shot.n: {few_shot.n} of {len(few_shot.examples)} examples cannot be drawn")
+        for number, example in enumerate(few_shot.examples):
+            with option(f"few_shot.examples.{number}"):
+                turns_of(example, options)
 
 
 def _check_metric(path: str, metric: MetricOptions, rewards: RewardCatalogue) -> None:
-    _check_extract(f"{path}.extract", metric.extract)
-    try:
-        normalizing.check(metric.ignore)
-    except ValueError as error:
-        raise ValueError(f"{path}.ignore: {error}") from None
+    check_extract(f"{path}.extract", metric.extract)
+    with option(f"{path}.ignore"):
+        check_ignored(metric.ignore)
     name = metric.metric
     if name.startswith("{") or name in rewards.rewards:
-        try:
-            rewards.reward(name)
-            packages.require(name)
-        except BatchyardError as error:
-            raise ValueError(f"{path}: {error.message}") from None
-    elif name not in rewards.gates or name == verdicts.external.name:
-        near = nearest(name, [*rewards.rewards, *rewards.gates])
-        hint = f" Did you mean '{near}'?" if near and near != name else ""
+        check_reward(path, name, rewards)
+    elif name not in rewards.gates or name == external.name:
+        hint = _hint(name, [*rewards.rewards, *rewards.gates])
         raise ValueError(f"{path}: No reward and no gate is named {quoted(name)}.{hint}")
 
 
-def _check_extract(path: str, how: str | None) -> None:
-    if how is not None:
-        try:
-            extracts.check(how)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-
-
-def _check_examples(options: Evaluate, few_shot: FewShotOptions) -> None:
-    if few_shot.n is not None and few_shot.n > len(few_shot.examples):
-        raise ValueError(f"few_shot.n: {few_shot.n} of {len(few_shot.examples)} examples cannot be drawn")
-    for number, example in enumerate(few_shot.examples):
-        try:
-            turns_of(example, options)
-        except InvalidItem as error:
-            raise ValueError(f"few_shot.examples.{number}: {error.message}") from None
+def _hint(name: str, names: Iterable[str]) -> str:
+    near = nearest(name, names)
+    return f" Did you mean '{near}'?" if near and near != name else ""
 
 
 def needed_columns(options: Evaluate, row: Mapping[str, Any], rewards: RewardCatalogue) -> list[str]:
@@ -105,12 +87,10 @@ def needed_columns(options: Evaluate, row: Mapping[str, Any], rewards: RewardCat
 
 def _check_gate(entry: Mapping[str, Any], column: str, rewards: RewardCatalogue) -> None:
     name = entry["gate"]
-    if name not in rewards.gates or name == verdicts.external.name:
-        near = nearest(name, rewards.gates)
-        hint = f" Did you mean '{near}'?" if near and near != name else ""
-        raise InvalidItem(
-            "invalid_assert", f"The column '{column}' has {quoted(name)}, which no gate can be here.{hint}"
-        )
+    if name not in rewards.gates or name == external.name:
+        hint = _hint(name, rewards.gates)
+        message = f"The column '{column}' has {quoted(name)}, which no gate can be here.{hint}"
+        raise InvalidItem("invalid_assert", message)
     gate = rewards.gates[name]
     if gate.check is not None:
         try:

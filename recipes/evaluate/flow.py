@@ -7,7 +7,7 @@ from typing import Any
 from batchyard.recipes import Answer, Ask, Check, Flow, Item, Recipe, Result, Score, Stage, is_wrong, recipe
 from recipes.answers import unanswered
 from recipes.evaluate import checks, judging, likelihood, questions, report, scoring
-from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate, EvaluationJudge
+from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate
 from recipes.evaluate.scoring import ScoredAnswer
 from recipes.rewards.catalogue import RewardCatalogue, RewardedRecipe
 
@@ -15,7 +15,7 @@ STAGE = "answer"
 
 
 def _ask(options: Evaluate, content: Any, seed: int | None = None) -> Ask:
-    return Ask(STAGE, content, model=options.model, seed=seed, **options.sampling.model_dump(exclude_none=True))
+    return Ask(STAGE, content, model=options.model, seed=seed, **options.sampling.parameters())
 
 
 def _stages(options: Evaluate) -> list[str | Stage]:
@@ -31,19 +31,14 @@ def _probe(options: Evaluate, rewards: RewardCatalogue) -> list[Ask | Score | Ch
     examples: list[Ask | Score | Check] = [_ask(options, "1 + 1 =")]
     for metric in options.metrics:
         if metric.grader is not None:
-            examples.append(scoring.grade(metric.grader, [each.model_dump() for each in metric.grader.input]))
+            examples.append(metric.grader.ask(judging.STAGE))
         elif scoring.kind_of(metric, rewards) == "gate":
             examples.append(Check(metric.metric, "", metric.value))
     if options.judge is not None:
-        examples += _probe_of(options.judge)
+        probe = options.judge.model_copy(update={"rubric": None})
+        item = Item(0, "", {} if probe.against is None else {probe.against: "3"})
+        examples += judging.Judge(probe, item, [{"role": "user", "content": "1 + 1 ="}], "answer").asks("2")
     return examples
-
-
-def _probe_of(judge: EvaluationJudge) -> list[Ask]:
-    probe = judge.model_copy(update={"rubric": None})
-    other = None if judge.against is None else "3"
-    asker = judging.Judge(probe, Item(0, "", {}), [{"role": "user", "content": "1 + 1 ="}], "answer")
-    return asker.asks(judging.JudgedTexts("2", other))
 
 
 def _sample(options: Evaluate, answer: Answer, scored: ScoredAnswer | None) -> dict[str, Any]:
@@ -51,19 +46,14 @@ def _sample(options: Evaluate, answer: Answer, scored: ScoredAnswer | None) -> d
     kept: dict[str, Any] = {
         "text": answer.text if scored is not None else None,
         "score": 0.0,
-        "finish_reason": answer.finish_reason,
-        "seed": answer.seed,
-        "output_tokens": answer.output_tokens,
+        **{name: getattr(answer, name) for name in ("finish_reason", "seed", "output_tokens")},
         "error": unanswered(answer),
     }
     if scored is not None:
-        first = options.labels[0]
-        score = scored.scores.get(first)
-        acc = scored.accs.get(first)
+        score, acc = (by_label.get(options.labels[0]) for by_label in (scored.scores, scored.accs))
         kept |= {"score": score, "acc": acc, "pred": scored.pred, "scores": scored.scores, "values": scored.values}
         kept |= {"metric_errors": scored.errors} if scored.errors else {}
-    extra = {name: answer.extra[name] for name in ("reasoning",) if name in answer.extra}
-    return {**kept, **extra}
+    return kept | ({"reasoning": answer.extra["reasoning"]} if "reasoning" in answer.extra else {})
 
 
 def _evaluated(item: Item, options: Evaluate, rewards: RewardCatalogue) -> Flow:
@@ -89,27 +79,15 @@ def _evaluated(item: Item, options: Evaluate, rewards: RewardCatalogue) -> Flow:
     }
     values: dict[str, Any] = {"question": questions.question_of(item), "samples": samples}
     values |= {"agreement": agreement} if agreement else {}
-    # Each mean at the top of the result is what an experiment compares. An answer that is missing counts 0.
-    values |= {
-        label: sum(each.scores.get(label, 0.0) for each in scored) / len(samples)
-        for label in _applying(item, options, judge)
-    }
-    if not scored:
-        error = samples[0]["error"] or {}
-        lost = item.failed("no_answer", error.get("message"), **values)
-        lost.counters |= counters
-        return lost
-    return Result(scored[0].answer.text, counters, **values)
-
-
-def _applying(item: Item, options: Evaluate, judge: judging.Judge | None) -> list[str]:
-    """Return the metrics that a row has: not all have gates of their own, or what the judge needs."""
+    # Not all rows have gates of their own, or what the judge needs.
     labels = [metric.label for metric in options.metrics]
-    if options.asserts and scoring.asserts_of(item.columns, options.asserts):
-        labels.append(ASSERTS)
-    if judge is not None and judge.judged("") is not None:
-        labels.append(JUDGE)
-    return labels
+    labels += [ASSERTS] if options.asserts and scoring.asserts_of(item.columns, options.asserts) else []
+    labels += [JUDGE] if judge is not None and judge.asks("") else []
+    # Each mean at the top of the result is what an experiment compares. An answer that is missing counts 0.
+    values |= {label: sum(each.scores.get(label, 0.0) for each in scored) / len(samples) for label in labels}
+    if not scored:
+        return item.failed("no_answer", (samples[0]["error"] or {}).get("message"), counters=counters, **values)
+    return Result(scored[0].answer.text, counters, **values)
 
 
 def recipe_of(rewards: RewardCatalogue) -> Recipe[Evaluate]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from batchyard.recipes import Answer, Ask, Item, Messages, Scored
 from batchyard.tables.cells import CellError
 from batchyard.tables.template import Template, parsed
 from batchyard.wording import PLACE, fill
-from recipes.evaluate.options import EvaluationJudge, ground_truth_of
+from recipes.answers import integer_of, mark_of
+from recipes.evaluate.options import EvaluationJudge
+from recipes.options import column_of, option
 
 STAGE = "judge"
 MARK = (
@@ -37,7 +37,6 @@ _PASSES = {
     **dict.fromkeys(("pass", "passed", "true", "yes", "right", "correct", "good"), 1.0),
     **dict.fromkeys(("fail", "failed", "false", "no", "wrong", "incorrect", "bad"), 0.0),
 }
-_INTEGER = re.compile(r"-?\d+")
 
 
 def check(judge: EvaluationJudge) -> None:
@@ -50,27 +49,12 @@ def check(judge: EvaluationJudge) -> None:
     if judge.passing is not None and judge.against is not None:
         raise ValueError("judge.passing: comparisons have no marks; leave it out, or `against`")
     if judge.rubric is not None:
-        try:
+        with option("judge.rubric"):
             Template(judge.rubric)
-        except ValueError as error:
-            raise ValueError(f"judge.rubric: {error}") from None
     places = PLACES[judge.against is not None]
     for name in PLACE.findall(judge.prompt or ""):
         if name not in places:
             raise ValueError(f"judge.prompt: {{{name}}} is none of {', '.join(places)}")
-
-
-@dataclass(frozen=True)
-class JudgedTexts:
-    """What a judge is asked about one answer: to mark it, or to compare it with another."""
-
-    answer: str
-    other: str | None
-
-    @property
-    def size(self) -> int:
-        """How many requests that takes."""
-        return 1 if self.other is None else 2
 
 
 class Judge:
@@ -80,53 +64,50 @@ class Judge:
         self._options = options
         self._columns = item.columns
         self._task = "\n\n".join(str(message.get("content") or "") for message in task)
-        self._truth = str(reference) if (reference := ground_truth_of(item.columns, ground_truth)) is not None else ""
+        self._truth = str(reference) if (reference := column_of(item.columns, ground_truth)) is not None else ""
 
-    def judged(self, answer: str) -> JudgedTexts | None:
-        """Return what to ask about an answer; None if the row lacks what the judge needs."""
-        against = self._options.against
-        if self._rubric() is None or (against is not None and self._columns.get(against) is None):
-            return None
-        return JudgedTexts(answer, None if against is None else str(self._columns[against]))
-
-    def by_people(self) -> tuple[JudgedTexts, float] | None:
-        """Return the answer that people have judged, with their verdict; None if the row has none."""
+    def by_people(self) -> tuple[list[Ask], float] | None:
+        """Return what to ask about the answer that people have judged, with their verdict; None without one."""
         people = self._options.people
         if people is None or self._columns.get(people.answer) is None:
             return None
         verdict = verdict_of(self._columns.get(people.verdict), self._options)
-        judged = self.judged(str(self._columns[people.answer]))
-        return None if verdict is None or judged is None else (judged, verdict)
+        asks = self.asks(str(self._columns[people.answer]))
+        return None if verdict is None or not asks else (asks, verdict)
 
-    def asks(self, judged: JudgedTexts) -> list[Ask]:
-        """Return the requests about an answer."""
-        options, (low, high) = self._options, self._options.range
+    def asks(self, answer: str) -> list[Ask]:
+        """Return the requests about an answer: one for a mark, two to compare it; none if the row lacks a column."""
+        options, (low, high), rubric = self._options, self._options.range, self._rubric()
+        other = None if options.against is None else self._columns.get(options.against)
+        if rubric is None or (options.against is not None and other is None):
+            return []
         common = {
             "task": self._task,
             "reference": f"A right answer:\n{self._truth}\n\n" if self._truth else "",
-            "rubric": f"What counts:\n{rubric}\n\n" if (rubric := self._rubric()) else "",
+            "rubric": f"What counts:\n{rubric}\n\n" if rubric else "",
         }
-        structure: dict[str, Any] = {}
-        if judged.other is None:
-            mark = {"type": "integer", "minimum": low, "maximum": high}
-            if options.structured:
-                properties = {"properties": {"mark": mark}, "required": ["mark"], "additionalProperties": False}
-                structure = {"json": {"type": "object", **properties}}
-            texts = [fill(options.prompt or MARK, {**common, "answer": judged.answer, "low": low, "high": high})]
+        form: dict[str, Any]
+        if options.against is None:
+            form = {"json": mark_of(low, high)}
+            texts = [fill(options.prompt or MARK, {**common, "answer": answer, "low": low, "high": high})]
         else:
-            structure = {"choice": ["1", "2"]} if options.structured else {}
-            orders = ((judged.answer, judged.other), (judged.other, judged.answer))
+            form = {"choice": ["1", "2"]}
+            orders = ((answer, str(other)), (str(other), answer))
             texts = [fill(options.prompt or COMPARE, {**common, "first": one, "second": two}) for one, two in orders]
+        form = form if options.structured else {}
         return [
-            Ask(STAGE, text, model=options.model, temperature=0.0, max_tokens=options.max_tokens, **structure)
+            Ask(STAGE, text, model=options.model, temperature=0.0, max_tokens=options.max_tokens, **form)
             for text in texts
         ]
 
     def scored(self, answers: Sequence[Answer]) -> Scored:
         """Return the score that the judge's answers give, with its mark or the places of the winners as values."""
-        if len(answers) == 1:
-            return _marked(self._options, answers[0])
-        return _compared(answers)
+        if len(answers) > 1:
+            return _compared(answers)
+        mark = integer_of(answers[0], *self._options.range)
+        if mark is None:
+            return Scored(0.0, error=f"the judge gave no mark: {_reason(answers)}")
+        return Scored(score_of(mark, self._options), values={"mark": mark})
 
     def _rubric(self) -> str | None:
         """Return the rubric of the row, "" without one; None if the row lacks a column of it."""
@@ -141,22 +122,9 @@ class Judge:
             return None
 
 
-def _integer(answer: Answer, low: int, high: int) -> int | None:
-    number = _INTEGER.search(answer.text) if answer.ok else None
-    value = int(number[0][:20]) if number else None
-    return value if value is not None and low <= value <= high else None
-
-
 def _reason(answers: Sequence[Answer]) -> str:
     errors = [answer.error or {} for answer in answers if not answer.ok]
     return str(errors[0].get("message") or errors[0].get("code")) if errors else "its answer cannot be read"
-
-
-def _marked(options: EvaluationJudge, answer: Answer) -> Scored:
-    mark = _integer(answer, *options.range)
-    if mark is None:
-        return Scored(0.0, error=f"the judge gave no mark: {_reason([answer])}")
-    return Scored(score_of(mark, options), values={"mark": mark})
 
 
 def score_of(mark: float, options: EvaluationJudge) -> float:
@@ -167,13 +135,12 @@ def score_of(mark: float, options: EvaluationJudge) -> float:
 
 def _compared(answers: Sequence[Answer]) -> Scored:
     """Return whether the answer wins: both orders have to agree, as a judge may prefer what it reads first."""
-    first, second = (_integer(answer, 1, 2) for answer in answers)
+    first, second = (integer_of(answer, 1, 2) for answer in answers)
     if first is None or second is None:
         return Scored(TIE, error=f"the judge did not choose: {_reason(answers)}")
     wins = (first == 1, second == 2)
     score = TIE if wins[0] != wins[1] else WIN if wins[0] else LOSS
-    values = {"consistent": float(wins[0] == wins[1]), "first": ((first == 1) + (second == 1)) / 2}
-    return Scored(score, values=values)
+    return Scored(score, values={"consistent": float(wins[0] == wins[1]), "first": ((first == 1) + (second == 1)) / 2})
 
 
 def verdict_of(value: Any, options: EvaluationJudge) -> float | None:
@@ -191,9 +158,3 @@ def verdict_of(value: Any, options: EvaluationJudge) -> float | None:
         return mark if mark in (LOSS, TIE, WIN) else None
     low, high = options.range
     return score_of(mark, options) if low <= mark <= high else None
-
-
-def in_turn(answers: Iterator[Answer], texts: Sequence[JudgedTexts]) -> Iterator[Sequence[Answer]]:
-    """Yield the answers about each text."""
-    for text in texts:
-        yield [next(answers) for _ in range(text.size)]

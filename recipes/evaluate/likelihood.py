@@ -7,37 +7,23 @@ As lm-evaluation-harness does for `multiple_choice`: `acc` takes the log-probabi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from batchyard.recipes import Answer, Ask, Flow, InvalidItem, Item, Messages, Result, Stage, field_of
-from recipes.evaluate.options import ACC, ACC_NORM, Evaluate, ground_truth_of
+from batchyard.recipes import Answer, Ask, Flow, InvalidItem, Item, Messages, Result, Stage
+from recipes.evaluate.options import ACC, ACC_NORM, Evaluate
 from recipes.evaluate.questions import question_of
+from recipes.options import column_of
 from recipes.rewards.choices import letter_of
 
 STAGE = Stage("likelihood", "/v1/completions")
 
 
-class Choice(NamedTuple):
-    """A choice with its log-probability."""
-
-    text: str
-    logprob: float
-
-
 def choices_of(columns: Mapping[str, Any], path: str) -> list[str]:
     """Return the choices of a row. Raises InvalidItem if it has fewer than two."""
-    try:
-        values = field_of(columns, path)
-    except KeyError:
-        values = None
+    values = column_of(columns, path)
     if not isinstance(values, list | tuple) or len(values) < 2 or not all(map(str, values)):
         raise InvalidItem("invalid_choices", f"The column '{path}' is no list of two or more texts.")
     return [str(value) for value in values]
-
-
-def context_of(messages: Messages) -> str:
-    """Return what stands before a choice, as one text: the contents of all messages."""
-    return "\n\n".join(str(message.get("content") or "") for message in messages)
 
 
 def asks(model: str, context: str, choices: Sequence[str]) -> list[Ask]:
@@ -69,46 +55,37 @@ def logprob(answer: Answer, context: str, choice: str) -> float:
     return float(sum(of_choice))
 
 
-def scores(choices: Sequence[Choice], truth: Any) -> tuple[dict[str, float], str]:
+def scores(choices: Sequence[str], logprobs: Sequence[float], truth: Any) -> tuple[dict[str, float], str]:
     """Return `acc` and `acc_norm`, and the choice that `acc` takes. The right one is a text, a letter or a place."""
-    texts = [choice.text.strip() for choice in choices]
+    texts = [choice.strip() for choice in choices]
     letter = letter_of(int(truth) if str(truth).strip().isdecimal() else truth, texts)
     right = ord(letter) - ord("A") if len(letter) == 1 else -1
-    plain = max(range(len(choices)), key=lambda at: choices[at].logprob)
-    by_length = max(range(len(choices)), key=lambda at: choices[at].logprob / max(1, len(texts[at])))
+    plain = max(range(len(texts)), key=lambda at: logprobs[at])
+    by_length = max(range(len(texts)), key=lambda at: logprobs[at] / max(1, len(texts[at])))
     return {ACC: float(plain == right), ACC_NORM: float(by_length == right)}, texts[plain]
 
 
 def most_likely(item: Item, options: Evaluate, content: Messages) -> Flow:
     """Take the most likely of the row's choices."""
     assert options.choices is not None
-    texts, context = choices_of(item.columns, options.choices), context_of(content)
+    texts = choices_of(item.columns, options.choices)
+    context = "\n\n".join(str(message.get("content") or "") for message in content)
     answers: list[Answer] = yield asks(options.model, context, texts)
-    choices, reason = [], None
+    logprobs, reason = [], None
     for text, answer in zip(texts, answers, strict=True):
         try:
-            choices.append(Choice(text, logprob(answer, context, text)))
+            logprobs.append(logprob(answer, context, text))
         except ValueError as error:
             reason = dict(answer.error or {"code": "no_logprobs", "message": str(error)})
-    values: dict[str, Any] = {"question": question_of(item)}
+    question = question_of(item)
     counters = {"samples": 1, "unanswered": int(reason is not None), "wrong": 1, "metric_errors": 0}
     if reason is not None:
-        lost = {"text": None, "score": 0.0, "error": reason}
-        failed = item.failed(
-            reason["code"], reason.get("message"), **values, samples=[lost], **dict.fromkeys(options.labels, 0.0)
-        )
-        failed.counters |= counters
-        return failed
-    acc, text = scores(choices, ground_truth_of(item.columns, options.ground_truth))
-    logprobs = {f"logprob {at}": choice.logprob for at, choice in enumerate(choices)}
+        values = {"samples": [{"text": None, "score": 0.0, "error": reason}], **dict.fromkeys(options.labels, 0.0)}
+        return item.failed(reason["code"], reason.get("message"), counters=counters, question=question, **values)
+    acc, text = scores(texts, logprobs, column_of(item.columns, options.ground_truth))
     sample = {
-        "text": text,
-        "pred": text,
-        "score": acc[ACC],
-        "acc": acc[ACC],
-        "scores": acc,
-        "error": None,
-        "values": {},
+        **{"text": text, "pred": text, "score": acc[ACC], "acc": acc[ACC], "scores": acc, "error": None, "values": {}},
+        "logprobs": {f"logprob {at}": value for at, value in enumerate(logprobs)},
     }
     counters["wrong"] = int(acc[ACC] < 1)
-    return Result(text, counters, **values, samples=[{**sample, "logprobs": logprobs}], **acc)
+    return Result(text, counters, question=question, samples=[sample], **acc)

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from batchyard.recipes import BASIC, ColumnName, Judgement, NestedOptions, Options, field_of
+from batchyard.recipes import BASIC, ColumnName, Judgement, NestedOptions, Options
 from recipes.gates import parse
+from recipes.options import Sampling, as_model
 from recipes.rewards import graders
-from recipes.rollout.options import Sampling
 
 MOST_EXAMPLES = 1000
 """Rows that examples are drawn from."""
@@ -93,10 +93,6 @@ class EvaluationJudge(NestedOptions):
     people: PeopleOptions | None = None
 
 
-def _as_judge(value: Any) -> Any:
-    return {"model": value} if isinstance(value, str) else value
-
-
 class GreedySampling(Sampling):
     """Sampling parameters, at temperature 0 unless it is set."""
 
@@ -131,7 +127,7 @@ class Evaluate(Options):
     )
     few_shot: FewShotOptions | None = Field(None, description="Solved questions before each question")
     judge: (
-        Annotated[EvaluationJudge, BeforeValidator(_as_judge, json_schema_input_type=str | EvaluationJudge)] | None
+        Annotated[EvaluationJudge, BeforeValidator(as_model, json_schema_input_type=str | EvaluationJudge)] | None
     ) = Field(None, description="Model that marks answers, or compares each with another one in both orders")
     choices: ColumnName[str | None] = Field(
         None, description="Column with the choices: the answer is the one that the model finds most likely"
@@ -166,11 +162,3 @@ class Evaluate(Options):
             return [ACC, ACC_NORM]
         labels = [metric.label for metric in self.metrics]
         return [*labels, *([ASSERTS] if self.asserts else []), *([JUDGE] if self.judge else [])]
-
-
-def ground_truth_of(columns: Mapping[str, Any], path: str) -> Any:
-    """Return a row's right answer, None if it has none."""
-    try:
-        return field_of(columns, path)
-    except KeyError:
-        return None

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchyard import json_lines
 from batchyard.comparing.values import comparable
 from batchyard.recipes import EndedItem
-from recipes.evaluate.normalizing import normalized_truth
-from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate, ground_truth_of
+from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate
+from recipes.evaluate.scoring import normalized_truth
 from recipes.measures import estimates
 from recipes.measures.estimates import Clusters, MetricEstimate
 from recipes.measures.paired import Values
+from recipes.options import column_of
+from recipes.reports import as_text
 from recipes.rewards.choices import CHOICES, letter_of
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -27,11 +29,8 @@ MOST_SLICES = 50
 MOST_CLASSES = 20
 """Answers in a confusion matrix. An evaluation with more right answers has none."""
 NO_PREDICTION, OTHER = "(none)", "(other)"
-
-
-def text_of(value: Any) -> str:
-    """Return a cell as a text."""
-    return value if isinstance(value, str) else json_lines.dumps(value, default=str).decode()
+text_of = functools.partial(as_text, default=str)
+"""Return a cell as a text."""
 
 
 class Outcomes:
@@ -39,6 +38,7 @@ class Outcomes:
 
     Attributes:
         questions: what each is known by in another job.
+        slices: the value of each question by column.
         counts: answers, unanswered, wrong, metric_errors.
         confusion: answers by the right one and the predicted one.
         agreement: the judge's and people's verdicts.
@@ -50,7 +50,7 @@ class Outcomes:
         self._extra: dict[str, list[float]] = defaultdict(list)
         self._clusters: dict[str, int] = {}
         self._cluster_of = array("q")
-        self._slices: dict[str, list[str]] = {column: [] for column in options.slices}
+        self.slices: dict[str, list[str]] = {column: [] for column in options.slices}
         self.questions: list[str] = []
         self.counts = Counter[str](answers=0, unanswered=0, wrong=0, metric_errors=0)
         self.confusion: Counter[tuple[str, str]] | None = Counter()
@@ -67,10 +67,10 @@ class Outcomes:
         for label, column in self._columns.items():
             column.append(result.get(label, float("nan") if label in (ASSERTS, JUDGE) else 0.0))
         if options.cluster is not None:
-            name = text_of(ground_truth_of(item.columns, options.cluster))
+            name = text_of(column_of(item.columns, options.cluster))
             self._cluster_of.append(self._clusters.setdefault(name, len(self._clusters)))
-        for column_name, values in self._slices.items():
-            values.append(text_of(ground_truth_of(item.columns, column_name)))
+        for column_name, values in self.slices.items():
+            values.append(text_of(column_of(item.columns, column_name)))
         answered = [sample for sample in samples if sample["text"] is not None]
         self.counts["answers"] += len(samples)
         self.counts["unanswered"] += len(samples) - len(answered)
@@ -79,26 +79,21 @@ class Outcomes:
             self.counts["metric_errors"] += len(sample.get("metric_errors") or ())
             for name, value in sample["values"].items():
                 self._extra[name].append(value)
-        self._confuse(item, samples)
+        if self.confusion is not None and (truth := self._truth(item.columns)) is not None:
+            for sample in samples:
+                pred = sample.get("pred")
+                self.confusion[truth, NO_PREDICTION if pred is None else pred] += 1
+            if len({truth for truth, _ in self.confusion}) > MOST_CLASSES:
+                self.confusion = None
         if agreement := result.get("agreement"):
             self.agreement.append((agreement["judge"], agreement["people"]))
-
-    def _confuse(self, item: EndedItem, samples: Iterable[Mapping[str, Any]]) -> None:
-        truth = self._truth(item.columns) if self.confusion is not None else None
-        if self.confusion is None or truth is None:
-            return
-        for sample in samples:
-            pred = sample.get("pred")
-            self.confusion[truth, NO_PREDICTION if pred is None else pred] += 1
-        if len({truth for truth, _ in self.confusion}) > MOST_CLASSES:
-            self.confusion = None
 
     def _truth(self, columns: Mapping[str, Any]) -> str | None:
         """Return the right answer in the form of predictions, None where metrics predict nothing that is compared."""
         metric = self._options.metrics[0] if self._options.metrics and self._options.choices is None else None
         if metric is None or metric.metric not in ("exact", "choice"):
             return None
-        truth = ground_truth_of(columns, metric.ground_truth or self._options.ground_truth)
+        truth = column_of(columns, metric.ground_truth or self._options.ground_truth)
         if metric.metric == "choice":
             return letter_of(truth, columns.get(CHOICES))
         return None if truth is None else comparable(normalized_truth(truth, metric.ignore))
@@ -107,11 +102,6 @@ class Outcomes:
     def clusters(self) -> Clusters | None:
         """The cluster of each question, None if each is one."""
         return None if self._options.cluster is None else np.asarray(self._cluster_of, np.int64)
-
-    @property
-    def slices(self) -> Mapping[str, list[str]]:
-        """The value of each question by column."""
-        return self._slices
 
     def column(self, label: str) -> Values:
         """Return a metric by question, NaN where it does not apply."""
@@ -136,8 +126,8 @@ class Outcomes:
 
     def by_slice(self, column: str) -> dict[str, Mask]:
         """Return a mask of the questions of each value of a column, the most frequent first."""
-        values = np.asarray(self._slices[column], dtype=object)
-        return {name: values == name for name, _ in Counter(self._slices[column]).most_common(MOST_SLICES)}
+        values = np.asarray(self.slices[column], dtype=object)
+        return {name: values == name for name, _ in Counter(self.slices[column]).most_common(MOST_SLICES)}
 
     @property
     def extra(self) -> dict[str, float]:

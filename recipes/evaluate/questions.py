@@ -13,16 +13,9 @@ from batchyard import json_lines
 from batchyard.recipes import InvalidItem, Item, Messages, messages_of
 from batchyard.tables.cells import CellError
 from batchyard.tables.template import TemplateError, parsed
-from recipes.evaluate.options import Evaluate, FewShotOptions, ground_truth_of
-
-
-def examples_of(few_shot: FewShotOptions, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the examples of a question: all questions have the same in the same order, but none has itself."""
-    order = list(few_shot.examples)
-    if few_shot.n is not None:
-        order = Random(few_shot.seed).sample(order, len(order))
-    others = [example for example in order if dict(example) != dict(columns)]
-    return others[: few_shot.n]
+from recipes.evaluate.options import Evaluate
+from recipes.options import column_of
+from recipes.reports import as_text
 
 
 def turns_of(example: Mapping[str, Any], options: Evaluate) -> Messages:
@@ -35,20 +28,26 @@ def turns_of(example: Mapping[str, Any], options: Evaluate) -> Messages:
         except (TemplateError, CellError) as error:
             raise InvalidItem("invalid_example", f"Its answer cannot be filled: {error}.") from None
     else:
-        truth = ground_truth_of(example, options.ground_truth)
+        truth = column_of(example, options.ground_truth)
         if truth is None:
             raise InvalidItem("invalid_example", f"It has no column {options.ground_truth!r}.")
-        text = truth if isinstance(truth, str) else json_lines.dumps(truth).decode()
+        text = as_text(truth)
     return [*messages_of(example, options.template), {"role": "assistant", "content": text}]
 
 
 def content_of(item: Item, options: Evaluate) -> Messages:
     """Return what is asked: the system message, the examples, the question."""
     messages = item.chat()
-    if options.few_shot is None:
+    few_shot = options.few_shot
+    if few_shot is None:
         return messages
+    # All questions have the same examples in the same order, but none has itself.
+    order = list(few_shot.examples)
+    if few_shot.n is not None:
+        order = Random(few_shot.seed).sample(order, len(order))
+    examples = [example for example in order if dict(example) != dict(item.columns)][: few_shot.n]
     first = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
-    shots = [turn for example in examples_of(options.few_shot, item.columns) for turn in turns_of(example, options)]
+    shots = [turn for example in examples for turn in turns_of(example, options)]
     return [*messages[:first], *shots, *messages[first:]]
 
 

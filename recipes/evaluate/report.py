@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,14 @@ from batchyard.recipes import (
     messages_of,
 )
 from batchyard.wording import cut
-from recipes.evaluate.comparison import MetricChange, RunComparison, compare
-from recipes.evaluate.options import JUDGE, Evaluate, ground_truth_of
+from recipes.evaluate.comparison import compare
+from recipes.evaluate.options import JUDGE, Evaluate
 from recipes.evaluate.outcomes import MOST_CLASSES, OTHER, Outcomes, text_of
 from recipes.measures import intervals
-from recipes.measures.agreement import kappa
 from recipes.measures.estimates import MetricEstimate
-from recipes.reports.markdown import interval, number
+from recipes.measures.paired import is_binary, kappa
+from recipes.options import column_of
+from recipes.reports import histogram, interval, number
 
 ANSWERS = "answers.jsonl"
 SHOWN = 20
@@ -48,26 +48,33 @@ def write(results: Results, options: Evaluate) -> Report:
             outcomes.add(item, len(wrong))
             file.writelines(map(json_lines.line, wrong))
             if wrong and len(shown) < SHOWN:
-                shown.append(_row(wrong[0]))
+                line = wrong[0]
+                expected = "" if line["expected"] is None else text_of(line["expected"])
+                code = (line["error"] or {}).get("code", "no answer")
+                answer = line["answer"] if line["answer"] is not None else f"({code})"
+                texts = [cut(text, CELL) for text in (line["question"], expected, line["predicted"] or "", answer)]
+                shown.append([line["custom_id"], *texts, number(next(iter(line["scores"].values()), 0.0))])
         for item in results.items():
             file.writelines(json_lines.line(line) for line in _lines(item, options) if not line["wrong"])
     metrics: dict[str, Any] = {"questions": len(outcomes), **outcomes.counts}
     estimates = outcomes.estimates()
-    metrics |= {label: _document(estimate) for label, estimate in estimates.items()}
-    view: list[Block] = [_overview(estimates)]
+    metrics |= {label: estimate.document() for label, estimate in estimates.items()}
+    rows = [[label, number(each.mean), interval(each.interval), each.n] for label, each in estimates.items()]
+    view: list[Block] = [Table(title="Metrics", columns=["metric", "mean", "95 % interval", "questions"], rows=rows)]
     warnings = _warnings(outcomes, options)
     if options.compare_with is not None:
         comparison = compare(results, options.compare_with, outcomes, options.model_dump(mode="json"))
         if isinstance(comparison, str):
             warnings.append(("not_compared", f"There is no comparison with the earlier run: {comparison}."))
         else:
-            metrics["compared"] = _compared(comparison)
-            view += _comparison_tables(comparison)
+            changes, slices = comparison.pop("changes"), comparison.pop("slices")
+            metrics["compared"] = {**comparison, **changes, "slices": slices}
+            view += _comparison_tables(comparison, changes, slices)
             warnings += _doubts(comparison)
     for column in outcomes.slices:
         by_value = {name: outcomes.estimates(mask) for name, mask in outcomes.by_slice(column).items()}
         metrics.setdefault("slices", {})[column] = {
-            name: {label: _document(each) for label, each in of_slice.items()} for name, of_slice in by_value.items()
+            name: {label: each.document() for label, each in of_slice.items()} for name, of_slice in by_value.items()
         }
         view.append(_slice_table(column, by_value, list(estimates)))
     metrics |= {"values": outcomes.extra} if outcomes.extra else {}
@@ -81,11 +88,12 @@ def write(results: Results, options: Evaluate) -> Report:
     return Report(metrics, view, warnings)
 
 
-# Lines
-
-
 def _lines(item: EndedItem, options: Evaluate) -> Iterator[dict[str, Any]]:
-    """Yield a line for each answer of a question."""
+    """Yield a line for each answer of a question, whose text is without system message and examples."""
+    try:
+        question = "\n\n".join(text_of(each.get("content")) for each in messages_of(item.columns, options.template))
+    except InvalidItem:
+        question = ""
     lost = {"text": None, "score": 0.0, "error": item.error}
     samples = item.result.get("samples") or [lost] * options.repeats
     for at, sample in enumerate(samples, 1):
@@ -93,51 +101,17 @@ def _lines(item: EndedItem, options: Evaluate) -> Iterator[dict[str, Any]]:
             "custom_id": item.custom_id,
             "number": item.number,
             "repeat": at,
-            "question": _question(item, options),
-            "expected": ground_truth_of(item.columns, options.ground_truth),
+            "question": question,
+            "expected": column_of(item.columns, options.ground_truth),
             "answer": sample["text"],
             "predicted": sample.get("pred"),
             "wrong": is_wrong(sample),
             "scores": sample.get("scores") or {},
             "values": sample.get("values") or {},
-            **{name: ground_truth_of(item.columns, name) for name in options.slices},
+            **{name: column_of(item.columns, name) for name in options.slices},
             "metric_errors": sample.get("metric_errors") or {},
-            "error": sample.get("error"),
-            "finish_reason": sample.get("finish_reason"),
-            "seed": sample.get("seed"),
-            "output_tokens": sample.get("output_tokens"),
-            "reasoning": sample.get("reasoning"),
+            **{name: sample.get(name) for name in ("error", "finish_reason", "seed", "output_tokens", "reasoning")},
         }
-
-
-def _question(item: EndedItem, options: Evaluate) -> str:
-    """Return the text of what was asked, without system message and examples."""
-    try:
-        messages = messages_of(item.columns, options.template)
-    except InvalidItem:
-        return ""
-    return "\n\n".join(text_of(message.get("content")) for message in messages)
-
-
-def _row(line: Mapping[str, Any]) -> list[Any]:
-    expected = "" if line["expected"] is None else text_of(line["expected"])
-    answer = line["answer"] if line["answer"] is not None else f"({(line['error'] or {}).get('code', 'no answer')})"
-    texts = [cut(text, CELL) for text in (line["question"], expected, line["predicted"] or "", answer)]
-    score = next(iter(line["scores"].values()), 0.0)
-    return [line["custom_id"], *texts, number(score)]
-
-
-# Metrics
-
-
-def _document(estimate: MetricEstimate) -> dict[str, Any]:
-    ends = {} if estimate.interval is None else {"mean": list(estimate.interval)}
-    return {"mean": estimate.mean, "n": estimate.n, "intervals": ends}
-
-
-def _overview(estimates: Mapping[str, MetricEstimate]) -> Table:
-    rows = [[label, number(each.mean), interval(each.interval), each.n] for label, each in estimates.items()]
-    return Table(title="Metrics", columns=["metric", "mean", "95 % interval", "questions"], rows=rows)
 
 
 def _slice_table(column: str, by_value: Mapping[str, Mapping[str, MetricEstimate]], labels: Sequence[str]) -> Table:
@@ -155,13 +129,10 @@ def _histogram(outcomes: Outcomes, options: Evaluate) -> Histogram | None:
     """Return how many questions have which score, for one that is more than right or wrong."""
     values = outcomes.column(options.labels[0])
     values = values[np.isfinite(values)]
-    if not len(values) or bool(np.all((values == 0) | (values == 1))):
+    if not len(values) or is_binary(values):
         return None
-    counts, edges = np.histogram(
-        values, bins=BARS, range=(min(0.0, float(values.min())), max(1.0, float(values.max())))
-    )
-    labels = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
-    return Histogram(title=f"Questions by {options.labels[0]}", labels=labels, values=counts.tolist())
+    ends = min(0.0, float(values.min())), max(1.0, float(values.max()))
+    return histogram(f"Questions by {options.labels[0]}", values, BARS, ends)
 
 
 def _confusion(outcomes: Outcomes) -> Matrix | None:
@@ -185,57 +156,41 @@ def _confusion(outcomes: Outcomes) -> Matrix | None:
     )
 
 
-# Comparison
-
-
-def _compared(comparison: RunComparison) -> dict[str, Any]:
-    return {
-        "job": comparison.job_id,
-        "pairs": comparison.pairs,
-        "only_now": comparison.only_now,
-        "only_earlier": comparison.only_earlier,
-        "changed": comparison.changed,
-        **{change.metric: change.document() for change in comparison.changes},
-        "slices": {change.slice: change.document() for change in comparison.by_slice},
-    }
-
-
-def _comparison_tables(comparison: RunComparison) -> list[Block]:
+def _comparison_tables(
+    comparison: Mapping[str, Any], changes: Mapping[str, Any], slices: Mapping[str, Any]
+) -> list[Block]:
     columns = ["metric", "earlier", "now", "difference", "95 % interval", "p", "questions", "verdict"]
 
-    def row(change: MetricChange, name: str) -> list[Any]:
-        difference = change.difference
-        means = [number(value) for value in (change.earlier, change.now, difference.mean)]
-        return [name, *means, interval(difference.interval), number(change.p), difference.n, change.verdict]
+    def row(name: str, change: Mapping[str, Any]) -> list[Any]:
+        means = [number(change[key]) for key in ("earlier", "now", "mean")]
+        ends = interval(change["intervals"].get("mean"))
+        return [name, *means, ends, number(change["p"]), change["n"], change["verdict"]]
 
-    rows = [row(change, change.metric) for change in comparison.changes]
-    tables: list[Block] = [Table(title=f"Compared with {comparison.job_id}", columns=columns, rows=rows)]
-    if comparison.changed:
-        names = [[name] for name in comparison.changed]
+    rows = [row(*entry) for entry in changes.items()]
+    tables: list[Block] = [Table(title=f"Compared with {comparison['job']}", columns=columns, rows=rows)]
+    if comparison["changed"]:
+        names = [[name] for name in comparison["changed"]]
         tables.append(Table(title="Options that have changed since", columns=["option"], rows=names))
-    if comparison.by_slice:
-        by_slice = [row(change, change.slice) for change in comparison.by_slice]
-        title = f"Compared by slice: {comparison.by_slice[0].metric}"
-        tables.append(Table(title=title, columns=["slice", *columns[1:]], rows=by_slice))
+    if slices:
+        rows = [row(*entry) for entry in slices.items()]
+        title = f"Compared by slice: {next(iter(changes))}"
+        tables.append(Table(title=title, columns=["slice", *columns[1:]], rows=rows))
     return tables
 
 
-def _doubts(comparison: RunComparison) -> list[tuple[str, str]]:
+def _doubts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
     doubts = []
-    if left := comparison.only_now + comparison.only_earlier:
-        doubts.append(
-            ("partly_compared", f"{comparison.pairs} questions are in both runs; {left} are in one, and not compared.")
-        )
-    judging = {name for name in comparison.changed if name.partition(".")[0] in ("metrics", "extract", "ground_truth")}
+    if left := comparison["only_now"] + comparison["only_earlier"]:
+        message = f"{comparison['pairs']} questions are in both runs; {left} are in one, and not compared."
+        doubts.append(("partly_compared", message))
+    judging = {
+        name for name in comparison["changed"] if name.partition(".")[0] in ("metrics", "extract", "ground_truth")
+    }
     if judging:
         names = ", ".join(sorted(judging))
-        doubts.append(
-            ("other_metrics", f"The earlier run was measured otherwise ({names}): a difference may come from that.")
-        )
+        message = f"The earlier run was measured otherwise ({names}): a difference may come from that."
+        doubts.append(("other_metrics", message))
     return doubts
-
-
-# The judge
 
 
 def _agreement(outcomes: Outcomes, options: Evaluate) -> tuple[dict[str, Any], list[Block]]:
@@ -278,17 +233,14 @@ def _warnings(outcomes: Outcomes, options: Evaluate) -> list[tuple[str, str]]:
     if lost := outcomes.counts["unanswered"]:
         warnings.append(("unanswered", f"{lost} of {outcomes.counts['answers']} answers are missing, and count 0."))
     if errors := outcomes.counts["metric_errors"]:
-        warnings.append(
-            ("metric_errors", f"{errors} scores could not be had, and count 0: see metric_errors in {ANSWERS}.")
-        )
+        message = f"{errors} scores could not be had, and count 0: see metric_errors in {ANSWERS}."
+        warnings.append(("metric_errors", message))
     if options.judge is not None and options.judge.against and (first := outcomes.extra.get(f"{JUDGE}/first")):
         consistent = outcomes.extra[f"{JUDGE}/consistent"]
         if consistent < 0.5:
-            warnings.append(
-                (
-                    "judge_prefers_a_place",
-                    f"The judge chose the same answer in both orders in {consistent:.0%} of comparisons only; it chose "
-                    f"the first one in {first:.0%}.",
-                )
+            message = (
+                f"The judge chose the same answer in both orders in {consistent:.0%} of comparisons only; it chose "
+                f"the first one in {first:.0%}."
             )
+            warnings.append(("judge_prefers_a_place", message))
     return warnings

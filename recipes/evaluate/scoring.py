@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 
-from batchyard.recipes import Answer, Ask, Check, Checked, InvalidItem, Item, Score, Scored
+from batchyard.comparing.patterns import compiled
+from batchyard.comparing.values import comparable
+from batchyard.recipes import Answer, Check, Checked, InvalidItem, Item, Score, Scored
+from batchyard.wording import quoted, suggestion
 from recipes import extracts
-from recipes.evaluate.judging import STAGE, Judge, in_turn
-from recipes.evaluate.normalizing import normalized, normalized_truth
-from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate, MetricOptions, ground_truth_of
+from recipes.evaluate.judging import STAGE, Judge
+from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate, MetricOptions
 from recipes.gates import parse, subject
-from recipes.rewards import graders
+from recipes.options import column_of
 from recipes.rewards.catalogue import RewardCatalogue
+from recipes.rewards.overlap import ARTICLE, NO_PUNCTUATION
 from recipes.rollout.options import data_source_of
 
 Part: TypeAlias = Generator[Any, Any, None]
 """A part of the program, which yields turns as the whole does."""
 Kind: TypeAlias = Literal["reward", "gate", "model"]
+_DIGITS = str.maketrans("", "", string.digits)
+_KINDS = ("case", "punctuation", "articles", "numbers")
+_PATTERN = "regex:"
+_BLANKS = re.compile(r"\s+")
 
 
 @dataclass
@@ -46,11 +56,45 @@ def kind_of(metric: MetricOptions, rewards: RewardCatalogue) -> Kind:
     return "reward" if metric.metric.startswith("{") or metric.metric in rewards.rewards else "gate"
 
 
+def check_ignored(ignore: Sequence[str]) -> None:
+    """Raise ValueError for what is none of case, punctuation, articles, numbers, regex:<pattern>."""
+    for kind in ignore:
+        if kind.startswith(_PATTERN):
+            compiled(kind.removeprefix(_PATTERN))
+        elif kind not in _KINDS:
+            raise ValueError(f"{quoted(kind)} cannot be ignored. {suggestion(kind, _KINDS, sentence=True)}")
+
+
+def normalized(text: str, ignore: Sequence[str]) -> str:
+    """Return a text without what is not compared. Patterns come first, then the others in any order."""
+    if not ignore:
+        return text
+    for kind in ignore:
+        if kind.startswith(_PATTERN):
+            text = compiled(kind.removeprefix(_PATTERN)).sub("", text)
+    if "case" in ignore:
+        text = text.lower()
+    if "punctuation" in ignore:
+        text = text.translate(NO_PUNCTUATION)
+    if "articles" in ignore:
+        text = ARTICLE.sub(" ", text)
+    if "numbers" in ignore:
+        text = text.translate(_DIGITS)
+    return _BLANKS.sub(" ", text).strip()
+
+
+def normalized_truth(truth: Any, ignore: Sequence[str]) -> Any:
+    """Return a right answer without what is not compared; each of a list of them."""
+    if not ignore:
+        return truth
+    if isinstance(truth, list | tuple):
+        return [normalized(comparable(each), ignore) for each in truth]
+    return normalized(comparable(truth), ignore)
+
+
 def solution(options: Evaluate, metric: MetricOptions, answer: Answer) -> str:
     """Return the part of an answer that a reward gets."""
-    how = metric.extract or options.extract
-    part = answer.text if how is None else extracts.extract(how, answer.text) or ""
-    return normalized(part, metric.ignore)
+    return normalized(extracts.part(metric.extract or options.extract, answer.text), metric.ignore)
 
 
 def asserts_of(columns: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
@@ -75,16 +119,16 @@ def asserts_of(columns: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
 
 def score(item: Item, options: Evaluate, rewards: RewardCatalogue, answers: Sequence[ScoredAnswer]) -> Part:
     """Score the answers of a question by all metrics but the judge."""
-    kinds = {metric.label: kind_of(metric, rewards) for metric in options.metrics}
-    yield from _rewarded(item, options, [m for m in options.metrics if kinds[m.label] == "reward"], answers)
-    yield from _checked(item, options, [m for m in options.metrics if kinds[m.label] == "gate"], answers)
-    yield from _graded(item, options, [m for m in options.metrics if kinds[m.label] == "model"], answers)
+    kinds = {kind: [m for m in options.metrics if kind_of(m, rewards) == kind] for kind in ("reward", "gate", "model")}
+    yield from _rewarded(item, options, kinds["reward"], answers)
+    yield from _checked(item, options, kinds["gate"], answers)
+    yield from _graded(item, options, kinds["model"], answers)
 
 
 def _score(item: Item, options: Evaluate, metric: MetricOptions, answer: Answer) -> Score:
     extra = item.columns.get("extra_info")
     by_columns = metric.metric.startswith("{") or not isinstance(extra, Mapping)
-    truth = ground_truth_of(item.columns, metric.ground_truth or options.ground_truth)
+    truth = column_of(item.columns, metric.ground_truth or options.ground_truth)
     return Score(
         metric.metric,
         data_source_of(item.columns),
@@ -123,29 +167,17 @@ def _checked(item: Item, options: Evaluate, metrics: Sequence[MetricOptions], an
         for metric, checked in zip(metrics, checks, strict=False):
             passed = float(checked.passed)
             each.add(metric.label, Scored(passed, acc=passed, error=_error(checked)))
-        if asserts:
-            each.add(ASSERTS, _of_asserts(asserts, checks[len(metrics) :]))
+        if asserts:  # the share of the weights that passed; the answer is right if all have
+            own = checks[len(metrics) :]
+            passed = sum(entry["weight"] for entry, checked in zip(asserts, own, strict=True) if checked.passed)
+            total, acc = sum(entry["weight"] for entry in asserts), float(all(checked.passed for checked in own))
+            error = next((reason for checked in own if (reason := _error(checked))), None)
+            each.add(ASSERTS, Scored(passed / total if total else acc, acc=acc, error=error))
 
 
 def _error(checked: Checked) -> str | None:
     """Return why a gate failed by itself, None if it has judged."""
     return checked.message if checked.category == "gate_error" else None
-
-
-def _of_asserts(asserts: Sequence[Mapping[str, Any]], checks: Sequence[Checked]) -> Scored:
-    """Return the share of the weights that passed. The answer is right if all have."""
-    weights = [entry["weight"] for entry in asserts]
-    passed = sum(weight for weight, checked in zip(weights, checks, strict=True) if checked.passed)
-    all_passed = float(all(checked.passed for checked in checks))
-    error = next((reason for checked in checks if (reason := _error(checked))), None)
-    return Scored(passed / sum(weights) if sum(weights) else all_passed, acc=all_passed, error=error)
-
-
-def grade(grader: graders.ModelGrader, content: Any) -> Ask:
-    """Return the request of a grader that asks a model."""
-    return Ask(
-        STAGE, content, model=grader.model, **grader.form(), **grader.sampling_params.model_dump(exclude_none=True)
-    )
 
 
 def _graded(item: Item, options: Evaluate, metrics: Sequence[MetricOptions], answers: Sequence[ScoredAnswer]) -> Part:
@@ -156,7 +188,7 @@ def _graded(item: Item, options: Evaluate, metrics: Sequence[MetricOptions], ans
         if grader is not None
         for each in answers
     ]
-    asks = [grade(grader, content) for _, grader, _, content in pairs if content is not None]
+    asks = [grader.ask(STAGE, content) for _, grader, _, content in pairs if content is not None]
     grades = iter((yield asks) if asks else [])
     for metric, grader, each, content in pairs:
         each.add(metric.label, Scored(0.0) if content is None else grader.scored(next(grades)))
@@ -164,13 +196,14 @@ def _graded(item: Item, options: Evaluate, metrics: Sequence[MetricOptions], ans
 
 def judge(judge: Judge, answers: Sequence[ScoredAnswer], agreement: dict[str, float]) -> Part:
     """Let the judge mark the answers, and the one that people have judged; `agreement` gets both verdicts on that."""
-    judged = [(each, text) for each in answers if (text := judge.judged(each.answer.text)) is not None]
+    judged = [(each, asks) for each in answers if (asks := judge.asks(each.answer.text))]
     by_people = judge.by_people()
-    texts = [text for _, text in judged] + ([] if by_people is None else [by_people[0]])
-    if not texts:
+    groups = [asks for _, asks in judged] + ([] if by_people is None else [by_people[0]])
+    if not groups:
         return
-    replies: list[Answer] = yield [ask for text in texts for ask in judge.asks(text)]
-    scores = [judge.scored(each) for each in in_turn(iter(replies), texts)]
+    replies: list[Answer] = yield [ask for asks in groups for ask in asks]
+    left = iter(replies)
+    scores = [judge.scored([*islice(left, len(asks))]) for asks in groups]
     for (each, _), scored in zip(judged, scores, strict=False):
         each.add(JUDGE, scored)
         each.values |= {f"{JUDGE}/{name}": float(value) for name, value in scored.values.items()}

@@ -42,15 +42,6 @@ class Expression:
         return f"{self.left} {self.operator} {right}"
 
 
-def check_expressions(expressions: Sequence[str], variants: Sequence[str]) -> None:
-    """Raise ValueError for an expression that cannot be read. The message begins with its place: `2: column 7: …`."""
-    for number, text in enumerate(expressions):
-        try:
-            parse(text, variants)
-        except ValueError as error:
-            raise ValueError(f"{number}: {error}") from None
-
-
 def parse(text: str, variants: Sequence[str]) -> list[Expression]:
     """Return what an expression says, one statement for each variant that it speaks of.
 

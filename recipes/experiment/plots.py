@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 from xml.sax.saxutils import escape
 
 from recipes.experiment.reports import headline
-from recipes.reports.markdown import number
-from recipes.reports.svg import CHARACTER, TOP, WIDTH, drawing, shortened
+from recipes.reports import CHARACTER, TOP, WIDTH, drawing, number, shortened
 
 ROW = 28
 MOST_PLOTS = 12
-
-
-@dataclass(frozen=True)
-class Point:
-    """A row of a plot: a value and its interval."""
-
-    label: str
-    value: float
-    ends: Sequence[float] | None = None
+Point: TypeAlias = tuple[str, float, Sequence[float] | None]
+"""A row of a plot: its label, its value, and the ends of its interval."""
 
 
 def of(document: Mapping[str, Any]) -> dict[str, str]:
@@ -31,24 +22,22 @@ def of(document: Mapping[str, Any]) -> dict[str, str]:
     for metric in headline(document)[:MOST_PLOTS]:
         entries = document["metrics"][metric]["variants"]
         name = re.sub(r"[^\w@.-]", "_", metric.replace("^", "-all-"))
-        plots[name] = svg(metric, [Point(variant, each["mean"], each["interval"]) for variant, each in entries.items()])
-        differences = list(_differences(entries))
+        plots[name] = svg(metric, [(variant, each["mean"], each["interval"]) for variant, each in entries.items()])
+        compared = {variant: entry.get("difference") or {} for variant, entry in entries.items()}
+        differences = [
+            (f"{variant} (n = {difference['n']})", difference["mean"], difference["interval"])
+            for variant, difference in compared.items()
+            if "mean" in difference
+        ]
         if differences:
             plots[f"{name}-difference"] = svg(f"{metric}, less {document['baseline']}", differences, zero=True)
     seconds = [
-        Point(f"{name} {share}", variant["latency"][share])
+        (f"{name} {share}", variant["latency"][share], None)
         for name, variant in document["variants"].items()
         if variant["latency"]
         for share in ("p50", "p95", "p99")
     ]
     return plots | ({"seconds-of-requests": svg("Seconds of requests", seconds, zero=True)} if seconds else {})
-
-
-def _differences(entries: Mapping[str, Any]) -> Iterator[Point]:
-    for variant, entry in entries.items():
-        difference = entry.get("difference") or {}
-        if "mean" in difference:
-            yield Point(f"{variant} (n = {difference['n']})", difference["mean"], difference["interval"])
 
 
 def svg(title: str, points: Sequence[Point], *, zero: bool = False) -> str:
@@ -57,11 +46,11 @@ def svg(title: str, points: Sequence[Point], *, zero: bool = False) -> str:
     Args:
         zero: the axis has 0, with a rule.
     """
-    reach = [value for point in points for value in (point.value, *(point.ends or ()))] + [0.0] * zero
+    reach = [value for _, at, ends in points for value in (at, *(ends or ()))] + [0.0] * zero
     low, high = min(reach), max(reach)
     if low == high:
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
-    labels = [shortened(point.label) for point in points]
+    labels = [shortened(label) for label, _, _ in points]
     left = 24 + CHARACTER * max(map(len, labels), default=0)
     right = WIDTH - 24 - CHARACTER * 10
     bottom = TOP + ROW * len(points)
@@ -74,12 +63,12 @@ def svg(title: str, points: Sequence[Point], *, zero: bool = False) -> str:
     for end in ends:
         shapes.append(f'<line class="rule" x1="{place(end)}" x2="{place(end)}" y1="{TOP - 8}" y2="{bottom}"/>')
         shapes.append(f'<text class="middle" x="{place(end)}" y="{bottom + 18}">{number(end)}</text>')
-    for row, (label, point) in enumerate(zip(labels, points, strict=True)):
+    for row, (label, (_, value, interval)) in enumerate(zip(labels, points, strict=True)):
         y = TOP + ROW * (row + 0.5)
         shapes.append(f'<text class="end" x="{left - 12:.1f}" y="{y + 4:g}">{escape(label)}</text>')
-        if point.ends is not None:
-            first, last = (place(end) for end in point.ends)
+        if interval is not None:
+            first, last = map(place, interval)
             shapes.append(f'<line x1="{first}" x2="{last}" y1="{y:g}" y2="{y:g}"/>')
-        shapes.append(f'<circle cx="{place(point.value)}" cy="{y:g}" r="4"/>')
-        shapes.append(f'<text class="end" x="{WIDTH - 12}" y="{y + 4:g}">{number(point.value)}</text>')
+        shapes.append(f'<circle cx="{place(value)}" cy="{y:g}" r="4"/>')
+        shapes.append(f'<text class="end" x="{WIDTH - 12}" y="{y + 4:g}">{number(value)}</text>')
     return drawing(title, shapes, bottom + 30)

@@ -6,8 +6,8 @@ What is compared, and how, is in `recipes.experiment`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, create_model
@@ -15,9 +15,12 @@ from pydantic import Field, StringConstraints, create_model
 from batchyard import config
 from batchyard.recipes import BASIC, Child, CompositeOptions, EndedItem, Judgement, Report, Results, composite
 from batchyard.wording import quoted, suggestion
-from recipes.experiment import children
-from recipes.experiment.comparison import Comparison, compare
-from recipes.experiment.expressions import check_expressions
+from recipes.experiment import plots, reports
+from recipes.experiment.comparison import compare
+from recipes.experiment.expressions import parse
+from recipes.experiment.values import ComparedChild
+from recipes.options import nested, option
+from recipes.reports import json_text, write
 
 MOST = 1000
 """Children of one experiment."""
@@ -77,12 +80,6 @@ _PASS: dict[str, Any] = {
 Experiment = create_model("Experiment", __base__=_Experiment, __doc__="Options of `experiment`.", **_PASS)
 
 
-def passes_of(options: _Experiment) -> list[str]:
-    """Return the option `pass`."""
-    passes: list[str] = getattr(options, "pass")
-    return passes
-
-
 def check(options: _Experiment) -> None:
     """Raise ValueError, with the path of the option, for options that cannot be."""
     names = list(options.variants)
@@ -94,47 +91,15 @@ def check(options: _Experiment) -> None:
     number = len(names) * options.repeats * options.rounds
     if number > MOST:
         raise ValueError(f"repeats: {number:,} jobs would be started, and {MOST:,} are the most; take fewer")
-    for place, values in (
-        ("options", options.options),
-        *((f"variants.{name}", options.variants[name]) for name in names),
-    ):
+    variants = {f"variants.{name}": values for name, values in options.variants.items()}
+    for place, values in {"options": options.options, **variants}.items():
         for key in values:
-            try:
+            with option(place):
                 config.path(key)
-            except ValueError as error:
-                raise ValueError(f"{place}: {error}") from None
-    for place, expressions in (("expect", options.expect), ("pass", passes_of(options))):
-        try:
-            check_expressions(expressions, names)
-        except ValueError as error:
-            raise ValueError(f"{place}.{error}") from None
-
-
-def options_of(options: _Experiment, variant: str) -> Values:
-    """Return the options of a variant's children: the variant's over those of all."""
-    values: Values = nested(options.options, options.variants[variant])
-    served: Values = _served(values, options.tiers, is_model=False)
-    return served
-
-
-def nested(*layers: Values) -> Values:
-    """Return options whose keys are paths as nested options, those of later layers over those of earlier ones."""
-    merged: Values = {}
-    for values in layers:
-        for key, value in values.items():
-            *above, last = config.path(key)
-            inner: Values = {last: value}
-            for name in reversed(above):
-                inner = {name: inner}
-            merged = _merged(merged, inner)
-    return merged
-
-
-def _merged(below: Any, above: Any) -> Any:
-    """Return `above` over `below`: mappings are merged key by key, everything else is replaced."""
-    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
-        return above
-    return {**below, **{key: _merged(below.get(key), value) for key, value in above.items()}}
+    for place, expressions in (("expect", options.expect), ("pass", getattr(options, "pass"))):
+        for index, text in enumerate(expressions):
+            with option(f"{place}.{index}"):
+                parse(text, names)
 
 
 def _served(value: Any, tiers: Mapping[str, str], *, is_model: bool) -> Any:
@@ -148,24 +113,29 @@ def _served(value: Any, tiers: Mapping[str, str], *, is_model: bool) -> Any:
 def finish(results: Results, options: _Experiment) -> Report:
     """Compare the children, write the artifacts, and return the metrics."""
     items = list(results.items())
-    compared = compare(
-        [_compared(results, item) for item in items], options.baseline, options.expect, passes_of(options)
-    )
-    for name, text in _artifacts(compared):
-        with results.create(name) as file:
-            file.write(text.encode())
+    children = [_child(results, item) for item in items]
+    document = compare(children, options.baseline, options.expect, getattr(options, "pass"))
+    texts = {
+        "comparison.json": json_text(document),
+        "comparison.csv": reports.csv_of(document),
+        "comparison.md": reports.comparison(document),
+        "final_report.json": json_text({name: value for name, value in document.items() if name != "rounds"}),
+        "final_report.md": reports.final(document),
+    }
+    write(results, texts | {f"plot-{name}.svg": svg for name, svg in plots.of(document).items()})
     states = [item.state for item in items]
     metrics = {
         "children": len(items),
         "completed": states.count("completed"),
         "failed": states.count("failed"),
         "taken": sum(bool(item.result.get("taken")) for item in items),
-        "passed": compared.passed,
+        "passed": document["passed"],
     }
-    return Report(metrics, compared.view(), compared.warnings())
+    warnings = [(warning["code"], warning["message"]) for warning in document["warnings"]]
+    return Report(metrics, reports.view(document), warnings)
 
 
-def _compared(results: Results, item: EndedItem) -> children.ComparedChild:
+def _child(results: Results, item: EndedItem) -> ComparedChild:
     """Return a child with what it has left behind."""
     job_id, error = item.result.get("job_id"), item.error or {}
 
@@ -174,13 +144,10 @@ def _compared(results: Results, item: EndedItem) -> children.ComparedChild:
 
     def read(name: str) -> Values:
         path = copied(name)
-        values: Values = {} if path is None else json.loads(path.read_bytes())
-        return values
+        return {} if path is None else dict(json.loads(path.read_bytes()))
 
-    return children.ComparedChild(
-        variant=item.columns["variant"],
-        repeat=item.columns["repeat"],
-        round=item.columns["round"],
+    return ComparedChild(
+        **{name: item.columns[name] for name in ("variant", "repeat", "round")},
         job_id=job_id or "",
         config_sha256=item.result.get("config_sha256") or "",
         manifest=read("manifest.json"),
@@ -192,24 +159,13 @@ def _compared(results: Results, item: EndedItem) -> children.ComparedChild:
     )
 
 
-def _artifacts(compared: Comparison) -> Iterator[tuple[str, str]]:
-    yield "comparison.json", _json(compared.document())
-    yield "comparison.csv", compared.csv()
-    yield "comparison.md", compared.markdown()
-    yield "final_report.json", _json(compared.report_json())
-    yield "final_report.md", compared.report_markdown()
-    for name, svg in compared.plots().items():
-        yield f"plot-{PurePosixPath(name).name}.svg", svg
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-
-
 @composite("experiment", Experiment, check=check, finish=finish, main="comparison.json")
 def experiment(options: _Experiment) -> Sequence[Child]:
     """Run variants of a recipe's options over one input, and compare them."""
-    values = {variant: options_of(options, variant) for variant in options.variants}
+    values: dict[str, Values] = {
+        variant: _served(nested(options.options, own), options.tiers, is_model=False)
+        for variant, own in options.variants.items()
+    }
     return [
         Child(variant, repeat, number, options.recipe, values[variant], options.round_input if number else None)
         for number in range(options.rounds)

@@ -9,8 +9,7 @@ from typing import Any
 
 from batchyard.recipes import Bars, Block, Lines, Series, Table
 from recipes.experiment.values import OF_ITEMS
-from recipes.reports import csv_files
-from recipes.reports.markdown import NOTHING, escaped, interval, number, section, table
+from recipes.reports import NOTHING, csv_text, escaped, interval, number, section, table
 
 Document = Mapping[str, Any]
 
@@ -47,65 +46,39 @@ def _rows(document: Document, metrics: Iterable[str]) -> Iterator[tuple[str, str
 
 def csv_of(document: Document) -> str:
     """Return comparison.csv: a row for each metric of each variant, with all digits."""
-    return csv_files.text_of([*COLUMNS, *DIFFERENCE_COLUMNS], _all_digits(document))
-
-
-def _all_digits(document: Document) -> Iterator[list[Any]]:
+    rows = []
     for metric, variant, entry, difference in _rows(document, document["metrics"]):
-        low, high = entry["interval"] or (None, None)
-        difference_low, difference_high = difference.get("interval") or (None, None)
-        of_difference = [
-            difference.get("n"),
-            difference.get("mean"),
-            difference_low,
-            difference_high,
-            *(difference.get(name) for name in ("test", "p", "p_holm", "words")),
-        ]
-        yield [metric, variant, entry["n"], entry["mean"], low, high, *of_difference]
+        of_difference = [difference.get("n"), difference.get("mean"), *(difference.get("interval") or (None, None))]
+        of_difference += [difference.get(name) for name in ("test", "p", "p_holm", "words")]
+        ends = entry["interval"] or (None, None)
+        rows.append([metric, variant, entry["n"], entry["mean"], *ends, *of_difference])
+    return csv_text([*COLUMNS, *DIFFERENCE_COLUMNS], rows)
 
 
 _COMPARED = ["metric", "variant", "n", "mean", "interval", "difference", "its interval", "p", "p (Holm)", "verdict"]
 
 
 def _metrics(document: Document) -> Table:
-    rows = list(_compared(document, headline(document)))
-    return Table(title="Metrics by variant", columns=_COMPARED, rows=rows)
-
-
-def _compared(document: Document, metrics: Iterable[str]) -> Iterator[list[Any]]:
-    for metric, variant, entry, difference in _rows(document, metrics):
+    rows = []
+    for metric, variant, entry, difference in _rows(document, headline(document)):
         words = "baseline" if variant == document["baseline"] else difference.get("words")
         if words is None:
             words = NOTHING if document["metrics"][metric]["by_item"] else "not decidable: no values by item"
-        yield [
-            metric,
-            variant,
-            number(entry["n"]),
-            number(entry["mean"]),
-            interval(entry["interval"]),
-            number(difference.get("mean")),
-            interval(difference.get("interval")),
-            number(difference.get("p")),
-            number(difference.get("p_holm")),
-            words,
-        ]
+        estimate = [number(entry["n"]), number(entry["mean"]), interval(entry["interval"])]
+        compared = [number(difference.get("mean")), interval(difference.get("interval"))]
+        ps = [number(difference.get(name)) for name in ("p", "p_holm")]
+        rows.append([metric, variant, *estimate, *compared, *ps, words])
+    return Table(title="Metrics by variant", columns=_COMPARED, rows=rows)
 
 
 def _expectations(document: Document) -> Iterator[Table]:
     """Yield what became of the expectations, those that have to hold last."""
     columns = ["expression", "verdict", "n", "difference", "its interval", "p"]
     for title, kind in (("Expected", "expect"), ("To pass", "pass")):
-        rows = [
-            [
-                verdict["expression"],
-                verdict["words"],
-                number(verdict["n"]),
-                number(verdict["difference"]),
-                interval(verdict["interval"]),
-                number(verdict["p"]),
-            ]
-            for verdict in document[kind]
-        ]
+        rows = []
+        for verdict in document[kind]:
+            figures = [number(verdict["n"]), number(verdict["difference"]), interval(verdict["interval"])]
+            rows.append([verdict["expression"], verdict["words"], *figures, number(verdict["p"])])
         if rows:
             yield Table(title=title, columns=columns, rows=rows)
 
@@ -138,67 +111,42 @@ def comparison(document: Document) -> str:
     lines += section(_metrics(document), "Metrics")
     whole = [name for name, metric in document["metrics"].items() if not metric["by_item"] and name not in shown]
     if whole:
-        rows = list(_whole(document, whole))
+        rows = [
+            [metric, variant, number(entry["n"]), number(entry["mean"])]
+            for metric, variant, entry, _ in _rows(document, whole)
+        ]
         lines += section(Table(title="Metrics without values by item", columns=_COMPARED[:4], rows=rows))
     lines += ["comparison.csv has all metrics.", ""]
     return "\n".join(lines)
 
 
-def _whole(document: Document, metrics: Iterable[str]) -> Iterator[list[str]]:
-    for metric, variant, entry, _ in _rows(document, metrics):
-        yield [metric, variant, number(entry["n"]), number(entry["mean"])]
-
-
-def _when(seconds: float | None) -> str:
-    return NOTHING if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 _RAN = [
-    "child",
-    "job",
-    "status",
-    "recipe",
-    "models",
-    "seed",
-    "items",
-    "failed",
-    "stuck",
-    "input tokens",
-    "output tokens",
+    *("child", "job", "status", "recipe", "models", "seed"),
+    *("items", "failed", "stuck", "input tokens", "output tokens"),
 ]
 _HASHES = ["child", "configuration", "recipe", "input", "Batchyard", "started (UTC)", "seconds"]
 
 
-def _ran(document: Document) -> Iterator[list[Any]]:
-    for child in document["children"]:
-        counts, usage = child.get("request_counts") or {}, child.get("usage") or {}
-        models = child.get("models") or {}
-        named = [f"{name} ({models[name].get('engine', NOTHING)})" for name in sorted(models)]
-        yield [
-            child["key"],
-            child["job_id"],
-            child["status"],
-            child.get("recipe"),
-            ", ".join(named),
-            child.get("seed"),
-            counts.get("total"),
-            counts.get("failed"),
-            counts.get("stuck"),
-            usage.get("input_tokens"),
-            usage.get("output_tokens"),
-        ]
+def _ran(child: Mapping[str, Any]) -> list[Any]:
+    counts, usage, models = (child.get(name) or {} for name in ("request_counts", "usage", "models"))
+    named = [f"{name} ({models[name].get('engine', NOTHING)})" for name in sorted(models)]
+    return [
+        *(child["key"], child["job_id"], child["status"], child.get("recipe"), ", ".join(named), child.get("seed")),
+        *(counts.get(name) for name in ("total", "failed", "stuck")),
+        *(usage.get(name) for name in ("input_tokens", "output_tokens")),
+    ]
 
 
-def _hashes(document: Document) -> Iterator[list[Any]]:
-    for child in document["children"]:
-        hashes = [child.get(name) for name in ("config_sha256", "recipe_sha256", "input_sha256")]
-        yield [
-            child["key"],
-            *(f"`{value[:HASH]}`" if value else NOTHING for value in hashes),
-            child.get("batchyard"),
-            _when(child.get("started_at")),
-            number(child["seconds"]),
-        ]
+def _hashes(child: Mapping[str, Any]) -> list[Any]:
+    hashes = [child.get(name) for name in ("config_sha256", "recipe_sha256", "input_sha256")]
+    started = child.get("started_at")
+    return [
+        child["key"],
+        *(f"`{value[:HASH]}`" if value else NOTHING for value in hashes),
+        child.get("batchyard"),
+        NOTHING if started is None else f"{datetime.fromtimestamp(started, UTC):%Y-%m-%d %H:%M:%S}",
+        number(child["seconds"]),
+    ]
 
 
 def final(document: Document) -> str:
@@ -214,8 +162,8 @@ def final(document: Document) -> str:
     lines += section(_latency(document))
     if errors := _errors(document):
         lines += section(errors)
-    lines += section(Table(title="What ran", columns=_RAN, rows=list(_ran(document))))
-    lines += table(Table(columns=_HASHES, rows=list(_hashes(document))))
+    lines += section(Table(title="What ran", columns=_RAN, rows=[*map(_ran, document["children"])]))
+    lines += table(Table(columns=_HASHES, rows=[*map(_hashes, document["children"])]))
     lines += ["Every number is from the children's manifests, metrics, results and journals.", ""]
     return "\n".join(lines)
 
@@ -243,9 +191,6 @@ def _errors(document: Document) -> Table | None:
         for code, requests in variant["errors"].items()
     ]
     return Table(title="Requests that failed", columns=["variant", "error", "requests"], rows=rows) if rows else None
-
-
-# The page
 
 
 def view(document: Document) -> list[Block]:

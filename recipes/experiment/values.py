@@ -9,20 +9,18 @@ Of `rollout` the metrics of its prompt (recipes.measures.tally), of `panel` the 
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from batchyard import json_lines
-from recipes.experiment.children import ComparedChild
 from recipes.measures import tally
 from recipes.measures.paired import Values
 
@@ -39,67 +37,95 @@ _READ = ("number", "kind", "ok", "error", "input_tokens", "output_tokens", "seco
 
 
 class ItemValues:
-    """Columns of numbers by item, kept in a local file. NaN is no value."""
+    """Columns of numbers by item, kept in a local file. NaN is no value.
+
+    Attributes:
+        names: of the columns, each with its place.
+        left_out: names that there was no room for, the first MOST_LEFT_OUT of them.
+    """
 
     def __init__(self, file: IO[bytes], rows: int) -> None:
         self.rows = rows
         self._file = file
         self._start = file.seek(0, os.SEEK_END)
-        self._places: dict[str, int] = {}
-        self._left_out: dict[str, None] = {}
+        self.names: dict[str, int] = {}
+        self.left_out: dict[str, None] = {}
         self._used = 0
         self._cells: Cells | None = np.memmap(  # the file has a page when it is written to
             file, np.float64, "r+", self._start, (MOST_COLUMNS, rows)
         )
 
-    @property
-    def names(self) -> list[str]:
-        return list(self._places)
-
-    @property
-    def left_out(self) -> list[str]:
-        """Columns that there was no room for, the first of them MOST_LEFT_OUT."""
-        return list(self._left_out)
-
     def get(self, name: str) -> Values | None:
         """Return a column by the number of the item."""
-        if name not in self._places:
+        if name not in self.names:
             return None
         size = self.rows * np.dtype(np.float64).itemsize
-        return np.frombuffer(os.pread(self._file.fileno(), size, self._start + self._places[name] * size))
+        return np.frombuffer(os.pread(self._file.fileno(), size, self._start + self.names[name] * size))
 
     def end(self) -> None:
         """Take no more values. A table that takes some holds a file descriptor."""
         self._cells = None
 
-    def put(self, name: str, values: Values) -> None:
-        """Set a column."""
-        if (column := self._column(name)) is not None:
-            column[:] = values
-
-    def set(self, name: str, number: int, value: float) -> None:
-        """Set the value of an item."""
+    def set(self, name: str, number: int | slice, value: float | Values) -> None:
+        """Set the value of an item, or those of some."""
         if (column := self._column(name)) is not None:
             column[number] = value
 
     def drop(self, names: Iterable[str]) -> None:
         """Take columns out."""
         for name in names:
-            del self._places[name]
+            del self.names[name]
 
     def _column(self, name: str) -> Values | None:
         """Return a column to write to, None if there is no room for another."""
         if self._cells is None:
             raise ValueError("the table takes no more values")
-        if name not in self._places:
+        if name not in self.names:
             if self._used == MOST_COLUMNS:
-                if len(self._left_out) < MOST_LEFT_OUT:
-                    self._left_out[name] = None
+                if len(self.left_out) < MOST_LEFT_OUT:
+                    self.left_out[name] = None
                 return None
             self._cells[self._used].fill(np.nan)
-            self._places[name] = self._used
+            self.names[name] = self._used
             self._used += 1
-        return np.asarray(self._cells[self._places[name]])
+        return np.asarray(self._cells[self.names[name]])
+
+
+@dataclass(frozen=True)
+class ComparedChild:
+    """A job or a batch of an experiment that has ended.
+
+    Attributes:
+        variant: its name in the experiment.
+        repeat: 0 for the first. The repeats of a variant are pooled item by item.
+        round: 0 for the first. The last round is compared; the others are shown.
+        manifest: its `manifest.json`, {} if it has none. Of it are read, where they are: `recipe`, `recipe_sha256`,
+            `input_sha256`, `items_sha256`, `work_sha256`, `simulated`, `batchyard`, `options`, `seed`, `models` (name
+            to configuration, with `engine`), `request_counts`, `usage`, `created_at`, `started_at`, `ended_at` (in
+            seconds since 1970).
+        metrics: its `metrics.json`, {} if it has none.
+        journal: its `journal.parquet`, None if it has none.
+        results: its `results.jsonl` (keys `number`, `state`, `result`), None if it has none.
+        status: its end: `completed`, `failed`, `expired` or `cancelled`. Only what has completed is compared.
+        error: why it has not completed.
+    """
+
+    variant: str
+    repeat: int
+    round: int
+    job_id: str
+    config_sha256: str
+    manifest: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    journal: Path | None
+    results: Path | None
+    status: str = "completed"
+    error: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name in reports: `<variant>/<repeat>/<round>`."""
+        return f"{self.variant}/{self.repeat}/{self.round}"
 
 
 @dataclass
@@ -119,9 +145,16 @@ class Measured:
 def read(child: ComparedChild, file: IO[bytes]) -> Measured:
     """Read a child's files, in memory 50 bytes an item and 4 a request; the rest is in `file`."""
     journal = None if child.journal is None else pq.ParquetFile(child.journal)
-    table = ItemValues(file, 1 + max(_last_number(child.results), _last_number_of(journal), 0))
+    groups = [] if journal is None else [journal.metadata.row_group(at) for at in range(journal.num_row_groups)]
+    place = -1 if journal is None else journal.schema_arrow.get_field_index("number")
+    last = max((group.column(place).statistics.max for group in groups if group.num_rows), default=-1)
+    table = ItemValues(file, 1 + max(_last_number(child.results), last, 0))
     if child.results is not None:
-        _read_results(table, child.results)
+        for item in _items(child.results):
+            table.set("completed", item["number"], item["state"] == "completed")
+            for name, value in (item["result"] or {}).items():
+                if isinstance(value, int | float) and name not in OF_ITEMS:
+                    table.set(name, item["number"], value)
         if of_recipe := _OF_RECIPES.get(str(child.manifest.get("recipe"))):
             of_recipe(table, child.results, child.manifest.get("options") or {})
     measured = Measured(table) if journal is None else _read_journal(table, journal)
@@ -148,31 +181,9 @@ def _last_number(path: Path | None) -> int:
     return int(json_lines.loads(end.rstrip().rpartition(b"\n")[2])["number"]) if end.strip() else -1
 
 
-def _last_number_of(journal: pq.ParquetFile | None) -> int:
-    if journal is None:
-        return -1
-    place = journal.schema_arrow.get_field_index("number")
-    groups = [journal.metadata.row_group(group) for group in range(journal.metadata.num_row_groups)]
-    return max((group.column(place).statistics.max for group in groups if group.num_rows), default=-1)
-
-
-def _read_results(table: ItemValues, path: Path) -> None:
-    for item in _items(path):
-        table.set("completed", item["number"], item["state"] == "completed")
-        for name, value in (item["result"] or {}).items():
-            if isinstance(value, int | float) and name not in OF_ITEMS:
-                table.set(name, item["number"], value)
-
-
-# Requests
-
-
 def _read_journal(table: ItemValues, journal: pq.ParquetFile) -> Measured:
     completed = table.get("completed")
-    sums = {
-        name: np.zeros(table.rows)
-        for name in ("requests", "errors", "input_tokens", "output_tokens", "seconds", "timed")
-    }
+    sums: dict[str, Values] = defaultdict(lambda: np.zeros(table.rows))
     seconds, codes = [], Counter[str]()
     for batch in journal.iter_batches(ROWS, columns=list(_READ), use_threads=False):
         batch = batch.filter(pc.equal(batch["kind"], "request"))
@@ -185,8 +196,8 @@ def _read_journal(table: ItemValues, journal: pq.ParquetFile) -> Measured:
         weights = {
             "requests": np.ones(len(numbers)),
             "errors": failed.to_numpy(zero_copy_only=False),
-            "input_tokens": _numbers(batch["input_tokens"]),
-            "output_tokens": _numbers(batch["output_tokens"]),
+            "input_tokens": pc.fill_null(batch["input_tokens"], 0).to_numpy(zero_copy_only=False),
+            "output_tokens": pc.fill_null(batch["output_tokens"], 0).to_numpy(zero_copy_only=False),
             "seconds": np.nan_to_num(times.astype(np.float64)),
             "timed": np.isfinite(times),
         }
@@ -199,36 +210,24 @@ def _read_journal(table: ItemValues, journal: pq.ParquetFile) -> Measured:
     there = sums["requests"] > 0
     known = there if completed is None else there | np.isfinite(completed)
     for name in ("requests", "input_tokens", "output_tokens"):
-        table.put(name, np.where(known, sums[name], np.nan))
+        table.set(name, slice(None), np.where(known, sums[name], np.nan))
     with np.errstate(invalid="ignore"):  # an item without requests has none of these
-        table.put("errors", sums["errors"] / np.where(there, sums["requests"], np.nan))
-        table.put("seconds", sums["seconds"] / np.where(sums["timed"] > 0, sums["timed"], np.nan))
+        table.set("errors", slice(None), sums["errors"] / np.where(there, sums["requests"], np.nan))
+        table.set("seconds", slice(None), sums["seconds"] / np.where(sums["timed"] > 0, sums["timed"], np.nan))
     return Measured(table, np.concatenate(seconds) if seconds else np.empty(0, np.float32), codes)
-
-
-def _numbers(column: pa.Array) -> Values:
-    numbers: Values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.float64)
-    return numbers
-
-
-# Recipes
 
 
 def _of_rollout(table: ItemValues, path: Path, options: Mapping[str, Any]) -> None:
     """Set the metrics of each prompt, as recipe `rollout` averages them."""
     binary = tally.all_binary(_kept(item) for item in _items(path))
     n = options.get("n") or max((len(_kept(item)) for item in _items(path)), default=1)
-    threshold = options.get("threshold")
+    threshold, skips = options.get("threshold"), bool(options.get("skip_unanswered"))
     known = True
     variables: set[str] = set()
     unjudged: list[tuple[int, int]] = []
     for item in _items(path):
-        prompt = tally.SampledPrompt(
-            list(tally.samples_of(_kept(item), n, binary=binary)),
-            n,
-            skip_unanswered=bool(options.get("skip_unanswered")),
-            adaptive=threshold is not None,
-        )
+        samples = list(tally.samples_of(_kept(item), n, binary=binary))
+        prompt = tally.SampledPrompt(samples, n, skip_unanswered=skips, adaptive=threshold is not None)
         for name, value in prompt.metrics.items():
             table.set(name, item["number"], value)
         if threshold is not None:
@@ -237,9 +236,9 @@ def _of_rollout(table: ItemValues, path: Path, options: Mapping[str, Any]) -> No
         variables |= prompt.variables
         if prompt.counted and not any(sample.judged for sample in prompt.counted):
             unjudged.append((item["number"], len(prompt.counted)))
-    for number, samples in unjudged:
+    for number, count in unjudged:
         for variable in variables:
-            for name, value in tally.of_unjudged(variable, samples).items():
+            for name, value in tally.of_unjudged(variable, count).items():
                 table.set(name, number, value)
     if not known:
         table.drop([name for name in table.names if name.startswith(("pass@", "pass^"))])

@@ -1,4 +1,4 @@
-"""A variant of an experiment: its children of the last round, and its metrics."""
+"""A variant of an experiment: its children of the last round, its metrics, and their differences from another's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from recipes.experiment.children import ComparedChild
-from recipes.experiment.values import Measured
-from recipes.measures.paired import Values
+from recipes.experiment.values import ComparedChild, Measured
+from recipes.measures import estimates as measures
+from recipes.measures import paired
+from recipes.measures.estimates import MetricEstimate
+from recipes.measures.paired import Difference, Values
 
 PERCENTILES = (50, 90, 95, 99)
 NOT_METRICS = ("intervals", "data_sources")
@@ -32,10 +34,6 @@ class Variant:
     name: str
     children: Sequence[ComparedChild]
     measured: Sequence[Measured]
-
-    @property
-    def job_ids(self) -> list[str]:
-        return [child.job_id for child in self.children]
 
     @cached_property
     def inputs(self) -> set[str]:
@@ -97,6 +95,29 @@ class Variant:
         """Requests that failed, by error code."""
         total = sum((measured.errors for measured in self.measured), Counter[str]())
         return dict(sorted(total.items()))
+
+
+def estimates(variant: Variant, metrics: Sequence[str]) -> dict[str, MetricEstimate]:
+    """Return the estimates of those metrics that have values."""
+    columns = ((metric, variant.column(metric)) for metric in metrics)
+    present = {metric: there for metric, column in columns if len(there := column[np.isfinite(column)])}
+    return dict(zip(present, measures.estimates(list(present.values())), strict=True))
+
+
+def is_paired(left: Variant, right: Variant) -> bool:
+    """Return True if the items of both are rows of one input, as far as that is known."""
+    return len(left.inputs | right.inputs) <= 1
+
+
+def differences(sides: Sequence[tuple[Variant, str, Variant, str]]) -> list[Difference]:
+    """Return the mean difference of two metrics of two variants, over the items that have both."""
+    pairs = []
+    for left, left_metric, right, right_metric in sides:
+        columns = left.column(left_metric), right.column(right_metric)
+        both = min(map(len, columns))
+        there = np.isfinite(columns[0][:both]) & np.isfinite(columns[1][:both])
+        pairs.append((columns[0][:both][there], columns[1][:both][there]))
+    return paired.differences(pairs)
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

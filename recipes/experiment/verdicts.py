@@ -3,96 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from batchyard.wording import nearest
-from recipes.experiment import statistics
 from recipes.experiment.expressions import Expression, Operand
-from recipes.experiment.variants import Variant
+from recipes.experiment.variants import Variant, differences, estimates, is_paired
+from recipes.measures import paired
 
 HELD, NOT_HELD, NOT_DECIDABLE = "held", "not held", "not decidable"
 
 
-@dataclass(frozen=True)
-class ExpectationVerdict:
-    """What became of an expression.
+def outcome(
+    said: tuple[str, str],
+    verdict: str,
+    n: int | None = None,
+    difference: float | None = None,
+    interval: tuple[float, float] | None = None,
+    p: float | None = None,
+    reason: str | None = None,
+) -> dict[str, Any]:
+    """Return what became of an expression, as comparison.json has it.
 
-    Attributes:
+    Args:
+        said: the text, and the statement about one variant.
         n: items that it was decided by.
         difference: left side less right side.
         interval: of 95 %, of the difference.
         p: of "the difference is 0", where both sides are metrics.
         reason: why it is not decidable, if not for the interval.
     """
-
-    text: str
-    expression: str
-    verdict: str
-    n: int | None = None
-    difference: float | None = None
-    interval: tuple[float, float] | None = None
-    p: float | None = None
-    reason: str | None = None
-
-    @property
-    def words(self) -> str:
-        if self.reason is not None:
-            return f"{self.verdict}: {self.reason}"
-        return f"{self.verdict} at n = {self.n}" if self.verdict == NOT_DECIDABLE else self.verdict
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "expression": self.expression,
-            "verdict": self.verdict,
-            "words": self.words,
-            "n": self.n,
-            "difference": self.difference,
-            "interval": None if self.interval is None else list(self.interval),
-            "p": self.p,
-            "reason": self.reason,
-        }
+    words = f"{verdict} at n = {n}" if verdict == NOT_DECIDABLE else verdict
+    return {
+        **{"text": said[0], "expression": said[1], "verdict": verdict},
+        "words": words if reason is None else f"{verdict}: {reason}",
+        **{"n": n, "difference": difference, "interval": interval and list(interval), "p": p, "reason": reason},
+    }
 
 
-def judge(expression: Expression, variants: Mapping[str, Variant]) -> ExpectationVerdict:
+def judge(expression: Expression, variants: Mapping[str, Variant]) -> dict[str, Any]:
     """Return what becomes of an expression."""
+    said = expression.text, str(expression)
     left, right = expression.left, expression.right
     operands = [left, right] if isinstance(right, Operand) else [left]
     if reason := next(filter(None, (_missing(operand, variants) for operand in operands)), None):
-        return ExpectationVerdict(expression.text, str(expression), NOT_DECIDABLE, reason=reason)
-    if isinstance(right, Operand):
-        return _between(expression, left, variants[left.variant], right, variants[right.variant])
-    estimate = statistics.estimates(variants[left.variant], [left.metric])[left.metric]
-    interval = None if estimate.interval is None else (estimate.interval[0] - right, estimate.interval[1] - right)
-    verdict = _verdict(expression.operator, interval, None)
-    return ExpectationVerdict(expression.text, str(expression), verdict, estimate.n, estimate.mean - right, interval)
-
-
-def _between(
-    expression: Expression, left: Operand, left_variant: Variant, right: Operand, right_variant: Variant
-) -> ExpectationVerdict:
-    if not statistics.is_paired(left_variant, right_variant):
+        return outcome(said, NOT_DECIDABLE, reason=reason)
+    variant = variants[left.variant]
+    if not isinstance(right, Operand):
+        estimate = estimates(variant, [left.metric])[left.metric]
+        interval = None if estimate.interval is None else (estimate.interval[0] - right, estimate.interval[1] - right)
+        verdict = _verdict(expression.operator, interval, None)
+        return outcome(said, verdict, estimate.n, estimate.mean - right, interval)
+    if not is_paired(variant, variants[right.variant]):
         reason = f"'{left.variant}' and '{right.variant}' have different inputs"
-        return ExpectationVerdict(expression.text, str(expression), NOT_DECIDABLE, reason=reason)
-    [difference] = statistics.differences([(left_variant, left.metric, right_variant, right.metric)])
-    return ExpectationVerdict(
-        expression.text,
-        str(expression),
-        _verdict(expression.operator, difference.interval, difference.p),
-        difference.n,
-        difference.mean if difference.n else None,
-        difference.interval,
-        difference.p,
-    )
+        return outcome(said, NOT_DECIDABLE, reason=reason)
+    [found] = differences([(variant, left.metric, variants[right.variant], right.metric)])
+    verdict = _verdict(expression.operator, found.interval, found.p)
+    mean = found.mean if found.n else None
+    return outcome(said, verdict, found.n, mean, found.interval, found.p)
 
 
 def _verdict(operator: str, interval: tuple[float, float] | None, p: float | None) -> str:
     if interval == (0, 0) and operator in (">=", "<="):
         return HELD
-    side = statistics.side(interval, p)
+    side = paired.side(interval, p)
     if side == 0:
         return NOT_DECIDABLE
     return HELD if (side > 0) == (operator in (">", ">=")) else NOT_HELD

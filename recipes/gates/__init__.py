@@ -12,8 +12,8 @@ from typing import Any
 
 from batchyard.comparing.patterns import escaped
 from batchyard.recipes import Answer, Failure, Gate, Item
-from recipes.gates import answers, json_texts, texts, verdicts
-from recipes.gates.columns import filled
+from recipes.gates import answers, json_texts, texts
+from recipes.gates.texts import filled
 
 
 def parse(text: str) -> tuple[str, str | None]:
@@ -79,7 +79,7 @@ def subject(gate: str, answer: Answer) -> str:
 
 _GATES = (*texts.GATES, *json_texts.GATES, *answers.GATES)
 BUILT_IN: dict[str, Gate] = {gate.name: gate for plain in _GATES for gate in (plain, _negated(plain))}
-BUILT_IN[verdicts.external.name] = verdicts.external
+BUILT_IN[answers.external.name] = answers.external
 """All of them by name."""
 LINEAR = frozenset(
     f"{prefix}{gate.name}"
@@ -89,6 +89,6 @@ LINEAR = frozenset(
 )
 """Those whose time grows with the text's length alone, so that no other process has to judge them."""
 OF_ANSWERS = frozenset(f"{prefix}{gate.name}" for gate in answers.GATES for prefix in ("", "not-")) | {
-    verdicts.external.name
+    answers.external.name
 }
 """Those for which a text is not enough."""

@@ -1,6 +1,8 @@
-"""Gates over what is known of an answer beside its text: finish-reason, latency.
+"""Gates over what is known of an answer beside its text: finish-reason, latency, external.
 
-Their Check has that as its text: the finish reason, or the seconds in the engine (`recipes.gates.subject`).
+The Check of the first two has that as its text: the finish reason, or the seconds in the engine
+(`recipes.gates.subject`). With `external` someone else decides, a CI or a person. Recipe refine waits for the verdict;
+no process can.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from typing import Any
 from batchyard.recipes import Failure, Item, gate
 from recipes.gates.texts import several
 
+MAX_NAME = 100
+"""Characters of the name of an external gate."""
 _TIME = re.compile(r"(\d+(?:\.\d+)?) *(ms|s)")
 
 
@@ -41,6 +45,19 @@ def latency(text: str, item: Item, value: Any) -> Failure | None:
     if not text:
         return Failure("latency", "How long the answer took is not known.")
     return None if float(text) <= most else Failure("latency", f"The answer took {float(text):.3g} s, not {most:g} s.")
+
+
+def external_name(value: Any) -> str:
+    """Return the name of an external gate. Raises ValueError if the value is none."""
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME:
+        raise ValueError(f"needs the name of what gives the verdict, as in external:ci, not {value!r}")
+    return value.strip()
+
+
+@gate("external", external_name)
+def external(text: str, item: Item, value: Any) -> Failure | None:
+    """Refuse to decide."""
+    raise ValueError(f"only a Wait gets the verdict of {value!r}")
 
 
 GATES = (finish_reason, latency)

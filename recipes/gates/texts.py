@@ -1,15 +1,46 @@
-"""Gates over the text as it is: equals, contains, regex, levenshtein and their like."""
+"""Gates over the text as it is: equals, contains, regex, levenshtein and their like.
+
+Their values may name the item's columns: `{{answer}}`, or `{{reward_model.ground_truth}}` for a field within.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 
 from batchyard.comparing.patterns import compiled, escaped
 from batchyard.recipes import Failure, Gate, Item, gate
-from recipes.gates.columns import PLACE, filled
+
+PLACE = re.compile(r"\{\{ *([^{} ]+) *\}\}")
+
+
+def filled(text: str, item: Item, quote: Callable[[str], str] = str) -> str:
+    """Return the text with each `{{column}}` replaced by the item's value, which `quote` may escape.
+
+    Raises:
+        KeyError: the item has no such column.
+    """
+    return PLACE.sub(lambda place: quote(str(_value(item.columns, place[1]))), text)
+
+
+def named_columns(value: Any) -> list[str]:
+    """Return the columns that a gate's value names: in a text, a list, or an object's `text`."""
+    if isinstance(value, str):
+        return PLACE.findall(value)
+    inner = [value.get("text")] if isinstance(value, Mapping) else value if isinstance(value, list) else []
+    return [name for element in inner for name in named_columns(element)]
+
+
+def _value(columns: Mapping[str, Any], path: str) -> Any:
+    value: Any = columns
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            raise KeyError(f"the item has no column {path!r}; its columns: {', '.join(columns) or 'none'}")
+        value = value[name]
+    return value
 
 
 def one(value: Any) -> str:
@@ -33,14 +64,7 @@ def several(value: Any) -> list[str]:
     return texts
 
 
-class Edits(NamedTuple):
-    """A text, and how many insertions, deletions and replacements another may be away from it."""
-
-    most: int
-    text: str
-
-
-def edits(value: Any) -> Edits:
+def edits(value: Any) -> tuple[int, str]:
     """Return the value of levenshtein: `<most edits>:<text>` or {"most", "text"}. Raises ValueError if it is none."""
     most: Any = None
     text: Any = None
@@ -51,7 +75,7 @@ def edits(value: Any) -> Edits:
         most, text = value.get("most"), value.get("text")
     if isinstance(most, bool) or not isinstance(most, int) or most < 0 or not isinstance(text, str):
         raise ValueError(f"needs the most edits and a text, as in 3:hello, not {value!r}")
-    return Edits(most, text)
+    return most, text
 
 
 def pattern(value: Any) -> None:

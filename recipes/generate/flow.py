@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from batchyard.recipes import (
     Answer,
@@ -23,18 +23,17 @@ from batchyard.recipes import (
     recipe,
 )
 from batchyard.tables.cells import CellError
-from batchyard.tables.template import Template, TemplateError, parsed
+from batchyard.tables.template import TemplateError, parsed
 from batchyard.wording import fill
-from recipes.answers import failure_of
+from recipes.answers import Part, failure_of
 from recipes.gates import subject
-from recipes.generate import candidates, rounds
-from recipes.generate.candidates import STATE, Candidate
+from recipes.generate import rounds
 from recipes.generate.options import RATING, RATING_OF_ANSWERS, Drafts, Making, RaterOptions, ResponderOptions, check
+from recipes.generate.rounds import STATE, Candidate
 
 DRAFT, ANSWER, JUDGE = "draft", "answer", "judge"
 PERSONA = "persona"
 _RATING = re.compile(r"(?<!\d)(10|[1-9])(?!\d)")
-_Part: TypeAlias = Generator[Any, Any, None]
 
 
 @dataclass
@@ -76,22 +75,17 @@ class _Row:
 
     def values(self, options: Making) -> dict[str, Any]:
         """Return what the result keeps."""
-        persona = options.personas[self.candidate.persona] if options.personas else None
-        texts = [{"text": each.text, "seed": each.seed, "rating": each.rating} for each in self.answers]
+        draft = self.draft
         return {
             "candidate": self.candidate.number + 1,
             "template": self.candidate.template + 1 if options.templates else None,
-            "persona": persona,
+            "persona": options.personas[self.candidate.persona] if options.personas else None,
             "prompt": self.prompt,
-            "draft": None if self.draft is None else self.draft.text,
-            "draft_seed": None if self.draft is None else self.draft.seed,
-            "rating": None if self.draft is None else self.draft.rating,
-            "answers": texts,
-            "reason": self.reason,
-            "message": self.message,
-            "unanswered": self.unanswered,
-            "requests": self.requests,
-            "tokens": self.tokens,
+            "draft": draft and draft.text,
+            "draft_seed": draft and draft.seed,
+            "rating": draft and draft.rating,
+            "answers": [asdict(each) for each in self.answers],
+            **{name: getattr(self, name) for name in ("reason", "message", "unanswered", "requests", "tokens")},
         }
 
 
@@ -124,35 +118,20 @@ def _columns(options: Drafts, row: Mapping[str, Any]) -> Sequence[str]:
     return []
 
 
-def check_templates(options: Making) -> None:
-    """Raise ValueError, with the path of the option, for a text that is no template, and as `options.check`."""
-    for place, text in (
-        ("system", options.system or ""),
-        *((f"templates.{n}", t) for n, t in enumerate(options.templates)),
-    ):
-        try:
-            template = Template(text)
-        except TemplateError as error:
-            raise ValueError(f"{place}: {error}") from None
-        if template.has_all:
-            raise ValueError(f"{place}: {{*}} is for the prompts of a table; name the seed's columns")
-    check(options)
-
-
 def _draft(options: Making, content: Any) -> Ask:
-    return Ask(DRAFT, content, model=options.model, **options.sampling.model_dump(exclude_none=True))
+    return Ask(DRAFT, content, model=options.model, **options.sampling.parameters())
 
 
 def _answer(responder: ResponderOptions, text: str) -> Ask:
     system = [] if responder.system is None else [{"role": "system", "content": responder.system}]
     content = [*system, {"role": "user", "content": text}]
-    return Ask(ANSWER, content, model=responder.model, **responder.sampling.model_dump(exclude_none=True))
+    return Ask(ANSWER, content, model=responder.model, **responder.sampling.parameters())
 
 
 def _rate(judge: RaterOptions, task: str | None, text: str) -> Ask:
     prompt = judge.prompt or (RATING if task is None else RATING_OF_ANSWERS)
     content = fill(prompt, {"text": text, "task": task or ""})
-    return Ask(JUDGE, content, model=judge.model, **judge.sampling.model_dump(exclude_none=True))
+    return Ask(JUDGE, content, model=judge.model, **judge.sampling.parameters())
 
 
 def _probe(options: Drafts) -> list[Ask | Score | Check]:
@@ -162,11 +141,7 @@ def _probe(options: Drafts) -> list[Ask | Score | Check]:
     return asks + [Check(gate.gate, "A text.", gate.value) for gate in options.gates]
 
 
-def _stages(options: Drafts) -> list[str]:
-    return [DRAFT, *([ANSWER] if options.answers else []), *([JUDGE] if options.judge else [])]
-
-
-def _filter(options: Making, rows: Sequence[_Row], answers: Mapping[int, Answer]) -> _Part:
+def _filter(options: Making, rows: Sequence[_Row], answers: Mapping[int, Answer]) -> Part[None]:
     """Reject the rows whose drafts fail a gate."""
     for gate in options.gates:
         left = [row for row in rows if row.reason is None]
@@ -180,7 +155,7 @@ def _filter(options: Making, rows: Sequence[_Row], answers: Mapping[int, Answer]
                 row.reject(outcome.category or gate.gate, outcome.message)
 
 
-def _respond(responder: ResponderOptions, rows: Sequence[_Row]) -> _Part:
+def _respond(responder: ResponderOptions, rows: Sequence[_Row]) -> Part[None]:
     """Answer the drafts of rows. One without any answer is rejected."""
     wanted = [(row, row.draft.text) for row in rows if row.draft is not None for _ in range(responder.n)]
     answers: list[Answer] = yield [_answer(responder, text) for _, text in wanted]
@@ -197,7 +172,7 @@ def _respond(responder: ResponderOptions, rows: Sequence[_Row]) -> _Part:
             row.reject("not_answered", failures[row.candidate.number].message)
 
 
-def _judge(judge: RaterOptions, rows: Sequence[_Row]) -> _Part:
+def _judge(judge: RaterOptions, rows: Sequence[_Row]) -> Part[None]:
     """Rate the answers of rows, or their drafts where there are none. Reject rows of which none is good."""
     rated: list[tuple[_Row, str | None, _RatedText]] = []
     for row in rows:
@@ -220,9 +195,9 @@ def _judge(judge: RaterOptions, rows: Sequence[_Row]) -> _Part:
 @recipe(
     "generate-round",
     Drafts,
-    stages=_stages,
+    stages=lambda options: [DRAFT, *([ANSWER] if options.answers else []), *([JUDGE] if options.judge else [])],
     probe=_probe,
-    check=check_templates,
+    check=check,
     columns=_columns,
     finish=rounds.finish,
     main=rounds.KEPT,
@@ -231,7 +206,7 @@ def drafts(item: Item, options: Drafts) -> Flow:
     """Make one round of `generate`: drafts of each seed, filtered, answered and rated."""
     state = item.columns.get(STATE)
     if state is None:
-        numbers = candidates.of_item(item.number - 1, item.total, options)
+        numbers = rounds.of_item(item.number - 1, item.total, options)
         seed, seeds = item.number, item.total
     elif "candidates" in state:
         numbers, seed, seeds = state["candidates"], state["seed"], state["seeds"]
@@ -239,7 +214,7 @@ def drafts(item: Item, options: Drafts) -> Flow:
         return Result(**state)  # what the rounds before have left, for the end of this one
     rows = []
     for number in numbers:
-        candidate = candidates.candidate(number, seeds, options)
+        candidate = rounds.candidate(number, seeds, options)
         rows.append(_Row(candidate, prompt_of(item.columns, options, candidate)))
     if not rows:
         return Result(seed=seed, rows=[])

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from batchyard.recipes import BASIC, BareOptions, CompositeOptions, NestedOptions, Options
-from recipes.gates import parse
+from batchyard.tables.template import Template
 from recipes.measures import similarity
-from recipes.rollout.options import Sampling
+from recipes.options import Sampling, as_gate, as_model, option
 
 RATING = (
     "Rate this text from 1 (useless) to 10 (excellent):\n\n{text}\n\nIs it correct, clear and useful? Answer with the "
@@ -21,28 +21,9 @@ RATING_OF_ANSWERS = (
     "complete and clear? Answer with the number alone."
 )
 MOST_ROUNDS = 50
-ITEM_CANDIDATES = 32
-"""Candidates that one item makes at most."""
-ROUND_CANDIDATES = 100_000
-SPARE = 1.1
-"""Candidates of a round, by those that are missing at the rate so far."""
-FIRST_SPARE = 1.2
-FIRST_SHARE = 0.1
-"""Candidates of the first round by the rows that are wanted; of one that has to measure the tokens of a candidate."""
 FACTOR = 4
 """Requests at most, by those of `count` good rows, unless the options say."""
 _PLACE = re.compile(r"(?<!{){(?:{{)*persona}")
-
-
-def _as_model(value: Any) -> Any:
-    return {"model": value} if isinstance(value, str) else value
-
-
-def _as_gate(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    name, parameter = parse(value)
-    return {"gate": name, "value": parameter}
 
 
 class FilterOptions(NestedOptions):
@@ -90,13 +71,11 @@ class Making(BareOptions):
     sampling: Sampling = Field(
         default_factory=Sampling, description="Temperature, top_p, max_tokens and the like", json_schema_extra=BASIC
     )
-    gates: list[Annotated[FilterOptions, BeforeValidator(_as_gate, json_schema_input_type=str | FilterOptions)]] = (
-        Field(
-            [],
-            max_length=32,
-            description="What a draft has to pass: `name:value` or {gate, value}",
-            json_schema_extra=BASIC,
-        )
+    gates: list[Annotated[FilterOptions, BeforeValidator(as_gate, json_schema_input_type=str | FilterOptions)]] = Field(
+        [],
+        max_length=32,
+        description="What a draft has to pass: `name:value` or {gate, value}",
+        json_schema_extra=BASIC,
     )
     similarity: float | None = Field(
         0.8,
@@ -106,12 +85,10 @@ class Making(BareOptions):
         json_schema_extra=BASIC,
     )
     answers: (
-        Annotated[ResponderOptions, BeforeValidator(_as_model, json_schema_input_type=str | ResponderOptions)] | None
+        Annotated[ResponderOptions, BeforeValidator(as_model, json_schema_input_type=str | ResponderOptions)] | None
     ) = Field(None, description="Model that answers each draft: the draft is the prompt then", json_schema_extra=BASIC)
-    judge: Annotated[RaterOptions, BeforeValidator(_as_model, json_schema_input_type=str | RaterOptions)] | None = (
-        Field(
-            None, description="Model that rates what was made; a row below `least` is not good", json_schema_extra=BASIC
-        )
+    judge: Annotated[RaterOptions, BeforeValidator(as_model, json_schema_input_type=str | RaterOptions)] | None = Field(
+        None, description="Model that rates what was made; a row below `least` is not good", json_schema_extra=BASIC
     )
     requests: int | None = Field(
         None,
@@ -155,6 +132,12 @@ class Drafts(Making, Options):
 
 def check(options: Making) -> None:
     """Raise ValueError, with the path of the option, for options that cannot be."""
+    templates = {f"templates.{number}": text for number, text in enumerate(options.templates)}
+    for place, text in {"system": options.system or "", **templates}.items():
+        with option(place):
+            template = Template(text)
+        if template.has_all:
+            raise ValueError(f"{place}: {{*}} is for the prompts of a table; name the seed's columns")
     if options.requests is not None and options.requests < options.cost:
         raise ValueError(f"requests: one candidate takes {options.cost}; allow as many at least")
     if options.sampling.temperature == 0 and options.similarity is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +11,8 @@ import pyarrow.parquet as pq
 from batchyard import json_lines
 from batchyard.recipes import Bars, Block, Child, EndedItem, Histogram, Report, Results, Table, composite
 from recipes.generate import rounds
-from recipes.generate.flow import check_templates
-from recipes.generate.options import Generate, Making
+from recipes.generate.options import Generate, Making, check
+from recipes.reports import as_text, preference, write_lines
 
 DATASET = "dataset.parquet"
 CHAT, PROVENANCE, PAIRS = "chat.jsonl", "provenance.jsonl", "preferences.jsonl"
@@ -50,7 +49,7 @@ def record(row: Mapping[str, Any], options: Making) -> dict[str, Any]:
         best = {"text": row["draft"], "rating": row["rating"], "seed": None}
         messages = [*row["prompt"], {"role": "assistant", "content": row["draft"]}]
     return {
-        "messages": [{"role": each["role"], "content": _text(each["content"])} for each in messages],
+        "messages": [{"role": each["role"], "content": as_text(each["content"])} for each in messages],
         "text": best["text"],
         "rating": best["rating"],
         **{name: row[name] for name in ("seed", "seed_id", "template", "persona", "round", "candidate")},
@@ -64,56 +63,37 @@ def record(row: Mapping[str, Any], options: Making) -> dict[str, Any]:
 
 
 def pair(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the best and the worst answer to a draft as a preference, as TRL reads it; None if all are rated alike."""
+    """Return the best and the worst answer to a draft as a preference; None if all are rated alike."""
     rated = [answer for answer in row["answers"] if answer["rating"] is not None]
-    if not rated:
-        return None
-    best = max(rated, key=lambda answer: answer["rating"])
-    worst = min(rated, key=lambda answer: answer["rating"])
-    if best["rating"] == worst["rating"]:
-        return None
-    chosen, rejected = ([{"role": "assistant", "content": each["text"]}] for each in (best, worst))
-    return {"prompt": [{"role": "user", "content": row["draft"]}], "chosen": chosen, "rejected": rejected}
-
-
-def _text(content: Any) -> str:
-    """Return a message's content as a text; content parts as JSON."""
-    return content if isinstance(content, str) else json_lines.dumps(content).decode()
+    return preference([{"role": "user", "content": row["draft"]}], rated, "rating")
 
 
 def finish(results: Results, options: Generate) -> Report:
     """Write the data set that the last round has left, and what became of the other candidates."""
     made = [item for item in results.items() if item.result.get("job_id") and item.state == "completed"]
-    kept = [] if not made else list(_lines(_artifact(results, made[-1], rounds.KEPT)))
+    kept = [] if not made else list(_lines(results, made[-1], rounds.KEPT))
     records = [record(row, options) for row in kept]
-    with results.create(CHAT) as file:
-        file.writelines(json_lines.line({"messages": each["messages"]}) for each in records)
-    with results.create(PROVENANCE) as file:
-        columns = [name for name in SCHEMA.names if name not in ("messages", "text")]
-        file.writelines(json_lines.line({name: each[name] for name in columns}) for each in records)
+    write_lines(results, CHAT, ({"messages": each["messages"]} for each in records))
+    columns = [name for name in SCHEMA.names if name not in ("messages", "text")]
+    write_lines(results, PROVENANCE, ({name: each[name] for name in columns} for each in records))
     with results.create(DATASET) as file:
         pq.write_table(pa.Table.from_pylist(records, SCHEMA), file)
     if options.answers is not None and options.answers.n > 1:
-        with results.create(PAIRS) as file:
-            file.writelines(json_lines.line(each) for row in kept if (each := pair(row)) is not None)
-    with results.create(rounds.REJECTED) as file:
-        for item in made:
-            file.writelines(json_lines.line(row) for row in _lines(_artifact(results, item, rounds.REJECTED)))
+        write_lines(results, PAIRS, filter(None, map(pair, kept)))
+    rejected = (row for item in made for row in _lines(results, item, rounds.REJECTED))
+    write_lines(results, rounds.REJECTED, rejected)
     metrics = [item.result["metrics"] for item in made]
     for item, each in zip(made, metrics, strict=True):
         if "good" not in each:
             raise ValueError(f"job {item.result['job_id']}, round {item.columns['round'] + 1}, has no report")
-    last = metrics[-1] if metrics else {"good": 0, "tried": 0, "requests": 0, "tokens": 0, "longest": 0, "rejected": {}}
+    last = metrics[-1] if metrics else rounds.Progress().values()
     totals = {name: last[name] for name in ("good", "tried", "requests", "tokens", "longest", "rejected")}
     report = {"wanted": options.count, "rounds": len(made), **totals}
     return Report(report, _view(metrics, records), _warnings(report, options))
 
 
-def _artifact(results: Results, item: EndedItem, name: str) -> Path | None:
-    return results.of_child(str(item.result["job_id"]), name)
-
-
-def _lines(path: Path | None) -> Iterator[dict[str, Any]]:
+def _lines(results: Results, item: EndedItem, name: str) -> Iterator[dict[str, Any]]:
+    path = results.of_child(str(item.result["job_id"]), name)
     if path is not None:
         with path.open("rb") as lines:
             yield from map(json_lines.read, lines)
@@ -151,7 +131,7 @@ def _warnings(report: Mapping[str, Any], options: Generate) -> list[tuple[str, s
     return [("too_few_rows", f"{report['good']:,} good rows of {options.count:,}: {reason}.")]
 
 
-@composite("generate", Generate, check=check_templates, finish=finish, main=CHAT)
+@composite("generate", Generate, check=check, finish=finish, main=CHAT)
 def generate(options: Generate) -> Sequence[Child]:
     """Make synthetic data: drafts of seeds, filtered, without near-duplicates, until there are enough."""
     values = options.model_dump(mode="json", include=set(Making.model_fields))

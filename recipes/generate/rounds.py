@@ -1,19 +1,117 @@
-"""The end of a round of `generate`: which rows are good so far, and what the next round makes."""
+"""The rounds of `generate`: which candidates each makes, which rows are good so far, and what the next one makes.
+
+Candidate k, from 0, is made of seed k mod S, and of the next pair of template and persona in that seed's turn. So the
+candidates of all rounds are one sequence, and what a round makes follows from what those before it have made.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Self
 
-from batchyard import json_lines
-from batchyard.recipes import EndedItem, Report, Results
-from recipes.generate import candidates
-from recipes.generate.candidates import STATE, Progress
-from recipes.generate.options import Drafts
+from batchyard.recipes import Report, Results
+from recipes.generate.options import Drafts, Making
 from recipes.measures.similarity import DistinctTexts
+from recipes.reports import write_lines
 
+ITEM_CANDIDATES = 32
+"""Candidates that one item makes at most."""
+ROUND_CANDIDATES = 100_000
+SPARE = 1.1
+"""Candidates of a round, by those that are missing at the rate so far."""
+FIRST_SPARE = 1.2
+FIRST_SHARE = 0.1
+"""Candidates of the first round by the rows that are wanted; of one that has to measure the tokens of a candidate."""
 KEPT, REJECTED, NEXT = "kept.jsonl", "rejected.jsonl", "next.jsonl"
+STATE = "batchyard_generate"
+"""The column of a later round's rows with what the rounds before have left."""
+
+
+class Candidate(NamedTuple):
+    """Attributes: `number`, from 0, of all; `template` and `persona`: indices."""
+
+    number: int
+    template: int
+    persona: int
+
+
+@dataclass
+class Progress:
+    """What the rounds so far have made.
+
+    Attributes:
+        round: the one that comes next, from 0.
+        tried: candidates that were made.
+        longest: the most tokens of a candidate.
+        silent: the last round has had no answer at all.
+        rejected: by reason.
+    """
+
+    round: int = 0
+    tried: int = 0
+    good: int = 0
+    requests: int = 0
+    tokens: int = 0
+    longest: int = 0
+    silent: bool = False
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return what `values` has returned."""
+        return cls(**{**values, "rejected": Counter(values["rejected"])})
+
+    def values(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {**asdict(self), "rejected": dict(self.rejected)}
+
+
+def candidate(number: int, seeds: int, options: Making) -> Candidate:
+    """Return a candidate by its number."""
+    templates, personas = len(options.prompts), max(1, len(options.personas))
+    # A seed's first pair differs from its neighbour's, so that few candidates have many pairs.
+    pair = (number // seeds + number % seeds) % (templates * personas)
+    return Candidate(number, pair % templates, pair // templates)
+
+
+def of_item(seed: int, seeds: int, options: Making) -> list[int]:
+    """Return the candidates that the first round makes of a seed, from 0.
+
+    They are a few where tokens are limited, to see what one takes.
+    """
+    wanted = math.ceil(options.count * (FIRST_SPARE if options.tokens is None else FIRST_SHARE))
+    number = min(wanted, options.most_requests // options.cost, seeds * ITEM_CANDIDATES, ROUND_CANDIDATES)
+    return list(range(seed, number, seeds))
+
+
+def next_round(progress: Progress, options: Making) -> int:
+    """Return how many candidates the next round makes; 0 if none comes.
+
+    There is none once the good ones are enough, the budget or the rounds are used up, or the last round has had no
+    answer at all. Each candidate may take all the requests that it can.
+    """
+    missing = options.count - progress.good
+    if missing <= 0 or progress.round >= options.rounds or progress.silent:
+        return 0
+    rate = max(progress.good, 1) / progress.tried
+    wanted = math.ceil(missing / rate * SPARE)
+    limits = [(options.most_requests - progress.requests) // options.cost, ROUND_CANDIDATES]
+    if options.tokens is not None:
+        limits.append((options.tokens - progress.tokens) // max(1, progress.longest))
+    return max(0, min(wanted, *limits))
+
+
+def by_seed(first: int, number: int, seeds: int) -> dict[int, list[list[int]]]:
+    """Return the candidates from `first` on, by seed, in lists that an item each makes."""
+    by_seed = {}
+    for seed in range(seeds):
+        numbers = list(range(first + (seed - first) % seeds, first + number, seeds))
+        starts = range(0, len(numbers), ITEM_CANDIDATES)
+        by_seed[seed] = [numbers[start : start + ITEM_CANDIDATES] for start in starts] or [[]]
+    return by_seed
 
 
 class Selection:
@@ -53,8 +151,11 @@ def finish(results: Results, options: Drafts) -> Report:
         elif "kept" in result:
             selection.add(result["kept"])
         else:
-            _note_seed(seeds, item)
-            rows += [{**row, "seed": result["seed"], "seed_id": _seed_id(item)} for row in result.get("rows") or ()]
+            state = item.columns.get(STATE) or {}
+            columns = {name: value for name, value in item.columns.items() if name not in (STATE, "custom_id")}
+            seed_id = str(state.get("seed_id", item.custom_id))
+            seeds.setdefault(state.get("seed", item.number), {**columns, "custom_id": seed_id})
+            rows += [{**row, "seed": result["seed"], "seed_id": seed_id} for row in result.get("rows") or ()]
     progress.round += 1
     for row in sorted(rows, key=lambda row: row["candidate"]):  # so that no seed comes before the others
         selection.add({**row, "round": progress.round})
@@ -65,26 +166,11 @@ def finish(results: Results, options: Drafts) -> Report:
     progress.longest = max([progress.longest, *(row["tokens"] for row in rows)])
     progress.rejected += Counter(row["reason"] for row in selection.rejected)
     progress.silent = all(row["unanswered"] for row in rows)
-    _write(results, KEPT, selection.kept)
-    _write(results, REJECTED, selection.rejected)
-    following = candidates.next_round(progress, options)
-    if following:
-        _write(results, NEXT, _next_rows(selection.kept, seeds, progress, following))
+    write_lines(results, KEPT, selection.kept)
+    write_lines(results, REJECTED, selection.rejected)
+    if following := next_round(progress, options):
+        write_lines(results, NEXT, _next_rows(selection.kept, seeds, progress, following))
     return Report({**progress.values(), "next": following})
-
-
-def _note_seed(seeds: dict[int, dict[str, Any]], item: EndedItem) -> None:
-    """Note the seed of an item, as the rows of the next round have it."""
-    state = item.columns.get(STATE) or {}
-    number = state.get("seed", item.number)
-    columns = {name: value for name, value in item.columns.items() if name not in (STATE, "custom_id")}
-    seeds.setdefault(number, {**columns, "custom_id": _seed_id(item)})
-
-
-def _seed_id(item: EndedItem) -> str:
-    """Return the custom_id of an item's seed."""
-    state = item.columns.get(STATE) or {}
-    return str(state.get("seed_id", item.custom_id))
 
 
 def _next_rows(
@@ -94,14 +180,9 @@ def _next_rows(
     yield {"custom_id": "progress", "prompt": "", STATE: {"progress": progress.values()}}
     for index, row in enumerate(kept, 1):
         yield {"custom_id": f"kept-{index}", "prompt": "", STATE: {"kept": row}}
-    for seed, parts in candidates.by_seed(progress.tried, number, len(seeds)).items():
+    for seed, parts in by_seed(progress.tried, number, len(seeds)).items():
         columns = seeds[seed + 1]
         for part in parts:
             first = f"+{part[0] + 1}" if part else ""
             state = {"seed": seed + 1, "seeds": len(seeds), "seed_id": columns["custom_id"], "candidates": part}
             yield {**columns, "custom_id": f"seed-{seed + 1}{first}", STATE: state}
-
-
-def _write(results: Results, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    with results.create(name) as file:
-        file.writelines(json_lines.line(row) for row in rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,10 @@ class MetricEstimate:
     n: int
     mean: float
     interval: tuple[float, float] | None
+
+    def document(self) -> dict[str, Any]:
+        """Return it as metrics.json has it."""
+        return intervals.document(self.mean, self.n, self.interval)
 
 
 @dataclass(frozen=True)

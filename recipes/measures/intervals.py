@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from math import cos, pi, sin, sqrt
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,3 +109,13 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
     middle = (share + Z**2 / (2 * count)) / scale
     half = Z / scale * sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
     return max(0.0, middle - half) if successes else 0.0, min(1.0, middle + half) if successes < count else 1.0
+
+
+def document(mean: float | None, n: int, interval: tuple[float, float] | None) -> dict[str, Any]:
+    """Return a mean of `n` values with its interval, as metrics.json has it."""
+    return {"mean": mean, "n": n, "intervals": {} if interval is None else {"mean": list(interval)}}
+
+
+def share(successes: int, count: int) -> dict[str, Any]:
+    """Return a proportion with its number of cases and Wilson's interval, as metrics.json has it."""
+    return document(successes / count, count, wilson(successes, count)) if count else document(None, 0, None)

@@ -1,4 +1,4 @@
-"""Paired comparisons: tests of mean differences, and Holm's correction for several."""
+"""Paired comparisons: tests of mean differences, Holm's correction for several, and the agreement of two judges."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from recipes.measures import intervals
 Values = NDArray[np.float64]
 EXACT = 10_000
 """Most differing pairs whose binomial coefficients are whole numbers. For more they come from logarithms."""
+LEVEL = 0.05
+"""A difference is significant if its p is below."""
 ROUNDING = 1e-12
 """Sums of the same values with other signs are equal if they differ by this part of all values."""
 
@@ -76,7 +78,8 @@ def _difference(left: Values, right: Values, column: Values, means: Values | Non
     if binary:
         return Difference(n, mean, interval, mcnemar(int((column > 0).sum()), int((column < 0).sum())), "mcnemar")
     if means is None:
-        return Difference(n, mean, interval, _p_of_normal(mean, variance, n), "normal")
+        p = float(mean == 0) if variance == 0 else erfc(abs(mean) / sqrt(variance / (n - 1)) / sqrt(2))
+        return Difference(n, mean, interval, p, "normal")
     return Difference(n, mean, interval, next(ps), "permutation")
 
 
@@ -122,12 +125,6 @@ def _as_far(swapped: NDArray[np.int64], table: Values) -> Values:
     return reached
 
 
-def _p_of_normal(mean: float, variance: float, count: int) -> float:
-    if variance == 0:
-        return 1.0 if mean == 0 else 0.0
-    return erfc(abs(mean) / sqrt(variance / (count - 1)) / sqrt(2))
-
-
 def mcnemar(gained: int, lost: int) -> float:
     """Return the p of McNemar's exact test (1947): gains and losses are as frequent, by the binomial distribution.
 
@@ -146,10 +143,39 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * first * (1 + float(np.cumprod(sizes / (count - sizes + 1)).sum())))
 
 
-def holm(values: Sequence[float]) -> list[float]:
-    """Return the values of p adjusted for their number by Holm's step-down method (1979)."""
-    adjusted, reached = [0.0] * len(values), 0.0
-    for place, index in enumerate(sorted(range(len(values)), key=lambda index: values[index])):
-        reached = max(reached, min(1.0, (len(values) - place) * values[index]))
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Return the values of p adjusted for their number by Holm's step-down method (1979). None stays as it is."""
+    known = sorted((value, index) for index, value in enumerate(values) if value is not None)
+    adjusted: list[float | None] = [None] * len(values)
+    reached = 0.0
+    for place, (value, index) in enumerate(known):
+        reached = max(reached, min(1.0, (len(known) - place) * value))
         adjusted[index] = reached
     return adjusted
+
+
+def side(interval: tuple[float, float] | None, p: float | None = None) -> int:
+    """Return 1 or -1 if the difference is significant (interval and p), else 0."""
+    if interval is None or (p is not None and p >= LEVEL):
+        return 0
+    return (interval[0] > 0) - (interval[1] < 0)
+
+
+def kappa(one: Values, other: Values, scale: Sequence[float] | None = None) -> float | None:
+    """Return Cohen's kappa: agreement beyond what chance gives, 1 for full agreement, 0 for that of chance.
+
+    With a scale disagreement weighs by the square of its distance. None where both always say the same one thing.
+
+    Source: J. Cohen, A coefficient of agreement for nominal scales (1960); Weighted kappa (1968).
+
+    Args:
+        one, other: verdicts of one length, at least one.
+    """
+    labels = np.asarray(scale) if scale is not None else np.unique(np.concatenate([one, other]))
+    table = np.zeros((len(labels), len(labels)))
+    np.add.at(table, (np.searchsorted(labels, one), np.searchsorted(labels, other)), 1)
+    table /= table.sum()
+    distance = labels[:, None] - labels[None, :]
+    weights = (distance != 0).astype(np.float64) if scale is None else np.square(distance)
+    expected = float((weights * np.outer(table.sum(axis=1), table.sum(axis=0))).sum())
+    return None if expected == 0 else 1 - float((weights * table).sum()) / expected

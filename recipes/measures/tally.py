@@ -7,11 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import comb
 from typing import Any
 
 import numpy as np
 
-from recipes.measures import intervals, passing, verl
+from recipes.measures import intervals, verl
 
 WITH_INTERVAL = ("mean@", "pass@", "pass^", "majority@", "acc/mean@")
 """Beginnings of the names of metrics that get an interval by bootstrap."""
@@ -69,6 +70,32 @@ def samples_of(result: Sequence[Mapping[str, Any]], size: int, *, binary: bool) 
             yield Sample(True, kept["score"], acc, kept["pred"], kept["values"])
 
 
+def pass_at(samples: int, correct: int, size: int) -> float:
+    """Return the probability that of `size` samples at least one is correct, `correct` of `samples` being so.
+
+    The unbiased estimator of arXiv 2107.03374 (HumanEval). Exact, as both binomials are.
+    """
+    return 1 - comb(samples - correct, size) / comb(samples, size)
+
+
+def pass_all(samples: int, correct: int, size: int) -> float:
+    """Return the probability that of `size` samples all are correct: pass^k of arXiv 2406.12045 (tau-bench)."""
+    return comb(correct, size) / comb(samples, size)
+
+
+def majority(preds: Sequence[str | None], scores: Sequence[float]) -> float:
+    """Return the mean score of the most frequent pair of prediction and score; 0 without one.
+
+    Samples without a prediction have no vote. As NeMo-Skills counts majority@k.
+    """
+    counts = Counter((pred, score) for pred, score in zip(preds, scores, strict=True) if pred is not None)
+    if not counts:
+        return 0.0
+    most = max(counts.values())
+    winners = [score for (_, score), count in counts.items() if count == most]
+    return sum(winners) / len(winners)
+
+
 class SampledPrompt:
     """The metrics of one prompt by name.
 
@@ -104,22 +131,18 @@ class SampledPrompt:
         number = len(scores)
         metrics = verl.metrics(scores, preds)
         for name in sorted(self.variables):
-            metrics |= self._of_variable(name)
-        metrics[f"majority@{number}"] = passing.majority(preds, scores)
-        metrics["no_answer"] = float(passing.no_answer(preds))
-        for k in [] if self.correct is None else passing.sizes(size):
+            # As verl does, samples for which a reward has no such value are left out.
+            present = [sample for sample in self.counted if name in sample.values or not sample.judged]
+            values = [sample.values.get(name, 0.0) if sample.judged else 0.0 for sample in present]
+            named = [sample.pred if sample.judged else None for sample in present]
+            metrics |= _of(name, verl.metrics(values, named if len(present) == len(self.counted) else None))
+        metrics[f"majority@{number}"] = majority(preds, scores)
+        metrics["no_answer"] = float(all(pred is None for pred in preds))
+        for k in [] if self.correct is None else [1, *verl.sizes(size)]:
             if k <= number:
-                metrics[f"pass@{k}"] = passing.pass_at(number, self.correct or 0, k)
-                metrics[f"pass^{k}"] = passing.pass_all(number, self.correct or 0, k)
+                metrics[f"pass@{k}"] = pass_at(number, self.correct or 0, k)
+                metrics[f"pass^{k}"] = pass_all(number, self.correct or 0, k)
         return metrics
-
-    def _of_variable(self, name: str) -> dict[str, float]:
-        # As verl does, samples for which a reward has no such value are left out.
-        present = [sample for sample in self.counted if name in sample.values or not sample.judged]
-        values = [sample.values.get(name, 0.0) if sample.judged else 0.0 for sample in present]
-        preds = [sample.pred if sample.judged else None for sample in present]
-        metrics = verl.metrics(values, preds if len(present) == len(self.counted) else None)
-        return _of(name, metrics)
 
 
 class _Column:
@@ -205,23 +228,24 @@ class Tally:
 
         To be called once, after all prompts.
         """
-        columns = {name: column for name, column in self._columns.items() if self._is_known(name)}
+        unknown = ("pass@", "pass^") if self.correct is None else ()
+        columns = {name: column for name, column in self._columns.items() if not name.startswith(unknown)}
         for number, count in self._unjudged.items():
             for variable in self._variables:
                 for name, value in of_unjudged(variable, number).items():
                     columns.setdefault(name, _Column()).add(value, count)
         self._unjudged.clear()
-        counts = {
-            "prompts": self.prompts,
-            "samples": self.samples,
-            "unanswered": self.unanswered,
-            "reward_errors": self.reward_errors,
-        }
+        counts = {name: getattr(self, name) for name in ("prompts", "samples", "unanswered", "reward_errors")}
         means = {name: column.mean for name, column in columns.items()}
-        return {**counts, **means, "intervals": _intervals(columns)}
-
-    def _is_known(self, name: str) -> bool:
-        return self.correct is not None or not name.startswith(("pass@", "pass^"))
+        named = {name: column for name, column in columns.items() if name.startswith(WITH_INTERVAL)}
+        ends = {name: column.normal_interval for name, column in named.items() if not column.is_whole}
+        whole = sorted((len(column), name) for name, column in named.items() if column.is_whole)
+        for _, group in groupby(whole, key=lambda entry: entry[0]):
+            names = [name for _, name in group]
+            ends.update(zip(names, intervals.of_means([named[name].values for name in names]), strict=True))
+        if absent := columns.get("no_answer"):
+            ends["no_answer"] = intervals.wilson(round(absent.mean * len(absent)), len(absent))
+        return {**counts, **means, "intervals": ends}
 
 
 def of_unjudged(variable: str, number: int) -> dict[str, float]:
@@ -231,15 +255,3 @@ def of_unjudged(variable: str, number: int) -> dict[str, float]:
 
 def _of(variable: str, metrics: Mapping[str, float]) -> dict[str, float]:
     return {f"{variable}/{name}": value for name, value in metrics.items()}
-
-
-def _intervals(columns: Mapping[str, _Column]) -> dict[str, tuple[float, float]]:
-    named = {name: column for name, column in columns.items() if name.startswith(WITH_INTERVAL)}
-    result = {name: column.normal_interval for name, column in named.items() if not column.is_whole}
-    whole = sorted((len(column), name) for name, column in named.items() if column.is_whole)
-    for _, group in groupby(whole, key=lambda entry: entry[0]):
-        names = [name for _, name in group]
-        result.update(zip(names, intervals.of_means([named[name].values for name in names]), strict=True))
-    if absent := columns.get("no_answer"):
-        result["no_answer"] = intervals.wilson(round(absent.mean * len(absent)), len(absent))
-    return result

@@ -24,54 +24,6 @@ class Agent:
     diverse: bool
 
 
-class Proposal(BaseModel):
-    """An agent's final proposal. `tokens`: in and out, of the request that wrote it."""
-
-    content: str
-    author_id: str
-    author_role: str
-    model: str
-    temperature: float
-    tokens: int
-    finish_reason: str | None
-
-
-class CheckOutcome(BaseModel):
-    """What a gate said of a proposal."""
-
-    gate: str
-    value: Any
-    weight: float
-    passed: bool
-    category: str | None
-    message: str | None
-
-
-class JudgeMark(BaseModel):
-    """The judge's mark, and whether the proposal won when the two best were compared."""
-
-    mark: int | None
-    comparison: Literal["won", "lost", "tied"] | None
-
-
-class RankedProposal(BaseModel):
-    """A proposal with what it was ranked by."""
-
-    proposal: Proposal
-    checks: list[CheckOutcome]
-    score: float | None
-    judge: JudgeMark | None
-    rank: int
-
-
-class FailedAgent(BaseModel):
-    """An agent without a proposal. `error_type` is the code of the error."""
-
-    agent_id: str
-    error: str
-    error_type: str
-
-
 class _Event(BaseModel):
     """`timestamp` is when the task ended."""
 
@@ -80,12 +32,16 @@ class _Event(BaseModel):
 
 
 class AgentCompleted(_Event):
-    """An agent has a proposal. `duration_ms` is the time of its requests in the engine."""
+    """An agent has a proposal. `duration_ms` is the time of its requests in the engine.
+
+    Attributes:
+        proposal: content, author_id, author_role, model, temperature, tokens (in and out), finish_reason.
+    """
 
     type: Literal["agent.response.completed"] = "agent.response.completed"
     agent_id: str
     role: str
-    proposal: Proposal
+    proposal: dict[str, Any]
     status: Literal["completed"] = "completed"
     duration_ms: float | None
     timestamp: datetime | None
@@ -107,13 +63,19 @@ class AgentFailed(_Event):
 
 
 class Deliberation(BaseModel):
-    """A task as `panel.jsonl` has it."""
+    """A task as `panel.jsonl` has it.
+
+    Attributes:
+        results: proposals with what they were ranked by: proposal; checks (gate, value, weight, passed, category,
+            message); score; judge (mark, and comparison: won, lost or tied); rank. Best first.
+        failed_agents: agents without a proposal: agent_id, error, error_type (the code of the error).
+    """
 
     task_id: str
     status: str
     winner: str | None
-    results: list[RankedProposal]
-    failed_agents: list[FailedAgent]
+    results: list[dict[str, Any]]
+    failed_agents: list[dict[str, Any]]
     duration_ms: float | None
 
 
@@ -136,11 +98,12 @@ class DeliberationFailed(Deliberation, _Event):
 def deliberation(item: EndedItem) -> Deliberation:
     """Return what became of a task."""
     begun, ended = item.started_at, item.ended_at
+    ranked = ({name: each[name] for name in each if name != "scores"} for each in item.result.get("results", []))
     return Deliberation(
         task_id=item.custom_id,
         status=item.state,
         winner=item.result.get("winner"),
-        results=item.result.get("results", []),
+        results=list(ranked),
         failed_agents=item.result.get("failed_agents", []),
         duration_ms=None if begun is None or ended is None else round((ended - begun) * 1000, 3),
     )
@@ -150,8 +113,8 @@ def events_of(item: EndedItem, agents: Sequence[Agent]) -> list[dict[str, Any]]:
     """Return the events of a task that has ended, those of its agents in their order first."""
     task = deliberation(item)
     timestamp = None if item.ended_at is None else datetime.fromtimestamp(item.ended_at, UTC)
-    proposals = {ranked.proposal.author_id: ranked.proposal for ranked in task.results}
-    failures = {failed.agent_id: failed for failed in task.failed_agents}
+    proposals = {ranked["proposal"]["author_id"]: ranked["proposal"] for ranked in task.results}
+    failures = {failed["agent_id"]: failed for failed in task.failed_agents}
     seconds: dict[str, list[float]] = {}
     for message in item.result.get("dialogue", []):
         if message["duration_seconds"] is not None:
@@ -169,7 +132,7 @@ def events_of(item: EndedItem, agents: Sequence[Agent]) -> list[dict[str, Any]]:
         if proposal := proposals.get(agent.id):
             made.append(AgentCompleted(proposal=proposal, model=agent.model, diversity=agent.diverse, **common))
         elif failed := failures.get(agent.id):
-            made.append(AgentFailed(error=failed.error, error_type=failed.error_type, **common))
+            made.append(AgentFailed(error=failed["error"], error_type=failed["error_type"], **common))
     values = dict(task) | {"timestamp": timestamp}
     if item.state == "completed":
         made.append(DeliberationCompleted(**values))

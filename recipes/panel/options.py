@@ -1,19 +1,20 @@
-"""Options of recipe `panel`, and the agents that they describe."""
+"""Options of recipe `panel`, the agents that they describe, and the messages made of their prompts."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field
 
-from batchyard.recipes import BASIC, Judgement, NestedOptions, Options
-from batchyard.wording import PLACE, nearest, quoted, suggestion
-from recipes import extracts
-from recipes.gates import OF_ANSWERS, parse
+from batchyard.recipes import BASIC, Item, Judgement, Messages, NestedOptions, Options
+from batchyard.wording import fill, nearest, quoted
+from recipes.gates import OF_ANSWERS
+from recipes.options import as_gate, check_extract, check_places
 from recipes.panel.events import Agent
+from recipes.reports import as_text
 
 ROLES = {
     "DEV": "You are an expert software developer. You write correct, readable code, and you say what it costs.",
@@ -43,12 +44,7 @@ class CheckOptions(NestedOptions):
     weight: float = Field(1.0, gt=0)
 
 
-def check_of(check: str | CheckOptions) -> CheckOptions:
-    """Return the options of a check, which may be written as `name:value`."""
-    if isinstance(check, CheckOptions):
-        return check
-    name, value = parse(check)
-    return CheckOptions(gate=name, value=value)
+PanelCheck = Annotated[CheckOptions, BeforeValidator(as_gate, json_schema_input_type=str | CheckOptions)]
 
 
 class JudgeOptions(NestedOptions):
@@ -136,7 +132,7 @@ class PanelOptions(Options):
     prompts: Prompts = Field(Prompts(), description="Texts of the messages, with places such as {task}")
     judge: JudgeOptions | None = Field(None, description="A model that marks the proposals", json_schema_extra=BASIC)
     notify: bool = Field(False, description="Send an event for each task to webhooks, for up to 1,000 tasks")
-    checks: Judgement[list[str | CheckOptions]] = Field(
+    checks: Judgement[list[PanelCheck]] = Field(
         [], description="Gates: `name:value` or {gate, value, weight}", json_schema_extra=BASIC
     )
     extract: Judgement[str | None] = Field(None, description="What of a proposal is its answer, such as last_number")
@@ -151,11 +147,6 @@ class PanelOptions(Options):
         name = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
         limit: int | None = getattr(self, name)
         return {} if limit is None else {name: limit}
-
-    @field_validator("checks")
-    @classmethod
-    def _parsed(cls, checks: list[str | CheckOptions]) -> list[CheckOptions]:
-        return [check_of(check) for check in checks]
 
 
 def agents_of(options: PanelOptions) -> list[Agent]:
@@ -205,17 +196,61 @@ def check(options: PanelOptions) -> None:
                 f"judge.model: {quoted(options.judge.model)} is the model of an agent, too. Take another model, or "
                 "set judge.allow_author."
             )
-    for index, check in enumerate(map(check_of, options.checks)):
+    for index, check in enumerate(options.checks):
         if check.gate in OF_ANSWERS:
             raise ValueError(f"checks.{index}: Gate {quoted(check.gate)} needs more than the text of a proposal.")
-    if options.extract is not None:
-        try:
-            extracts.check(options.extract)
-        except ValueError as error:
-            raise ValueError(f"extract: {error}") from error
-    for prompt, places_of_prompt in PLACES.items():
-        places = (*COMMON_PLACES, *places_of_prompt)
-        for name in PLACE.findall(getattr(options.prompts, prompt)):
-            if name not in places:
-                remedy = suggestion(name, places, "{{{}}}", sentence=True)
-                raise ValueError(f"prompts.{prompt}: There is no place {{{name[:100]}}}. {remedy}")
+    check_extract("extract", options.extract)
+    for prompt, places in PLACES.items():
+        check_places(f"prompts.{prompt}", getattr(options.prompts, prompt), (*COMMON_PLACES, *places))
+
+
+class PanelMessages:
+    """The messages of one item."""
+
+    def __init__(self, item: Item, options: PanelOptions) -> None:
+        messages = item.messages
+        leading = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages) - 1)
+        system = [message.get("content") for message in messages[:leading]]
+        self._system = [text for text in (item.system, *system) if text]
+        self._before = messages[leading:-1]
+        content = messages[-1].get("content") or ""
+        parts = content if isinstance(content, list) else []
+        self._media = [part for part in parts if part.get("type") != "text"]
+        text = "\n".join(part["text"] for part in parts if part.get("type") == "text") if parts else content
+        self._prompts = options.prompts
+        titles = {"rubric": "Rubric", "requirements": "Requirements", "metadata": "Further information"}
+        sections = {name: _section(title, name, item, options) for name, title in titles.items()}
+        self._places = {"task": text, "hint": item.hint or "", **sections}
+
+    def chat(self, agent: Agent | None, prompt: str, **places: object) -> Messages:
+        """Return the messages to an agent, or to the judge, with the prompt of this name."""
+        paragraphs = [*self._system]
+        if agent is not None:
+            diversity = self._filled("diversity") if agent.diverse else ""
+            paragraphs.append(self._filled("system", role=agent.prompt, diversity=diversity))
+        text = self._filled(prompt, **places)
+        content = [*self._media, {"type": "text", "text": text}] if self._media else text
+        system = [{"role": "system", "content": "\n\n".join(paragraphs)}] if paragraphs else []
+        return [*system, *self._before, {"role": "user", "content": content}]
+
+    def _filled(self, prompt: str, **places: object) -> str:
+        template: str = getattr(self._prompts, prompt)
+        paragraphs = (fill(paragraph, self._places | places) for paragraph in template.split("\n\n"))
+        return "\n\n".join(paragraph for paragraph in paragraphs if paragraph.strip())
+
+
+def _section(title: str, name: str, item: Item, options: PanelOptions) -> str:
+    """Return an item's rubric, requirements or metadata under a title, a line for each element; nothing for nothing.
+
+    The column of that name comes first, then the field of `constraints`, then the option.
+    """
+    constraints = item.columns.get("constraints")
+    constraint = constraints.get(name) if isinstance(constraints, Mapping) else None
+    known = (value for value in (item.columns.get(name), constraint) if value is not None)
+    value = next(known, getattr(options, name))
+    if not value:
+        return ""
+    if isinstance(value, Mapping):
+        value = [f"{key}: {as_text(element)}" for key, element in value.items()]
+    lines = [f"- {as_text(element)}" for element in value] if isinstance(value, list) else [as_text(value)]
+    return "\n".join([f"{title}:", *lines])

@@ -18,6 +18,7 @@ from batchyard.recipes import Block, EndedItem, Lines, Matrix, Report, Results, 
 from recipes import extracts
 from recipes.measures import intervals
 from recipes.panel.events import Agent, deliberation, events_of
+from recipes.panel.options import PanelOptions, agents_of
 
 
 @dataclass
@@ -75,26 +76,14 @@ def distinct_2(texts: Iterable[str]) -> float | None:
     return len(set(pairs)) / len(pairs) if pairs else None
 
 
-def _equal(best: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """True if nothing but the agents' order ranks one proposal before the other."""
-    judgements = [ranked["judge"] or {} for ranked in (best, second)]
-    return (
-        best["score"] == second["score"]
-        and judgements[0].get("mark") == judgements[1].get("mark")
-        and judgements[0].get("comparison") != "won"
-    )
-
-
 class _TaskTally:
     """Sums over the tasks of a panel. `ties` are tasks whose winner is no better than the second."""
 
-    def __init__(self, agents: Sequence[Agent], rounds: int, extract: str | None, scored: bool) -> None:
-        self._extract = extract
-        self._scored = scored
+    def __init__(self, options: PanelOptions, agents: Sequence[Agent]) -> None:
+        self._options = options
         self._best_by_task = array("d")
-        self._rounds = rounds
         self.agents = {
-            agent.id: _AgentTally(agent.role, agent.model, rounds=[Mean() for _ in range(rounds + 1)])
+            agent.id: _AgentTally(agent.role, agent.model, rounds=[Mean() for _ in range(options.rounds + 1)])
             for agent in agents
         }
         self.states = Counter[str]()
@@ -124,22 +113,22 @@ class _TaskTally:
                 mean.add(score)
             if len(ranked["scores"]) > 1:
                 self.revision_gain.add(ranked["scores"][-1] - ranked["scores"][0])
-        if self._scored and item.state in ("completed", "failed"):
+        if self._options.checks and item.state in ("completed", "failed"):
             scores = {ranked["proposal"]["author_id"]: ranked["score"] for ranked in results}
             self._best_by_task.append(results[0]["score"] if results else 0.0)
             for name, agent in self.agents.items():
                 agent.by_task.append(scores.get(name, 0.0))
-        if len(results) > 1:
-            self.ties += _equal(*results[:2])
+        if len(results) > 1:  # a tie: nothing but the agents' order ranks the first before the second
+            best, second = ([each["score"], (each["judge"] or {}).get("mark")] for each in results[:2])
+            self.ties += best == second and (results[0]["judge"] or {}).get("comparison") != "won"
         for better, worse in itertools.permutations(results, 2):
             pair = better["proposal"]["author_id"], worse["proposal"]["author_id"]
             self.before.setdefault(pair, Mean()).add(float(better["rank"] < worse["rank"]))
-        if len(results) > 1 and self._extract is not None:
-            answers = [extracts.extract(self._extract, ranked["proposal"]["content"]) for ranked in results]
+        if len(results) > 1 and self._options.extract is not None:
+            answers = [extracts.extract(self._options.extract, ranked["proposal"]["content"]) for ranked in results]
             self.consensus.add(float(None not in answers and len(set(answers)) == 1))
-        first = [
-            said["text"] for said in item.result.get("dialogue", []) if said["stage"] == "propose" and said["text"]
-        ]
+        dialogue = item.result.get("dialogue", [])
+        first = [said["text"] for said in dialogue if said["stage"] == "propose" and said["text"]]
         self.diversity.add(diversity(first))
         self.distinct_2.add(distinct_2(first))
 
@@ -151,11 +140,7 @@ class _TaskTally:
             "ties": self.ties,
             "agents": {
                 name: {
-                    "role": agent.role,
-                    "model": agent.model,
-                    "proposals": agent.proposals,
-                    "failures": agent.failures,
-                    "wins": agent.wins,
+                    **{key: getattr(agent, key) for key in ("role", "model", "proposals", "failures", "wins")},
                     "score": agent.score(),
                     "tokens": agent.tokens,
                     "seconds": agent.latency(),
@@ -163,10 +148,7 @@ class _TaskTally:
                 for name, agent in self.agents.items()
             },
             "roles": {role: {"score": mean()} for role, mean in self.roles.items()},
-            "consensus": self.consensus(),
-            "revision_gain": self.revision_gain(),
-            "diversity": self.diversity(),
-            "distinct_2": self.distinct_2(),
+            **{key: getattr(self, key)() for key in ("consensus", "revision_gain", "diversity", "distinct_2")},
             **self._gain(),
         }
 
@@ -180,8 +162,7 @@ class _TaskTally:
         columns.append(array("d", (best - alone for best, alone in zip(*columns, strict=True))))
         ends = intervals.of_means(columns)
         best, alone, gain = (
-            {"mean": sum(column) / tasks, "n": tasks, "intervals": {"mean": list(end)}}
-            for column, end in zip(columns, ends, strict=True)
+            intervals.document(sum(column) / tasks, tasks, end) for column, end in zip(columns, ends, strict=True)
         )
         verdict = "gain" if ends[-1][0] > 0 else "none"
         return {"best_of": best, "best_agent": {"agent": name, **alone}, "gain": {**gain, "verdict": verdict}}
@@ -194,28 +175,22 @@ class _TaskTally:
             latency = agent.latency()
             quantiles = [latency[quantile] for quantile in ("p50", "p95", "p99")]
             rows.append([name, agent.model, agent.proposals, agent.wins, agent.score.value, agent.tokens, *quantiles])
+        title = "Share of tasks in which the agent of the row ranks before that of the column"
+        values = [[self.before.get((row, column), Mean()).value for column in names] for row in names]
         blocks: list[Block] = [
             Table(title="Agents", columns=columns, rows=rows),
-            Matrix(
-                title="Share of tasks in which the agent of the row ranks before that of the column",
-                rows=names,
-                columns=names,
-                values=[[self.before.get((row, column), Mean()).value for column in names] for row in names],
-            ),
+            Matrix(title=title, rows=names, columns=names, values=values),
         ]
         if self.revision_gain.n:
             series = [Series(name=name, y=[mean.value for mean in self.agents[name].rounds]) for name in names]
-            blocks.append(Lines(title="Mean score by round", x=list(range(self._rounds + 1)), series=series))
+            blocks.append(Lines(title="Mean score by round", x=list(range(self._options.rounds + 1)), series=series))
         return blocks
 
 
-def report(results: Results, agents: Sequence[Agent], rounds: int, extract: str | None, *, scored: bool) -> Report:
-    """Write `panel.jsonl`, `dialogue.jsonl` and `events.jsonl`, in the order of the input.
-
-    Args:
-        scored: the proposals were checked.
-    """
-    tally = _TaskTally(agents, rounds, extract, scored)
+def report(results: Results, options: PanelOptions) -> Report:
+    """Write `panel.jsonl`, `dialogue.jsonl` and `events.jsonl`, in the order of the input."""
+    agents = agents_of(options)
+    tally = _TaskTally(options, agents)
     with ExitStack() as stack:
         names = ("panel.jsonl", "dialogue.jsonl", "events.jsonl")
         tasks, messages, told = (stack.enter_context(results.create(name)) for name in names)

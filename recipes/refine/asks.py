@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from batchyard.recipes import Ask, Check, Messages, Score
 from recipes.refine.options import ArbiterOptions, Refine, ReviewerOptions, VoteOptions
-from recipes.rollout.options import Sampling
 
 
 def stages(options: Refine) -> list[str]:
@@ -19,27 +16,23 @@ def stages(options: Refine) -> list[str]:
 
 def bounds(options: Refine) -> list[tuple[float, float]]:
     """Return the requests of an item in each stage: if its first answer is accepted, and the most."""
-    attempts = sum(options.rules().budgets)
+    attempts = sum(options.budgets)
     votes = len(options.votes.models) * options.votes.n if options.votes else 0
     reviews = attempts * (2 if options.probes else 1)
     by_stage = {"answer": (1, attempts), "vote": (votes, votes * attempts), "arbiter": (0, attempts)}
     return [by_stage.get(stage, (1, reviews)) for stage in stages(options)]
 
 
-def _sampled(sampling: Sampling) -> dict[str, Any]:
-    return sampling.model_dump(exclude_none=True)
-
-
 def answer(options: Refine, tier: int, content: Messages | str) -> Ask:
     """Return the request for an answer of a tier."""
     chosen = options.tiers[tier]
-    sampling = _sampled(chosen.sampling or options.sampling)
+    sampling = (chosen.sampling or options.sampling).parameters()
     return Ask("answer", content, model=chosen.model, **(options.structure or {}), **sampling)
 
 
 def votes(options: Refine, voters: VoteOptions, content: Messages | str) -> list[Ask]:
     """Return the requests for the other models' votes."""
-    sampling = _sampled(voters.sampling or options.sampling)
+    sampling = (voters.sampling or options.sampling).parameters()
     return [
         Ask("vote", content, model=model, **(options.structure or {}), **sampling)
         for model in voters.models
@@ -55,7 +48,7 @@ def arbiter(options: ArbiterOptions, content: Messages | str, candidates: int) -
 
 def review(options: ReviewerOptions, content: Messages | str) -> Ask:
     """Return the request for a review."""
-    return Ask("review", content, model=options.model, **_sampled(options.sampling))
+    return Ask("review", content, model=options.model, **options.sampling.parameters())
 
 
 def probe(options: Refine) -> list[Ask | Score | Check]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 from batchyard.comparing.values import comparable
 from batchyard.recipes import (
@@ -24,21 +24,19 @@ from batchyard.recipes import (
     Messages,
     Peer,
     Reply,
-    Report,
     Result,
-    Results,
     Wait,
     recipe,
 )
 from batchyard.wording import cut, fill
 from recipes import extracts
-from recipes.answers import failure_of
-from recipes.gates import subject, verdicts
-from recipes.refine import asks, checks
+from recipes.answers import Part, failure_of
+from recipes.gates import subject
+from recipes.gates.answers import external, external_name
+from recipes.refine import asks
 from recipes.refine import report as refine_report
-from recipes.refine.options import ArbiterOptions, GateOptions, Refine, ReviewerOptions, VoteOptions
-from recipes.refine.policy import Attempt, decide
-from recipes.refine.votes import Vote, count
+from recipes.refine.options import ArbiterOptions, Refine, ReviewerOptions, VoteOptions, check, named_columns
+from recipes.refine.policy import Attempt, Vote, count, decide
 
 FIRST_INTEGER = re.compile(r"\d+")
 MOST_SHOWN = 80
@@ -56,18 +54,9 @@ STUCK = {
 }
 """What is said of an item that is stuck by a rule of the policy."""
 
-T = TypeVar("T")
-_Part: TypeAlias = Generator[Any, Any, T]
-"""A part of the program, which yields turns as the whole does."""
-
 
 class _Stuck(Exception):
-    """Only a person can go on with the item."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.message = message
+    """Only a person can go on with the item, for a reason and in words."""
 
 
 @dataclass
@@ -100,17 +89,13 @@ class _Try:
             "model": self.writer,
             "text": self.text,
             "category": category,
-            "failures": [{"category": failure.category, "message": failure.message} for failure in self.failures],
+            "failures": [asdict(failure) for failure in self.failures],
             "votes": self.votes,
             "requests": self.requests,
             "tokens": self.tokens,
             "then": action,
             "reason": reason,
         }
-
-
-def _finish(results: Results, options: Refine) -> Report:
-    return refine_report.report(results, options)
 
 
 class _Refinement:
@@ -126,7 +111,6 @@ class _Refinement:
 
     def run(self) -> Flow:
         """Try on one tier after another, until an answer is accepted or a rule gives the item up."""
-        rules = self._options.rules()
         tier = 0
         content = self._item.chat()
         while True:
@@ -135,24 +119,31 @@ class _Refinement:
             try:
                 yield from self._attempt(attempt, content)
             except _Stuck as stuck:
-                self._history.append(attempt.record(stuck.reason, "stuck", stuck.reason))
-                return self._stuck(stuck.reason, stuck.message)
+                reason, message = stuck.args
+                self._history.append(attempt.record(reason, "stuck", reason))
+                return self._stuck(reason, message)
             if not attempt.failures:
                 self._history.append(attempt.record(None, "accepted", None))
-                return self._accepted(attempt)
+                accepted = {"tier": tier + 1, "model": attempt.writer, "votes": attempt.votes}
+                return Result(attempt.text, self._counters, **accepted, **self._kept())
             category = attempt.failures[0].category
             digest = None if attempt.text is None else blake2b(attempt.text.encode(), digest_size=16).hexdigest()
             self._attempts.append(Attempt(tier, category, len(attempt.failures), digest))
-            decision = decide(self._attempts, rules)
+            decision = decide(self._attempts, self._options.policy, self._options.budgets)
             self._history.append(attempt.record(category, decision.action, decision.reason))
             if decision.action == "stuck":
                 return self._stuck(str(decision.reason), STUCK[str(decision.reason)])
             if decision.action == "escalate":
                 tier += 1
                 self._counters["escalations"] += 1
-            content = self._next(attempt, escalated=decision.action == "escalate")
+            content = self._item.chat()
+            if attempt.text is not None and self._options.feedback:
+                feedback = "\n".join(f"- {failure.category}: {failure.message}" for failure in attempt.failures)
+                prompts = self._options.prompts
+                template = prompts.escalate if decision.action == "escalate" else prompts.retry
+                content = self._item.chat(fill(template, {"feedback": feedback, "answer": attempt.text}))
 
-    def _attempt(self, attempt: _Try, content: Messages) -> _Part[None]:
+    def _attempt(self, attempt: _Try, content: Messages) -> Part[None]:
         """Ask for an answer and look at it. Its text and its failures are left in the attempt."""
         (answer,) = yield [asks.answer(self._options, attempt.tier, content)]
         attempt.count([answer])
@@ -166,13 +157,13 @@ class _Refinement:
         if self._options.reviewer is not None and not attempt.failures:
             yield from self._review(attempt, self._options.reviewer)
 
-    def _gates(self, answer: Answer) -> _Part[list[Failure]]:
+    def _gates(self, answer: Answer) -> Part[list[Failure]]:
         """Return the failures of an answer: all of them, or in mode fail_fast the first one.
 
         A verdict is waited for last, and only if nothing has failed before it.
         """
-        external = [gate for gate in self._options.gates if gate.gate == verdicts.external.name]
-        gates = [gate for gate in self._options.gates if gate.gate != verdicts.external.name]
+        waits = [gate for gate in self._options.gates if gate.gate == external.name]
+        gates = [gate for gate in self._options.gates if gate.gate != external.name]
         at_once = len(gates) if self._options.mode == "comprehensive" else 1
         for start in range(0, len(gates), at_once or 1):
             group = gates[start : start + at_once]
@@ -184,36 +175,23 @@ class _Refinement:
             ]
             if failures:
                 return failures
-        for gate in external:
-            if failure := (yield from self._verdict_of(gate, answer)):
-                return [failure]
+        for gate in waits:
+            name = external_name(gate.value)
+            reply: Reply = yield Wait("verdict", gate=name, text=answer.text)
+            if not reply.passed:
+                message = reply.message or f"{reply.by or name} says that the answer does not pass."
+                return [Failure(gate.category or reply.category or name, message)]
         return []
 
-    def _verdict_of(self, gate: GateOptions, answer: Answer) -> _Part[Failure | None]:
-        """Wait for the verdict of an external gate."""
-        name = verdicts.name(gate.value)
-        reply: Reply = yield Wait("verdict", gate=name, text=answer.text)
-        if reply.passed:
-            return None
-        message = reply.message or f"{reply.by or name} says that the answer does not pass."
-        return Failure(gate.category or reply.category or name, message)
-
-    def _vote(self, attempt: _Try, answer: Answer, votes: VoteOptions) -> _Part[None]:
+    def _vote(self, attempt: _Try, answer: Answer, votes: VoteOptions) -> Part[None]:
         """Count the answer's and the voters' votes. Another text that wins has to pass the gates."""
         answers: list[Answer] = yield asks.votes(self._options, votes, self._item.chat())
         attempt.count(answers)
         voters = [attempt.writer, *(model for model in votes.models for _ in range(votes.n))]
-        ballots = [
-            (
-                Vote(
-                    None if failure_of(voted) else extracts.extract(votes.extract, voted.text),
-                    votes.weights.get(voter, 1.0),
-                ),
-                voter,
-                voted,
-            )
-            for voter, voted in zip(voters, [answer, *answers], strict=True)
-        ]
+        ballots = []
+        for voter, voted in zip(voters, [answer, *answers], strict=True):
+            extract = None if failure_of(voted) else extracts.extract(votes.extract, voted.text)
+            ballots.append((Vote(extract, votes.weights.get(voter, 1.0)), voter, voted))
         counted = count([vote for vote, _, _ in ballots], votes.strategy)
         attempt.votes = counted.tally
         if not counted.agreed:
@@ -230,7 +208,7 @@ class _Refinement:
             attempt.text = chosen.text
             attempt.failures = yield from self._gates(chosen)
 
-    def _arbitrate(self, attempt: _Try, arbiter: ArbiterOptions | None, texts: Sequence[str]) -> _Part[int]:
+    def _arbitrate(self, attempt: _Try, arbiter: ArbiterOptions | None, texts: Sequence[str]) -> Part[int]:
         """Return the index of the text that the arbiter chooses. Raises _Stuck without one."""
         self._counters["ties"] += 1
         message = f"{len(texts)} answers have as many votes."
@@ -246,20 +224,24 @@ class _Refinement:
             raise _Stuck("tie", f"{message} The arbiter has chosen none.")
         return choice - 1
 
-    def _review(self, attempt: _Try, reviewer: ReviewerOptions) -> _Part[None]:
+    def _review(self, attempt: _Try, reviewer: ReviewerOptions) -> Part[None]:
         """Let the reviewer see the task and the answer, and nothing else."""
         text = str(attempt.text)
         review = yield from self._reviewed(attempt, reviewer, text)
         if not review.ok:
             error = review.error or {}
             raise _Stuck("review_failed", f"There is no review: {error.get('message') or error.get('code')}")
-        passed, remark = self._verdict(review)
-        if not passed:
+        first, rest = _first_line(review), review.text.partition("\n")[2]
+        if first not in ("PASS", "FAIL"):
+            self._counters["review_unreadable"] += 1
+            attempt.failures.append(Failure("review", "The review begins with neither PASS nor FAIL."))
+        elif first == "FAIL":
+            remark = rest.strip() or "The reviewer says that the answer is wrong."
             attempt.failures.append(Failure("review", remark))
         yield from self._try_reviewer(attempt, reviewer, text)
         self._counters["reviews"] += 1
 
-    def _try_reviewer(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> _Part[None]:
+    def _try_reviewer(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> Part[None]:
         """After some of the reviews, put another item's answer before the reviewer, if there is one that differs.
 
         Not together with that of the item's answer: where all items are reviewed at once, none has been accepted yet.
@@ -276,7 +258,7 @@ class _Refinement:
             self._counters["probes"] += 1
             self._counters["probes_caught"] += _first_line(review) != "PASS"
 
-    def _reviewed(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> _Part[Answer]:
+    def _reviewed(self, attempt: _Try, reviewer: ReviewerOptions, text: str) -> Part[Answer]:
         review: Answer
         (review,) = yield [asks.review(reviewer, self._blind(fill(reviewer.prompt, {"answer": text})))]
         attempt.count([review])
@@ -290,38 +272,11 @@ class _Refinement:
         """Return the task without the writer's system messages, and a text."""
         return [*self._task, {"role": "user", "content": text}]
 
-    def _verdict(self, review: Answer) -> tuple[bool, str]:
-        """Return whether a review passes an answer, and its remark. Only a first line of PASS does."""
-        first, rest = _first_line(review), review.text.partition("\n")[2]
-        if first not in ("PASS", "FAIL"):
-            self._counters["review_unreadable"] += 1
-            return False, "The review begins with neither PASS nor FAIL."
-        return first == "PASS", rest.strip() or "The reviewer says that the answer is wrong."
-
-    def _next(self, failed: _Try, *, escalated: bool) -> Messages:
-        """Return what the next attempt is asked: the task, and what was wrong if there was an answer."""
-        if failed.text is None or not self._options.feedback:
-            return self._item.chat()
-        feedback = "\n".join(f"- {failure.category}: {failure.message}" for failure in failed.failures)
-        template = self._options.prompts.escalate if escalated else self._options.prompts.retry
-        return self._item.chat(fill(template, {"feedback": feedback, "answer": failed.text}))
-
-    def _accepted(self, attempt: _Try) -> Result:
-        return Result(
-            attempt.text,
-            self._counters,
-            tier=attempt.tier + 1,
-            model=attempt.writer,
-            votes=attempt.votes,
-            **self._kept(),
-        )
-
     def _stuck(self, reason: str, message: str) -> Result:
         """End the item for a person; without any answer it has failed."""
         if all(attempt["text"] is None for attempt in self._history):
-            return self._item.failed(
-                "no_answer", self._history[-1]["failures"][0]["message"], counters=self._counters, **self._kept()
-            )
+            error = self._history[-1]["failures"][0]["message"]
+            return self._item.failed("no_answer", error, counters=self._counters, **self._kept())
         return self._item.stuck(reason, message, counters=self._counters, **self._kept())
 
     def _kept(self) -> dict[str, Any]:
@@ -339,9 +294,9 @@ def _first_line(review: Answer) -> str:
     loops=True,
     probe=asks.probe,
     bounds=asks.bounds,
-    check=checks.check,
-    columns=checks.named_columns,
-    finish=_finish,
+    check=check,
+    columns=named_columns,
+    finish=refine_report.report,
     main="done.jsonl",
 )
 def refine(item: Item, options: Refine) -> Flow:

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from batchyard.recipes import BASIC, NestedOptions, Options
-from recipes.gates import parse
-from recipes.refine.policy import Rules
-from recipes.refine.votes import Strategy
-from recipes.rollout.options import Sampling
+from batchyard.wording import quoted, suggestion
+from recipes.gates import BUILT_IN, json_texts, texts
+from recipes.options import Sampling, as_gate, as_model, check_extract, check_places
+from recipes.refine.policy import PolicyOptions, Strategy
 
 REVIEW = (
     "Review this answer:\n\n{answer}\n\nIs it right and complete? Write PASS or FAIL as the first line, and nothing "
     "else on that line. After FAIL, say what is wrong."
 )
 ARBITRATE = "These answers were given:\n\n{candidates}\n\nWhich of them is right? Answer with its number alone."
-
-
-def _as(name: str) -> Callable[[Any], Any]:
-    """Return what makes an object with this field of a text."""
-    return lambda value: {name: value} if isinstance(value, str) else value
-
-
-def _gate(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    name, parameter = parse(value)
-    return {"gate": name, "value": parameter}
 
 
 class TierOptions(NestedOptions):
@@ -75,22 +63,9 @@ class VoteOptions(NestedOptions):
         {}, description="With `weighted`, by model; others have 1"
     )
     arbiter: (
-        Annotated[ArbiterOptions, BeforeValidator(_as("model"), json_schema_input_type=str | ArbiterOptions)] | None
+        Annotated[ArbiterOptions, BeforeValidator(as_model, json_schema_input_type=str | ArbiterOptions)] | None
     ) = Field(None, description="Model that decides a tie")
     sampling: Sampling | None = None
-
-
-class PolicyOptions(NestedOptions):
-    """When an item goes to the next tier, or to a person."""
-
-    unchanged: int = Field(3, ge=2, description="Equal answers in a row after which a person is needed")
-    repeat: int = Field(2, ge=1, description="Attempts in a row with one category that end a tier")
-    failures: int = Field(3, ge=1, description="An attempt with more failures than these ends a tier")
-    budget: int = Field(4, ge=1, le=100, description="Most attempts on the first tier")
-    later_budget: int = Field(6, ge=1, le=100, description="Most attempts on each later tier")
-    friction: int = Field(4, ge=2, description="Attempts after which a tier has to make progress")
-    stalled: int = Field(4, ge=2, description="Attempts over which failures have to fall then")
-    categories: int = Field(3, ge=1, description="More categories than these are no progress then")
 
 
 class Prompts(NestedOptions):
@@ -106,10 +81,10 @@ class Prompts(NestedOptions):
 class Refine(Options):
     """Options of `refine`."""
 
-    tiers: list[Annotated[TierOptions, BeforeValidator(_as("model"), json_schema_input_type=str | TierOptions)]] = (
-        Field(min_length=1, max_length=16, description="Models in the order in which they try")
+    tiers: list[Annotated[TierOptions, BeforeValidator(as_model, json_schema_input_type=str | TierOptions)]] = Field(
+        min_length=1, max_length=16, description="Models in the order in which they try"
     )
-    gates: list[Annotated[GateOptions, BeforeValidator(_gate, json_schema_input_type=str | GateOptions)]] = Field(
+    gates: list[Annotated[GateOptions, BeforeValidator(as_gate, json_schema_input_type=str | GateOptions)]] = Field(
         [],
         max_length=32,
         description="What answers have to pass: `name:value` or {gate, value, category}",
@@ -119,7 +94,7 @@ class Refine(Options):
         "fail_fast", description="After a failed gate the others are left out, or are checked, too"
     )
     reviewer: (
-        Annotated[ReviewerOptions, BeforeValidator(_as("model"), json_schema_input_type=str | ReviewerOptions)] | None
+        Annotated[ReviewerOptions, BeforeValidator(as_model, json_schema_input_type=str | ReviewerOptions)] | None
     ) = Field(None, description="Model that sees task and answer alone, and says PASS or FAIL", json_schema_extra=BASIC)
     probes: float = Field(
         0.02, ge=0, le=1, description="Share of reviews after which the reviewer is tried, about 20 or more"
@@ -135,10 +110,40 @@ class Refine(Options):
         None, min_length=1, max_length=1, description="Hold answers to a form: one of json, regex, choice, grammar"
     )
 
-    def rules(self) -> Rules:
-        """Return the policy with the budget of each tier."""
-        budgets = tuple(
-            tier.budget or (self.policy.later_budget if number else self.policy.budget)
-            for number, tier in enumerate(self.tiers)
-        )
-        return Rules(budgets, **self.policy.model_dump(exclude={"budget", "later_budget"}))
+    @property
+    def budgets(self) -> list[int]:
+        """Most attempts on each tier."""
+        first, later = self.policy.budget, self.policy.later_budget
+        return [tier.budget or (later if number else first) for number, tier in enumerate(self.tiers)]
+
+
+def check(options: Refine) -> None:
+    """Raise ValueError for options that cannot be meant together."""
+    votes, reviewer = options.votes, options.reviewer
+    templates = {"prompts.retry": (options.prompts.retry, ["feedback", "answer"])}
+    templates["prompts.escalate"] = options.prompts.escalate, ["feedback", "answer"]
+    if reviewer is not None:
+        templates["reviewer.prompt"] = reviewer.prompt, ["answer"]
+    if votes is not None:
+        check_extract("votes.extract", votes.extract)
+        sampling = votes.sampling or options.sampling
+        if votes.n > 1 and sampling.temperature == 0:
+            raise ValueError("votes.n: At temperature 0 all answers of a model are the same; ask for one.")
+        voters = [*(tier.model for tier in options.tiers), *votes.models]
+        for name in votes.weights:
+            if name not in voters:
+                remedy = suggestion(name, voters, sentence=True)
+                raise ValueError(f"votes.weights: {quoted(name)} has no vote. {remedy}")
+        if votes.weights and votes.strategy != "weighted":
+            raise ValueError(f"votes.weights: Strategy {votes.strategy} has no weights; take `weighted`.")
+        if votes.arbiter is not None:
+            templates["votes.arbiter.prompt"] = votes.arbiter.prompt, ["candidates"]
+    for path, (template, places) in templates.items():
+        check_places(path, template, places)
+
+
+def named_columns(options: Refine, row: Mapping[str, Any]) -> list[str]:
+    """Return the columns that the gates' values name."""
+    schemas = {gate.name for gate in json_texts.GATES}
+    named = (gate for gate in options.gates if gate.gate.removeprefix("not-") not in schemas)
+    return [name for gate in named if gate.gate in BUILT_IN for name in texts.named_columns(gate.value)]

@@ -1,10 +1,55 @@
-"""What becomes of an item of recipe `refine` after an attempt that was not accepted: one pure function."""
+"""Decisions of recipe `refine`, as pure functions: a count of votes, and what follows a failed attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
 from typing import Literal
+
+from pydantic import Field
+
+from batchyard.recipes import NestedOptions
+
+Strategy = Literal["majority", "weighted", "unanimous"]
+
+
+@dataclass(frozen=True)
+class Vote:
+    """A vote. One without an answer is not for anything."""
+
+    answer: str | None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Count:
+    """A count of votes.
+
+    Attributes:
+        tally: the votes for each answer, or their weights, in the order of the first votes.
+        leading: the answers with the most; several in a tie, none without votes.
+        agreed: with strategy `unanimous`, every voter has voted, and for the same answer; else there is an answer.
+    """
+
+    tally: dict[str, float]
+    leading: list[str]
+    agreed: bool
+
+
+def count(votes: Sequence[Vote], strategy: Strategy) -> Count:
+    """Count votes. Weights count with strategy `weighted` alone, and exactly: 0.1 and 0.2 are as much as 0.3."""
+    sums: dict[str, Fraction] = {}
+    for vote in votes:
+        if vote.answer is not None:
+            weight = Fraction(str(vote.weight)) if strategy == "weighted" else Fraction(1)
+            sums[vote.answer] = sums.get(vote.answer, Fraction(0)) + weight
+    leading = [answer for answer, total in sums.items() if total == max(sums.values())]
+    agreed = bool(leading)
+    if strategy == "unanimous":
+        agreed = {vote.answer for vote in votes} == set(leading) and len(leading) == 1
+    return Count({answer: float(total) for answer, total in sums.items()}, leading, agreed)
 
 
 @dataclass(frozen=True)
@@ -24,27 +69,17 @@ class Attempt:
     text: str | None
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The numbers of the rules.
+class PolicyOptions(NestedOptions):
+    """When an item goes to the next tier, or to a person."""
 
-    Attributes:
-        budgets: most attempts on each tier.
-        unchanged: equal answers in a row after which a person is needed.
-        repeat: attempts in a row with one category after which a tier is given up.
-        failures: failures of one attempt beyond which a tier is given up.
-        friction: attempts on a tier after which it has to make progress.
-        stalled: attempts over which failures have to fall then.
-        categories: different categories beyond which a tier makes no progress.
-    """
-
-    budgets: tuple[int, ...]
-    unchanged: int = 3
-    repeat: int = 2
-    failures: int = 3
-    friction: int = 4
-    stalled: int = 4
-    categories: int = 3
+    unchanged: int = Field(3, ge=2, description="Equal answers in a row after which a person is needed")
+    repeat: int = Field(2, ge=1, description="Attempts in a row with one category that end a tier")
+    failures: int = Field(3, ge=1, description="An attempt with more failures than these ends a tier")
+    budget: int = Field(4, ge=1, le=100, description="Most attempts on the first tier")
+    later_budget: int = Field(6, ge=1, le=100, description="Most attempts on each later tier")
+    friction: int = Field(4, ge=2, description="Attempts after which a tier has to make progress")
+    stalled: int = Field(4, ge=2, description="Attempts over which failures have to fall then")
+    categories: int = Field(3, ge=1, description="More categories than these are no progress then")
 
 
 @dataclass(frozen=True)
@@ -55,24 +90,27 @@ class Decision:
     reason: str | None = None
 
 
-def decide(history: Sequence[Attempt], rules: Rules) -> Decision:
+def decide(history: Sequence[Attempt], rules: PolicyOptions, budgets: Sequence[int]) -> Decision:
     """Return what follows the last attempt of a history. Its attempts are on tiers that never go down.
 
     An item is stuck if its last answers are equal, whichever tiers have written them. Otherwise the attempts on the
     present tier alone count: the first rule that holds gives the tier up, for the next one, or for a person after the
     last one.
+
+    Args:
+        budgets: most attempts on each tier.
     """
     texts = [attempt.text for attempt in history[-rules.unchanged :]]
     if len(texts) == rules.unchanged and texts[0] is not None and len(set(texts)) == 1:
         return Decision("stuck", "no_change")
     tier = history[-1].tier
-    reason = _given_up([attempt for attempt in history if attempt.tier == tier], rules.budgets[tier], rules)
+    reason = _given_up([attempt for attempt in history if attempt.tier == tier], budgets[tier], rules)
     if reason is None:
         return Decision("retry")
-    return Decision("escalate" if tier + 1 < len(rules.budgets) else "stuck", reason)
+    return Decision("escalate" if tier + 1 < len(budgets) else "stuck", reason)
 
 
-def _given_up(attempts: Sequence[Attempt], budget: int, rules: Rules) -> str | None:
+def _given_up(attempts: Sequence[Attempt], budget: int, rules: PolicyOptions) -> str | None:
     """Return the rule by which a tier is given up after these attempts on it."""
     last = [attempt.category for attempt in attempts[-rules.repeat :]]
     if len(last) == rules.repeat and len(set(last)) == 1:
@@ -81,20 +119,16 @@ def _given_up(attempts: Sequence[Attempt], budget: int, rules: Rules) -> str | N
         return "failures"
     if len(attempts) >= budget:
         return "budget"
-    if len(attempts) >= rules.friction and not _fell(attempts) and _rubs(attempts, rules):
+    fell = len(attempts) > 1 and attempts[-1].failures < attempts[-2].failures
+    if len(attempts) >= rules.friction and not fell and _rubs(attempts, rules):
         return "friction"
     return None
 
 
-def _fell(attempts: Sequence[Attempt]) -> bool:
-    """True if the last attempt has fewer failures than the one before."""
-    return len(attempts) > 1 and attempts[-1].failures < attempts[-2].failures
-
-
-def _rubs(attempts: Sequence[Attempt], rules: Rules) -> bool:
+def _rubs(attempts: Sequence[Attempt], rules: PolicyOptions) -> bool:
     """True if a category came back, failures did not fall, or categories are many."""
     categories = [attempt.category for attempt in attempts]
-    runs = [category for at, category in enumerate(categories) if at == 0 or categories[at - 1] != category]
+    runs = [category for category, _ in groupby(categories)]
     window = attempts[-rules.stalled :]
     stalled = len(window) == rules.stalled and window[-1].failures >= window[0].failures
     return len(set(runs)) < len(runs) or stalled or len(set(categories)) > rules.categories

@@ -14,6 +14,8 @@ from recipes.refine.options import Refine
 
 MAIN = "done.jsonl"
 STUCK = "stuck.jsonl"
+DONE = ("text", "tier", "model", "attempts", "votes", "resolved_by")
+"""What `done.jsonl` has of an item's result."""
 REVIEWS = ("reviews", "review_unreadable", "probes", "probes_caught")
 """What an item's result counts of its reviews."""
 LEAST_CATCH_RATE = 0.5
@@ -42,19 +44,10 @@ class _Tier:
             "model": self.model,
             "attempts": self.begun.total(),
             "accepted": self.accepted,
-            "pass_rate": share(self.accepted, self.items),
+            "pass_rate": intervals.share(self.accepted, self.items),
             "requests_per_accepted": self.requests / self.accepted if self.accepted else None,
             "tokens_per_accepted": self.tokens / self.accepted if self.accepted else None,
         }
-
-
-def share(successes: int, count: int) -> dict[str, Any]:
-    """Return a proportion with its number of cases and Wilson's interval."""
-    return {
-        "mean": successes / count if count else None,
-        "n": count,
-        "intervals": {"mean": list(intervals.wilson(successes, count))} if count else {},
-    }
 
 
 class _ItemTally:
@@ -99,14 +92,14 @@ class _ItemTally:
         reviews: dict[str, Any] = {}
         if self._options.reviewer is not None:
             reviews = {name: self._counts[name] for name in ("reviews", "review_unreadable")}
-            reviews["catch_rate"] = share(self._counts["probes_caught"], self._counts["probes"])
+            reviews["catch_rate"] = intervals.share(self._counts["probes_caught"], self._counts["probes"])
         return {
             "items": items,
             "accepted": accepted,
             "resolved": self._counts["resolved"],
             "stuck": self._states["stuck"],
             "failed": self._states["failed"],
-            "pass_rate": share(accepted, items),
+            "pass_rate": intervals.share(accepted, items),
             **reviews,
             "tiers": {str(number): tier.metrics() for number, tier in enumerate(self._tiers, 1)},
             "escalations": dict(sorted(self._escalations.items())),
@@ -131,25 +124,20 @@ class _ItemTally:
     def view(self) -> list[Block]:
         names = [f"{number} {tier.model}" for number, tier in enumerate(self._tiers, 1)]
         most = max((attempt for tier in self._tiers for attempt in tier.begun), default=0)
+        numbers = range(1, most + 1)
         rates = [
-            [
-                tier.passed[attempt] / tier.begun[attempt] if tier.begun[attempt] else None
-                for attempt in range(1, most + 1)
-            ]
-            for tier in self._tiers
+            [tier.passed[at] / tier.begun[at] if tier.begun[at] else None for at in numbers] for tier in self._tiers
         ]
         rows = []
         for name, tier in zip(names, self._tiers, strict=True):
             metrics = tier.metrics()
-            rows.append(
-                [name, tier.items, tier.accepted, metrics["requests_per_accepted"], metrics["tokens_per_accepted"]]
-            )
+            costs = [metrics[key] for key in ("requests_per_accepted", "tokens_per_accepted")]
+            rows.append([name, tier.items, tier.accepted, *costs])
         columns = ["tier", "items", "accepted", "requests per accepted item", "tokens per accepted item"]
         blocks: list[Block] = [Table(title="Tiers", columns=columns, rows=rows)]
         if most:
-            attempts = [str(attempt) for attempt in range(1, most + 1)]
             title = "Share of the attempts that were accepted, by tier and number of the attempt"
-            blocks.append(Matrix(title=title, rows=names, columns=attempts, values=rates))
+            blocks.append(Matrix(title=title, rows=names, columns=[*map(str, numbers)], values=rates))
         if self._categories:
             labels, values = zip(*self._categories.most_common(), strict=True)
             blocks.append(Bars(title="Failures by category", labels=list(labels), values=list(values)))
@@ -163,33 +151,13 @@ def report(results: Results, options: Refine) -> Report:
         done, stuck = (stack.enter_context(results.create(name)) for name in (MAIN, STUCK))
         for item in results.items():
             tally.add(item)
+            history = item.result.get("history", [])
+            named = {"custom_id": item.custom_id, "number": item.number}
             if item.state == "completed":
-                done.write(line(_done(item)))
+                kept = {**item.result, "attempts": len(history)}
+                done.write(line({**named, **{name: kept.get(name) for name in DONE}}))
             elif item.state == "stuck":
-                stuck.write(line(_of_stuck(item)))
+                texts = [attempt["text"] for attempt in history if attempt["text"] is not None]
+                reason, text = (item.error or {}).get("code"), texts[-1] if texts else None
+                stuck.write(line({**named, "reason": reason, "text": text, "history": history}))
     return Report(tally.metrics(), tally.view(), tally.warnings())
-
-
-def _done(item: EndedItem) -> dict[str, Any]:
-    return {
-        "custom_id": item.custom_id,
-        "number": item.number,
-        "text": item.result.get("text"),
-        "tier": item.result.get("tier"),
-        "model": item.result.get("model"),
-        "attempts": len(item.result.get("history", [])),
-        "votes": item.result.get("votes"),
-        "resolved_by": item.result.get("resolved_by"),
-    }
-
-
-def _of_stuck(item: EndedItem) -> dict[str, Any]:
-    history = item.result.get("history", [])
-    texts = [attempt["text"] for attempt in history if attempt["text"] is not None]
-    return {
-        "custom_id": item.custom_id,
-        "number": item.number,
-        "reason": (item.error or {}).get("code"),
-        "text": texts[-1] if texts else None,
-        "history": history,
-    }

@@ -10,19 +10,14 @@ from batchyard.recipes import Gate, Recipe, Reward, Tool
 
 
 class RewardCatalogue(Protocol):
-    """The rewards, gates and tools that jobs may name."""
+    """The rewards, gates and tools that jobs may name, by their names."""
 
     @property
-    def gates(self) -> Mapping[str, Gate]:
-        """All gates by name."""
-
+    def gates(self) -> Mapping[str, Gate]: ...
     @property
-    def rewards(self) -> Mapping[str, Reward]:
-        """All rewards by name."""
-
+    def rewards(self) -> Mapping[str, Reward]: ...
     @property
-    def tools(self) -> Mapping[str, Tool]:
-        """All tools by name."""
+    def tools(self) -> Mapping[str, Tool]: ...
 
     def reward(self, name: str) -> Reward:
         """Return the reward of a name or of a grader's JSON. Raises RequestError if it cannot be used."""

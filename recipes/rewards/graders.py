@@ -21,12 +21,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from rapidfuzz import fuzz
 
-from batchyard.recipes import Answer, Messages, Reward, Scored, field_of
+from batchyard.recipes import Answer, Ask, Messages, Reward, Scored, field_of
 from batchyard.schema_words import invalid_values
 
-REFUSED = {
-    "python": "runs code of clients, which Batchyard does not: an operator can add a reward as a Python file",
-}
+REFUSED = {"python": "runs code of clients, which Batchyard does not: an operator can add a reward as a Python file"}
 MAX_FORMULA = 500
 """Characters of `calculate_output`."""
 _PLACE = re.compile(r"\{\{([^{}]*)\}\}")
@@ -135,7 +133,14 @@ class _ModelGrader(_Grader):
         except (ValueError, KeyError, TypeError):
             return Scored(0.0, error="the grader's model gave no grade that can be read")
 
-    def form(self) -> dict[str, Any]:
+    def ask(self, stage: str, messages: Messages | None = None) -> Ask:
+        """Return the request of a grade; without messages an example, of the templates as they are."""
+        content = messages or [message.model_dump() for message in self.input]
+        return Ask(
+            stage, content, model=self.model, **self._form(), **self.sampling_params.model_dump(exclude_none=True)
+        )
+
+    def _form(self) -> dict[str, Any]:
         """Return the form that the model is held to, as arguments of an Ask."""
         raise NotImplementedError
 
@@ -157,7 +162,7 @@ class ScoreModel(_ModelGrader):
             raise ValueError(f"the lowest score comes first, and is less than the highest, not {list(value)}")
         return value
 
-    def form(self) -> dict[str, Any]:
+    def _form(self) -> dict[str, Any]:
         result = {"type": "number", "minimum": self.range[0], "maximum": self.range[1]}
         schema = {"type": "object", "properties": {"result": result}, "required": ["result"]}
         return {"json": schema | {"additionalProperties": False}}
@@ -184,7 +189,7 @@ class LabelModel(_ModelGrader):
             raise ValueError(f"{unknown[0]!r} is none of the labels")
         return value
 
-    def form(self) -> dict[str, Any]:
+    def _form(self) -> dict[str, Any]:
         return {"choice": self.labels}
 
     def _scored(self, text: str) -> Scored:
@@ -227,7 +232,9 @@ def reward(grader_json: str) -> Reward:
             score = 0.0
         return {"score": score} | ({} if threshold is None else {"acc": float(score >= threshold)})
 
-    return Reward(grader.name or grader.type, grade, columns=_columns(json.loads(grader_json)))
+    places = [place.strip() for text in _texts(json.loads(grader_json)) for place in _PLACE.findall(text)]
+    columns = dict.fromkeys(place.removeprefix("item.") for place in places if place.startswith("item."))
+    return Reward(grader.name or grader.type, grade, columns=tuple(columns))
 
 
 @functools.lru_cache(maxsize=128)
@@ -252,11 +259,6 @@ def _kinds(value: Any, path: str = "grader") -> list[tuple[str, Any]]:
     graders = value.get("graders")
     inner = graders.items() if isinstance(graders, Mapping) else ()
     return [(path, value.get("type"))] + [kind for name, entry in inner for kind in _kinds(entry, f"graders.{name}")]
-
-
-def _columns(value: Any) -> tuple[str, ...]:
-    places = [place.strip() for text in _texts(value) for place in _PLACE.findall(text)]
-    return tuple(dict.fromkeys(place.removeprefix("item.") for place in places if place.startswith("item.")))
 
 
 def _texts(value: Any) -> list[str]:

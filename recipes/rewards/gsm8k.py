@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from batchyard.comparing import numbers
@@ -37,16 +36,12 @@ def _scored(answer: str | None, ground_truth: Any) -> dict[str, Any]:
 
 
 @reward("gsm8k", data_sources=("openai/gsm8k",), columns=("reward_model.ground_truth",))
-def gsm8k(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def gsm8k(data_source: str, solution_str: str, ground_truth: Any, *_: Any) -> dict[str, Any]:
     """1 if the answer's number after `#### ` is the ground truth as text."""
     return _scored(strict_answer(solution_str), ground_truth)
 
 
 @reward("gsm8k-flexible", columns=("reward_model.ground_truth",))
-def gsm8k_flexible(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def gsm8k_flexible(data_source: str, solution_str: str, ground_truth: Any, *_: Any) -> dict[str, Any]:
     """1 if the answer's last number is the ground truth as text."""
     return _scored(flexible_answer(solution_str), ground_truth)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from batchyard.comparing.values import equal
@@ -25,9 +24,7 @@ def fields_of(text: str) -> dict[str, Any] | None:
 
 
 @reward("json-fields", columns=GROUND_TRUTH)
-def json_fields(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def json_fields(data_source: str, solution_str: str, ground_truth: Any, *_: Any) -> dict[str, Any]:
     """The share of the ground truth's fields that the answer has with the same value; right if it has all."""
     expected = ground_truth if isinstance(ground_truth, dict) else fields_of(str(ground_truth))
     if not expected:

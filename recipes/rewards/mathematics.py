@@ -5,19 +5,16 @@ The targets of extraction are those of verl's `verl/utils/reward_score/math_veri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from batchyard.recipes import reward
-from recipes.rewards import packages
+from recipes.rewards import require_package
 
 
 @reward("math", columns=("reward_model.ground_truth",))
-def math(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def math(data_source: str, solution_str: str, ground_truth: Any, *_: Any) -> dict[str, Any]:
     """1 if the answer's last expression, in LaTeX or plain, equals the ground truth."""
-    packages.require("math")
+    require_package("math")
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify  # sympy takes a second
 
     # The library's time limits are signals, which do not work in threads. The caller limits a call.

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from rapidfuzz.distance import LCSseq
 
 from batchyard.recipes import reward
-from recipes.rewards import packages
+from recipes.rewards import require_package
 from recipes.rewards.comparing import GROUND_TRUTH
 
 _WORD = re.compile(r"[^\W_]+")
@@ -46,7 +46,7 @@ def _shared(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
 
 
 @reward("f1", columns=GROUND_TRUTH)
-def f1(data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None) -> float:
+def f1(data_source: str, solution_str: str, ground_truth: Any, *_: Any) -> float:
     """F1 of the words, as SQuAD 1.1's evaluation script (Rajpurkar et al. 2016) counts them."""
     return _best(solution_str, ground_truth, lambda one, other: _shared(plain_words(one), plain_words(other)))
 
@@ -57,37 +57,28 @@ def _words(text: str) -> list[str]:
 
 
 def _rouge_n(answer: str, ground_truth: Any, size: int) -> float:
-    def grams(text: str) -> list[tuple[str, ...]]:
-        words = _words(text)
-        return [tuple(words[at : at + size]) for at in range(len(words) - size + 1)]
-
-    def similarity(one: str, other: str) -> float:
-        left, right = grams(one), grams(other)
-        return _shared(left, right) if left and right else 0.0
+    def similarity(*texts: str) -> float:
+        words = map(_words, texts)
+        one, other = ([tuple(each[at : at + size]) for at in range(len(each) - size + 1)] for each in words)
+        return _shared(one, other) if one and other else 0.0
 
     return _best(answer, ground_truth, similarity)
 
 
 @reward("rouge-1", columns=GROUND_TRUTH)
-def rouge_1(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
-) -> float:
+def rouge_1(data_source: str, solution_str: str, ground_truth: Any, *_: Any) -> float:
     """F-measure of single words (Lin 2004, ROUGE-1)."""
     return _rouge_n(solution_str, ground_truth, 1)
 
 
 @reward("rouge-2", columns=GROUND_TRUTH)
-def rouge_2(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
-) -> float:
+def rouge_2(data_source: str, solution_str: str, ground_truth: Any, *_: Any) -> float:
     """F-measure of pairs of neighbouring words (Lin 2004, ROUGE-2)."""
     return _rouge_n(solution_str, ground_truth, 2)
 
 
 @reward("rouge-l", columns=GROUND_TRUTH)
-def rouge_l(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
-) -> float:
+def rouge_l(data_source: str, solution_str: str, ground_truth: Any, *_: Any) -> float:
     """F-measure of the longest common subsequence of words (Lin 2004, ROUGE-L)."""
 
     def similarity(one: str, other: str) -> float:
@@ -98,9 +89,9 @@ def rouge_l(
 
 
 @reward("bleu", columns=GROUND_TRUTH)
-def bleu(data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None) -> float:
+def bleu(data_source: str, solution_str: str, ground_truth: Any, *_: Any) -> float:
     """BLEU of the answer alone from 0 to 1, as sacreBLEU computes it for sentences (Papineni et al. 2002)."""
-    packages.require("bleu")
+    require_package("bleu")
     from sacrebleu import sentence_bleu
 
     return float(sentence_bleu(solution_str, references(ground_truth)).score) / 100

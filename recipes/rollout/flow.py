@@ -1,4 +1,4 @@
-"""Recipe `rollout`: n samples of each prompt, scored by a reward. What it leaves behind is in `rollout_report`."""
+"""Recipe `rollout`: n samples of each prompt, scored by a reward. What it leaves behind is in `report`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from batchyard.errors import BatchyardError
 from batchyard.recipes import (
     Answer,
     Ask,
@@ -15,16 +14,15 @@ from batchyard.recipes import (
     InvalidItem,
     Item,
     Recipe,
-    Report,
     Result,
-    Results,
     Score,
     Scored,
     recipe,
 )
 from recipes import extracts
 from recipes.answers import unanswered
-from recipes.rewards import graders, packages
+from recipes.options import check_extract, check_reward
+from recipes.rewards import graders
 from recipes.rewards.catalogue import RewardCatalogue, RewardedRecipe
 from recipes.rollout import report as rollout_report
 from recipes.rollout.options import GROUND_TRUTH, RewardOptions, Rollout, data_source_of, ground_truth_of
@@ -47,38 +45,16 @@ def reward_of(columns: Mapping[str, Any], options: RewardOptions, rewards: Rewar
     return None if reward is None else reward.name
 
 
-def check(options: Rollout, rewards: RewardCatalogue) -> None:
-    """Raise ValueError, with the path of the option, for options that cannot be."""
-    if options.n > 1 and options.sampling.temperature == 0:
-        raise ValueError("sampling.temperature: at 0 all samples of a prompt are the same; ask for n = 1, or raise it")
-    check_rewards(options, rewards)
-
-
 def check_rewards(options: RewardOptions, rewards: RewardCatalogue) -> None:
     """Raise ValueError, with the path of the option, for a reward or an extract that cannot be."""
-    for path, name in _rewards(options):
+    named: list[tuple[str, Any]] = [] if options.reward is None else [("reward", options.grader or options.reward)]
+    if isinstance(options.reward, dict) and options.grader is None:
+        named = [(f"reward.{source}", name) for source, name in options.reward.items()]
+    for path, name in named:
         if not isinstance(name, str):
             raise ValueError(f"{path}: a data source has the name of its reward, not {json.dumps(name)}")
-        try:
-            rewards.reward(name)
-            packages.require(name)
-        except BatchyardError as error:
-            raise ValueError(f"{path}: {error.message}") from None
-    if options.extract is not None:
-        try:
-            extracts.check(options.extract)
-        except ValueError as error:
-            raise ValueError(f"extract: {error}") from None
-
-
-def _rewards(options: RewardOptions) -> list[tuple[str, Any]]:
-    if options.reward is None:
-        return []
-    if options.grader is not None:
-        return [("reward", options.grader)]
-    if isinstance(options.reward, str):
-        return [("reward", options.reward)]
-    return [(f"reward.{source}", name) for source, name in options.reward.items()]
+        check_reward(path, name, rewards)
+    check_extract("extract", options.extract)
 
 
 def columns_of(options: Rollout, row: Mapping[str, Any], rewards: RewardCatalogue) -> Sequence[str]:
@@ -87,8 +63,7 @@ def columns_of(options: Rollout, row: Mapping[str, Any], rewards: RewardCatalogu
     Raises:
         InvalidItem: its data source has no reward, or a column has the name of one of the results.
     """
-    if taken := [name for name in rollout_report.COLUMNS if name in row]:
-        raise InvalidItem("column_taken", f"The results have a column {taken[0]!r} of their own; rename the input's.")
+    check_columns(row, rollout_report.COLUMNS)
     name = reward_of(row, options, rewards)
     if name is None:
         raise InvalidItem(
@@ -99,6 +74,12 @@ def columns_of(options: Rollout, row: Mapping[str, Any], rewards: RewardCatalogu
     return columns_of_reward(options, name, rewards)
 
 
+def check_columns(row: Mapping[str, Any], own: Sequence[str]) -> None:
+    """Raise InvalidItem if a column has the name of one of the results."""
+    if taken := [name for name in own if name in row]:
+        raise InvalidItem("column_taken", f"The results have a column {taken[0]!r} of their own; rename the input's.")
+
+
 def columns_of_reward(options: RewardOptions, name: str, rewards: RewardCatalogue) -> Sequence[str]:
     """Return the columns that a reward needs."""
     needed = rewards.reward(name).columns
@@ -106,38 +87,16 @@ def columns_of_reward(options: RewardOptions, name: str, rewards: RewardCatalogu
 
 
 def _ask(options: Rollout, content: Any, seed: int | None) -> Ask:
-    return Ask(
-        STAGE,
-        content,
-        model=options.model,
-        seed=seed,
-        logprobs=options.logprobs or None,
-        return_token_ids=options.response_ids or None,
-        **options.sampling.model_dump(exclude_none=True),
-    )
-
-
-def _solution(options: RewardOptions, answer: Answer) -> str:
-    """Return the part of an answer that is judged."""
-    return answer.text if options.extract is None else extracts.extract(options.extract, answer.text) or ""
-
-
-def _grade(grader: graders.ModelGrader, content: Any) -> Ask:
-    sampling = grader.sampling_params.model_dump(exclude_none=True)
-    return Ask(GRADE, content, model=grader.model, **grader.form(), **sampling)
-
-
-def example_of(grader: graders.ModelGrader) -> Ask:
-    """Return an example of what a grader's model is asked."""
-    return _grade(grader, [message.model_dump() for message in grader.input])
+    tokens: dict[str, Any] = {"logprobs": options.logprobs or None, "return_token_ids": options.response_ids or None}
+    return Ask(STAGE, content, model=options.model, seed=seed, **tokens, **options.sampling.parameters())
 
 
 def graded(
     item: Item, options: RewardOptions, grader: graders.ModelGrader, answers: Sequence[Answer]
 ) -> Generator[list[Ask], Any, list[Scored]]:
     """Ask a grader's model about answers, and return their scores."""
-    contents = [grader.messages(item.columns, _solution(options, answer)) for answer in answers]
-    asks = [_grade(grader, content) for content in contents if content is not None]
+    contents = [grader.messages(item.columns, extracts.part(options.extract, answer.text)) for answer in answers]
+    asks = [grader.ask(GRADE, content) for content in contents if content is not None]
     grades = iter((yield asks) if asks else [])
     return [Scored(0.0) if content is None else grader.scored(next(grades)) for content in contents]
 
@@ -147,7 +106,7 @@ def score_of(item: Item, options: RewardOptions, reward: str, answer: Answer) ->
     return Score(
         reward,
         data_source_of(item.columns),
-        _solution(options, answer),
+        extracts.part(options.extract, answer.text),
         ground_truth_of(item.columns, options),
         dict(item.columns) if options.grader is not None else item.columns.get("extra_info"),
     )
@@ -172,9 +131,7 @@ def _sample(options: Rollout, answer: Answer, scored: Scored | None) -> dict[str
             for name, value in scored.values.items()
             if name not in ("score", "pred") and isinstance(value, int | float)
         },
-        "finish_reason": answer.finish_reason,
-        "seed": answer.seed,
-        "output_tokens": answer.output_tokens,
+        **{name: getattr(answer, name) for name in ("finish_reason", "seed", "output_tokens")},
         "error": None if scored.error is None else {"code": "reward_error", "message": scored.error},
         **extra,
     }
@@ -192,13 +149,7 @@ def _stages(options: Rollout) -> list[str]:
 
 def _probe(options: Rollout) -> list[Ask | Score | Check]:
     grader = graders.of_model(options.grader)
-    grades = [] if grader is None else [example_of(grader)]
-    return [_ask(options, "1 + 1 =", None), *grades]
-
-
-def finish(results: Results, options: Rollout) -> Report:
-    """Write the artifacts, and return the metrics."""
-    return rollout_report.write(results, options)
+    return [_ask(options, "1 + 1 =", None), *([] if grader is None else [grader.ask(GRADE)])]
 
 
 def _sampled(item: Item, options: Rollout, reward: str | None) -> Flow:
@@ -234,15 +185,19 @@ def _sampled(item: Item, options: Rollout, reward: str | None) -> Flow:
         "reward_errors": sum((sample["error"] or {}).get("code") == "reward_error" for sample in samples),
     }
     if counters["unanswered"] == len(samples):
-        error = samples[0]["error"] or {}
-        lost = item.failed("no_answer", error.get("message"), samples=samples)
-        lost.counters |= counters
-        return lost
+        message = (samples[0]["error"] or {}).get("message")
+        return item.failed("no_answer", message, counters=counters, samples=samples)
     return Result(best[1], counters, samples=samples)
 
 
 def recipe_of(rewards: RewardCatalogue) -> Recipe[Rollout]:
     """Return the recipe for a deployment with these rewards."""
+
+    def checked(options: Rollout) -> None:
+        if options.n > 1 and options.sampling.temperature == 0:
+            reason = "at 0 all samples of a prompt are the same; ask for n = 1, or raise it"
+            raise ValueError(f"sampling.temperature: {reason}")
+        check_rewards(options, rewards)
 
     @recipe(
         "rollout",
@@ -250,9 +205,9 @@ def recipe_of(rewards: RewardCatalogue) -> Recipe[Rollout]:
         stages=_stages,
         loops=True,
         probe=_probe,
-        check=lambda options: check(options, rewards),
+        check=checked,
         columns=lambda options, row: columns_of(options, row, rewards),
-        finish=finish,
+        finish=rollout_report.write,
         main="rollouts.parquet",
         expected=lambda options: [float(options.n)] * len(_stages(options)),
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from batchyard.recipes import Block, Histogram, Lines, Report, Series, Table
-from recipes.measures import intervals, passing, verl
+from recipes.measures import intervals, verl
 from recipes.measures.tally import Sample, SampledPrompt, Tally
+from recipes.reports import histogram
 from recipes.rollout.options import Rollout
 
 MOST_SOURCES = 100
@@ -31,12 +31,8 @@ class Summary:
 
     def add(self, data_source: str, samples: Sequence[Sample]) -> None:
         """Count a prompt."""
-        prompt = SampledPrompt(
-            samples,
-            self._options.n,
-            skip_unanswered=self._options.skip_unanswered,
-            adaptive=self._options.threshold is not None,
-        )
+        skips, adaptive = self._options.skip_unanswered, self._options.threshold is not None
+        prompt = SampledPrompt(samples, self._options.n, skip_unanswered=skips, adaptive=adaptive)
         self._all.add(prompt)
         if data_source in self._sources or len(self._sources) < MOST_SOURCES:
             self._sources.setdefault(data_source, Tally()).add(prompt)
@@ -55,19 +51,15 @@ class Summary:
             solved = self._solved / self._all.prompts if self._all.prompts else None
             interval = intervals.wilson(self._solved, self._all.prompts)
             metrics = {**metrics, "solved": solved, "intervals": {**metrics["intervals"], "solved": interval}}
-        view: list[Block | None] = [
-            self._curve(metrics),
-            self._correct(),
-            self._rewards(),
-            self._table({**sources, "all": metrics} if len(sources) > 1 else sources),
-        ]
+        table = self._table({**sources, "all": metrics} if len(sources) > 1 else sources)
+        view: list[Block | None] = [self._curve(metrics), self._correct(), self._rewards(), table]
         return Report({**metrics, "data_sources": sources}, [block for block in view if block is not None])
 
     def _curve(self, metrics: Mapping[str, Any]) -> Lines | None:
         """Return what more samples gain: pass@k, or where that is unknown best@k and worst@k."""
         n = self._options.n
         if "pass@1" in metrics:
-            title, sizes, names, y_range = "pass@k", passing.sizes(n), ["pass@{}", "pass^{}"], (0, 1)
+            title, sizes, names, y_range = "pass@k", [1, *verl.sizes(n)], ["pass@{}", "pass^{}"], (0, 1)
         else:
             title, sizes, names = "best@k and worst@k", verl.sizes(n), ["best@{}/mean", "worst@{}/mean"]
             y_range = None  # a reward may be any number
@@ -91,19 +83,19 @@ class Summary:
         values = [0] * (n // width + 1)
         for (correct, _), prompts in self._all.correct.items():
             values[correct // width] += prompts
-        labels = [_range(first, min(first + width - 1, n)) for first in range(0, n + 1, width)]
+        groups = [(first, min(first + width - 1, n)) for first in range(0, n + 1, width)]
+        labels = [f"{first}" if first == last else f"{first} to {last}" for first, last in groups]
         return Histogram(title=f"Prompts by right samples of {n}", labels=labels, values=values)
 
     def _rewards(self) -> Histogram | None:
         scores = np.asarray(self._scores)
         if not len(scores):
             return None
+        title = "Samples by reward"
         values, counts = np.unique(scores, return_counts=True)
-        labels = [f"{value:g}" for value in values]
         if len(values) > MOST_BARS:
-            counts, edges = np.histogram(scores, bins=MOST_BARS)
-            labels = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
-        return Histogram(title="Samples by reward", labels=labels, values=counts.tolist())
+            return histogram(title, scores, MOST_BARS)
+        return Histogram(title=title, labels=[f"{value:g}" for value in values], values=counts.tolist())
 
     def _table(self, metrics: Mapping[str, Mapping[str, Any]]) -> Table:
         n = self._options.n
@@ -113,7 +105,3 @@ class Summary:
         rows = [[source, *(entry.get(name) for name in counts + names)] for source, entry in metrics.items()]
         columns = ["data source", *(name.replace("_", " ") for name in counts), *names]
         return Table(title="Data sources", columns=columns, rows=rows)
-
-
-def _range(first: int, last: int) -> str:
-    return f"{first}" if first == last else f"{first} to {last}"

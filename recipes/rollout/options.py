@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from batchyard.recipes import BASIC, ColumnName, Judgement, Options, field_of
+from batchyard.recipes import BASIC, ColumnName, Judgement, Options
+from recipes.options import Sampling, column_of
 from recipes.rewards import graders
 
 GROUND_TRUTH = "reward_model.ground_truth"
@@ -17,40 +18,26 @@ OF_REWARDS = frozenset({"data_source", "extra_info", GROUND_TRUTH.partition(".")
 UNKNOWN = "unknown"
 
 
-class Sampling(BaseModel):
-    """Sampling parameters of every request."""
-
-    model_config = ConfigDict(extra="forbid")
-    temperature: float = Field(1.0, ge=0, le=100, json_schema_extra=BASIC)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    max_tokens: int | None = Field(None, ge=1, json_schema_extra=BASIC)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    stop: str | list[str] | None = None
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0)
-
-
-class RewardOptions(Protocol):
+class RewardOptions(Options):
     """Options of a recipe whose results are scored by rewards."""
 
+    if TYPE_CHECKING:  # fields of the recipes, each in its own place among the others
+        ground_truth: str | None
+        reward: str | dict[str, Any] | None
+        extract: str | None
+
+    def named_columns(self) -> set[str]:
+        """Return the columns that options name, and those of rewards that none names."""
+        return super().named_columns() | OF_REWARDS
+
     @property
-    def system(self) -> str | None: ...
-    @property
-    def template(self) -> str | None: ...
-    @property
-    def ground_truth(self) -> str | None: ...
-    @property
-    def reward(self) -> str | dict[str, Any] | None: ...
-    @property
-    def grader(self) -> str | None: ...
-    @property
-    def extract(self) -> str | None: ...
+    def grader(self) -> str | None:
+        """The JSON of a grader, if the reward is one."""
+        is_grader = isinstance(self.reward, dict) and "type" in self.reward
+        return json.dumps(self.reward, sort_keys=True) if is_grader else None
 
 
-class Rollout(Options):
+class Rollout(RewardOptions):
     """Options of `rollout`."""
 
     model: str = Field(description="Model that answers")
@@ -87,10 +74,6 @@ class Rollout(Options):
     )
     skip_unanswered: Judgement[bool] = Field(False, description="Leave samples without an answer out of the metrics")
 
-    def named_columns(self) -> set[str]:
-        """Return the columns that options name, and those of rewards that none names."""
-        return super().named_columns() | OF_REWARDS
-
     def judging(self) -> set[str]:
         """Return the fields that only judge.
 
@@ -98,13 +81,6 @@ class Rollout(Options):
         """
         asks = self.threshold is not None or graders.of_model(self.grader) is not None
         return super().judging() - ({"reward", "extract"} if asks else set())
-
-    @property
-    def grader(self) -> str | None:
-        """The JSON of a grader, if the reward is one."""
-        return (
-            json.dumps(self.reward, sort_keys=True) if isinstance(self.reward, dict) and "type" in self.reward else None
-        )
 
 
 def data_source_of(columns: Mapping[str, Any]) -> str:
@@ -114,8 +90,5 @@ def data_source_of(columns: Mapping[str, Any]) -> str:
 
 def ground_truth_of(columns: Mapping[str, Any], options: RewardOptions) -> Any:
     """Return a row's right answer, "" if it has none."""
-    try:
-        value = field_of(columns, options.ground_truth or GROUND_TRUTH)
-    except KeyError:
-        return ""
+    value = column_of(columns, options.ground_truth or GROUND_TRUTH)
     return "" if value is None else value

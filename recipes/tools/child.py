@@ -50,7 +50,7 @@ def run(tool: Tool, arguments: Mapping[str, Any], key: str, folder: Path, result
         info = psutil.Process().memory_info()
         kind, present = (resource.RLIMIT_DATA, info.data) if hasattr(info, "data") else (resource.RLIMIT_AS, info.vms)
         resource.setrlimit(kind, (present + tool.memory_mb * MEBIBYTE,) * 2)
-        _write(result, json_lines.dumps(_outcome(tool, arguments, key)))
+        write(result, json_lines.dumps(_outcome(tool, arguments, key)))
         status = 0
     except BaseException:  # noqa: BLE001  the server reports the end of what it printed
         traceback.print_exc()
@@ -67,24 +67,22 @@ def _outcome(tool: Tool, arguments: Mapping[str, Any], key: str) -> dict[str, An
         value = function(**values)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
-        if isinstance(value, str) and len(value) > tool.output_bytes:  # before memory runs out
-            return _too_large(tool)
-        content = json_lines.dumps(value, default=to_jsonable_python)
-        return _too_large(tool) if len(content) > tool.output_bytes else {"ok": True, "value": orjson.Fragment(content)}
+        if not (isinstance(value, str) and len(value) > tool.output_bytes):  # before memory runs out
+            content = json_lines.dumps(value, default=to_jsonable_python)
+            if len(content) <= tool.output_bytes:
+                return {"ok": True, "value": orjson.Fragment(content)}
+        return _failed("output_too_large", f"Its result is larger than {tool.output_bytes} bytes.")
     except MemoryError:
         return _failed("tool_error", f"It took more than {tool.memory_mb} MiB of memory.")
     except BaseException as error:  # noqa: BLE001  whatever it is harms its own call alone
         return _failed("tool_error", f"{type(error).__name__}: {error}")
 
 
-def _too_large(tool: Tool) -> dict[str, Any]:
-    return _failed("output_too_large", f"Its result is larger than {tool.output_bytes} bytes.")
-
-
 def _failed(code: str, message: str) -> dict[str, Any]:
     return {"ok": False, "error": {"code": code, "message": message}}
 
 
-def _write(descriptor: int, content: bytes) -> None:
+def write(descriptor: int, content: bytes) -> None:
+    """Write all of a content to a file or a pipe."""
     while content:
         content = content[os.write(descriptor, content) :]

@@ -129,7 +129,8 @@ class ToolServer:
         (result, result_end), (printed, printed_end) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
-            for descriptor in (result, printed, self._outcomes, *self._open()):
+            others = (descriptor for call in self._calls.values() for descriptor in call.descriptors)
+            for descriptor in (result, printed, self._outcomes, *others):
                 os.close(descriptor)
             child.run(tool, request["arguments"], request["key"], folder, result_end, printed_end)
         os.close(result_end)
@@ -141,9 +142,6 @@ class ToolServer:
         for descriptor in descriptors:
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ, call)
-
-    def _open(self) -> list[int]:
-        return [descriptor for call in self._calls.values() for descriptor in call.descriptors]
 
     def _take(self, call: RunningCall, descriptor: int, content: bytes) -> None:
         """Keep what has come from a call. It is killed if that is too much."""
@@ -230,9 +228,7 @@ class ToolServer:
             yield self._calls.get(root), processes
 
     def _answer(self, outcome: dict[str, Any]) -> None:
-        content = json_lines.dumps(outcome) + b"\n"
-        while content:
-            content = content[os.write(self._outcomes, content) :]
+        child.write(self._outcomes, json_lines.dumps(outcome) + b"\n")
 
 
 def _outcome(call: RunningCall, exit_code: int) -> dict[str, Any]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator
 
 from batchyard import config, durations, plugins
-from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from batchyard.recipes import BASIC, BareOptions, Judgement
 from batchyard.wording import quoted, suggestion
+from recipes.options import option
 from recipes.tune.slo import parse
 
 MOST = 1000
@@ -27,44 +28,29 @@ IN_FLIGHT = "max_in_flight"
 """The key that bounds the requests at once of any engine."""
 NAME = 56
 """Most characters of a cell's name."""
-
-
-class Preset(NamedTuple):
-    """A cell of the matrix `seed`: purpose, requests at once, and parallel equal batches."""
-
-    kind: str
-    batch: int
-    concurrency: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}-{self.batch}x{self.concurrency}"
-
-
 SEED = (
-    Preset("baseline", 64, 1),
-    Preset("baseline", 128, 2),
-    Preset("baseline", 256, 2),
-    Preset("concurrency", 64, 4),
-    Preset("concurrency", 64, 8),
-    Preset("concurrency", 64, 16),
-    Preset("large", 64, 2),
-    Preset("stress", 512, 2),
-    Preset("stress", 128, 16),
+    ("baseline", 64, 1),
+    ("baseline", 128, 2),
+    ("baseline", 256, 2),
+    ("concurrency", 64, 4),
+    ("concurrency", 64, 8),
+    ("concurrency", 64, 16),
+    ("large", 64, 2),
+    ("stress", 512, 2),
+    ("stress", 128, 16),
 )
+"""Cells of the matrix `seed`: purpose, requests at once, and parallel equal batches."""
 
 
-def _duration(text: str) -> str:
-    durations.seconds(text)
-    return text
+def _checked(check: Callable[[str], object]) -> AfterValidator:
+    def unchanged(text: str) -> str:
+        check(text)
+        return text
+
+    return AfterValidator(unchanged)
 
 
-Duration = Annotated[str, AfterValidator(_duration)]
-
-
-def _slo(text: str) -> str:
-    parse(text)
-    return text
+Duration = Annotated[str, _checked(durations.seconds)]
 
 
 class TuneOptions(BareOptions):
@@ -91,7 +77,7 @@ class TuneOptions(BareOptions):
     repeats: int = Field(3, ge=1, le=100, description="Measurements of each cell; its figures are their medians")
     budget: Duration | None = Field(None, description="Time for all cells, such as 2h; no cell starts after it")
     cell_budget: Duration = Field("30m", description="Time for one cell, its start included")
-    slo: Judgement[Annotated[str, AfterValidator(_slo)] | None] = Field(
+    slo: Judgement[Annotated[str, _checked(parse)] | None] = Field(
         None, description="What a cell has to meet: `p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s`, or `seed` for these"
     )
     window: Judgement[Duration] = Field("24h", description="The report says how many rows the best cell answers in it")
@@ -107,19 +93,16 @@ class TuneOptions(BareOptions):
     @classmethod
     def _keys(cls, dimensions: dict[str, list[Any]]) -> dict[str, list[Any]]:
         for key in dimensions:
-            check_key(key)
+            first, *rest = config.path(key)
+            if first in FIXED:
+                raise ValueError(
+                    f"{key}: another {first} is another model; add it to models.toml and name it in `models`"
+                )
+            if first not in KEYS:
+                raise ValueError(f"{key}: a model's entry has no such key; {suggestion(first, KEYS, '{}')}")
+            if (first == "engine_args") != bool(rest):
+                raise ValueError(f"{key}: only engine_args has keys of its own, as in engine_args.max_num_seqs")
         return dimensions
-
-
-def check_key(key: str) -> None:
-    """Raise ValueError unless a cell may override this key of a model's entry."""
-    path = config.path(key)
-    if path[0] in FIXED:
-        raise ValueError(f"{key}: another {path[0]} is another model; add it to models.toml and name it in `models`")
-    if path[0] not in KEYS:
-        raise ValueError(f"{key}: a model's entry has no such key; {suggestion(path[0], KEYS, '{}')}")
-    if (path[0] == "engine_args") != (len(path) > 1):
-        raise ValueError(f"{key}: only engine_args has keys of its own, as in engine_args.max_num_seqs")
 
 
 @dataclass(frozen=True)
@@ -211,7 +194,9 @@ def cells(options: TuneOptions, bases: Sequence[TunedModel]) -> list[Cell]:
     by_name = {base.name: base for base in bases}
     chosen: list[Cell] = []
     seen: dict[str, str] = {}
-    for cell in (*_defaults(options, bases), *_product(options, bases)):
+    # Models as they are have the first other cell's batches side by side.
+    plain = [made(base, {}, None, (options.concurrency or [1])[0]) for base in bases[: defaults(options, bases)]]
+    for cell in (*plain, *_product(options, bases)):
         cell = named(cell, [other.name for other in chosen])
         identity = cell.identity(by_name[cell.model])
         if identity in seen:
@@ -241,10 +226,8 @@ def _check(options: TuneOptions, bases: Sequence[TunedModel]) -> None:
             raise ValueError(
                 f"matrix: search 'optuna' chooses of `batch`, `concurrency` and `set`; leave out '{options.matrix}'"
             )
-        try:
+        with option("search"):
             plugins.require("optuna", "search 'optuna'")
-        except ConfigurationError as error:
-            raise ValueError(f"search: {error.message}") from None
     if options.search == "up" and options.slo is None:
         raise ValueError("slo: search 'up' goes on until cells break it; set one, such as 'p95<=5s,errors<=5%'")
     for index, name in enumerate(options.models):
@@ -254,9 +237,8 @@ def _check(options: TuneOptions, bases: Sequence[TunedModel]) -> None:
         if base.batch_key in options.set and (options.batch or options.matrix):
             raise ValueError(f"set.{base.batch_key}: that is `batch` of model {base.name}; name it once")
     if options.matrix is None:
-        number = len(bases) * len(options.batch or [1]) * len(options.concurrency or [1])
-        for values in options.set.values():
-            number *= len(values)
+        lists = (bases, options.batch or [1], options.concurrency or [1], *options.set.values())
+        number = math.prod(map(len, lists))
         if number > MOST:
             raise ValueError(f"set: {number:,} cells, and {MOST:,} are the most; take fewer values")
         return
@@ -275,30 +257,15 @@ def defaults(options: TuneOptions, bases: Sequence[TunedModel]) -> int:
     return len(bases) if options.default and (options.matrix or options.batch or options.set) else 0
 
 
-def _defaults(options: TuneOptions, bases: Sequence[TunedModel]) -> Iterator[Cell]:
-    """Yield the models as they are, with the first other cell's batches side by side."""
-    for base in bases[: defaults(options, bases)]:
-        yield made(base, {}, None, (options.concurrency or [1])[0])
-
-
 def _product(options: TuneOptions, bases: Sequence[TunedModel]) -> Iterator[Cell]:
+    overrides = [dict(zip(options.set, values, strict=True)) for values in itertools.product(*options.set.values())]
     if options.matrix is not None:
-        for preset in SEED:
-            base = largest(bases) if preset.kind == "large" else bases[0]
-            for overrides in _overrides(options.set):
-                yield made(base, overrides, preset.batch, preset.concurrency, preset.kind)
+        for (kind, size, side_by_side), own in itertools.product(SEED, overrides):
+            yield made(largest(bases) if kind == "large" else bases[0], own, size, side_by_side, kind)
         return
-    for base in bases:
-        for overrides in _overrides(options.set):
-            batches: Sequence[int | None] = options.batch or [None]
-            for batch in batches:
-                for concurrency in options.concurrency or [1]:
-                    yield made(base, overrides, batch, concurrency)
-
-
-def _overrides(dimensions: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    for values in itertools.product(*dimensions.values()):
-        yield dict(zip(dimensions, values, strict=True))
+    batches: Sequence[int | None] = options.batch or [None]
+    for base, own, batch, concurrency in itertools.product(bases, overrides, batches, options.concurrency or [1]):
+        yield made(base, own, batch, concurrency)
 
 
 def made(
@@ -311,11 +278,5 @@ def made(
     for key, value in overrides.items():
         of_name += f"+{config.path(key)[-1]}-{value if isinstance(value, str) else json.dumps(value)}"
     of_batch = {} if batch is None else {base.batch_key: batch}
-    return Cell(
-        name=of_name,
-        model=base.name,
-        overrides={**overrides, **of_batch},
-        batch=batch,
-        concurrency=concurrency,
-        preset=preset,
-    )
+    values = {**overrides, **of_batch}
+    return Cell(name=of_name, model=base.name, overrides=values, batch=batch, concurrency=concurrency, preset=preset)

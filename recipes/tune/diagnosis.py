@@ -6,11 +6,12 @@ The table of causes is that of all engines (`batchyard.failures`). Here stand th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
-from batchyard.failures.causes import CAUSES, SYMPTOMS, Category, Match, Rule, Severity, find
+from batchyard.failures.causes import CAUSES, SYMPTOMS, Category, Rule, Severity, find
 from batchyard.failures.reasons import cause_of
 from batchyard.wording import MAX_MESSAGE, cut, nearest
 from recipes.tune.cells import Cell, TunedModel, named
@@ -47,38 +48,24 @@ class Diagnosis:
     remedy: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-class _Failed(NamedTuple):
-    """A cell that failed, and its base."""
-
-    result: CellResult
-    base: TunedModel
-
-    def value(self, key: str) -> Any:
-        """Return the value of a dotted key in the cell's entry, None without one."""
-        return self.result.cell.value(self.base, key)
-
-
-def _smaller(failed: _Failed, otherwise: str) -> Remedy:
+def _smaller(result: CellResult, base: TunedModel, otherwise: str) -> Remedy:
     """Halve the requests at once; say `otherwise` if they cannot be fewer."""
-    batch = batch_of(failed.result, failed.base)
+    batch = batch_of(result, base)
     if batch is None or batch < 2:
         return Remedy(otherwise)
     half = batch // 2
-    return Remedy(f"run {half} requests at once in place of {batch}", {failed.base.batch_key: half})
+    return Remedy(f"run {half} requests at once in place of {batch}", {base.batch_key: half})
 
 
-def _less_memory(failed: _Failed, _: re.Match[str]) -> Remedy:
-    return _smaller(failed, "lower max_model_len, or take a larger machine or a smaller model")
+def _less_memory(result: CellResult, base: TunedModel, _: re.Match[str]) -> Remedy:
+    return _smaller(result, base, "lower max_model_len, or take a larger machine or a smaller model")
 
 
-def _unknown_argument(failed: _Failed, match: re.Match[str]) -> Remedy:
+def _unknown_argument(result: CellResult, base: TunedModel, match: re.Match[str]) -> Remedy:
     """Rename the argument to the name that the message says is nearest, if it says one."""
     key, name = f"{ARGUMENTS}.{match['key']}", match["nearest"]
-    value = failed.value(key)
+    value = result.cell.value(base, key)
     if name is None:
         return Remedy(f"leave {key} out", {} if value is None else {key: None})
     if value is None:
@@ -86,25 +73,25 @@ def _unknown_argument(failed: _Failed, match: re.Match[str]) -> Remedy:
     return Remedy(f"name {name} in place of {match['key']}", {key: None, f"{ARGUMENTS}.{name}": value})
 
 
-def _unexpected_argument(failed: _Failed, match: re.Match[str]) -> Remedy:
+def _unexpected_argument(result: CellResult, base: TunedModel, match: re.Match[str]) -> Remedy:
     key = match["key"]
-    written = failed.value(ARGUMENTS) or {}
+    written = result.cell.value(base, ARGUMENTS) or {}
     near = nearest(key, written)
     return Remedy(f"leave {ARGUMENTS}.{near or key} out", {f"{ARGUMENTS}.{near}": None} if near else {})
 
 
-def _more_cache(failed: _Failed, _: re.Match[str]) -> Remedy:
+def _more_cache(result: CellResult, base: TunedModel, match: re.Match[str]) -> Remedy:
     """Give the KV cache more memory, where the entry says how much it has."""
-    size, share = failed.value(CACHE_BYTES), failed.value(MEMORY_SHARE)
+    size, share = result.cell.value(base, CACHE_BYTES), result.cell.value(base, MEMORY_SHARE)
     if isinstance(size, int):
         return Remedy(f"double kv_cache_memory_bytes to {2 * size}", {CACHE_BYTES: 2 * size})
     if isinstance(share, int | float) and share < SHARE:
         more = min(SHARE, round(1.5 * share, 3))
         return Remedy(f"raise gpu_memory_utilization from {share:g} to {more:g}", {MEMORY_SHARE: more})
-    return _smaller(failed, "lower max_model_len, or take a larger machine or a smaller model")
+    return _less_memory(result, base, match)
 
 
-def _smaller_share(failed: _Failed, match: re.Match[str]) -> Remedy:
+def _smaller_share(result: CellResult, base: TunedModel, match: re.Match[str]) -> Remedy:
     """Lower the share to what is free, less a hundredth."""
     free = int(100 * float(match["free"]) / float(match["total"])) - 1
     if free < 1:
@@ -115,16 +102,16 @@ def _smaller_share(failed: _Failed, match: re.Match[str]) -> Remedy:
     )
 
 
-def _slow(setting: str) -> Callable[[_Failed, re.Match[str]], Remedy]:
-    def slow(failed: _Failed, _: re.Match[str]) -> Remedy:
-        smaller = _smaller(failed, "")
+def _slow(setting: str) -> Callable[[CellResult, TunedModel, re.Match[str]], Remedy]:
+    def slow(result: CellResult, base: TunedModel, _: re.Match[str]) -> Remedy:
+        smaller = _smaller(result, base, "")
         either = f", or {smaller.text}" if smaller.text else ""
         return Remedy(f"raise {setting}{either}", smaller.overrides)
 
     return slow
 
 
-_OF_CELLS: Mapping[str, Callable[[_Failed, re.Match[str]], Remedy]] = {
+_OF_CELLS: Mapping[str, Callable[[CellResult, TunedModel, re.Match[str]], Remedy]] = {
     "unknown argument": _unknown_argument,
     "unexpected argument": _unexpected_argument,
     "share of the device": _smaller_share,
@@ -145,13 +132,6 @@ _OVERRIDES: Mapping[str, Callable[[re.Match[str]], Mapping[str, Any]]] = {
 """By the name of a rule, the overrides that do what its remedy says."""
 
 
-def _remedy(failed: _Failed, known: Match) -> Remedy:
-    name = known.rule.name
-    if name in _OF_CELLS:
-        return _OF_CELLS[name](failed, known.match)
-    return Remedy(known.remedy, _OVERRIDES[name](known.match) if name in _OVERRIDES else {})
-
-
 def diagnose(result: CellResult, base: TunedModel) -> Diagnosis | None:
     """Return why a cell failed; None if it did not. One whose requests all failed did."""
     silent = result.state == "completed" and not any(repeat.ok for repeat in result.repeats)
@@ -159,13 +139,14 @@ def diagnose(result: CellResult, base: TunedModel) -> Diagnosis | None:
         return None
     if diagnosis := _found(CAUSES, result, base) or _found(SYMPTOMS, result, base):
         return diagnosis
+    said = cut(next(_lines(result), "nothing was said"), MAX_MESSAGE)
     if result.state != "over_budget":
-        return Diagnosis("unknown", "error", _line(result), "read the engine's own line, and its log")
-    smaller = _smaller(_Failed(result, base), "")
+        return Diagnosis("unknown", "error", said, "read the engine's own line, and its log")
+    smaller = _smaller(result, base, "")
     if result.repeats or not smaller.text:
-        return Diagnosis("timeout", "warning", _line(result), "give it more time (cell_budget), or fewer rows")
+        return Diagnosis("timeout", "warning", said, "give it more time (cell_budget), or fewer rows")
     text = f"give it more time (cell_budget), or {smaller.text}"
-    return Diagnosis("timeout", "warning", _line(result), text, smaller.overrides)
+    return Diagnosis("timeout", "warning", said, text, smaller.overrides)
 
 
 def repair(result: CellResult, base: TunedModel, taken: Sequence[str]) -> Cell | None:
@@ -178,25 +159,26 @@ def repair(result: CellResult, base: TunedModel, taken: Sequence[str]) -> Cell |
     if diagnosis is None or not diagnosis.overrides or result.cell.repair_of is not None:
         return None
     cell = result.cell
-    return named(
-        cell.model_copy(
-            update={
-                "name": f"{cell.name}-repair",
-                "overrides": {**cell.overrides, **diagnosis.overrides},
-                "batch": diagnosis.overrides.get(base.batch_key, cell.batch),
-                "preset": None,
-                "repair_of": cell.name,
-            }
-        ),
-        taken,
-    )
+    changes = {
+        "name": f"{cell.name}-repair",
+        "overrides": {**cell.overrides, **diagnosis.overrides},
+        "batch": diagnosis.overrides.get(base.batch_key, cell.batch),
+        "preset": None,
+        "repair_of": cell.name,
+    }
+    return named(cell.model_copy(update=changes), taken)
 
 
 def _found(rules: Sequence[Rule], result: CellResult, base: TunedModel) -> Diagnosis | None:
     """Return the diagnosis by the first line that a rule knows."""
     for line in _lines(result):
         if known := find(line, rules):
-            rule, remedy = known.rule, _remedy(_Failed(result, base), known)
+            rule = known.rule
+            if own := _OF_CELLS.get(rule.name):
+                remedy = own(result, base, known.match)
+            else:
+                overrides = _OVERRIDES[rule.name](known.match) if rule.name in _OVERRIDES else {}
+                remedy = Remedy(known.remedy, overrides)
             return Diagnosis(rule.category, rule.severity, cut(line, MAX_MESSAGE), remedy.text, remedy.overrides)
     return None
 
@@ -207,12 +189,7 @@ def _lines(result: CellResult) -> Iterator[str]:
         for line in reversed(cause_of(text).splitlines()):
             if line.strip():
                 yield line.strip()
-    codes: dict[str, int] = {}
+    codes = Counter[str]()
     for repeat in result.repeats:
-        for code, requests in repeat.errors.items():
-            codes[code] = codes.get(code, 0) + requests
-    yield from sorted(codes, key=lambda code: -codes[code])
-
-
-def _line(result: CellResult) -> str:
-    return cut(next(_lines(result), "nothing was said"), MAX_MESSAGE)
+        codes.update(repeat.errors)
+    yield from (code for code, _ in codes.most_common())

@@ -8,8 +8,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from batchyard.recipes import Matrix
-from recipes.reports.markdown import number
-from recipes.reports.svg import CHARACTER, TOP, WIDTH, drawing, shortened
+from recipes.reports import CHARACTER, TOP, WIDTH, drawing, number, shortened
 from recipes.tune import report
 
 LEFT = 84.0
@@ -36,7 +35,6 @@ def _throughput(rows: Sequence[Mapping[str, Any]], recommended: str | None) -> s
 
     Both axes begin at 0. The recommended cell has a larger dot and a bold name.
     """
-    title = "Tokens/s over p95 in seconds"
     most_x = max(row["medians"]["p95"] for row in rows)
     most_y = max(row["medians"]["tokens"] for row in rows)
 
@@ -56,7 +54,7 @@ def _throughput(rows: Sequence[Mapping[str, Any]], recommended: str | None) -> s
     for one, other in pairwise(front):
         (x1, y1), (x2, y2) = place(one), place(other)
         shapes.append(f'<line x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}"/>')
-    labels = _Labels()
+    taken: list[tuple[float, float, float]] = []
     for row in sorted(rows, key=lambda row: (row["cell"]["name"] != recommended, not row["pareto"])):
         x, y = place(row)
         name = escape(row["cell"]["name"])
@@ -64,29 +62,25 @@ def _throughput(rows: Sequence[Mapping[str, Any]], recommended: str | None) -> s
         opacity = "" if row["pareto"] else ' fill-opacity="0.4"'
         shapes.append(f'<circle cx="{x}" cy="{y}" r="{7 if chosen else 4}"{opacity}><title>{name}</title></circle>')
         if row["pareto"] or chosen:
-            shapes.append(labels.of(row["cell"]["name"], float(x), float(y), kind="title" if chosen else ""))
-    return drawing(title, shapes, BOTTOM + 34)
+            shapes.append(_label(row["cell"]["name"], float(x), float(y), "title" if chosen else "", taken))
+    return drawing("Tokens/s over p95 in seconds", shapes, BOTTOM + 34)
 
 
-class _Labels:
-    """Names beside dots, where there is room for them."""
+def _label(name: str, x: float, y: float, kind: str, taken: list[tuple[float, float, float]]) -> str:
+    """Return a name beside its dot, on the first side on which it covers no other; empty without such a side.
 
-    def __init__(self) -> None:
-        self._taken: list[tuple[float, float, float]] = []
-        """Left end, right end and baseline of each name."""
-
-    def of(self, name: str, x: float, y: float, kind: str) -> str:
-        """Return a name beside its dot, on the first side on which it covers no other; empty without such a side."""
-        text = shortened(name)
-        width = CHARACTER * len(text)
-        for left, line in ((x - 8 - width, y - 6), (x + 8, y + 14), (x + 8, y - 6), (x - 8 - width, y + 14)):
-            right = left + width
-            covers = any(left < end and start < right and abs(line - base) < LINE for start, end, base in self._taken)
-            if covers or left < 0 or right > WIDTH:
-                continue
-            self._taken.append((left, right, line))
+    Args:
+        taken: left end, right end and baseline of each name so far.
+    """
+    text = shortened(name)
+    width = CHARACTER * len(text)
+    for left, line in ((x - 8 - width, y - 6), (x + 8, y + 14), (x + 8, y - 6), (x - 8 - width, y + 14)):
+        right = left + width
+        covers = any(left < end and start < right and abs(line - base) < LINE for start, end, base in taken)
+        if not covers and left >= 0 and right <= WIDTH:
+            taken.append((left, right, line))
             return f'<text class="{kind}" x="{left:.1f}" y="{line:.1f}">{escape(text)}</text>'
-        return ""
+    return ""
 
 
 def _heat_map(block: Matrix) -> str:
@@ -107,7 +101,6 @@ def _heat_map(block: Matrix) -> str:
                 shade = 0.08 + 0.5 * ((value - low) / (high - low) if high > low else 0.5)
                 size = f'width="{step - 2:.1f}" height="{CELL - 2:g}"'
                 shapes.append(f'<rect x="{x:.1f}" y="{y:g}" {size} fill-opacity="{shade:.3f}"/>')
-            shapes.append(
-                f'<text class="middle" x="{x + step / 2:.1f}" y="{y + CELL / 2 + 4:g}">{number(value)}</text>'
-            )
+            at = f'x="{x + step / 2:.1f}" y="{y + CELL / 2 + 4:g}"'
+            shapes.append(f'<text class="middle" {at}>{number(value)}</text>')
     return drawing(block.title, shapes, TOP + 30 + CELL * len(block.rows))

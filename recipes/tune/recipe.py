@@ -6,8 +6,7 @@ A cell is a derived model (tasks.derived) under `concurrency` equal jobs of reci
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,8 @@ from pydantic import Field, field_validator
 
 from batchyard import config
 from batchyard.recipes import Child, Recipe, Report, Results
-from recipes.experiment.recipe import nested
+from recipes.options import nested
+from recipes.reports import json_text, write
 from recipes.tune import plots, report
 from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
 from recipes.tune.results import CellResult
@@ -67,18 +67,13 @@ def finish(results: Results, options: Tune) -> Report:
         return Report()
     ordered = [bases[name] for name in options.models if name in bases]
     document = report.document(options, ordered, [cell for _, cell in sorted(measured, key=lambda entry: entry[0])])
-    for name, text in _artifacts(document):
-        with results.create(name) as file:
-            file.write(text.encode())
+    texts = {
+        "tune.json": json_text(document),
+        "summary.csv": report.csv_of(document),
+        "report.md": report.markdown(document),
+    }
+    write(results, texts | {f"plot-{name}.svg": svg for name, svg in plots.of(document).items()})
     return Report(report.metrics(document), report.view(document))
-
-
-def _artifacts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "tune.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    yield "summary.csv", report.csv_of(document)
-    yield "report.md", report.markdown(document)
-    for name, svg in plots.of(document).items():
-        yield f"plot-{name}.svg", svg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +94,11 @@ class TuneRecipe(Recipe[Tune]):
         return self.cells
 
 
-def known_cells(options: Tune, bases: Sequence[TunedModel]) -> Sequence[Cell]:
-    """Return the cells that are known before a tune begins."""
-    return cells(options, bases)
-
-
 tune = TuneRecipe(
     name="tune",
     summary="Find the best configuration of a model for an input, by measuring some.",
     options=Tune,
-    cells=known_cells,
+    cells=cells,
     finish=finish,
     main="report.md",
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from batchyard import durations, models
+from batchyard.wording import count
 from recipes.tune.cells import TunedModel, TuneOptions
 from recipes.tune.results import STEADY, CellResult, Medians, is_steady
 from recipes.tune.slo import METRICS, SLO, parse
@@ -20,7 +20,7 @@ class Sentence:
     """A sentence, and the names of the cells that it rests on."""
 
     text: str
-    cells: tuple[str, ...]
+    cells: list[str]
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,9 @@ class Recommendation:
 
     cell: str | None
     nearest: str | None
-    sentences: tuple[Sentence, ...]
+    sentences: list[Sentence]
     entry: str | None = None
     rows: int | None = None
-
-    def document(self) -> dict[str, Any]:
-        sentences = [{"text": sentence.text, "cells": list(sentence.cells)} for sentence in self.sentences]
-        return {**asdict(self), "sentences": sentences}
 
 
 def objective(options: TuneOptions) -> SLO | None:
@@ -69,19 +65,16 @@ def best(results: Sequence[CellResult], slo: SLO | None) -> CellResult | None:
 
     Of those within MARGIN of that, the one with the fewest overrides; then the most tokens/s, then the lowest p95.
     """
-    figures = {
-        index: medians for index, result in enumerate(results) if meets(result, slo) and (medians := result.medians)
-    }
-    if not figures:
+    met = [(result, medians) for result in results if meets(result, slo) and (medians := result.medians)]
+    if not met:
         return None
-    most = max(medians.tokens or 0 for medians in figures.values())
-    within = [index for index, medians in figures.items() if (medians.tokens or 0) >= (1 - MARGIN) * most]
+    most = max(medians.tokens or 0 for _, medians in met)
 
-    def order(index: int) -> tuple[int, float, float]:
-        medians = figures[index]
-        return len(results[index].cell.overrides), -(medians.tokens or 0), medians.p95 or 0
+    def order(pair: tuple[CellResult, Medians]) -> tuple[int, float, float]:
+        result, medians = pair
+        return len(result.cell.overrides), -(medians.tokens or 0), medians.p95 or 0
 
-    return results[min(within, key=order)]
+    return min((pair for pair in met if (pair[1].tokens or 0) >= (1 - MARGIN) * most), key=order)[0]
 
 
 def recommend(options: TuneOptions, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> Recommendation:
@@ -91,33 +84,25 @@ def recommend(options: TuneOptions, bases: Sequence[TunedModel], results: Sequen
     if chosen is None:
         return _none(slo, results)
     by_name = {base.name: base for base in bases}
-    window = durations.seconds(options.window)
-    rows = int((chosen.medians.rows or 0) * window) if chosen.medians else 0
-    return Recommendation(
-        chosen.cell.name,
-        None,
-        tuple(_reasons(slo, chosen, by_name, results, options.window, rows)),
-        models.written(chosen.cell.model, chosen.cell.entry(by_name[chosen.cell.model])),
-        rows,
-    )
+    rows = int((chosen.medians.rows or 0) * durations.seconds(options.window)) if chosen.medians else 0
+    reasons = list(_reasons(slo, chosen, by_name, results, options.window, rows))
+    entry = models.written(chosen.cell.model, chosen.cell.entry(by_name[chosen.cell.model]))
+    return Recommendation(chosen.cell.name, None, reasons, entry, rows)
 
 
 def _none(slo: SLO | None, results: Sequence[CellResult]) -> Recommendation:
     there = [(result, medians) for result in results if (medians := measured(result)) is not None]
     if slo is None or not there:
-        names = tuple(result.cell.name for result in results)
-        return Recommendation(
-            None, None, (Sentence("No cell was measured to its end, so none is recommended.", names),)
-        )
+        names = [result.cell.name for result in results]
+        unmeasured = Sentence("No cell was measured to its end, so none is recommended.", names)
+        return Recommendation(None, None, [unmeasured])
     nearest, medians = min(there, key=lambda pair: (slo.excess(pair[1]), -(pair[1].tokens or 0)))
     broken = ", ".join(bound.broken_by(getattr(medians, bound.metric)) for bound in slo.broken(medians))
-    sentences = (
-        Sentence(
-            f"No cell of {len(there)} meets the SLO ({slo}), so none is recommended.",
-            tuple(result.cell.name for result, _ in there),
-        ),
-        Sentence(f"{nearest.cell.name} is nearest to it: {broken}.", (nearest.cell.name,)),
-    )
+    names = [result.cell.name for result, _ in there]
+    sentences = [
+        Sentence(f"No cell of {len(there)} meets the SLO ({slo}), so none is recommended.", names),
+        Sentence(f"{nearest.cell.name} is nearest to it: {broken}.", [nearest.cell.name]),
+    ]
     return Recommendation(None, nearest.cell.name, sentences)
 
 
@@ -133,51 +118,50 @@ def _reasons(
     assert figures is not None  # the cell was measured
     candidates = [result for result in results if meets(result, slo)]
     of = f"of {len(candidates)} that meet the SLO ({slo})" if slo else f"of {len(candidates)} measured (no SLO was set)"
-    fastest = max(candidates, key=lambda result: _tokens(result))
+    names = [result.cell.name for result in candidates]
+    fastest = max(candidates, key=_tokens)
     if fastest is chosen or _tokens(fastest) == _tokens(chosen):
-        yield Sentence(
-            f"{name} has the most tokens/s, {_rate(_tokens(chosen))}, {of}.",
-            tuple(result.cell.name for result in candidates),
-        )
+        yield Sentence(f"{name} has the most tokens/s, {_rate(_tokens(chosen))}, {of}.", names)
     else:
         less = 100 * (1 - _tokens(chosen) / _tokens(fastest))
         yield Sentence(
-            f"{name} has {_overrides(chosen)} in place of {len(fastest.cell.overrides)}, and {_rate(_tokens(chosen))} "
-            f"tokens/s, {less:.2g} % less than {fastest.cell.name}, the fastest {of}.",
-            tuple(result.cell.name for result in candidates),
+            f"{name} has {count(len(chosen.cell.overrides), 'override')} in place of {len(fastest.cell.overrides)}, "
+            f"and {_rate(_tokens(chosen))} tokens/s, {less:.2g} % less than {fastest.cell.name}, the fastest {of}.",
+            names,
         )
     parts = [
         f"{metric} {METRICS[metric].written(value)}"
         for metric in ("p50", "p95", "p99", "errors")
         if (value := getattr(figures, metric)) is not None
     ]
-    times = "1 repeat" if len(chosen.repeats) == 1 else f"{len(chosen.repeats)} repeats"
-    yield Sentence(f"Its medians over {times}: {', '.join(parts)}.", (name,))
-    plain = _plain(candidates, chosen)
+    yield Sentence(f"Its medians over {count(len(chosen.repeats), 'repeat')}: {', '.join(parts)}.", [name])
+    # The model without overrides; of several, with as many parallel batches.
+    as_is = [result for result in candidates if not result.cell.overrides and result.cell.model == chosen.cell.model]
+    plain = min(as_is, key=lambda result: result.cell.concurrency != chosen.cell.concurrency, default=None)
     if plain is not None and plain is not chosen:
         yield Sentence(
             f"That is {_ratio(chosen, plain)} the tokens/s of {plain.cell.name}, the model as it is.",
-            (name, plain.cell.name),
+            [name, plain.cell.name],
         )
     if chosen.cell.concurrency > 1:
-        yield Sentence(f"It was measured with {chosen.cell.concurrency} equal batches side by side.", (name,))
+        yield Sentence(f"It was measured with {chosen.cell.concurrency} equal batches side by side.", [name])
     yield Sentence(
         f"At its {_rate(figures.rows or 0)} rows/s, a window of {window} has room for {rows:,} rows like these.",
-        (name,),
+        [name],
     )
     unsteady = [result.cell.name for result in candidates if is_steady(result, bases[result.cell.model]) is False]
     if unsteady:
         whose = "Its figures are" if name in unsteady else "Figures of other cells are"
         yield Sentence(
             f"{whose} not steady: a cell needs {STEADY} rows for each request at once; measure with more rows.",
-            tuple(unsteady),
+            unsteady,
         )
     if chosen.simulated:
-        yield Sentence("The answers are simulated, and so is the speed.", (name,))
+        yield Sentence("The answers are simulated, and so is the speed.", [name])
     if failed := [result.cell.name for result in results if result.state in ("failed", "over_budget")]:
-        yield Sentence(f"{len(failed)} of {len(results)} cells did not run to their end.", tuple(failed))
+        yield Sentence(f"{len(failed)} of {len(results)} cells did not run to their end.", failed)
     if left := [result.cell.name for result in results if result.state == "not_run"]:
-        yield Sentence(f"{len(left)} of {len(results)} cells were not measured: the time was over.", tuple(left))
+        yield Sentence(f"{len(left)} of {len(results)} cells were not measured: the time was over.", left)
 
 
 def _tokens(result: CellResult) -> float:
@@ -185,31 +169,16 @@ def _tokens(result: CellResult) -> float:
     return (medians.tokens or 0.0) if medians else 0.0
 
 
-def _plain(results: Sequence[CellResult], chosen: CellResult) -> CellResult | None:
-    """Return the model's cell without overrides; of several, with as many parallel batches."""
-    plain = [result for result in results if not result.cell.overrides and result.cell.model == chosen.cell.model]
-    return min(plain, key=lambda result: result.cell.concurrency != chosen.cell.concurrency, default=None)
-
-
 def _ratio(chosen: CellResult, plain: CellResult) -> str:
     """Return how many times as fast a cell is, with least and most of any two repeats."""
     ratio = f"{_tokens(chosen) / _tokens(plain):.3g} times"
     tokens, plain_tokens = chosen.tokens_range, plain.tokens_range
-    if (
-        min(len(chosen.repeats), len(plain.repeats)) < 2
-        or tokens is None
-        or plain_tokens is None
-        or not plain_tokens[0]
-    ):
+    too_few = min(len(chosen.repeats), len(plain.repeats)) < 2
+    if too_few or tokens is None or plain_tokens is None or not plain_tokens[0]:
         return ratio
     low, high = tokens[0] / plain_tokens[1], tokens[1] / plain_tokens[0]
     apart = "" if low > 1 or high < 1 else ", which does not tell them apart"
     return f"{ratio} ({low:.3g} to {high:.3g} by the repeats{apart})"
-
-
-def _overrides(result: CellResult) -> str:
-    number = len(result.cell.overrides)
-    return "1 override" if number == 1 else f"{number or 'no'} overrides"
 
 
 def _rate(value: float) -> str:

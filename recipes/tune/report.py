@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from batchyard.recipes import Bars, Block, Lines, Matrix, Series, Table
-from recipes.reports import csv_files
-from recipes.reports.markdown import interval, number, section
+from recipes.reports import csv_text, interval, number, section
 from recipes.tune.cells import TunedModel, TuneOptions
 from recipes.tune.diagnosis import diagnose
 from recipes.tune.recommendation import measured, meets, objective, pareto, recommend
@@ -26,34 +26,6 @@ MOST_NAMED = 8
 HASH = 12
 """Characters of a hash that are printed."""
 OTHER_VALUES = "Cells that ran with other values"
-COLUMNS = (
-    "cell",
-    "model",
-    "preset",
-    "repair_of",
-    "batch",
-    "concurrency",
-    "overrides",
-    "state",
-    "repeats",
-    "rows_per_second",
-    "tokens_per_second",
-    "tokens_per_second_low",
-    "tokens_per_second_high",
-    "p50",
-    "p95",
-    "p99",
-    "errors",
-    "steady",
-    "meets_slo",
-    "pareto",
-    "start_seconds",
-    "peak_memory_bytes",
-    "peak_gpu_memory_bytes",
-    "category",
-    "error",
-    "config_sha256",
-)
 
 
 def document(options: TuneOptions, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> dict[str, Any]:
@@ -65,14 +37,13 @@ def document(options: TuneOptions, bases: Sequence[TunedModel], results: Sequenc
     """
     slo = objective(options)
     by_name = {base.name: base for base in bases}
-    front = pareto(
-        {
-            result.cell.name: (medians.p95, medians.tokens)
-            for result in results
-            if (medians := measured(result)) is not None and medians.p95 is not None and medians.tokens is not None
-        }
-    )
-    recommendation = recommend(options, bases, results)
+    states = Counter(result.state for result in results)
+    points = {}
+    for result in results:
+        medians = measured(result)
+        if medians is not None and medians.p95 is not None and medians.tokens is not None:
+            points[result.cell.name] = medians.p95, medians.tokens
+    front = pareto(points)
     return {
         "options": options.model_dump(mode="json"),
         "slo": None if slo is None else str(slo),
@@ -80,13 +51,10 @@ def document(options: TuneOptions, bases: Sequence[TunedModel], results: Sequenc
         "simulated": any(result.simulated for result in results),
         "counts": {
             "cells": len(results),
-            **{
-                state: sum(result.state == state for result in results)
-                for state in ("completed", "failed", "over_budget", "not_run")
-            },
+            **{state: states[state] for state in ("completed", "failed", "over_budget", "not_run")},
             "meet_slo": sum(meets(result, slo) for result in results),
         },
-        "recommendation": recommendation.document(),
+        "recommendation": asdict(recommend(options, bases, results)),
         "pareto": front,
         "cells": [_cell(result, by_name[result.cell.model], slo, front) for result in results],
     }
@@ -104,58 +72,49 @@ def _cell(result: CellResult, base: TunedModel, slo: SLO | None, front: Sequence
         "steady": is_steady(result, base),
         "differing": result.differing,
         "meets_slo": meets(result, slo) if slo is not None and whole is not None else None,
-        "broken": [bound.broken_by(getattr(whole, bound.metric)) for bound in slo.broken(whole)]
-        if slo and whole
-        else [],
+        "broken": [
+            bound.broken_by(getattr(whole, bound.metric)) for bound in (slo.broken(whole) if slo and whole else ())
+        ],
         "pareto": result.cell.name in front,
-        "diagnosis": None if diagnosis is None else diagnosis.document(),
+        "diagnosis": None if diagnosis is None else asdict(diagnosis),
     }
 
 
 def metrics(document: Document) -> dict[str, Any]:
     """Return the numbers of metrics.json."""
-    chosen = _recommended(document)
-    figures = chosen["medians"] if chosen else {}
-    return {
-        **document["counts"],
-        "recommended": document["recommendation"]["cell"],
-        **{
-            f"recommended/{name}": figures[name]
-            for name in ("rows", "tokens", "p50", "p95", "p99", "errors")
-            if figures
-        },
-    }
+    name = document["recommendation"]["cell"]
+    figures: Document = next((row["medians"] for row in document["cells"] if row["cell"]["name"] == name), {})
+    keys = ("rows", "tokens", "p50", "p95", "p99", "errors") if figures else ()
+    return {**document["counts"], "recommended": name, **{f"recommended/{key}": figures[key] for key in keys}}
 
 
 def csv_of(document: Document) -> str:
     """Return summary.csv: a row for each cell, with all digits."""
-    return csv_files.text_of(COLUMNS, _all_digits(document))
+    rows = [_all_digits(row) for row in document["cells"]]
+    return csv_text(rows[0], (row.values() for row in rows))
 
 
-def _all_digits(document: Document) -> Iterator[list[Any]]:
-    for row in document["cells"]:
-        cell, medians, diagnosis = row["cell"], row["medians"] or {}, row["diagnosis"] or {}
-        yield [
-            cell["name"],
-            cell["model"],
-            cell["preset"],
-            cell["repair_of"],
-            cell["batch"],
-            cell["concurrency"],
-            _overrides(cell["overrides"]),
-            row["state"],
-            len(row["repeats"]),
-            medians.get("rows"),
-            medians.get("tokens"),
-            *(row["tokens_range"] or (None, None)),
-            *(medians.get(name) for name in ("p50", "p95", "p99", "errors")),
-            *(row[name] for name in ("steady", "meets_slo", "pareto", "start_seconds")),
-            row["peak_memory"],
-            row["peak_gpu_memory"],
-            diagnosis.get("category"),
-            row["error"],
-            row["config_sha256"],
-        ]
+def _all_digits(row: Document) -> dict[str, Any]:
+    cell, medians, diagnosis = row["cell"], row["medians"] or {}, row["diagnosis"] or {}
+    low, high = row["tokens_range"] or (None, None)
+    return {
+        "cell": cell["name"],
+        **{name: cell[name] for name in ("model", "preset", "repair_of", "batch", "concurrency")},
+        "overrides": _overrides(cell["overrides"]),
+        "state": row["state"],
+        "repeats": len(row["repeats"]),
+        "rows_per_second": medians.get("rows"),
+        "tokens_per_second": medians.get("tokens"),
+        "tokens_per_second_low": low,
+        "tokens_per_second_high": high,
+        **{name: medians.get(name) for name in ("p50", "p95", "p99", "errors")},
+        **{name: row[name] for name in ("steady", "meets_slo", "pareto", "start_seconds")},
+        "peak_memory_bytes": row["peak_memory"],
+        "peak_gpu_memory_bytes": row["peak_gpu_memory"],
+        "category": diagnosis.get("category"),
+        "error": row["error"],
+        "config_sha256": row["config_sha256"],
+    }
 
 
 def markdown(document: Document) -> str:
@@ -167,8 +126,8 @@ def markdown(document: Document) -> str:
         lines += ["Answers, and so speeds, are simulated.", ""]
     lines += ["## Recommendation", ""]
     lines += [
-        f"* {text}" + ("" if all(name in text for name in cells) else f" ({_names(cells)})")
-        for text, cells in _sentences(document)
+        f"* {each['text']}" + ("" if all(name in each["text"] for name in each["cells"]) else f" ({_names(each)})")
+        for each in recommendation["sentences"]
     ]
     lines += [""]
     if recommendation["entry"]:
@@ -191,12 +150,8 @@ def _method(document: Document) -> str:
     )
 
 
-def _sentences(document: Document) -> Iterator[tuple[str, Sequence[str]]]:
-    for sentence in document["recommendation"]["sentences"]:
-        yield sentence["text"], sentence["cells"]
-
-
-def _names(cells: Sequence[str]) -> str:
+def _names(sentence: Mapping[str, Any]) -> str:
+    cells = sentence["cells"]
     return ", ".join(cells) if len(cells) <= MOST_NAMED else f"{len(cells)} cells: {', '.join(cells[:MOST_NAMED])}, …"
 
 
@@ -204,10 +159,8 @@ def _overrides(overrides: Mapping[str, Any]) -> str:
     return "; ".join(f"{key} = {json.dumps(value)}" for key, value in overrides.items())
 
 
-# Tables
-
-
 def _measured(document: Document) -> Table:
+    recommended = document["recommendation"]["cell"]
     columns = ["cell", "overrides", "side by side", "rows/s", "tokens/s", "range", "p50", "p95", "p99", "errors"]
     rows = []
     for row in document["cells"]:
@@ -215,11 +168,10 @@ def _measured(document: Document) -> Table:
         errors = medians.get("errors")
         rows.append(
             [
-                _marked(document, row),
+                f"{cell['name']} (recommended)" if cell["name"] == recommended else cell["name"],
                 _overrides(cell["overrides"]),
                 number(cell["concurrency"]),
-                number(medians.get("rows")),
-                number(medians.get("tokens")),
+                *(number(medians.get(name)) for name in ("rows", "tokens")),
                 interval(row["tokens_range"]),
                 *(number(medians.get(name)) for name in ("p50", "p95", "p99")),
                 number(None) if errors is None else f"{100 * errors:.3g} %",
@@ -228,11 +180,6 @@ def _measured(document: Document) -> Table:
             ]
         )
     return Table(title="Cells", columns=[*columns, "steady", "SLO"], rows=rows)
-
-
-def _marked(document: Document, row: Document) -> str:
-    name: str = row["cell"]["name"]
-    return f"{name} (recommended)" if name == document["recommendation"]["cell"] else name
 
 
 def _yes(value: bool | None) -> str:
@@ -268,20 +215,20 @@ def _failures(document: Document) -> Table:
 
 
 def _errors(document: Document) -> Table:
-    rows = []
-    for row in document["cells"]:
-        codes = dict.fromkeys(code for repeat in row["repeats"] for code in repeat["errors"])
-        for code in codes:
-            rows.append([row["cell"]["name"], code, sum(repeat["errors"].get(code, 0) for repeat in row["repeats"])])
+    rows = [
+        [row["cell"]["name"], code, sum(repeat["errors"].get(code, 0) for repeat in row["repeats"])]
+        for row in document["cells"]
+        for code in dict.fromkeys(code for repeat in row["repeats"] for code in repeat["errors"])
+    ]
     return Table(title="Requests that failed", columns=["cell", "error", "requests"], rows=rows)
 
 
 def _differing(document: Document) -> Table:
-    rows = []
-    for row in document["cells"]:
-        for key in row["differing"]:
-            values = row["cell"]["overrides"].get(key), row["overrides"].get(key)
-            rows.append([row["cell"]["name"], key, *map(json.dumps, values)])
+    rows = [
+        [row["cell"]["name"], key, json.dumps(row["cell"]["overrides"].get(key)), json.dumps(row["overrides"].get(key))]
+        for row in document["cells"]
+        for key in row["differing"]
+    ]
     columns = ["cell", "key", "value of the cell", "value by the manifest"]
     return Table(title=OTHER_VALUES, columns=columns, rows=rows)
 
@@ -290,21 +237,11 @@ def _ran(document: Document) -> Table:
     rows = []
     for row in document["cells"]:
         batches = [job for repeat in row["repeats"] for job in repeat["jobs"]]
-        sha256 = row["config_sha256"]
-        hashed = f"`{sha256[:HASH]}`" if sha256 else number(None)
-        rows.append(
-            [row["cell"]["name"], row["state"], row["derived"], hashed, len(row["repeats"]), ", ".join(batches)]
-        )
+        hashed = f"`{row['config_sha256'][:HASH]}`" if row["config_sha256"] else number(None)
+        cell = [row["cell"]["name"], row["state"], row["derived"], hashed]
+        rows.append([*cell, len(row["repeats"]), ", ".join(batches)])
     columns = ["cell", "state", "derived model", "configuration", "repeats", "batches"]
     return Table(title="What ran", columns=columns, rows=rows)
-
-
-def _recommended(document: Document) -> Document | None:
-    name = document["recommendation"]["cell"]
-    return next((row for row in document["cells"] if row["cell"]["name"] == name), None)
-
-
-# Two dimensions
 
 
 def heat_map(document: Document) -> Matrix | None:
@@ -313,23 +250,17 @@ def heat_map(document: Document) -> Matrix | None:
     Of several cells at one place the fastest counts. `batch` and `concurrency` come first.
     """
     rows = [row for row in document["cells"] if row["medians"] and row["state"] == "completed"]
-    dimensions = {
-        "batch": [row["cell"]["batch"] for row in rows],
-        "concurrency": [row["cell"]["concurrency"] for row in rows],
-        "model": [row["cell"]["model"] for row in rows],
-        **{
-            key: [row["cell"]["overrides"].get(key) for row in rows]
-            for key in dict.fromkeys(document["options"]["set"])
-        },
-    }
+    dimensions = {name: [row["cell"][name] for row in rows] for name in ("batch", "concurrency", "model")}
+    for key in document["options"]["set"]:
+        dimensions[key] = [row["cell"]["overrides"].get(key) for row in rows]
     varied = [name for name, values in dimensions.items() if len(_distinct(values)) > 1][:2]
     if len(varied) < 2:
         return None
     down, across = (_distinct(dimensions[name]) for name in varied)
     values: list[list[float | None]] = [[None] * len(across) for _ in down]
     for row, y, x in zip(rows, dimensions[varied[0]], dimensions[varied[1]], strict=True):
-        place = values[down.index(_text(y))], across.index(_text(x))
-        place[0][place[1]] = max(place[0][place[1]] or 0, row["medians"]["tokens"] or 0)
+        line, at = values[down.index(_text(y))], across.index(_text(x))
+        line[at] = max(line[at] or 0, row["medians"]["tokens"] or 0)
     named = [[f"{name} {value}" for value in each] for name, each in zip(varied, (down, across), strict=True)]
     title = f"Tokens/s by {varied[0]} and {varied[1]}"
     return Matrix(title=title, rows=named[0], columns=named[1], values=values)
@@ -347,12 +278,9 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# The page
-
-
 def view(document: Document) -> list[Block]:
     """Return the recommendation, the cells, tokens/s by cell, the Pareto front, a heat map, and what failed."""
-    rows: list[list[Any]] = [[text, _names(cells)] for text, cells in _sentences(document)]
+    rows: list[list[Any]] = [[each["text"], _names(each)] for each in document["recommendation"]["sentences"]]
     blocks: list[Block] = [Table(title="Recommendation", columns=["", "cells"], rows=rows)]
     if entry := document["recommendation"]["entry"]:
         lines = [[line] for line in entry.splitlines()]

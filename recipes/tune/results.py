@@ -93,9 +93,7 @@ class CellResult(BaseModel):
             rows=_median(repeat.ok / repeat.seconds for repeat in self.repeats if repeat.seconds > 0),
             tokens=_median(repeat.tokens / repeat.seconds for repeat in self.repeats if repeat.seconds > 0),
             errors=_median((repeat.rows - repeat.ok) / repeat.rows for repeat in self.repeats if repeat.rows),
-            p50=_median(repeat.p50 for repeat in self.repeats),
-            p95=_median(repeat.p95 for repeat in self.repeats),
-            p99=_median(repeat.p99 for repeat in self.repeats),
+            **{name: _median(getattr(each, name) for each in self.repeats) for name in ("p50", "p95", "p99")},
         )
 
     @property

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import product
 from typing import Any
 
-from recipes.tune import proposals, slo
+from recipes.tune import slo
 from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells, defaults, made, named
 from recipes.tune.diagnosis import repair
 from recipes.tune.results import CellResult, batch_of
@@ -15,6 +15,10 @@ BREAKS = 2
 """Cells in a row that break the SLO, after which a search ends."""
 FIRST_BATCH = 32
 """Where a search begins if neither options nor engine say how many requests run at once."""
+STARTUP = 4
+"""Cells that are drawn at random before the sampler learns of them."""
+DRAWS = 20
+"""Proposals in a row that were measured before, after which the next cell of the matrix is taken."""
 
 
 def next_cell(
@@ -51,7 +55,7 @@ def next_cell(
         if repaired is not None and repaired.identity(by_name[cell.model]) not in identities:
             return repaired
     if chooses:
-        return proposals.next_of(options, [cell for cell in matrix if cell.name not in as_they_are], results)
+        return proposed(options, [cell for cell in matrix if cell.name not in as_they_are], results)
     if options.search is None:
         return None
     for higher in _higher(options, by_name, results):
@@ -79,7 +83,13 @@ def _higher(options: TuneOptions, bases: Mapping[str, TunedModel], results: Sequ
         measured.sort(key=lambda result: _height(result, base, raises_batch=raises_batch))
         top = measured[-1].cell
         height = _height(measured[-1], base, raises_batch=raises_batch)
-        if not _goes_on(measured, objective) or (raises_batch and _has_all_rows_at_once(measured[-1], height)):
+        breaks = [
+            _breaks(result, before, objective) for before, result in zip((None, *measured), measured, strict=False)
+        ]
+        if any(result.state == "not_run" for result in measured) or (len(breaks) >= BREAKS and all(breaks[-BREAKS:])):
+            continue
+        rows = [repeat.rows for repeat in measured[-1].repeats]
+        if raises_batch and rows and max(rows) <= height:  # all rows run at once already
             continue
         if raises_batch:
             yield made(base, _without_batch(top, base), 2 * height, top.concurrency)
@@ -89,21 +99,13 @@ def _higher(options: TuneOptions, bases: Mapping[str, TunedModel], results: Sequ
             yield made(base, rest, top.batch, 2 * height)
 
 
-def _goes_on(series: Sequence[CellResult], objective: slo.SLO) -> bool:
-    """True unless its last BREAKS cells break the SLO, or the time was over."""
-    breaks = [_breaks(result, before, objective) for before, result in pairwise((None, *series))]
-    return not any(result.state == "not_run" for result in series) and not (
-        len(breaks) >= BREAKS and all(breaks[-BREAKS:])
-    )
-
-
-def _breaks(result: CellResult | None, before: CellResult | None, objective: slo.SLO) -> bool:
+def _breaks(result: CellResult, before: CellResult | None, objective: slo.SLO) -> bool:
     """True if a cell breaks the SLO, and no higher one can be expected to meet it.
 
     A throughput below its bound that is still growing may reach it.
     """
-    medians = None if result is None else result.medians
-    if result is None or result.state != "completed" or medians is None:
+    medians = result.medians
+    if result.state != "completed" or medians is None:
         return True
     broken = objective.broken(medians)
     if all(bound.is_lower for bound in broken) and broken:
@@ -112,13 +114,55 @@ def _breaks(result: CellResult | None, before: CellResult | None, objective: slo
     return bool(broken)
 
 
-def _has_all_rows_at_once(result: CellResult, batch: int) -> bool:
-    return bool(result.repeats) and max(repeat.rows for repeat in result.repeats) <= batch
-
-
 def _without_batch(cell: Cell, base: TunedModel) -> dict[str, Any]:
     return {key: value for key, value in cell.overrides.items() if key != base.batch_key}
 
 
 def _height(result: CellResult, base: TunedModel, *, raises_batch: bool) -> int:
     return (batch_of(result, base) or FIRST_BATCH) if raises_batch else result.cell.concurrency
+
+
+def proposed(options: TuneOptions, matrix: Sequence[Cell], results: Sequence[CellResult]) -> Cell | None:
+    """Return the cell of the matrix that Optuna chooses next, None if there are `options.cells` or all of them.
+
+    A pure function: the sampler is made anew from the results, so a tune that goes on gets the same cells. It is the
+    tree-structured Parzen estimator (Bergstra et al. 2011) over the place of each value in its list, and maximizes the
+    tokens/s of cells that meet the SLO; the others count 0.
+
+    Args:
+        matrix: the cells of the product of the options' lists, in its order.
+    """
+    import optuna  # of the extra `optuna`; takes most of a second
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    values = {result.cell.name: throughput(result, options) for result in results}
+    left = [cell for cell in matrix if cell.name not in values]
+    if not left or len(matrix) - len(left) >= options.cells:
+        return None
+    lists = (options.models, *options.set.values(), options.batch or [None], options.concurrency or [None])
+    lengths = [len(each) for each in lists]  # those whose product is the matrix, in its order
+    space: dict[str, optuna.distributions.BaseDistribution] = {
+        f"{place}": optuna.distributions.IntDistribution(0, length - 1) for place, length in enumerate(lengths)
+    }
+    by_places = dict(zip(product(*map(range, lengths)), matrix, strict=True))
+    sampler = optuna.samplers.TPESampler(seed=len(results), n_startup_trials=STARTUP)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for places, cell in by_places.items():
+        if cell.name in values:
+            params = {f"{index}": place for index, place in enumerate(places)}
+            study.add_trial(optuna.create_trial(params=params, distributions=space, value=values[cell.name]))
+    for _ in range(DRAWS):
+        trial = study.ask(space)
+        cell = by_places[tuple(trial.params[f"{index}"] for index in range(len(lengths)))]
+        if cell.name not in values:
+            return cell
+        study.tell(trial, values[cell.name])
+    return left[0]
+
+
+def throughput(result: CellResult, options: TuneOptions) -> float:
+    """Return the tokens/s of a cell that meets the SLO, 0 of another."""
+    medians = result.medians
+    if result.state != "completed" or medians is None or (options.slo and slo.parse(options.slo).broken(medians)):
+        return 0.0
+    return medians.tokens or medians.rows or 0.0

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from batchyard.wording import nearest, quoted, suggestion
 
-SEED = "p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s"
-PRESETS = {"seed": SEED}
+PRESETS = {"seed": "p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s"}
 _BOUND = re.compile(r"([^<>=!~\s]+)\s*([<>=!~]+)\s*(.*)")
 _VALUE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(\S*)")
 

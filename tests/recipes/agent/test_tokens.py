@@ -6,7 +6,7 @@ from typing import Any
 
 from batchyard.recipes import Answer
 from recipes.agent import tokens
-from recipes.agent.tokens import Branch
+from recipes.agent.tokens import tokens_of
 
 
 def an_answer(prompt: list[int] | None, response: list[int] | None, logprobs: list[float] | None = None) -> Answer:
@@ -16,9 +16,7 @@ def an_answer(prompt: list[int] | None, response: list[int] | None, logprobs: li
 
 
 def kept(*answers: Answer) -> list[dict[str, Any]]:
-    branch = Branch()
-    turns = [branch.add(answer) for answer in answers]
-    return [{"text": "", "tokens": None if turn is None else turn.as_json()} for turn in turns]
+    return [{"text": "", "tokens": each} for each in tokens_of(answers)]
 
 
 def test_the_tokens_of_turns_are_one_sequence_with_a_mask_of_what_was_sampled() -> None:

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.finishing.journal import SCHEMA
-from recipes.experiment.children import ComparedChild
-from recipes.experiment.values import Measured, read
+from recipes.experiment.values import ComparedChild, Measured, read
 
 NUMBERS = itertools.count()
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from batchyard.recipes import Answer, blocks
-from recipes.experiment import verdicts
+from recipes.experiment import plots, reports, verdicts
 from recipes.experiment.comparison import compare
 from recipes.experiment.values import MOST_COLUMNS
 from recipes.measures import intervals
@@ -29,7 +29,7 @@ def test_each_number_is_that_of_numpy_on_the_raw_rows(tmp_path: Path) -> None:
     source = np.random.default_rng(1)
     small, big, bad = source.random(80), source.random(80) + 0.1, source.random(80) - 0.3
     children = [scored(tmp_path, name, scores) for name, scores in (("small", small), ("big", big), ("bad", bad))]
-    document = compare(children, "small", [], []).document()
+    document = compare(children, "small", [], [])
     indices = np.random.RandomState(42).randint(0, 80, size=(1000, 80))
     share = 2.258819449079553  # scipy: 100 * norm.cdf(-sqrt(80 / 79) * t.ppf(0.975, 79))
     for name, scores in (("big", big), ("bad", bad)):
@@ -47,7 +47,7 @@ def test_each_number_is_that_of_numpy_on_the_raw_rows(tmp_path: Path) -> None:
 def test_items_are_paired_by_their_number_and_those_that_one_side_lacks_are_left_out(tmp_path: Path) -> None:
     small = [{"number": number, "result": {"score": number}} for number in range(10)]
     big = [{"number": number, "result": {"score": number + 1}} for number in range(2, 14)]
-    document = compare([child(tmp_path, "small", small), child(tmp_path, "big", big)], "small", [], []).document()
+    document = compare([child(tmp_path, "small", small), child(tmp_path, "big", big)], "small", [], [])
     difference = entry(document, "score", "big")["difference"]
     assert (difference["n"], difference["mean"], difference["interval"]) == (8, 1, [1, 1])
     assert entry(document, "score", "big")["n"] == 12
@@ -59,14 +59,14 @@ def test_repeats_are_pooled_item_by_item(tmp_path: Path) -> None:
         scored(tmp_path, "big", [1, 1, 0], repeat=1),
         scored(tmp_path, "big", [9, 9, 9, 9], repeat=2, status="failed", error="It failed."),
     ]
-    document = compare(children, None, [], []).document()
+    document = compare(children, None, [], [])
     assert entry(document, "score", "big") == {"n": 4, "mean": pytest.approx((0.5 + 1 + 0.5 + 0) / 4), "interval": None}
     assert document["variants"]["big"]["jobs"] == [each.job_id for each in children[:2]]
 
 
 def test_right_and_wrong_have_wilsons_interval_and_mcnemars_test(tmp_path: Path) -> None:
     small, big = [0] * 30 + [1] * 10, [1] * 10 + [0] * 22 + [1] * 8
-    document = compare([scored(tmp_path, "small", small), scored(tmp_path, "big", big)], "small", [], []).document()
+    document = compare([scored(tmp_path, "small", small), scored(tmp_path, "big", big)], "small", [], [])
     found = entry(document, "score", "big")
     assert found["interval"] == list(intervals.wilson(18, 40))
     difference = found["difference"]
@@ -77,10 +77,10 @@ def test_with_several_variants_a_difference_must_be_clearer(tmp_path: Path) -> N
     small = [0] * 40
     once = [1] * 6 + [0] * 34  # p = 0.03125
     names = ["one", "two", "three"]
-    alone = compare([scored(tmp_path, "small", small), scored(tmp_path, "one", once)], "small", [], []).document()
+    alone = compare([scored(tmp_path, "small", small), scored(tmp_path, "one", once)], "small", [], [])
     assert entry(alone, "score", "one")["difference"]["words"] == "higher than small"
     children = [scored(tmp_path, "small", small), *(scored(tmp_path, name, once) for name in names)]
-    together = compare(children, "small", [], []).document()
+    together = compare(children, "small", [], [])
     for name in names:
         difference = entry(together, "score", name)["difference"]
         assert (difference["p"], difference["p_holm"]) == (0.03125, 3 * 0.03125)
@@ -112,18 +112,18 @@ def test_an_expectation_is_held_only_if_the_interval_says_so(tmp_path: Path, tex
         scored(tmp_path, "lost", high, status="failed"),
     ]
     comparison = compare(children, "small", [text], [text])
-    [verdict] = comparison.document()["expect"]
+    [verdict] = comparison["expect"]
     assert verdict["words"] == words
-    assert comparison.passed == (words == "held")
+    assert comparison["passed"] == (words == "held")
 
 
 def test_an_expression_without_a_variant_passes_only_if_it_holds_for_each(tmp_path: Path) -> None:
     children = [scored(tmp_path, name, [value] * 20) for name, value in (("small", 0.2), ("big", 0.9))]
     comparison = compare(children, None, ["score > 0.5"], ["score > 0.1"])
-    assert [verdict["verdict"] for verdict in comparison.document()["expect"]] == ["not held", "held"]
-    assert comparison.passed is True
-    assert compare(children, None, [], ["score > 0.5"]).passed is False
-    assert compare(children, None, ["score > 0.5"], []).passed is None
+    assert [verdict["verdict"] for verdict in comparison["expect"]] == ["not held", "held"]
+    assert comparison["passed"] is True
+    assert compare(children, None, [], ["score > 0.5"])["passed"] is False
+    assert compare(children, None, ["score > 0.5"], [])["passed"] is None
 
 
 def test_two_names_of_one_configuration_cannot_be_told_apart(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_two_names_of_one_configuration_cannot_be_told_apart(tmp_path: Path) -> 
         children = [
             scored(tmp_path, name, (source.random(100) < difficulty).astype(int).tolist()) for name in ("one", "two")
         ]
-        document = compare(children, "one", ["two.score > one.score"], []).document()
+        document = compare(children, "one", ["two.score > one.score"], [])
         undecided["table"] += entry(document, "score", "two")["difference"]["verdict"] == "not decidable"
         undecided["expect"] += document["expect"][0]["verdict"] == "not decidable"
     assert min(undecided.values()) >= 95, undecided
@@ -144,7 +144,7 @@ def test_two_names_of_one_configuration_cannot_be_told_apart(tmp_path: Path) -> 
 def test_variants_over_different_inputs_are_not_paired(tmp_path: Path) -> None:
     other = {"recipe": "debate", "input_sha256": "b" * 64}
     children = [scored(tmp_path, "small", [0] * 20), scored(tmp_path, "big", [1] * 20, manifest=other)]
-    document = compare(children, "small", ["big.score > small.score"], []).document()
+    document = compare(children, "small", ["big.score > small.score"], [])
     assert entry(document, "score", "big")["difference"]["words"] == "not decidable: 'small' has another input"
     assert document["expect"][0]["words"] == "not decidable: 'big' and 'small' have different inputs"
 
@@ -156,8 +156,8 @@ def test_the_last_round_is_compared_and_the_others_are_shown(tmp_path: Path) -> 
         for name, score in (("small", 0.1 + number), ("big", 0.5 + number))
     ]
     comparison = compare(children, "small", [], [])
-    assert entry(comparison.document(), "score", "big")["mean"] == 1.5
-    lines = next(block for block in blocks.as_json(comparison.view()) if block["kind"] == "lines")
+    assert entry(comparison, "score", "big")["mean"] == 1.5
+    lines = next(block for block in blocks.as_json(reports.view(comparison)) if block["kind"] == "lines")
     assert lines["x"] == [0, 1]
     assert lines["series"] == [{"name": "small", "y": [0.1, 1.1]}, {"name": "big", "y": [0.5, 1.5]}]
 
@@ -173,7 +173,7 @@ def test_requests_are_summed_by_item_and_their_seconds_have_numpys_percentiles(t
     requests += [{"number": 7, "ok": None}, {"number": 3, "kind": "reward", "value": "1"}]
     requests.sort(key=lambda row: int(row["number"]))
     own = child(tmp_path, "big", [{}] * 9, requests)
-    document = compare([own], None, [], []).document()
+    document = compare([own], None, [], [])
     seconds = np.array([row["seconds"] for row in requests if row.get("seconds") is not None], np.float32)
     latency = document["variants"]["big"]["latency"]
     for share in (50, 90, 95, 99):
@@ -201,11 +201,10 @@ def test_metrics_that_there_is_no_room_for_are_named_in_a_warning(tmp_path: Path
     message = (
         f"Variant 'big' has more than 256 metrics by item. 5 are not compared; the first of them is 'metric-{room}'."
     )
-    assert comparison.warnings() == [("metrics_left_out", message)]
-    assert comparison.document()["warnings"] == [{"code": "metrics_left_out", "message": message}]
-    for text in (comparison.markdown(), comparison.report_markdown()):
+    assert comparison["warnings"] == [{"code": "metrics_left_out", "message": message}]
+    for text in (reports.comparison(comparison), reports.final(comparison)):
         assert f"**Warning:** {message}\n\n" in text
-    assert compare(children[:1], "small", [], []).warnings() == []
+    assert compare(children[:1], "small", [], [])["warnings"] == []
 
 
 def test_many_children_hold_few_file_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,18 +232,23 @@ def test_nothing_is_decided_where_nothing_completed(tmp_path: Path, baseline: st
         child(tmp_path, "lost", [], [], manifest={}),
     ]
     comparison = compare(children, baseline, ["score > 0.5"], ["score > 0.5"])
-    assert {verdict["verdict"] for verdict in comparison.document()["expect"]} == {"not decidable"}
-    assert comparison.passed is False
-    for text in (comparison.markdown(), comparison.report_markdown(), comparison.csv(), *comparison.plots().values()):
+    assert {verdict["verdict"] for verdict in comparison["expect"]} == {"not decidable"}
+    assert comparison["passed"] is False
+    for text in (
+        reports.comparison(comparison),
+        reports.final(comparison),
+        reports.csv_of(comparison),
+        *plots.of(comparison).values(),
+    ):
         assert "nan" not in text.casefold()
-    assert "model_not_found" in comparison.report_markdown()
-    json.dumps([comparison.document(), comparison.report_json(), blocks.as_json(comparison.view())], allow_nan=False)
+    assert "model_not_found" in reports.final(comparison)
+    json.dumps([comparison, blocks.as_json(reports.view(comparison))], allow_nan=False)
 
 
 def test_an_experiment_without_children_has_a_report() -> None:
     comparison = compare([], None, ["score > 1"], [])
-    assert comparison.document()["expect"][0]["words"] == "not decidable: there is no other variant"
-    assert comparison.report_markdown().startswith("# Report of the experiment\n\n0 of 0 children completed.")
+    assert comparison["expect"][0]["words"] == "not decidable: there is no other variant"
+    assert reports.final(comparison).startswith("# Report of the experiment\n\n0 of 0 children completed.")
 
 
 @pytest.mark.parametrize("scores", [[0.5], [1], [0.25] * 5])
@@ -252,13 +256,13 @@ def test_few_items_decide_nothing(tmp_path: Path, scores: list[float]) -> None:
     children = [scored(tmp_path, "small", [0.0] * len(scores)), scored(tmp_path, "big", scores)]
     comparison = compare(children, "small", ["big.score > small.score"], [])
     words = f"not decidable at n = {len(scores)}"
-    assert entry(comparison.document(), "score", "big")["difference"]["words"] == words
-    assert comparison.document()["expect"][0]["words"] == words
+    assert entry(comparison, "score", "big")["difference"]["words"] == words
+    assert comparison["expect"][0]["words"] == words
 
 
 def test_a_baseline_that_failed_leaves_the_variants_with_their_own_intervals(tmp_path: Path) -> None:
     children = [scored(tmp_path, "small", [1] * 30, status="failed"), scored(tmp_path, "big", [1] * 30)]
-    document = compare(children, "small", ["big.score > 0.5", "big.score > small.score"], []).document()
+    document = compare(children, "small", ["big.score > 0.5", "big.score > small.score"], [])
     assert [verdict["words"] for verdict in document["expect"]] == [
         "held",
         "not decidable: no child of 'small' has completed",
@@ -269,7 +273,7 @@ def test_a_baseline_that_failed_leaves_the_variants_with_their_own_intervals(tmp
 
 def test_values_that_are_no_numbers_are_no_values(tmp_path: Path) -> None:
     items = [{"result": {"score": score}} for score in (None, "0.5", 0.5, [1], 0.7, True)]
-    document = compare([child(tmp_path, "big", items, metrics={"rate": None, "name": "x"})], None, [], []).document()
+    document = compare([child(tmp_path, "big", items, metrics={"rate": None, "name": "x"})], None, [], [])
     assert entry(document, "score", "big")["n"] == 3
     assert set(document["metrics"]) == {"completed", "score"}
 
@@ -281,7 +285,7 @@ def test_a_number_of_a_reward_that_is_none_is_no_value(tmp_path: Path) -> None:
         return {"text": "x", "error": None, "score": 1.0, "acc": None, "pred": None, "values": {"length": length}}
 
     items = [{"result": {"samples": [sample(length), sample(2.0)]}} for length in (1.0, None, 3.0)]
-    document = compare([child(tmp_path, "big", items, manifest={"recipe": "rollout"})], None, [], []).document()
+    document = compare([child(tmp_path, "big", items, manifest={"recipe": "rollout"})], None, [], [])
     assert entry(document, "mean@2", "big")["n"] == 3
     assert entry(document, "length/mean@2", "big") == {"n": 2, "mean": 2.0, "interval": None}
     json.dumps(document, allow_nan=False)
@@ -290,6 +294,6 @@ def test_a_number_of_a_reward_that_is_none_is_no_value(tmp_path: Path) -> None:
 def test_a_child_without_results_and_journal_has_its_metrics(tmp_path: Path) -> None:
     children = [child(tmp_path, name, None, metrics={"rate": rate}) for name, rate in (("small", 1), ("big", 2))]
     comparison = compare(children, "small", ["big.rate > small.rate"], [])
-    assert comparison.document()["expect"][0]["words"] == "not decidable: 'rate' has no values by item"
-    assert "| rate | big | - | 2 |" in comparison.markdown()
-    json.dumps(blocks.as_json(comparison.view()), allow_nan=False)
+    assert comparison["expect"][0]["words"] == "not decidable: 'rate' has no values by item"
+    assert "| rate | big | - | 2 |" in reports.comparison(comparison)
+    json.dumps(blocks.as_json(reports.view(comparison)), allow_nan=False)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from recipes.experiment.expressions import Operand, check_expressions, parse
+from recipes.experiment.expressions import Operand, parse
+from recipes.experiment.recipe import Experiment, check
 
 VARIANTS = ["small", "big", "big.v2"]
 
@@ -49,6 +52,7 @@ def test_what_cannot_be_read_is_refused_with_its_place(text: str, says: str) -> 
     with pytest.raises(ValueError) as refused:
         parse(text, VARIANTS)
     assert str(refused.value).startswith(says)
+    variants: dict[str, Any] = {name: {} for name in VARIANTS}
     with pytest.raises(ValueError) as refused:
-        check_expressions(["big.mean@8 > 0", text], VARIANTS)
-    assert str(refused.value).startswith(f"1: {says}")
+        check(Experiment(recipe="rollout", variants=variants, expect=["big.mean@8 > 0", text]))
+    assert str(refused.value).startswith(f"expect.1: {says}")

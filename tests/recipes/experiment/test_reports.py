@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchyard.recipes import blocks
-from recipes.experiment.comparison import Comparison, compare
-from recipes.reports.markdown import number
+from recipes.experiment import plots, reports
+from recipes.experiment.comparison import compare
+from recipes.reports import number
 from tests.recipes.experiment.made import scored
 from webapp.pages.charts.view import charts_of
 
@@ -71,13 +72,13 @@ def test_every_number_of_the_final_report_is_in_the_comparison(
         for index, name in enumerate(("small", "big"))
     ]
     comparison = compare(children, "small", ["big.score > 0.3"], ["big.score > small.score"])
-    known = set(sources(comparison.document()))
-    assert numbers(comparison.report_markdown()) <= known
-    assert numbers(comparison.markdown()) <= known
+    known = set(sources(comparison))
+    assert numbers(reports.final(comparison)) <= known
+    assert numbers(reports.comparison(comparison)) <= known
 
 
 @pytest.fixture
-def comparison(tmp_path: Path) -> Comparison:
+def comparison(tmp_path: Path) -> dict[str, Any]:
     low, high = [0.2, 0.3, 0.1] * 20, [0.8, 0.7, 0.9] * 20
     children = [
         scored(tmp_path, "small", low, manifest=manifest(), metrics={"speed": 4}),
@@ -87,8 +88,8 @@ def comparison(tmp_path: Path) -> Comparison:
     return compare(children, "small", ["big.score > small.score", "score > 0.4"], ["big.score > 0.9"])
 
 
-def test_the_final_report_says_what_ran_what_failed_and_what_was_expected(comparison: Comparison) -> None:
-    report = comparison.report_markdown()
+def test_the_final_report_says_what_ran_what_failed_and_what_was_expected(comparison: dict[str, Any]) -> None:
+    report = reports.final(comparison)
     assert "2 of 3 children completed." in report
     assert "| big.score > small.score | held | 60 | 0.6 |" in report
     assert "| small.score > 0.4 | not held | 60 | -0.2 |" in report
@@ -99,38 +100,38 @@ def test_the_final_report_says_what_ran_what_failed_and_what_was_expected(compar
     assert r"&lt;script>\|" in report and "\n# y" not in report
 
 
-def test_the_table_has_the_baseline_first_and_a_verdict_in_words(comparison: Comparison) -> None:
-    lines = [line for line in comparison.markdown().splitlines() if line.startswith("| score |")]
+def test_the_table_has_the_baseline_first_and_a_verdict_in_words(comparison: dict[str, Any]) -> None:
+    lines = [line for line in reports.comparison(comparison).splitlines() if line.startswith("| score |")]
     assert lines[0].startswith("| score | small | 60 | 0.2 |") and lines[0].endswith("| baseline |")
     assert lines[1].startswith("| score | big | 60 | 0.8 |") and lines[1].endswith("| higher than small |")
-    assert "| speed | small | - | 4 |" in comparison.markdown()
+    assert "| speed | small | - | 4 |" in reports.comparison(comparison)
 
 
-def test_the_csv_has_every_metric_with_all_digits(comparison: Comparison) -> None:
-    rows = {(row["metric"], row["variant"]): row for row in csv.DictReader(io.StringIO(comparison.csv()))}
-    entry = comparison.document()["metrics"]["score"]["variants"]["big"]
+def test_the_csv_has_every_metric_with_all_digits(comparison: dict[str, Any]) -> None:
+    rows = {(row["metric"], row["variant"]): row for row in csv.DictReader(io.StringIO(reports.csv_of(comparison)))}
+    entry = comparison["metrics"]["score"]["variants"]["big"]
     assert float(rows["score", "big"]["mean"]) == entry["mean"]
     assert float(rows["score", "big"]["difference_low"]) == entry["difference"]["interval"][0]
     assert rows["speed", "big"]["n"] == "" and rows["speed", "big"]["mean"] == "3.0"
 
 
-def test_the_plots_are_svg_files_of_safe_names(comparison: Comparison) -> None:
-    plots = comparison.plots()
-    assert set(plots) == {"score", "score-difference", "completed", "completed-difference"}
-    for name, svg in plots.items():
+def test_the_plots_are_svg_files_of_safe_names(comparison: dict[str, Any]) -> None:
+    drawn = plots.of(comparison)
+    assert set(drawn) == {"score", "score-difference", "completed", "completed-difference"}
+    for name, svg in drawn.items():
         assert re.fullmatch(r"[\w@.-]+", name)
         assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
         assert "nan" not in svg
 
 
-def test_the_page_can_draw_every_block(comparison: Comparison) -> None:
-    drawn = charts_of(json.loads(json.dumps(blocks.as_json(comparison.view()))))
+def test_the_page_can_draw_every_block(comparison: dict[str, Any]) -> None:
+    drawn = charts_of(json.loads(json.dumps(blocks.as_json(reports.view(comparison)))))
     assert [chart.title for chart in drawn][:3] == ["Expected", "To pass", "Metrics by variant"]
     assert not [chart.problem for chart in drawn if chart.problem]
 
 
-def test_the_same_children_give_the_same_files(comparison: Comparison, tmp_path: Path) -> None:
+def test_the_same_children_give_the_same_files(comparison: dict[str, Any], tmp_path: Path) -> None:
     again = [scored(tmp_path, name, [1, 0, 1] * 5, job_id=name) for name in ("small", "big")]
     first, second = (compare(again, "small", ["big.score > small.score"], []) for _ in range(2))
-    assert first.document() == second.document()
-    assert first.report_markdown() == second.report_markdown() and first.plots() == second.plots()
+    assert first == second
+    assert reports.final(first) == reports.final(second) and plots.of(first) == plots.of(second)

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from recipes.experiment import statistics
-from recipes.experiment.statistics import adjusted, differences, estimates, is_paired, side
-from recipes.measures.paired import Difference
+from recipes.experiment.variants import differences, estimates, is_paired
+from recipes.measures.paired import LEVEL, holm, side
 
 
 class Column:
@@ -60,8 +59,5 @@ def test_rows_of_one_input_are_paired_and_unknown_ones_may_be() -> None:
 
 
 def test_the_more_differences_are_tested_the_smaller_each_p_has_to_be() -> None:
-    compared = {
-        name: Difference(10, 0.1, None, p, "permutation") for name, p in (("a", 0.01), ("b", 0.04), ("c", None))
-    }
-    assert adjusted(compared) == {"a": pytest.approx(0.02), "b": pytest.approx(0.04)}
-    assert statistics.LEVEL == 0.05
+    assert holm([0.01, 0.04, None]) == [pytest.approx(0.02), pytest.approx(0.04), None]
+    assert LEVEL == 0.05

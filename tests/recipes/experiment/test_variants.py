@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recipes.experiment.children import ComparedChild
+from recipes.experiment.values import ComparedChild
 from recipes.experiment.variants import Variant
 from tests.recipes.experiment.made import child, measured, scored
 

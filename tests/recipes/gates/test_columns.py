@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recipes.gates import BUILT_IN, columns
+from recipes.gates import BUILT_IN, texts
 from tests.support.gates import ITEM
 
 
@@ -21,7 +21,7 @@ from tests.support.gates import ITEM
     ],
 )
 def test_the_columns_that_a_value_names_are_known(value: Any, named: list[str]) -> None:
-    assert columns.names(value) == named
+    assert texts.named_columns(value) == named
 
 
 def test_an_item_without_the_column_that_a_value_names_is_told_so() -> None:
@@ -39,13 +39,13 @@ def test_an_item_without_the_column_that_a_value_names_is_told_so() -> None:
     ],
 )
 def test_places_are_filled_with_the_values_of_the_item(text: str, expected: str) -> None:
-    assert columns.filled(text, ITEM) == expected
+    assert texts.filled(text, ITEM) == expected
 
 
 def test_a_value_may_be_quoted_before_it_fills_its_place() -> None:
-    assert columns.filled("{{extra.word}}$", ITEM, quote=str.upper) == "A.B$"
+    assert texts.filled("{{extra.word}}$", ITEM, quote=str.upper) == "A.B$"
 
 
 def test_a_field_within_a_text_is_no_column() -> None:
     with pytest.raises(KeyError, match=r"the item has no column 'answer\.word'"):
-        columns.filled("{{answer.word}}", ITEM)
+        texts.filled("{{answer.word}}", ITEM)

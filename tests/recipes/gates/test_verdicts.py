@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from recipes.gates import BUILT_IN, verdicts
+from recipes.gates import BUILT_IN
+from recipes.gates.answers import MAX_NAME, external_name
 from tests.support.gates import ITEM
 
 
@@ -18,11 +19,11 @@ def test_a_verdict_of_someone_else_needs_a_name_and_is_no_gates_to_give() -> Non
         external("x", ITEM, "ci")
 
 
-@pytest.mark.parametrize("value", ["   ", None, 3, "x" * (verdicts.MAX_NAME + 1)])
+@pytest.mark.parametrize("value", ["   ", None, 3, "x" * (MAX_NAME + 1)])
 def test_what_is_no_name_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="needs the name of what gives the verdict"):
-        verdicts.name(value)
+        external_name(value)
 
 
 def test_spaces_around_a_name_do_not_count() -> None:
-    assert verdicts.name(" ci ") == "ci"
+    assert external_name(" ci ") == "ci"

@@ -9,10 +9,10 @@ from typing import Any
 
 from batchyard.recipes import Answer, EndedItem, Item, Report
 from batchyard.recipes.program import Request, play
-from recipes.generate.candidates import STATE
 from recipes.generate.flow import drafts
 from recipes.generate.options import Drafts, Generate
 from recipes.generate.recipe import generate
+from recipes.generate.rounds import STATE
 from tests.support.played import PlayedResults, finished, judged, played_item
 
 SEEDS = [{"custom_id": f"s{number}", "topic": topic} for number, topic in enumerate(("trains", "clocks", "rivers"), 1)]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from recipes.generate.flow import check_templates
-from recipes.generate.options import Generate
+from recipes.generate.options import Generate, check
 
 
 @pytest.mark.parametrize(
@@ -28,7 +27,7 @@ from recipes.generate.options import Generate
 )
 def test_what_cannot_be_is_refused_with_its_place(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as refused:
-        check_templates(Generate.model_validate({"model": "m", "count": 5, **options}))
+        check(Generate.model_validate({"model": "m", "count": 5, **options}))
     assert message in str(refused.value)
 
 
@@ -42,4 +41,4 @@ def test_a_candidate_costs_its_draft_its_answers_and_their_ratings() -> None:
 
 def test_doubled_braces_name_no_persona() -> None:
     options = Generate.model_validate({"model": "m", "count": 5, "templates": ["Write {{persona}}."]})
-    check_templates(options)
+    check(options)

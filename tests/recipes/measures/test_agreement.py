@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recipes.measures.agreement import kappa
+from recipes.measures.paired import kappa
 
 
 def verdicts(table: list[list[int]], labels: list[float]) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.experiment import statistics
 from recipes.measures import intervals, paired
 
 COUNTS = st.integers(0, 400)
@@ -105,8 +104,8 @@ def test_two_names_of_one_thing_are_not_told_apart_by_graded_values_and_two_thin
     }[graded]
     same = paired.differences([(left, right) for left, right in table])
     other = paired.differences([(left, right + 1.5 * table.std()) for left, right in table])
-    assert sum(statistics.side(each.interval, each.p) == 0 for each in same) >= 0.93 * 400
-    assert sum(statistics.side(each.interval, each.p) == -1 for each in other) >= 0.95 * 400
+    assert sum(paired.side(each.interval, each.p) == 0 for each in same) >= 0.93 * 400
+    assert sum(paired.side(each.interval, each.p) == -1 for each in other) >= 0.95 * 400
 
 
 def test_columns_of_several_lengths_have_the_intervals_that_each_has_alone() -> None:

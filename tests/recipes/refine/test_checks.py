@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from recipes.refine import checks
-from recipes.refine.options import Refine
+from recipes.refine.options import Refine, check, named_columns
 
 
 def options(**changes: Any) -> Refine:
@@ -32,12 +31,12 @@ def votes(**changes: Any) -> dict[str, Any]:
 )
 def test_a_fault_is_named_with_its_path_and_the_remedy(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        checks.check(options(**changes))
+        check(options(**changes))
 
 
 def test_what_can_be_meant_passes() -> None:
-    checks.check(options())
-    checks.check(options(**votes(n=3), reviewer={"model": "r"}, prompts={"retry": "{feedback} {answer}"}))
+    check(options())
+    check(options(**votes(n=3), reviewer={"model": "r"}, prompts={"retry": "{feedback} {answer}"}))
 
 
 def test_the_columns_that_gates_compare_with_are_named() -> None:
@@ -46,4 +45,4 @@ def test_the_columns_that_gates_compare_with_are_named() -> None:
         {"gate": "not-empty"},
         {"gate": "is-json", "value": {"a": "{{b}}"}},
     ]
-    assert checks.named_columns(options(gates=gates), {}) == ["city"]
+    assert named_columns(options(gates=gates), {}) == ["city"]

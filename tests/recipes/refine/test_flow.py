@@ -183,7 +183,7 @@ def test_a_tier_has_a_budget_and_sampling_of_its_own() -> None:
     assert [attempt["reason"] for attempt in run.history] == ["budget", None]
     first, second = (request.body for request in run.requests)
     assert (first["temperature"], first["max_tokens"], second["temperature"]) == (0, 8, 0.5)
-    assert options(tiers=[*tiers, "big"]).rules().budgets == (1, 6, 6)
+    assert options(tiers=[*tiers, "big"]).budgets == [1, 6, 6]
 
 
 def test_answers_are_held_to_a_form() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from recipes.refine.policy import Attempt, Decision, Rules, decide
+from recipes.refine import policy
+from recipes.refine.policy import Attempt, Decision, PolicyOptions
 
-POLICY = Rules(budgets=(4, 6, 6))
+
+def decide(attempts: Sequence[Attempt], budgets: Sequence[int] = (4, 6, 6), **rules: int) -> Decision:
+    return policy.decide(attempts, PolicyOptions(**rules), budgets)
 
 
 def history(*attempts: str, tier: int = 0) -> list[Attempt]:
@@ -35,7 +37,7 @@ def history(*attempts: str, tier: int = 0) -> list[Attempt]:
     ],
 )
 def test_on_the_first_tier(attempts: list[str], action: str, reason: str | None) -> None:
-    assert decide(history(*attempts), POLICY) == Decision(action, reason)  # type: ignore[arg-type]
+    assert decide(history(*attempts)) == Decision(action, reason)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -53,38 +55,38 @@ def test_on_the_first_tier(attempts: list[str], action: str, reason: str | None)
 def test_on_a_later_tier_there_are_six_attempts_if_they_make_progress(
     attempts: list[str], action: str, reason: str | None
 ) -> None:
-    assert decide(history(*attempts, tier=1), POLICY) == Decision(action, reason)  # type: ignore[arg-type]
+    assert decide(history(*attempts, tier=1)) == Decision(action, reason)  # type: ignore[arg-type]
 
 
 def test_three_categories_of_falling_failures_are_no_friction() -> None:
-    assert decide(history("a3u", "b2v", "c2w", "c1x", tier=1), replace(POLICY, repeat=3)).action == "retry"
-    assert decide(history("a3u", "b3v", "c3w", "c2x", "c2y", tier=1), replace(POLICY, repeat=4)).action == "retry"
+    assert decide(history("a3u", "b2v", "c2w", "c1x", tier=1), repeat=3).action == "retry"
+    assert decide(history("a3u", "b3v", "c3w", "c2x", "c2y", tier=1), repeat=4).action == "retry"
 
 
 def test_what_ends_the_last_tier_is_the_reason_why_an_item_is_stuck() -> None:
     attempts = history("a1x", "a1y")
-    assert decide(attempts, POLICY) == Decision("escalate", "repeat")
-    assert decide(attempts, Rules(budgets=(4,))) == Decision("stuck", "repeat")
-    assert decide(history("a1x", tier=2), Rules(budgets=(1, 1, 1))) == Decision("stuck", "budget")
+    assert decide(attempts) == Decision("escalate", "repeat")
+    assert decide(attempts, (4,)) == Decision("stuck", "repeat")
+    assert decide(history("a1x", tier=2), (1, 1, 1)) == Decision("stuck", "budget")
 
 
 def test_a_tier_begins_without_the_attempts_before_it() -> None:
     attempts = [*history("b1x", "a1y", "a1z"), *history("a1v", tier=1)]
-    assert decide(attempts, POLICY) == Decision("retry")
+    assert decide(attempts) == Decision("retry")
 
 
 def test_an_answer_that_no_tier_changes_is_for_a_person() -> None:
     attempts = [*history("a1x", "a1x"), *history("a1x", tier=1)]
-    assert decide(attempts, POLICY) == Decision("stuck", "no_change")
+    assert decide(attempts) == Decision("stuck", "no_change")
 
 
 def test_the_numbers_are_the_policys() -> None:
     attempts = history("a1x", "b1y", "c1z")
-    assert decide(attempts, replace(POLICY, budgets=(3, 6))).reason == "budget"
-    assert decide(attempts, replace(POLICY, friction=3, categories=2)).reason == "friction"
-    assert decide(history("a1x", "b1x"), replace(POLICY, unchanged=2)).reason == "no_change"
-    assert decide(history("a1x"), replace(POLICY, repeat=1)).reason == "repeat"
-    assert decide(history("a3x"), replace(POLICY, failures=2)).reason == "failures"
+    assert decide(attempts, (3, 6)).reason == "budget"
+    assert decide(attempts, friction=3, categories=2).reason == "friction"
+    assert decide(history("a1x", "b1x"), unchanged=2).reason == "no_change"
+    assert decide(history("a1x"), repeat=1).reason == "repeat"
+    assert decide(history("a3x"), failures=2).reason == "failures"
 
 
 # Against the rules as they are written down
@@ -149,11 +151,11 @@ def histories(longest: int) -> Iterator[list[Attempt]]:
 
 
 def test_decide_equals_a_transcription_of_its_rules_on_all_histories_up_to_length_6() -> None:
-    policy = Rules(budgets=(4, 6))
+    budgets = (4, 6)
     outcomes = Counter[tuple[str, str | None]]()
     for attempts in histories(6):
-        decision = decide(attempts, policy)
-        expected = transcribed(attempts, policy.budgets)
+        decision = decide(attempts, budgets)
+        expected = transcribed(attempts, budgets)
         outcomes[expected] += 1
         assert (decision.action, decision.reason) == expected, attempts
     assert outcomes.total() == sum(5**length * (length + 1) for length in range(1, 7))

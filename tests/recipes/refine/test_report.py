@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from batchyard.recipes import Bars, EndedItem, Matrix, Table
+from recipes.measures.intervals import share
 from recipes.refine.options import Refine
-from recipes.refine.report import report, share
+from recipes.refine.report import report
 from tests.support.played import PlayedResults, played_item
 
 

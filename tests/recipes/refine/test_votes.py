@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recipes.extracts import extract
-from recipes.refine.votes import Strategy, Vote, count
+from recipes.refine.policy import Strategy, Vote, count
 
 
 def votes(*answers: str | None) -> list[Vote]:

@@ -90,7 +90,7 @@ LABEL = {
 def test_a_models_score_is_the_result_of_its_json_within_the_range(text: str, score: float | None) -> None:
     values = {"type": "score_model", "model": "mini", "input": LABEL["input"], "pass_threshold": 0.7}
     asking = graders.of_model(json.dumps(values))
-    assert asking is not None and asking.form()["json"]["properties"]["result"]["maximum"] == 1.0
+    assert asking is not None and asking.ask("grade").structure["json"]["properties"]["result"]["maximum"] == 1.0
     given = asking.scored(Answer(ok=True, text=text))
     if score is None:
         assert (given.score, given.error) == (0.0, "the grader's model gave no grade that can be read")
@@ -100,7 +100,7 @@ def test_a_models_score_is_the_result_of_its_json_within_the_range(text: str, sc
 
 def test_a_models_label_scores_1_if_it_is_one_that_passes() -> None:
     asking = graders.of_model(json.dumps(LABEL))
-    assert asking is not None and asking.form() == {"choice": ["good", "bad"]}
+    assert asking is not None and asking.ask("grade").structure == {"choice": ["good", "bad"]}
     scored = [asking.scored(Answer(ok=True, text=text)) for text in ("good", "bad", "fine")]
     assert [(one.score, one.acc, one.pred, one.error is None) for one in scored] == [
         (1.0, 1.0, "good", True),

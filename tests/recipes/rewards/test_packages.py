@@ -6,7 +6,7 @@ import pytest
 
 from batchyard import plugins
 from batchyard.errors import ConfigurationError
-from recipes.rewards import packages
+from recipes.rewards import require_package
 from tests.support.rewards import outcome
 
 
@@ -15,4 +15,4 @@ def test_a_reward_without_its_library_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr(plugins, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=rf"pip install 'batchyard\[{reward}\]'"):
         outcome(reward, "1", "1")
-    packages.require("exact")
+    require_package("exact")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from batchyard.recipes import Matrix
-from recipes.reports.svg import TOP
+from recipes.reports import TOP
 from recipes.tune import plots, report
 from tests.recipes.tune.made import MINI, options, repeat, result, the_cells
 
@@ -50,10 +50,10 @@ def test_the_recommended_cell_has_the_largest_dot_and_those_that_others_beat_are
 
 
 def test_names_that_would_cover_each_other_are_left_out() -> None:
-    labels = plots._Labels()
-    shown = [labels.of("a-name", 300.0, 200.0, kind="") for _ in range(6)]
+    taken: list[tuple[float, float, float]] = []
+    shown = [plots._label("a-name", 300.0, 200.0, "", taken) for _ in range(6)]
     assert [bool(text) for text in shown] == [True, True, True, True, False, False]
-    assert labels.of("a-name", 300.0, 260.0, kind="") != ""
+    assert plots._label("a-name", 300.0, 260.0, "", taken) != ""
 
 
 def test_equal_values_of_a_heat_map_have_one_shade_and_missing_ones_none() -> None:

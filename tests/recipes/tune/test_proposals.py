@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from recipes.tune import proposals
 from recipes.tune.cells import Cell, cells
 from recipes.tune.results import CellResult
+from recipes.tune.search import proposed, throughput
 from tests.recipes.tune.made import MINI, OUT_OF_MEMORY, failed, options, repeat, result, run, the_cells
 
 
@@ -45,19 +45,19 @@ def test_optuna_measures_all_cells_of_a_small_matrix_once() -> None:
 def test_no_cell_is_proposed_once_there_are_as_many_as_the_options_say() -> None:
     values = options(batch=[8, 16, 32], search="optuna", cells=2)
     matrix = cells(values, [MINI])
-    assert proposals.next_of(values, matrix, [known(cell) for cell in matrix[:2]]) is None
-    assert proposals.next_of(values, matrix, [known(cell) for cell in matrix[:1]]) in matrix[1:]
+    assert proposed(values, matrix, [known(cell) for cell in matrix[:2]]) is None
+    assert proposed(values, matrix, [known(cell) for cell in matrix[:1]]) in matrix[1:]
 
 
 def test_the_last_cell_is_proposed_however_often_the_sampler_draws_another() -> None:
     values = options(**OPTUNA, search="optuna", cells=32)
     matrix = cells(values, [MINI])
-    assert proposals.next_of(values, matrix, [known(cell) for cell in matrix[:-1]]) == matrix[-1]
+    assert proposed(values, matrix, [known(cell) for cell in matrix[:-1]]) == matrix[-1]
 
 
 def test_a_cell_that_failed_or_breaks_the_slo_is_worth_nothing() -> None:
     (cell,) = the_cells(MINI)
     slow = result(cell, repeat(100, p95=9.0))
-    assert proposals._value(slow, options()) == 100
-    assert proposals._value(slow, options(slo="p95<=5s")) == 0
-    assert proposals._value(failed(cell, OUT_OF_MEMORY), options()) == 0
+    assert throughput(slow, options()) == 100
+    assert throughput(slow, options(slo="p95<=5s")) == 0
+    assert throughput(failed(cell, OUT_OF_MEMORY), options()) == 0

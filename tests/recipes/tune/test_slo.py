@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.tune.results import Medians
-from recipes.tune.slo import SEED, Bound, parse
+from recipes.tune.slo import PRESETS, Bound, parse
 
 
 def test_the_seeds_objectives_are_those_that_it_named() -> None:
-    assert parse("seed") == parse(SEED)
+    assert parse("seed") == parse(PRESETS["seed"])
     assert parse("seed").bounds == (
         Bound("p95", "<=", 5),
         Bound("errors", "<=", 0.05),
