@@ -59,8 +59,7 @@ def _add_grades(rows: Rows, storage: Storage, batch: Batch) -> None:
     artifacts, sha256 = storage.artifacts, file.sha256
     graded = cached((artifacts, scores.NAME, sha256), lambda: scores.read(artifacts, sha256))
     if graded.num_rows:
-        key = "custom_id" if graded["line"].null_count else "line"
-        places = pc.index_in(rows.table[key], value_set=graded[key].combine_chunks())
+        places = pc.index_in(rows.table["line"], value_set=graded["line"].combine_chunks())
         for name in ("task", "correct"):
             rows.table = rows.table.append_column(name, graded[name].take(places))
 

@@ -35,7 +35,7 @@ class WebPort:
         """Return the recipes that the deployment offers."""
         return []
 
-    def to_wire(self, jobs: Sequence[Job]) -> list[JobObject]:
+    def to_wire(self, records: Sequence[Job]) -> list[JobObject]:
         """Return jobs as they cross the wire, in their order."""
         return []
 

@@ -10,7 +10,7 @@ from flask import url_for
 from batchyard.recipes import Recipe
 from jobs.catalogue import catalogue_of
 from jobs.submission import creation
-from jobs.web import recipes, routes
+from jobs.web import jobs, recipes
 from jobs.web.pages import items, job, start
 from store.records import Job
 from tasks.intake.submission import NewInput
@@ -23,14 +23,14 @@ from webapp.wire.start import Start, Started
 class WebJobs(WebPort):
     """Jobs, as the web app sees them."""
 
-    routes = (recipes.routes, routes.routes)
+    routes = (recipes.routes, jobs.routes)
     pages = (job.routes, items.routes, start.routes)
 
     def recipes(self) -> Sequence[Recipe[Any]]:
         return list(catalogue_of(current_context()).recipes.values())
 
-    def to_wire(self, jobs: Sequence[Job]) -> list[JobObject]:
-        return routes.to_wire(jobs)
+    def to_wire(self, records: Sequence[Job]) -> list[JobObject]:
+        return jobs.to_wire(records)
 
     def start(self, options: Start, source: NewInput | Sequence[Mapping[str, Any]]) -> Started:
         body = JobOptions(
@@ -40,9 +40,9 @@ class WebJobs(WebPort):
             metadata=options.metadata,
             post_process=options.post_process,
         )
-        request = routes.request_of(body, source)
+        request = jobs.request_of(body, source)
         context, project_id = current_context(), caller().project_id
-        record = routes.create_once(None, lambda: creation.draft(context, project_id, request)).record
+        record = jobs.create_once(None, lambda: creation.draft(context, project_id, request)).record
         status_url = url_for("jobs.retrieve", job_id=record.id, _external=True)
         return Started(job_id=record.id, batch_id=None, file_id=record.input_file_id, status_url=status_url)
 

@@ -18,7 +18,7 @@ from jobs.item_replies import MENDABLE
 from jobs.items import detail
 from jobs.items.detail import ItemDetails, JudgementRow, TurnRow
 from jobs.items.requests import RequestRow
-from jobs.web.routes import get_job, post
+from jobs.web.jobs import get_job, post
 from webapp.pages import answers
 from webapp.pages.answers import Passage, text_of, value_of
 from webapp.pages.formats import figure

@@ -23,7 +23,7 @@ from jobs.items import scored as scored_items
 from jobs.kinds import registry as kinds
 from jobs.kinds.kind import ChildRow
 from jobs.submission import again
-from jobs.web.routes import create_once, get_job, to_wire
+from jobs.web.jobs import create_once, get_job, to_wire
 from store import events
 from store.jobs import lifecycle
 from store.jobs import reading as job_records

@@ -22,9 +22,9 @@ from jobs.submission import creation, dry_run
 from jobs.submission.creation import JobRequest
 from jobs.submission.dry_run import JobOutlook
 from jobs.web.dry_runs import outlook_to_wire
+from jobs.web.jobs import create_once, get_job, request_of
 from jobs.web.pages import option_fields
 from jobs.web.pages.option_fields import OptionForm
-from jobs.web.routes import create_once, get_job, request_of
 from store import files
 from store.records import File, Job
 from tasks.intake import preview, submission

@@ -120,6 +120,6 @@ def signed_in(client: FlaskClient, key: str) -> FlaskClient:
 
 def csrf_of(client: FlaskClient) -> str:
     """Return the CSRF token of a client's session."""
-    match = re.search(r'name="csrf" value="([0-9a-f]{64})"', client.get("/keys").text)
+    match = re.search(r'name="csrf" value="([0-9a-f]{64})"', client.get("/webhooks").text)
     assert match is not None
     return match[1]
