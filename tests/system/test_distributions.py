@@ -25,7 +25,10 @@ pytestmark = pytest.mark.stack
 
 SERVER_MODULES = {"celeryconfig.py", "inference", "jobs", "recipes", "results", "store", "tasks", "webapp"}
 MODELS = '[models.mini]\nengine = "echo"\n'
-NOT_OF_A_CLIENT = ("batchyard.client.harness", "batchyard.cron", "batchyard.telemetry.exporting")
+NOT_OF_A_CLIENT = (
+    *("batchyard.client.harness", "batchyard.cron", "batchyard.telemetry.exporting"),
+    *("batchyard.comparing.patterns", "batchyard.comparing.values"),
+)
 """Modules that need an extra: `lm-eval`, `server`, `otel`."""
 REVIEWS = ["I would buy it again", "It broke after a day"]
 ANSWERS = [f"Classify the sentiment of this review: {review}" for review in REVIEWS]
