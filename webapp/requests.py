@@ -171,7 +171,8 @@ def caller() -> keys.Principal:
         AuthenticationError, RateLimitError.
     """
     if "caller" not in g:
-        key = key_of(flask.request.headers)
+        headers = flask.request.headers
+        key = key_of(headers.get("Authorization", ""), headers.get("x-api-key", ""))
         with current_context().database.read() as session:
             owner = keys.authenticate(session, key)
         if owner is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from batchyard.errors import AuthenticationError, UnavailableError
 from store import keys
@@ -14,11 +13,11 @@ WRONG_KEY = "Incorrect API key provided. Make one with 'batchyard key create'."
 log = logging.getLogger(__name__)
 
 
-def key_of(headers: Mapping[str, str]) -> str:
-    """Return the key that a request sends. Raises AuthenticationError."""
-    scheme, _, key = headers.get("Authorization", "").partition(" ")
+def key_of(authorization: str, api_key: str) -> str:
+    """Return the key in a request's headers Authorization or x-api-key. Raises AuthenticationError."""
+    scheme, _, key = authorization.partition(" ")
     if scheme.lower() != "bearer" or not key:
-        key = headers.get("x-api-key", "")  # as Anthropic's clients send it
+        key = api_key  # as Anthropic's clients send it
     if not key:
         raise AuthenticationError(
             "You didn't provide an API key. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."

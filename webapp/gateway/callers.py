@@ -17,6 +17,7 @@ from store import keys, projects
 from store.keys import Principal
 from tasks.context import AppContext
 from tasks.intake import budgets
+from webapp.access import api_keys
 from webapp.access.api_keys import WRONG_KEY, note_use
 
 REFRESH_SECONDS = 2.0
@@ -149,6 +150,11 @@ class Callers:
                         self._bring_up_to_date(session, caller)
                     caller.project, caller.tiers, caller.refusal = first.project, first.tiers, first.refusal
             return [digest for digest, caller in callers if caller.principal.key_id not in valid]
+
+
+def key_of(request: web.Request) -> str:
+    """Return the key that a request sends. Raises AuthenticationError."""
+    return api_keys.key_of(request.headers.get("Authorization", ""), request.headers.get("x-api-key", ""))
 
 
 def address_of(request: web.Request, proxies: int) -> str:

@@ -76,7 +76,7 @@ class Connection(web.RequestHandler):
             keepalive_timeout=KEPT_SECONDS,
             lingering_time=LINGER_SECONDS,
             auto_decompress=False,  # what is compressed goes to the web app as it came
-            access_log=None,
+            access_log=None,  # type: ignore[arg-type]
         )
         self.too_many = self.has_sent = False
         self._connections = connections
@@ -94,7 +94,7 @@ class Connection(web.RequestHandler):
             return
         self.too_many = refused
         seconds = REFUSAL_SECONDS if refused else self._connections.seconds
-        self._deadline = asyncio.get_running_loop().call_later(seconds, lambda: self.has_sent or self.force_close())
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self._close_if_silent)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # so that what a slow client has read is seen as it reads
             connection = transport.get_extra_info("socket")
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
@@ -104,3 +104,7 @@ class Connection(web.RequestHandler):
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
+
+    def _close_if_silent(self) -> None:
+        if not self.has_sent:
+            self.force_close()

@@ -36,13 +36,12 @@ from tasks.context import AppContext
 from tasks.intake.requests import RequestChecker
 from tasks.live.addresses import EngineAddress
 from tasks.live.demand import answers_live
-from webapp.access.api_keys import key_of
 from webapp.access.audit_log import AuditLog
 from webapp.anthropic.errors import is_spoken
 from webapp.gateway import bodies, errors, forms, traces
 from webapp.gateway.accounting import Accounting, Subject
 from webapp.gateway.bodies import BodyMemory, HeldBytes
-from webapp.gateway.callers import Caller, Callers, address_of
+from webapp.gateway.callers import Caller, Callers, address_of, key_of
 from webapp.gateway.engines import LiveEngines, LiveReplica, NoEngine
 from webapp.gateway.limits import LiveLimits, LiveRateLimitError
 from webapp.gateway.pace import Pace
@@ -178,7 +177,7 @@ class LiveRequests:
             headers["request-id"] = request_id
         try:
             if principal is None:
-                caller = await self._callers.caller(key_of(request.headers))
+                caller = await self._callers.caller(key_of(request))
             else:
                 caller = await self._callers.of(principal)
             request[_PRINCIPAL] = caller.principal

@@ -23,7 +23,6 @@ from batchyard.endpoints.catalog import PATHS
 from batchyard.errors import AuthenticationError, BatchyardError, ConfigurationError, UnavailableError
 from batchyard.telemetry import spans
 from tasks.context import AppContext, build
-from webapp.access.api_keys import key_of
 from webapp.gateway import callers, cors, errors, tickets
 from webapp.gateway.bodies import BodyMemory
 from webapp.gateway.callers import Callers
@@ -65,7 +64,7 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
     async def _sender(request: web.Request) -> tuple[str, bool]:
         """Return whose request it is, by key or address, and whether the web app may want its body."""
         try:
-            caller = await known.caller(key_of(request.headers))
+            caller = await known.caller(callers.key_of(request))
         except (AuthenticationError, UnavailableError):
             return callers.address_of(request, context.settings.proxies), not request.path.startswith(OF_KEYS)
         return caller.principal.key_id, True

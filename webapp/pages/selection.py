@@ -111,9 +111,11 @@ def _refusal(action: Action, work: Batch | Job) -> str | None:
 def _act(action: Action, work_id: str) -> None:
     """Do it to one. Raises BatchyardError."""
     is_job = work_id.startswith("job_")
-    if action != "retry":
-        control(JOBS if is_job else BATCHES, work_id, action)  # type: ignore[type-var]
-    elif is_job:
+    if action == "retry" and is_job:
         port().retry(work_id)
-    else:
+    elif action == "retry":
         retry_once(get_batch(work_id))
+    elif is_job:
+        control(JOBS, work_id, action)
+    else:
+        control(BATCHES, work_id, action)

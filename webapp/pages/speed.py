@@ -69,13 +69,14 @@ def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) ->
     if len(timeline) < 2:
         return []
     start = timeline[0][0]
-    times, answered, _, failed = ([point[column] for point in timeline] for column in range(4))
-    course = _Course(times, [*answered], [*failed], rates(timeline))
+    measured = rates(timeline)
+    points = [*timeline]
     if batch.batchyard.state is not None:  # it has not ended: go on to now, at the speed that stands beside the chart
         rate = recent(timeline, now).rows
-        last = max(now, times[-1]), answered[-1], failed[-1], None if rate is None else round(rate, 1)
-        for values, value in zip((course.times, course.answered, course.failed, course.rates), last, strict=True):
-            values.append(value)  # type: ignore[arg-type]
+        points.append([max(now, points[-1][0]), *points[-1][1:]])
+        measured.append(None if rate is None else round(rate, 1))
+    times, answered, _, failed = ([point[column] for point in points] for column in range(4))
+    course = _Course(times, [*answered], [*failed], measured)
     early, late = _expected(course, batch)
     unit, size = next((unit, size) for unit, size in UNITS if course.times[-1] - start >= 3 * size or size == 1)
     x = [round((at - start) / size, 3) for at in course.times]
