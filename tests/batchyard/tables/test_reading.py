@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -237,24 +238,25 @@ def shared(value: str | bytes, times: int) -> pa.DictionaryArray:
 
 
 LONG = "a" * 5_000_000
-BOMBS = {
-    "a cell": parquet(pa.table({"text": ["a" * 150_000_000]})),
-    "many cells": parquet(pa.table({"text": [LONG] * 50}), use_dictionary=False),
-    "a shared value": parquet(pa.table({"text": shared(LONG, 100_000)}), dictionary_pagesize_limit=2**30),
-    "a shared value in lists": parquet(
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "a cell": lambda: parquet(pa.table({"text": ["a" * 150_000_000]})),
+    "many cells": lambda: parquet(pa.table({"text": [LONG] * 50}), use_dictionary=False),
+    "a shared value": lambda: parquet(pa.table({"text": shared(LONG, 100_000)}), dictionary_pagesize_limit=2**30),
+    "a shared value in lists": lambda: parquet(
         pa.table({"text": pa.ListArray.from_arrays([0, 10**6], pa.array(["a" * 300] * 10**6))})
     ),
-    "a repeated beginning": parquet(
+    "a repeated beginning": lambda: parquet(
         pa.table({"text": [LONG] * 50}), use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"}
     ),
-    "runs of numbers": parquet(pa.table({"text": pa.array([[1] * 30_000_000], pa.list_(pa.int8()))})),
-    "nulls": parquet(pa.table({"text": pa.nulls(30_000_000, pa.string())})),
+    "runs of numbers": lambda: parquet(pa.table({"text": pa.array([[1] * 30_000_000], pa.list_(pa.int8()))})),
+    "nulls": lambda: parquet(pa.table({"text": pa.nulls(30_000_000, pa.string())})),
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_small_file_of_parquet_makes_no_large_table(bomb: str) -> None:
-    content = BOMBS[bomb]
+    content = BOMBS[bomb]()
     assert len(content) < 200_000
     before = pa.total_allocated_bytes()
     with pytest.raises(TableError) as refused:

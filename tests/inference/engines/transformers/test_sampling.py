@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -10,17 +11,21 @@ import pytest
 from batchyard.endpoints.bodies.sampling import SamplingParameters
 from inference.engines.transformers.decoding import choose, generator, penalise
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 LOGITS = [2.0, 1.0, 0.0, -1.0]
 
 
 def drawn(times: int = 400, **parameters: Any) -> Counter[int]:
     """How often each token was drawn."""
+    import torch  # takes a second: not in every test process
+
     sampling, source = SamplingParameters(**parameters), generator(7, 0)
     return Counter(choose(torch.tensor(LOGITS), sampling, source) for _ in range(times))
 
 
 def penalised(prompt: list[int], output: list[int], **parameters: Any) -> list[float]:
+    import torch
+
     return list(penalise(torch.tensor(LOGITS), SamplingParameters(**parameters), prompt, output).tolist())
 
 
@@ -29,6 +34,8 @@ def test_at_temperature_0_the_most_likely_token_is_taken() -> None:
 
 
 def test_without_limits_tokens_come_as_often_as_their_probability() -> None:
+    import torch
+
     numbers, probabilities = drawn(4000), torch.tensor(LOGITS).softmax(-1)
     for token, probability in enumerate(probabilities.tolist()):
         assert numbers[token] / 4000 == pytest.approx(probability, abs=0.03)
@@ -56,6 +63,8 @@ def test_a_high_temperature_evens_the_tokens_out() -> None:
 
 
 def test_a_seed_gives_the_same_tokens_and_the_next_sample_others() -> None:
+    import torch
+
     def tokens(seed: int, sample: int) -> list[int]:
         source = generator(seed, sample)
         return [choose(torch.zeros(50), SamplingParameters(), source) for _ in range(10)]
