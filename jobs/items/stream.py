@@ -11,8 +11,7 @@ from batchyard import json_lines
 from batchyard.errors import ConflictError, RequestError
 from batchyard.recipes import Recipe
 from batchyard.statuses import TERMINAL
-from jobs.items.ended import of_row
-from jobs.items.events import events_of
+from jobs.items.events import events_of, of_row
 from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import job_chunks

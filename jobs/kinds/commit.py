@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from jobs import messages, progress
-from jobs.finishing import ready
 from jobs.intake.drafts import JobDraft
 from store.formats import job_chunks
 from store.jobs import chunk_records, lifecycle
@@ -89,6 +88,6 @@ def commit(
         progress.count_items(context, job.recipe, Counter(row["state"] for row in rows), counters)
     progress.publish(context, job.id)
     if not lease.held:
-        ready.start_ready(context)
+        messages.finish_ready(context)
     elif rows or changed:  # what was recorded may let others start, and what has changed may end it
         messages.wake(context.redis, job.id)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from batchyard.settings import Settings
 from batchyard.tables import formats, images
 from batchyard.tables.template import TemplateError, parsed
 from batchyard.wording import MAX_NAME, nearest, quoted
+from jobs.intake import author_calls
 from jobs.intake.requests import PreparedRequest, Preparer
-from jobs.intake.rows import RowError, rows
+from jobs.intake.rows import Columns, RowError, rows
 from jobs.items import events
 from store.formats import items as items_file
 from store.records import Job
@@ -39,6 +40,9 @@ MAX_BARRIER_ITEMS = 50_000
 """Items of a job whose stages begin one after the other: all of them are live."""
 PROBED_ITEMS = 100
 """The first turns of so many items are checked as a batch's requests are, before anything runs."""
+REMEDY = "A turn only says what to ask next; its author has to take out of it what waits or does not end."
+FirstTurns: TypeAlias = tuple[list[list[PreparedRequest]], list[dict[str, Any]]]
+"""The requests of each item's first turn, and what is wrong with rows, as in `errors.data` of a job."""
 
 
 class _Overrun(BaseException):
@@ -297,6 +301,25 @@ class ItemChecker:
             if first != number:
                 message = f"Row {number}: the custom_id {quoted(custom_id)} is that of row {first}; it must be unique."
                 self._report.add(number, LineError("duplicate_custom_id", message, "custom_id"))
+
+
+def first_turns(
+    context: AppContext, recipe: FlowRecipe[Any], job: Job, sample: Sequence[Columns | RowError]
+) -> FirstTurns:
+    """Return the first turns of a job's first rows. Raises RequestError as author_calls.call."""
+    first: FirstTurns = author_calls.call(context, recipe, "first turn", REMEDY, _checked, job, sample)
+    return first
+
+
+def _checked(settings: Settings, recipe: FlowRecipe[Any], job: Job, sample: Sequence[Columns | RowError]) -> FirstTurns:
+    report = ValidationReport()
+    checker = ItemChecker(settings, job, recipe, report)
+    checker.order_columns(sample, uniform=False)
+    turns = []
+    for number, row in enumerate(sample, 1):
+        checker.checked(number, row, probed=True)
+        turns.append(checker.first_turn)
+    return turns, report.errors
 
 
 def _items(items: items_file.Reader) -> Iterator[items_file.StoredItem]:

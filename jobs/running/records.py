@@ -85,28 +85,6 @@ class Records(Protocol):
         """Return kind and value of an outcome."""
 
 
-class NoRecords:
-    """The records of an item that begins."""
-
-    def life(self, position: int) -> Life:
-        return Life(1, "")
-
-    def waits(self, position: int) -> int | None:
-        return None
-
-    def count(self, position: int) -> int:
-        return 0
-
-    def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
-        return None
-
-    def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
-        return None
-
-
-NO_RECORDS = NoRecords()
-
-
 @dataclass
 class Uncommitted:
     """What has happened to items since the last commit.

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from batchyard import json_lines
 from jobs.running.records import Issued, Life
-from jobs.stage_records import StageRecords
+from jobs.stage_records import StageRecords, answers
 from store.artifacts import Artifacts
-from store.formats import asks, chunks, job_chunks
+from store.formats import asks, job_chunks
 
 Positions = npt.NDArray[np.int64]
 _PLACE = ["line", "position", "life", "visit", "sample", "retry", "ask"]
@@ -38,10 +38,10 @@ class Recorded:
         hung: by position and life, the turn after which a step has hung, and what to say of it; of all items.
     """
 
-    positions: Positions
-    created_sha256: str
-    lives: npt.NDArray[np.int32]
-    waiting: Mapping[int, int]
+    positions: Positions = field(default_factory=lambda: np.zeros(0, np.int64))
+    created_sha256: str = ""
+    lives: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    waiting: Mapping[int, int] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     hung: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
     _lives: dict[int, Life] = field(default_factory=dict)
@@ -66,6 +66,10 @@ class Recorded:
     @cached_property
     def _counts(self) -> Counter[int]:
         return Counter(place[0] for places in (self._requests, self._judgements) for place in places)
+
+
+NO_RECORDS = Recorded()
+"""The records of an item that begins."""
 
 
 def read(
@@ -129,16 +133,11 @@ def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recor
     if not tables:
         return
     requests = pa.concat_tables(tables)
-    answers: dict[int, tuple[str, float | None]] = {}
-    lines = requests["line"].combine_chunks()
-    for _, sha256 in stage.chunks:
-        for table in chunks.read(artifacts, sha256, ["line", "answer", "seconds"]):
-            rows = table.filter(pc.is_in(table["line"], lines))
-            for line, answer, seconds in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                answers[line] = (answer, seconds)
+    stored = [sha256 for _, sha256 in stage.chunks]
+    answered = {line: (answer, at) for line, answer, at in answers(artifacts, stored, requests["line"])}
     # Of several attempts at a request the last one counts: it comes last.
     for row in requests.sort_by("retry").to_pylist():
         if row["life"] != recorded.life(row["position"]).number:
             continue
         place = (row["position"], stage.name, row["visit"], row["sample"])
-        recorded._requests[place] = Issued(row["retry"], row["line"], row["ask"], answers.get(row["line"]))
+        recorded._requests[place] = Issued(row["retry"], row["line"], row["ask"], answered.get(row["line"]))

@@ -21,7 +21,7 @@ from jobs.running.memory import LiveJob, LiveJobs
 from jobs.running.programs import NotDeterministic, WatchStep
 from jobs.running.rebuild import RecipeHangs, item_of, rebuilt, size_of, take_reply
 from jobs.running.watchdog import watchdog
-from store.formats import chunks
+from jobs.stage_records import answers
 from store.formats import items as items_file
 from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import stages as stage_records
@@ -134,9 +134,8 @@ def _send_answers(context: AppContext, live: LiveJob) -> None:
         }
     for stage, stage_chunks in new.items():
         for chunk_id, sha256 in stage_chunks:
-            for table in chunks.read(context.artifacts, sha256, ["line", "answer", "seconds"]):
-                for line, answer, seconds in zip(*(column.to_pylist() for column in table.columns), strict=True):
-                    live.items.answer(stage, line, answer, seconds)
+            for line, answer, seconds in answers(context.artifacts, [sha256]):
+                live.items.answer(stage, line, answer, seconds)
             live.cursors[stage] = chunk_id
 
 

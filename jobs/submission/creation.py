@@ -1,4 +1,4 @@
-"""Creation: checks of a new job, and its record."""
+"""Creation: checks of a new job, its record, and its outlook before it is made."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from batchyard import json_lines
 from batchyard.errors import NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from jobs import messages
+from jobs.catalogue import catalogue_of
 from jobs.intake import identity, rows
 from jobs.intake.drafts import JobDraft, check_named_jobs, configured
+from jobs.kinds.kind import JobEstimate
 from jobs.kinds.registry import check, kind_of
 from jobs.submission import dependencies
 from store.jobs import dependencies as records
-from store.jobs import lifecycle
+from store.jobs import lifecycle, reading
 from store.records import File, Job
 from tasks.context import AppContext
 from tasks.intake import submission
@@ -58,6 +60,36 @@ class JobRequest:
     depends_on: Sequence[Mapping[str, Any]] = ()
     post_process: Sequence[dict[str, Any]] = ()
     admin: bool = False
+
+
+@dataclass(frozen=True)
+class JobOutlook:
+    """What a job would be.
+
+    Attributes:
+        same: the id of the newest job of the project with this `config_sha256`.
+        due_at: until when it would have to be done.
+        warnings: code and message of what makes it slow, and of why nobody knows its end.
+    """
+
+    estimate: JobEstimate
+    config_sha256: str
+    work_sha256: str
+    same: str | None
+    due_at: int
+    warnings: Sequence[tuple[str, str]]
+
+
+def dry_run(context: AppContext, project_id: str, request: JobRequest) -> JobOutlook:
+    """Check a job as `draft` does, and return what it would be. Nothing is created. Raises RequestError."""
+    new = draft(context, project_id, request)
+    job = new.job
+    recipe = catalogue_of(context).recipe(job.recipe)
+    with context.database.read() as session:
+        same = reading.same(session, project_id, job.config_sha256)
+    estimate = kind_of(recipe).estimate(context, recipe, new)
+    due_at, slow = submission.due_if_created_now(context, job), warnings(context, job.models)
+    return JobOutlook(estimate, job.config_sha256, job.work_sha256, same, due_at, [*slow, *estimate.warnings])
 
 
 def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft:

@@ -23,11 +23,11 @@ from inference.residents.session import EngineTimeouts
 from store import batches, holds, segments
 from store.formats import chunks, plan
 from tasks.context import AppContext
-from tasks.execution import engine_status, refusals
+from tasks.execution import engine_status
 from tasks.execution.chunk_writer import ChunkWriter
 from tasks.execution.deaths import DeathLog
 from tasks.execution.deduplication import Duplicates
-from tasks.execution.result_cache import Cache
+from tasks.execution.result_cache import TOKENS, Cache
 from tasks.port import port
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.dispatch import Drain
@@ -73,9 +73,9 @@ def run(
     spec, rows = _configuration(context, segment), _unanswered(context, segment)
     if rows.num_rows == 0:
         return None
-    refusal = refusals.reason(context, segment)
+    refusal = refusal_of(context, segment)
     if refusal is not None:
-        refusals.refuse(context, segment, stopped, rows, *refusal)
+        refuse(context, segment, stopped, rows, *refusal)
         return None
     return _Answering(context, segment, stopped, pause, deaths, spec, rows).run()
 
@@ -128,7 +128,7 @@ class _Answering:
             with self._context.database.write() as session:
                 holds.release(session, self._spec.name)
             error = ("engine_unavailable", failure.message)
-            refusals.refuse(self._context, self._segment, self._stopped, self._rows, *error)
+            refuse(self._context, self._segment, self._stopped, self._rows, *error)
         except Stopped:
             ids = {"batch_id": self._segment.batch_id, "segment_id": self._segment.lease.id}
             log.info("segment stopped", extra=ids)
@@ -242,6 +242,40 @@ class _Answering:
         from inference.residents import directory
 
         engine_status.publish(self._context, directory.states(timeout=1.0))
+
+
+def refusal_of(context: AppContext, segment: segments.SegmentLease) -> tuple[str, str] | None:
+    """Return why no engine will answer the segment's requests, as (code, message); None if one may."""
+    if segment.attempts >= context.settings.segment_attempts:
+        message = f"The engine could not run this request in {segment.attempts} attempts: {segment.error}"
+        return "engine_unavailable", message
+    if segment.held is None or not segment.last_chance:
+        return None
+    if segment.held != holds.UNSERVED:
+        message = f"The model could not run before the completion window ended: {segment.held}"
+        return "engine_unavailable", message
+    if segment.model["name"] not in context.models:
+        message = f"The model '{segment.model['name']}' was removed from this deployment before it ran this request."
+        return "model_not_found", message
+    return None
+
+
+def refuse(
+    context: AppContext, segment: segments.SegmentLease, stopped: threading.Event, rows: pa.Table, *error: str
+) -> None:
+    """Append an error line with this code and message for each of the requests."""
+    writer = ChunkWriter(context, segment, stopped)  # no meter: no engine answers these
+    writer.add(_engine_error(rows, *error))
+    writer.flush()
+
+
+def _engine_error(rows: pa.Table, code: str, message: str) -> pa.Table:
+    """Return error lines for requests that no engine will answer."""
+    answers = output_lines.unanswered(rows["line"].to_pylist(), rows["custom_id"].to_pylist(), code, message)
+    none, zeros = [False] * rows.num_rows, pa.array([0] * rows.num_rows, pa.int64())
+    columns = {"line": rows["line"], "ok": none, "answer": answers, **dict.fromkeys(TOKENS, zeros), "shared": none}
+    columns["reasoning_tokens"] = zeros
+    return pa.table(columns | {"seconds": pa.nulls(rows.num_rows, pa.float64())})
 
 
 def _account_refusal(line: str) -> str | None:

@@ -19,12 +19,14 @@ from batchyard.endpoints import output_lines, responses
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import UnavailableError
 from batchyard.tariffs import Amounts
+from batchyard.telemetry import requests, spans
+from batchyard.telemetry.spans import EndedSpan
 from store import segments
 from store.accounting import usage
 from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
 from tasks.context import AppContext
-from tasks.execution import progress, request_spans, tally
+from tasks.execution import progress, tally
 from tasks.execution.result_cache import TOKENS, Cache
 from tasks.port import port
 from tasks.scheduling.dispatch import Drain
@@ -64,7 +66,7 @@ class ChunkWriter:
         self._flushed_at = time.monotonic()
 
     def add(self, table: pa.Table) -> None:
-        request_spans.write(self._segment, table, self._context.settings.trace_requests)
+        write_spans(self._segment, table, self._context.settings.trace_requests)
         self._tables.append(table)
         due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
         full = sum(table.num_rows for table in self._tables) >= FLUSH_ROWS
@@ -148,6 +150,33 @@ class ChunkWriter:
             **{name: _sum(computed[name]) for name in TOKENS},
             bytes=self._segment.bytes * (chunk.completed + chunk.failed) // self._segment.requests,
             milliseconds=round(1000 * busy),
+        )
+
+
+def write_spans(segment: segments.SegmentLease, answers: pa.Table, share: float) -> None:
+    """Write spans of this share of answers that an engine has just given."""
+    if not spans.enabled() or (parent := spans.current()) is None:
+        return
+    end, model = time.time_ns(), str(segment.model["name"])
+    for index in spans.picked(answers.num_rows, share):
+        [row] = answers.slice(index, 1).to_pylist()
+        if row["shared"] or row["seconds"] is None:
+            continue  # no engine has answered it
+        attributes = requests.attributes(segment.endpoint, model, str(segment.model["engine"]))
+        attributes |= requests.usage(row) | {"batchyard.line": row["line"]}
+        if row["served_model"]:
+            attributes["gen_ai.response.model"] = row["served_model"]
+        spans.write(
+            EndedSpan(
+                requests.name(segment.endpoint, model),
+                spans.child(parent),
+                parent,
+                end - int(1e9 * row["seconds"]),
+                end,
+                attributes,
+                None if row["ok"] else output_lines.error_code(row["answer"]),
+                "client",
+            )
         )
 
 

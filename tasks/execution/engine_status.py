@@ -59,14 +59,11 @@ def publish(context: AppContext, engines: Mapping[str, ResidentStatus]) -> None:
     in_flight: Counter[str] = Counter()
     for engine in engines.values():
         in_flight[engine.model] += engine.in_flight
-    try:
-        with context.redis.pipeline() as pipeline:
-            published.replace(pipeline, ENGINES, values)
-            published.replace(pipeline, CONCURRENCY, {model: str(number) for model, number in in_flight.items()})
-            pipeline.expire(CONCURRENCY, CONCURRENCY_SECONDS)
-            pipeline.execute()
-    except redis.RedisError as error:
-        log.warning("engine states not published: %s", error)
+    with published.warned(log, "engine states not published"), context.redis.pipeline() as pipeline:
+        published.replace(pipeline, ENGINES, values)
+        published.replace(pipeline, CONCURRENCY, {model: str(number) for model, number in in_flight.items()})
+        pipeline.expire(CONCURRENCY, CONCURRENCY_SECONDS)
+        pipeline.execute()
 
 
 @contextmanager
@@ -76,17 +73,13 @@ def starting(context: AppContext, model: str) -> Iterator[bool]:
     Yield False if it was waited for already: the wait in this block is not the whole start then.
     """
     key, is_first = STARTING + model, True
-    try:
+    with published.warned(log, "start of an engine not published"):
         is_first = bool(context.redis.set(key, time.time(), nx=True, ex=context.settings.engine_start_timeout))
-    except redis.RedisError as error:
-        log.warning("start of an engine not published: %s", error)
     try:
         yield is_first
     finally:
-        try:
+        with published.warned(log, "start of an engine not published"):
             context.redis.delete(key)
-        except redis.RedisError as error:
-            log.warning("start of an engine not published: %s", error)
 
 
 def read(context: AppContext) -> list[EngineStatus]:

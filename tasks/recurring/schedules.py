@@ -160,8 +160,8 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
             endpoint=options["endpoint"],
             name=name,
             post_process=options["post_process"],
-            on_invalid=options.get("on_invalid", "fail"),  # older schedules say neither this nor the priority
-            priority=PRIORITIES[options.get("priority", "normal")],
+            on_invalid=options["on_invalid"],
+            priority=PRIORITIES[options["priority"]],
             **common,
         )
         return submission.draft(context, batch, source)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Set
 from functools import partial
 from typing import cast
 
-import redis
 from sqlalchemy.orm import Session
 
 from store import batches, holds, queue
@@ -140,13 +139,10 @@ def _publish(
     context: AppContext, forecasts: Mapping[str, Forecast], seconds_due: Mapping[str, list[tuple[int, float]]]
 ) -> None:
     """Replace the published forecasts and backlog. Log a warning if Redis is away."""
-    try:
-        with context.redis.pipeline() as pipeline:
-            published.replace(pipeline, FORECASTS, {key: _serialize(entry) for key, entry in forecasts.items()})
-            pipeline.set(BACKLOG, json.dumps(seconds_due))
-            pipeline.execute()
-    except redis.RedisError as error:
-        log.warning("forecasts not published: %s", error)
+    with published.warned(log, "forecasts not published"), context.redis.pipeline() as pipeline:
+        published.replace(pipeline, FORECASTS, {key: _serialize(entry) for key, entry in forecasts.items()})
+        pipeline.set(BACKLOG, json.dumps(seconds_due))
+        pipeline.execute()
 
 
 def _serialize(entry: Forecast) -> str:
@@ -155,10 +151,8 @@ def _serialize(entry: Forecast) -> str:
 
 def publish(context: AppContext, batch_id: str, entry: Forecast) -> None:
     """Publish the forecast of a new batch. It stands until the next tick forecasts the whole queue."""
-    try:
+    with published.warned(log, "forecast not published", batch_id=batch_id):
         context.redis.hset(FORECASTS, batch_id, _serialize(entry))
-    except redis.RedisError as error:
-        log.warning("forecast not published: %s", error, extra={"batch_id": batch_id})
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
@@ -169,11 +163,9 @@ def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
 
 def work_due(context: AppContext, model: str) -> list[tuple[int, float]]:
     """Return the published (due_at, seconds of a model's work due by then). Return none if Redis is away."""
-    try:
+    backlog: str | None = None
+    with published.warned(log, "backlog not read"):
         backlog = cast(str | None, context.redis.get(BACKLOG))
-    except redis.RedisError as error:
-        log.warning("backlog not read: %s", error)
-        return []
     return [(due_at, seconds) for due_at, seconds in json.loads(backlog or "{}").get(model, [])]
 
 

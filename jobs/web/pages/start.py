@@ -18,13 +18,11 @@ from batchyard.errors import NotFoundError, RequestError
 from batchyard.models import served_by_name
 from batchyard.tables import formats
 from jobs.catalogue import catalogue_of
-from jobs.submission import creation, dry_run
-from jobs.submission.creation import JobRequest
-from jobs.submission.dry_run import JobOutlook
-from jobs.web.dry_runs import outlook_to_wire
+from jobs.submission import creation
+from jobs.submission.creation import JobOutlook, JobRequest
 from jobs.web.pages import option_fields
 from jobs.web.pages.option_fields import OptionForm
-from jobs.web.routes import create_once, get_job, request_of
+from jobs.web.routes import create_once, get_job, outlook_to_wire, request_of
 from store import files
 from store.records import File, Job
 from tasks.intake import preview, submission
@@ -102,7 +100,7 @@ def _look(request: JobRequest) -> dict[str, Any]:
     """Return the template's variables of what a job would be. Raises RequestError."""
     beginning = _beginning(request)
     whole = beginning.factor == 1
-    outlook = dry_run.run(current_context(), caller().project_id, beginning.request)
+    outlook = creation.dry_run(current_context(), caller().project_id, beginning.request)
     if not whole:
         outlook = _scaled(outlook, beginning.factor, request.options.get("limit"))
     return _outlook_variables(outlook_to_wire(outlook), whole, beginning.columns)

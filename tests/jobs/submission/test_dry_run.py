@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jobs.submission import creation, dry_run
+from jobs.submission import creation
 from store.records import File, Job
 from tasks.context import AppContext
 from tests.jobs.submission.test_creation import ROWS, request
@@ -19,7 +19,7 @@ def file(upload: Callable[[bytes], File]) -> File:
 
 
 def test_a_dry_run_counts_rows_and_requests_and_creates_nothing(context: AppContext, project: str, file: File) -> None:
-    outlook = dry_run.run(context, project, request(file, options={"limit": 2}))
+    outlook = creation.dry_run(context, project, request(file, options={"limit": 2}))
     (stage,) = outlook.estimate.stages
     assert (outlook.estimate.items, stage.expected, outlook.same) == (2, 2, None)
     assert outlook.estimate.seconds is None
@@ -32,4 +32,4 @@ def test_a_dry_run_names_the_newest_job_of_the_same_configuration(
     context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
     job = creation.create(context, project, request(file))
-    assert dry_run.run(context, project, request(file)).same == job.id
+    assert creation.dry_run(context, project, request(file)).same == job.id
