@@ -199,7 +199,11 @@ def _processes(data: Path) -> dict[str, tuple[int, float]]:
     files = sorted((data / "run").glob("*.pid"))
     if not files:
         return {}
-    children, usage = _children(), {}
+    children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
+    for process in psutil.process_iter():  # `Process.children` would go through all processes for each one
+        with suppress(psutil.Error):
+            children[process.ppid()].append(process)
+    usage = {}
     for file in files:
         try:
             members = [psutil.Process(int(file.read_text()))]
@@ -213,12 +217,3 @@ def _processes(data: Path) -> dict[str, tuple[int, float]]:
                 size, cpu = size + member.memory_info().rss, cpu + times.user + times.system
         usage[file.stem] = size, cpu
     return usage
-
-
-def _children() -> defaultdict[int, list[psutil.Process]]:
-    """Return the children of each process. `psutil.Process.children` would look at all processes for each one."""
-    children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            children[process.ppid()].append(process)
-    return children

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -44,16 +44,13 @@ def page(
     positions = positions[np.argsort(known.numbers[positions])].tolist()
     rows = known.listed(positions[:limit])
     _add_stages(storage, job, positions[:limit], rows)
-    _add_texts(job, known, dict(zip(positions, rows, strict=False)))
+    ended = known.rows(positions[:limit], ["result"])
+    by_position = dict(zip(positions, rows, strict=False))
+    for position in sorted(by_position):  # as the items file has them
+        shown = texts.of(job, known.reader, position, ended.get(position, {}).get("result"))
+        item = by_position[position]
+        item.question, item.answer, item.scores = shown
     return rows, len(positions) > limit
-
-
-def _add_texts(job: Job, known: ItemStates, items: Mapping[int, ItemRow]) -> None:
-    ended = known.rows(items, ["result"])
-    for position, item in sorted(items.items()):  # as the items file has them
-        item.question, item.answer, item.scores = texts.of(
-            job, known.reader, position, ended.get(position, {}).get("result")
-        )
 
 
 def _add_stages(storage: Storage, job: Job, positions: Sequence[int], rows: Sequence[ItemRow]) -> None:

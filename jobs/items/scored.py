@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from batchyard import json_lines
 from batchyard.recipes import is_wrong
 from jobs.items import texts
-from jobs.items.stream import result_chunks
+from jobs.items.stream import result_chunks, slices
 from results.storage import Storage
-from store.artifacts import Artifacts
-from store.formats import job_chunks
 from store.formats.items import Reader
-from store.jobs.chunk_records import JobChunkEntry
 from store.records import Job
 
 # Lines of results, and their bytes, that are read for a page.
 SCORED_ROWS, SCORED_BYTES = 2000, 16 * 1024 * 1024
 _SLICE_ROWS = 32
+_COLUMNS = ("number", "position", "custom_id", "state", "result")
 
 
 Kind: TypeAlias = Literal["sometimes_right", "wrong"]
@@ -54,7 +51,13 @@ def page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) -> tupl
     stop = min(after + SCORED_ROWS, end)
     items: list[ScoredItem] = []
     remaining = SCORED_BYTES
-    for line, row in enumerate(_ended_rows(storage.artifacts, stored, after, stop), after + 1):
+    rows = (
+        row
+        for _, table in slices(storage.artifacts, stored, after, stop, _COLUMNS)
+        for at in range(0, table.num_rows, _SLICE_ROWS)
+        for row in table.slice(at, _SLICE_ROWS).to_pylist()
+    )
+    for line, row in enumerate(rows, after + 1):
         samples = texts.samples(json_lines.loads(row["result"]) if row["result"] else None)
         differ = row["state"] == "completed" and len({sample["score"] for sample in samples}) > 1
         if any(map(is_wrong, samples)) if kind == WRONG else differ:
@@ -65,16 +68,3 @@ def page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) -> tupl
         if len(items) == limit or remaining <= 0:
             return items, line if line < end else None
     return items, stop if stop < end else None
-
-
-def _ended_rows(
-    artifacts: Artifacts, stored: Sequence[JobChunkEntry], start: int, stop: int
-) -> Iterator[dict[str, Any]]:
-    first = 0
-    for chunk in stored:
-        begin, end = max(start - first, 0), min(stop - first, chunk.rows)
-        if begin < end:
-            table = job_chunks.read(artifacts, chunk.sha256, ["number", "position", "custom_id", "state", "result"])
-            for at in range(begin, end, _SLICE_ROWS):
-                yield from table.slice(at, min(_SLICE_ROWS, end - at)).to_pylist()
-        first += chunk.rows

@@ -50,7 +50,7 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
     turns, errors = first_turns(context, recipe, draft.job, sample)
     requests = [request for turn in turns for request in turn]
     first_asks = Counter(request.stage for request in requests)
-    bounds: Sequence[tuple[float, float | None]] = job_options.bounds(context, recipe, options) or [
+    bounds: Sequence[tuple[float, float | None]] = job_options.ask(context, recipe, "bounds", options) or [
         (first_asks[stage.name] / max(1, len(sample)), None) for stage in draft.stages
     ]
     stages = [

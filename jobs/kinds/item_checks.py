@@ -103,13 +103,9 @@ class ItemChecker:
         self._report = report
         self._options: Options = recipe.options.model_validate(job.options)
         self._limit = min(settings.max_items, self._options.limit or settings.max_items)
-        self._max_items = settings.max_items
-        self._max_requests = settings.max_item_requests
         self._settings = settings
-        self._step_seconds = settings.judge_seconds
         self._hangs = False
-        specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
-        self._preparer = Preparer(specs)
+        self._preparer = Preparer({name: ModelSpec.model_validate(spec) for name, spec in job.models.items()})
         self._step_checks = registry.checks(job.post_process)
         self.first_turn: list[PreparedRequest] = []
         self.ordered: dict[str, Any] = {}
@@ -156,7 +152,9 @@ class ItemChecker:
         for number, row in enumerate(self._rows(source, name), 1):
             if number > self._limit:
                 if self._options.limit is None:
-                    self._too_many()
+                    most = self._settings.max_items
+                    message = f"The input has more than {most} rows; split it, or raise BATCHYARD_MAX_ITEMS."
+                    self._report.add(None, LineError("too_many_items", message))
                 break
             count += 1
             item = self.checked(number, row, probed=number <= PROBED_ITEMS)
@@ -217,7 +215,9 @@ class ItemChecker:
             except InvalidItem as error:
                 raise LineError(error.code, error.message) from None
             except _Overrun:
-                message = f"the recipe took longer than {self._step_seconds} seconds to say which columns it needs"
+                message = (
+                    f"the recipe took longer than {self._settings.judge_seconds} seconds to say which columns it needs"
+                )
                 raise LineError("recipe_hangs", message) from None
             for check in self._step_checks:
                 if unusable := check(row):
@@ -233,7 +233,7 @@ class ItemChecker:
     def _check_columns(self, row: Mapping[str, Any]) -> None:
         if self._recipe.columns is None:
             return
-        with _time_limit(self._step_seconds):
+        with _time_limit(self._settings.judge_seconds):
             paths = self._recipe.columns(self._options, row)
         for path in paths:
             value: Any = row
@@ -247,8 +247,8 @@ class ItemChecker:
     def _probe(self, item: Item) -> None:
         """Check the requests of the item's first turn as the lines of a batch are."""
         try:
-            with _time_limit(self._step_seconds):
-                program = Program(self._recipe, self._options, item, self._max_requests)
+            with _time_limit(self._settings.judge_seconds):
+                program = Program(self._recipe, self._options, item, self._settings.max_item_requests)
         except RecipeError:
             return  # it is the item's own end, and its result will say it
         except _Overrun:
@@ -276,10 +276,6 @@ class ItemChecker:
         if items > most and events.notifies(self._options):
             message = f"Option 'notify' is for {most:,} items at most, and the job has {items:,}; leave it out."
             self._report.add(None, LineError("too_many_items", message, "options.notify"))
-
-    def _too_many(self) -> None:
-        message = f"The input has more than {self._max_items} rows; split it, or raise BATCHYARD_MAX_ITEMS."
-        self._report.add(None, LineError("too_many_items", message))
 
     def _report_duplicates(self, source: Any, name: str) -> None:
         """Report repeated custom_ids: compare the hashes of all rows, then the ids of the few whose hash repeats."""

@@ -242,7 +242,7 @@ class LiveItems:
             elif isinstance(want, Wait):
                 self._wait(live, want, records)
             else:
-                self._look_at_peer(live)
+                self._choose_peer(live)
 
     def _ask(self, live: LiveItem, index: int, request: Request, records: Records) -> None:
         item = live.item
@@ -309,7 +309,7 @@ class LiveItems:
         if records.waits(live.position) != program.turn:
             self.uncommitted.move(live.position, live.item, WAITING, program.turn, wait.data, live.started_at)
 
-    def _look_at_peer(self, live: LiveItem) -> None:
+    def _choose_peer(self, live: LiveItem) -> None:
         texts = [text for position, text in self._accepted if position != live.position]
         chosen = Chosen(live.item.random("peer", live.program.turn).choice(texts) if texts else None)
         self._note(live, 0, chosen)

@@ -107,11 +107,12 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
     source = _source(context, project_id, request)
     if source is None and isinstance(request.input, ArtifactName):
         depends_on.append({"id": request.input.owner_id, "when": "afterok", "artifact": request.input.name})
+    sha256 = "" if source is None else source.sha256 if isinstance(source, File) else source.content.sha256
     job = Job(
         project_id=project_id,
         name=request.name,
         seed=request.seed,
-        input_sha256=_sha256(source),
+        input_sha256=sha256,
         completion_window=request.completion_window,
         request_metadata=request.metadata,
         output_expires_after=request.output_expires_after,
@@ -203,7 +204,10 @@ def _source(context: AppContext, project_id: str, request: JobRequest) -> File |
     """Return a job's input; None for an artifact still to be written. Raises RequestError."""
     source = request.input
     if not isinstance(source, str | File | ArtifactName | NewInput):
-        return _inline(context, source)
+        with context.artifacts.create() as content:
+            for item in source:
+                content.write(json_lines.line(item))
+        return NewInput("items.jsonl", content)
     file: File | NewInput | None
     with context.database.read() as session:
         if isinstance(source, NewInput):
@@ -231,16 +235,3 @@ def _artifact(session: Session, project_id: str, artifact: ArtifactName) -> File
             param="input.artifact",
         )
     return source
-
-
-def _sha256(source: File | NewInput | None) -> str:
-    if source is None:
-        return ""
-    return source.sha256 if isinstance(source, File) else source.content.sha256
-
-
-def _inline(context: AppContext, items: Sequence[Mapping[str, Any]]) -> NewInput:
-    with context.artifacts.create() as content:
-        for item in items:
-            content.write(json_lines.line(item))
-    return NewInput("items.jsonl", content)

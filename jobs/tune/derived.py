@@ -52,6 +52,6 @@ def spec_of(cell: Cell, base: TunedModel) -> ModelSpec:
     return catalog.derived(base.name, cell.entry(base))
 
 
-def knowing(context: AppContext, spec: ModelSpec) -> AppContext:
+def context_with(context: AppContext, spec: ModelSpec) -> AppContext:
     """Return a context in which a job on this model can be checked."""
     return replace(context, models={**context.models, spec.name: spec})

@@ -24,6 +24,7 @@ from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests.context_length import ContextLength
 from inference.residents import process
+from inference.residents.session import EngineTimeouts
 from inference.residents.status import EngineStatus as EngineStatus
 from inference.residents.status import ResidentStatus
 from tasks import published
@@ -48,6 +49,16 @@ LOGPROBS = {"logprobs": True, "top_logprobs": 20}
 INTERVAL_SECONDS = 5.0
 CONCURRENCY_SECONDS = 60
 """The counter of concurrency is gone after this long without a word of any segment."""
+
+
+def timeouts(context: AppContext) -> EngineTimeouts:
+    """Return the time limits of engines."""
+    settings = context.settings
+    return EngineTimeouts(
+        request_timeout=float(settings.request_timeout),
+        start_timeout=float(settings.engine_start_timeout),
+        idle_seconds=float(settings.engine_idle_seconds),
+    )
 
 
 def publish(context: AppContext, engines: Mapping[str, ResidentStatus]) -> None:

@@ -16,11 +16,6 @@ PURGE_SECONDS = 10.0
 """Longest that one tick deletes; the next one goes on."""
 
 
-def tick(context: AppContext) -> None:
-    """Delete old records for PURGE_SECONDS at most."""
-    purge(context, time.time())
-
-
 def purge(context: AppContext, now: float) -> None:
     """Delete what is old at `now` (Unix seconds), a few rows per transaction, for PURGE_SECONDS at most."""
     ends_at = time.monotonic() + PURGE_SECONDS

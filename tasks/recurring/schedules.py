@@ -79,11 +79,6 @@ def scheduled_time(cron: Cron, catch_up: CatchUp, first: int, at: int) -> Schedu
     )
 
 
-def tick(context: AppContext) -> None:
-    """Run the schedules that are due now."""
-    run_due(context, now())
-
-
 def run_due(context: AppContext, at: int) -> None:
     """Run one time of each schedule due at Unix time `at`; a failure delays no other."""
     with context.database.read() as session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from functools import partial
 from typing import cast
 
@@ -94,11 +94,13 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         for batch in unfinished
         if batch.status == "finalizing"
     }
-    _publish(
-        context,
-        forecasts | validating | finishing | forecasts_of_jobs,
-        forecast.work_due(entries, answered, throughputs),
-    )
+    published_forecasts = forecasts | validating | finishing | forecasts_of_jobs
+    seconds_due = forecast.work_due(entries, answered, throughputs)
+    with published.warned(log, "forecasts not published"), context.redis.pipeline() as pipeline:
+        serialized = {key: _serialize(entry) for key, entry in published_forecasts.items()}
+        published.replace(pipeline, FORECASTS, serialized)
+        pipeline.set(BACKLOG, json.dumps(seconds_due))
+        pipeline.execute()
     usual = {model: speed.start.seconds for (model, _), speed in throughputs.items() if speed.start is not None}
     states.publish(
         context,
@@ -133,16 +135,6 @@ def _hold_unserved(context: AppContext, models: Set[str], waiting: Set[str], uns
         log.error("model on hold: it is not served any more", extra={"model": model})
     for model in back:
         log.info("model is served again", extra={"model": model})
-
-
-def _publish(
-    context: AppContext, forecasts: Mapping[str, Forecast], seconds_due: Mapping[str, list[tuple[int, float]]]
-) -> None:
-    """Replace the published forecasts and backlog. Log a warning if Redis is away."""
-    with published.warned(log, "forecasts not published"), context.redis.pipeline() as pipeline:
-        published.replace(pipeline, FORECASTS, {key: _serialize(entry) for key, entry in forecasts.items()})
-        pipeline.set(BACKLOG, json.dumps(seconds_due))
-        pipeline.execute()
 
 
 def _serialize(entry: Forecast) -> str:

@@ -160,8 +160,11 @@ class _JobPage:
             variables |= {"groups": metrics.groups(job.metrics), "charts": _charts(self._view)}
         elif tab == "items":
             first, filtered = filtered is None, filtered or ItemFilter()
-            listed = _telling_first(job, filtered) if first else _list(job, filtered)
-            variables |= _list_variables(job, filtered, listed) | {"needing": _needing(job) if first else []}
+            listed = _most_telling(job, filtered) if first else _list(job, filtered)
+            counts = {"waiting_for_verdict": job.waiting_for_verdict, "stuck": job.stuck} if first else {}
+            needing = [ItemFilter(state=state) for state, count in counts.items() if count]  # a person
+            lists = [(each, found) for each in needing if (found := _list(job, each)).items]
+            variables |= _list_variables(job, filtered, listed) | {"needing": lists}
         elif tab == "options":
             variables["steps"] = steps(job, self._events)
         return flask.render_template(
@@ -226,14 +229,6 @@ def _list(job: Job, chosen: ItemFilter) -> ItemList:
     return ItemList(items, items[-1].number if has_more else None)
 
 
-def _needing(job: Job) -> list[tuple[ItemFilter, ItemList]]:
-    """Return the first items that need a person, by state."""
-    counts = {"waiting_for_verdict": job.waiting_for_verdict, "stuck": job.stuck}
-    filters = [ItemFilter(state=state) for state, count in counts.items() if count]
-    lists = [(chosen, _list(job, chosen)) for chosen in filters]
-    return [(chosen, listed) for chosen, listed in lists if listed.items]
-
-
 def _kinds(job: Job) -> list[scored_items.Kind]:
     """Return the kinds of items by their samples that the job may have, what people look at first before others."""
     if SAMPLES not in job.counters:
@@ -242,7 +237,7 @@ def _kinds(job: Job) -> list[scored_items.Kind]:
     return kinds[::-1] if WRONG_SAMPLES in job.counters else kinds
 
 
-def _telling_first(job: Job, chosen: ItemFilter) -> ItemList:
+def _most_telling(job: Job, chosen: ItemFilter) -> ItemList:
     """Return the items that tell the most, or all if there are none of these. `chosen` is set to which."""
     if kinds := _kinds(job):
         chosen.state = kinds[0]
