@@ -29,12 +29,7 @@ def measure(context: AppContext, job_id: str) -> dict[str, Any]:
     now = time.time()
     expected = deadlines.read(context, [job_id]).get(job_id) if job.status == "in_progress" else None
     return {
-        "status": job.status,
-        "recipe": job.recipe,
-        "total": job.total,
-        "completed": job.completed,
-        "failed": job.failed,
-        "stuck": job.stuck,
+        **{name: getattr(job, name) for name in ("status", "recipe", "total", "completed", "failed", "stuck")},
         "waiting_for_verdict": job.waiting_for_verdict,
         "expired": job.expired_items,
         "cancelled": job.cancelled_items,

@@ -23,8 +23,7 @@ from jobs.intake import options as job_options
 from jobs.intake.drafts import Configuration, JobDraft
 from jobs.kinds import child_drafts
 from jobs.kinds.child_drafts import ChildInput
-from jobs.kinds.commit import commit
-from jobs.kinds.ends import RecordedEnd, recorded, row_of_end
+from jobs.kinds.commit import RecordedEnd, commit, recorded, row_of_end
 from jobs.kinds.flow import FLOW
 from jobs.kinds.kind import ChildRow, JobEstimate, NestedKind, Warnings
 from jobs.kinds.plan import ChildStart, plan

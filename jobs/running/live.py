@@ -22,8 +22,8 @@ from jobs.running.calling import PendingToolCall
 from jobs.running.live_item import JudgeInline, LiveItem, PendingCall, ToJudge
 from jobs.running.open_requests import OpenRequests
 from jobs.running.programs import Outcome, Programs
-from jobs.running.records import Life, Records, Uncommitted
-from jobs.running.replay import NO_RECORDS
+from jobs.running.records import Life, Uncommitted
+from jobs.running.replay import NO_RECORDS, Records
 from jobs.running.turns import Turns, outlook
 from recipes.answers import answer_of
 from store.formats.job_chunks import CALL, CALLED, LIVE, WAITING

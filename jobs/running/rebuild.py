@@ -119,7 +119,7 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -
     return live
 
 
-def _refuse_hanging(recorded: replay.Recorded, reader: items_file.Reader) -> None:
+def _refuse_hanging(recorded: replay.Records, reader: items_file.Reader) -> None:
     if len(recorded.hung) < MOST_HUNG:
         return
     (position, _), (_, message) = list(recorded.hung.items())[-1]

@@ -24,8 +24,8 @@ _PLACE = ["line", "position", "life", "visit", "sample", "retry", "ask"]
 
 
 @dataclass
-class Recorded:
-    """What was recorded of the items that have begun and not ended (jobs.running.records.Records).
+class Records:
+    """What was recorded of the items that have begun and not ended.
 
     What earlier lives of an item have asked is no part of it: nobody waits for their answers.
 
@@ -49,18 +49,23 @@ class Recorded:
     _judgements: dict[tuple[int, int, int], tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     def life(self, position: int) -> Life:
+        """Return the present life of an item."""
         return self._lives.get(position, Life(1, self.created_sha256))
 
     def waits(self, position: int) -> int | None:
+        """Return the turn in which an item still waits for a verdict, or None."""
         return self.waiting.get(position)
 
     def count(self, position: int) -> int:
+        """Return how many requests and judgements of an item there are."""
         return self._counts[position]
 
     def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
+        """Return the last attempt at a request."""
         return self._requests.get((position, stage, visit, sample))
 
     def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
+        """Return kind and value of an outcome."""
         return self._judgements.get((position, turn, index))
 
     @cached_property
@@ -68,7 +73,7 @@ class Recorded:
         return Counter(place[0] for places in (self._requests, self._judgements) for place in places)
 
 
-NO_RECORDS = Recorded()
+NO_RECORDS = Records()
 """The records of an item that begins."""
 
 
@@ -79,13 +84,13 @@ def read(
     results: list[str],
     judgements: list[str],
     created_sha256: str,
-) -> Recorded:
+) -> Records:
     """Read the records of a job's live items.
 
     Args:
         admitted: items that have begun, the first ones by position.
         results, judgements: SHA-256 of the job's chunks of each kind.
-        created_sha256: see Recorded.
+        created_sha256: see Records.
 
     Raises:
         UnavailableError: the store does not have a file or cannot be reached.
@@ -100,7 +105,7 @@ def read(
         waiting[places] = pc.if_else(pc.equal(states, job_chunks.WAITING), table["turns"], 0).to_numpy()
         lives[places] = table["life"].to_numpy()
     turns = {position: int(waiting[position]) for position in np.flatnonzero(waiting).tolist()}
-    recorded = Recorded(np.flatnonzero(~ended), created_sha256, lives, turns)
+    recorded = Records(np.flatnonzero(~ended), created_sha256, lives, turns)
     live = pa.array(recorded.positions, pa.int64())
     judged: list[dict[str, Any]] = []
     for sha256 in judgements:
@@ -124,7 +129,7 @@ def read(
     return recorded
 
 
-def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recorded: Recorded) -> None:
+def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recorded: Records) -> None:
     tables = []
     for plan_sha256, row_group in stage.plans:
         table = asks.read(artifacts, plan_sha256, row_group, _PLACE)

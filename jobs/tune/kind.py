@@ -22,9 +22,8 @@ from jobs.intake import options as job_options
 from jobs.intake.drafts import Configuration, JobDraft
 from jobs.kinds import child_drafts
 from jobs.kinds.child_drafts import ChildInput
-from jobs.kinds.commit import commit
+from jobs.kinds.commit import commit, recorded, row_of_end
 from jobs.kinds.composite import UNKNOWN_END
-from jobs.kinds.ends import recorded, row_of_end
 from jobs.kinds.kind import ChildRow, JobEstimate, NestedKind
 from jobs.tune import derived, measuring
 from jobs.tune.measuring import Wave

@@ -38,14 +38,10 @@ def measure(context: AppContext, batch_id: str) -> dict[str, Any]:
     is_running = batch.status == "in_progress" and batch.paused_at is None
     expected = deadlines.read(context, [batch_id]).get(batch_id) if is_running else None
     return {
-        "status": batch.status,
-        "total": batch.total,
-        "completed": batch.completed,
-        "failed": batch.failed,
+        **{name: getattr(batch, name) for name in ("status", "total", "completed", "failed", "sla")},
         "rows_per_second": rows_per_second,
         "tokens_per_second": tokens_per_second,
         "eta_seconds": None if expected is None else max(0.0, expected.at - now),
-        "sla": batch.sla,
         "updated_at": now,
     }
 

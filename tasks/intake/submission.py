@@ -184,15 +184,14 @@ def repeat(
 ) -> Draft:
     """Prepare a batch like `old`, except for the arguments that are not None."""
     batch = Batch(
-        project_id=old.project_id,
-        endpoint=old.endpoint,
+        **{
+            name: getattr(old, name)
+            for name in ("project_id", "endpoint", "output_expires_after", "on_invalid", "priority")
+        },
         completion_window=completion_window or old.completion_window,
         request_metadata=old.request_metadata if metadata is None else metadata,
         post_process=[registry.request(entry) for entry in old.post_process],
-        output_expires_after=old.output_expires_after,
         retry_of=retry_of,
-        on_invalid=old.on_invalid,
-        priority=old.priority,
     )
     return draft(context, batch, source)
 
