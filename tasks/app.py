@@ -30,7 +30,7 @@ from tasks.celery_app import app
 from tasks.context import AppContext, context, served_models
 from tasks.execution import engine_status, result_cache, segment
 from tasks.execution.running import RUNNING
-from tasks.finishing import finalize, garbage, retention
+from tasks.finishing import finalize, garbage
 from tasks.heartbeat import holder
 from tasks.intake import budgets
 from tasks.live.starter import Starter
@@ -229,7 +229,7 @@ for _name, _run in {
     "housekeeping.deadlines": lambda context: deadlines.tick(context, engine_status.known(context)),
     "housekeeping.metrics": metrics.tick,
     "schedule.tick": lambda context: schedules.run_due(context, now()),
-    "housekeeping.purge": lambda context: retention.purge(context, time.time()),
+    "housekeeping.purge": lambda context: garbage.purge(context, time.time()),
     "housekeeping.evict": result_cache.evict,
     "housekeeping.budgets": budgets.tick,
     "webhook.ring": delivery.enqueue_due,

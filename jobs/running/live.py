@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -76,18 +76,9 @@ class LiveItems:
     def __len__(self) -> int:
         return len(self._items)
 
-    def positions(self) -> Iterator[int]:
-        return iter(self._items)
-
     def item(self, position: int) -> Item:
         """Return a live item."""
         return self._items[position].item
-
-    def where(self, position: int) -> tuple[int, str | None]:
-        """Return the turn of a live item, and the stage of the requests that it waits for."""
-        program = self._items[position].program
-        first = program.wants[0] if program.wants else None
-        return program.turn, first.stage if isinstance(first, Request) else None
 
     def begin(self, position: int, item: Item, size: int, records: Records = NO_RECORDS) -> None:
         """Begin an item, or resume it: its program is sent what was recorded.

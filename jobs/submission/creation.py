@@ -164,15 +164,6 @@ def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: 
     return lifecycle.create(session, job, due_after=due_after, idempotency=idempotency)
 
 
-def create(context: AppContext, project_id: str, request: JobRequest) -> Job:
-    """Create a job and send it to a worker. Raises RequestError."""
-    new = draft(context, project_id, request)
-    with context.database.write() as session:
-        job = submit(context, session, new)
-    send(job)
-    return job
-
-
 def send(job: Job) -> None:
     """Send a new job to a worker, unless it waits for others."""
     if job.status == "validating":

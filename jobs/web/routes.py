@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from flask import Blueprint, Response
 
@@ -110,10 +111,7 @@ def _object(
     return JobObject(
         **work.fields(job, JobObject),
         request_counts=ItemCounts(
-            total=job.total,
-            completed=job.completed,
-            failed=job.failed,
-            stuck=job.stuck,
+            **{name: getattr(job, name) for name in ("total", "completed", "failed", "stuck")},
             expired=job.expired_items,
             cancelled=job.cancelled_items,
         ),
@@ -208,18 +206,10 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
 
 def request_of(body: JobOptions, source: JobSource) -> JobRequest:
     """Return the job of an input that the caller wants with these options."""
-    return JobRequest(
-        recipe=body.recipe,
-        input=source,
-        completion_window=body.completion_window,
-        options=body.options,
-        seed=body.seed,
-        name=body.name,
-        metadata=body.metadata,
-        output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
-        post_process=body.post_process,
-        admin=caller().admin,
-    )
+    names = ("recipe", "completion_window", "options", "seed", "name", "metadata", "post_process")
+    expires_after = body.output_expires_after.seconds if body.output_expires_after else None
+    values: dict[str, Any] = {name: getattr(body, name) for name in names}
+    return JobRequest(input=source, output_expires_after=expires_after, admin=caller().admin, **values)
 
 
 def _source(body: CreateJob) -> JobSource:
@@ -413,13 +403,13 @@ def reply(job_id: str, number: int) -> ItemDetail:
 def post(job_id: str, number: int, body: ItemReply) -> None:
     """Take a reply to an item of the caller's project. Raises NotFoundError, ConflictError."""
     owner, context = caller(), current_context()
-    place = (context, owner, job_id, number)
+    item = (context, owner, job_id, number)
     if body.verdict is not None:
-        item_replies.give_verdict(*place, body.verdict.model_dump(exclude={"turn"}), body.verdict.turn)
+        item_replies.give_verdict(*item, body.verdict.model_dump(exclude={"turn"}), body.verdict.turn)
     elif body.requeue is not None:
-        item_replies.put_back(*place, body.requeue.hint)
+        item_replies.put_back(*item, body.requeue.hint)
     else:
-        item_replies.resolve(*place, body.text or "", body.by)
+        item_replies.resolve(*item, body.text or "", body.by)
 
 
 @routes.get("/v1/jobs/<job_id>/events")

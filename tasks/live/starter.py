@@ -10,17 +10,16 @@ import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import redis
 
-from batchyard.errors import BatchyardError, EngineStartError, GpuBusy, Stopped, UnavailableError
+from batchyard.errors import BatchyardError, EngineStartError, GpuBusy, Stopped
 from batchyard.models import ModelSpec
 from inference.deaths import Death
 from store import holds, speeds
 from tasks.context import AppContext
-from tasks.execution import engine_status, segment, tally
+from tasks.execution import deaths, engine_status, segment
 from tasks.execution.cluster_watch import WATCH, is_connected
 from tasks.live import addresses, demand
 from tasks.live.addresses import EngineAddress
@@ -188,12 +187,4 @@ class Starter:
     def _record(self, death: Death) -> None:
         """Record a death, unless a batch that had requests there did."""
         log.error("engine died: %s", death.reason, extra={"model": death.model, "replica": death.replica})
-        try:
-            with self._context.database.write() as session:
-                facts = asdict(death)
-                is_new = holds.record_death_without_batch(session, next_=facts.pop("next"), **facts)
-        except UnavailableError as error:
-            log.warning("death of an engine not recorded: %s", error, extra={"model": death.model})
-            return
-        if is_new:
-            tally.count(self._context, death.model, {"engine_deaths": 1})
+        deaths.record(self._context, death, None)

@@ -10,6 +10,7 @@ from jobs.submission import creation
 from store.records import File, Job
 from tasks.context import AppContext
 from tests.jobs.submission.test_creation import ROWS, request
+from tests.support.jobs import submit_job
 from tests.support.messages import SentMessages
 
 
@@ -31,5 +32,5 @@ def test_a_dry_run_counts_rows_and_requests_and_creates_nothing(context: AppCont
 def test_a_dry_run_names_the_newest_job_of_the_same_configuration(
     context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
-    job = creation.create(context, project, request(file))
+    job = submit_job(context, project, request(file))
     assert creation.dry_run(context, project, request(file)).same == job.id
