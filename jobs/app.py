@@ -1,14 +1,34 @@
-"""The Celery tasks of jobs: each is one call."""
+"""The Celery tasks of jobs, and the one that advances a job: its kind does what is next, once its lease is taken."""
 
 from __future__ import annotations
 
 from celery import Task
 
-from jobs.advance import run
+from jobs import messages
+from jobs.kinds.registry import kind_of_job
+from store.records import Job
 from tasks import advance
 from tasks.celery_app import app
-from tasks.context import context
-from tasks.heartbeat import holder
+from tasks.context import AppContext, context
+from tasks.heartbeat import hold_job, holder
+
+BUSY_SECONDS = 0.5
+"""A message that finds the job's lease taken comes again after so long."""
+PAUSE_SECONDS = 2.0
+"""Housekeeping wakes a job that nothing has woken for so long."""
+
+
+def advance_leased(context: AppContext, job_id: str, holder: str) -> None:
+    """Advance a job that is in progress or being cancelled, if nobody else does."""
+    messages.woken(context.redis, job_id)
+    with hold_job(context, job_id, holder, PAUSE_SECONDS) as lease:
+        if lease is None:
+            messages.wake(context.redis, job_id, BUSY_SECONDS)
+            return
+        with context.database.read() as session:
+            job = session.get_one(Job, job_id)
+        if job.status in ("in_progress", "cancelling"):
+            kind_of_job(context, job).tick(context, lease, job)
 
 
 @app.task(name="job.validate", bind=True)
@@ -18,7 +38,7 @@ def validate_job(task: Task, job_id: str) -> None:
 
 @app.task(name="job.advance", bind=True)
 def advance_job(task: Task, job_id: str) -> None:
-    run(context(), job_id, holder(task.request.id))
+    advance_leased(context(), job_id, holder(task.request.id))
 
 
 @app.task(name="job.finish", bind=True)

@@ -156,15 +156,7 @@ def _check_untouched(session: Session, job: Job, number: int, cursor: ItemCursor
 
 def _completed(cursor: ItemCursor, result: Mapping[str, Any]) -> pa.Table:
     row = {
-        "position": cursor.position,
-        "number": cursor.number,
-        "custom_id": cursor.custom_id,
-        "state": "completed",
-        "life": cursor.life,
-        "turns": cursor.turns,
-        "result": json_lines.dumps(result).decode(),
-        "error": None,
-        "started_at": cursor.started_at,
-        "ended_at": time.time(),
+        **{name: getattr(cursor, name) for name in ("position", "number", "custom_id", "life", "turns", "started_at")},
+        **{"state": "completed", "result": json_lines.dumps(result).decode(), "error": None, "ended_at": time.time()},
     }
     return pa.Table.from_pylist([row], job_chunks.RESULT)

@@ -6,7 +6,10 @@ import logging
 
 import redis
 
+from store.jobs import lifecycle
+from tasks.context import AppContext
 from tasks.messages import send, signature
+from tasks.published import warned
 
 log = logging.getLogger(__name__)
 
@@ -30,19 +33,15 @@ def _wake_key(job_id: str) -> str:
 
 def woken(client: redis.Redis, job_id: str) -> None:
     """Note that the message that wakes a job has come: what happens from now on needs another one."""
-    try:
+    with warned(log, "job not noted as woken", job_id=job_id):
         client.delete(_wake_key(job_id))
-    except redis.RedisError as error:
-        log.warning("job not noted as woken: %s", error, extra={"job_id": job_id})
 
 
 def wake(client: redis.Redis, job_id: str, countdown: float = 0.0) -> None:
     """Have a job advanced, unless a message is on its way. Housekeeping replaces lost ones."""
-    try:
+    with warned(log, "job not woken", job_id=job_id):
         if client.set(_wake_key(job_id), 1, nx=True, ex=WAKE_SECONDS):
             advance(job_id, countdown)
-    except redis.RedisError as error:
-        log.warning("job not woken: %s", error, extra={"job_id": job_id})
 
 
 def wake_parent(client: redis.Redis, parent_id: str | None) -> None:
@@ -53,6 +52,17 @@ def wake_parent(client: redis.Redis, parent_id: str | None) -> None:
 
 def finish(job_id: str) -> None:
     send(signature("job.finish", job_id), job_id=job_id)
+
+
+def finish_ready(context: AppContext) -> None:
+    """Start to finish every job whose items and batches have all ended."""
+    with context.database.read() as session:
+        if not lifecycle.any_ends(session):  # the usual case, without waiting for the write lock
+            return
+    with context.database.write() as session:
+        ready = lifecycle.claim_finishable(session, context.settings.queue_seconds)
+    for job_id in ready:
+        finish(job_id)
 
 
 def stop_engine(model: str) -> None:

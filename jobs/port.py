@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping
 from typing import IO, Any, cast
 
 from sqlalchemy.orm import Session
@@ -15,7 +15,6 @@ from batchyard.settings import Settings
 from batchyard.wording import MAX_MESSAGE, cut
 from jobs import finish, forecasts, messages, progress, validation
 from jobs.catalogue import catalogue_of
-from jobs.finishing import ready
 from jobs.intake import rows
 from jobs.intake.drafts import JobDraft, check_named_jobs
 from jobs.kinds import registry as kinds
@@ -24,14 +23,11 @@ from jobs.submission.creation import JobRequest
 from recipes import registry
 from store.jobs import composites
 from store.jobs.lifecycle import JOBS
-from store.queue import BacklogEntry
-from store.records import Batch, File, Job, Schedule
-from store.speeds import Throughput
+from store.records import File, Job, Schedule
 from tasks.context import AppContext
 from tasks.intake.submission import NewInput
 from tasks.port import BatchPort, CheckedJob
 from tasks.recovery import Recovered
-from tasks.scheduling.forecast import Forecast
 
 IDLE_SECONDS = 5.0
 """A job that was woken is woken again if nobody has advanced it by then: its message may be lost."""
@@ -43,6 +39,14 @@ the last one of a segment: the job's end may depend on it."""
 class JobsPort(BatchPort):
     """Jobs, as batches see them."""
 
+    finish = staticmethod(finish.run)
+    batch_ended = staticmethod(messages.finish_ready)
+    backlog = staticmethod(forecasts.backlog)
+    forecasts = staticmethod(forecasts.update)
+    totals = staticmethod(progress.totals)
+    check_file = staticmethod(rows.check_name)
+    send = staticmethod(creation.send)
+
     def prepare(self, settings: Settings) -> None:
         registry.catalogue(settings)
 
@@ -52,17 +56,11 @@ class JobsPort(BatchPort):
     def chunk_appended(self, context: AppContext, job_id: str, *, last: bool) -> None:
         messages.wake(context.redis, job_id, 0.0 if last else CHUNK_SECONDS)
 
-    def batch_ended(self, context: AppContext) -> None:
-        ready.start_ready(context)
-
     def validate(self, context: AppContext, job_id: str, holder: str) -> bool:
         if not validation.run(context, job_id, holder):
             return False
         messages.wake(context.redis, job_id)
         return True
-
-    def finish(self, context: AppContext, job_id: str, holder: str) -> bool:
-        return finish.run(context, job_id, holder)
 
     def recover(self, session: Session) -> Callable[[AppContext], None]:
         recovered = Recovered.of(session, JOBS)
@@ -73,7 +71,7 @@ class JobsPort(BatchPort):
             for job_id in wanted:
                 messages.advance(job_id)  # whatever message is said to be on its way
             dependencies.release_ready(context)
-            ready.start_ready(context)
+            messages.finish_ready(context)
 
         return start
 
@@ -82,33 +80,13 @@ class JobsPort(BatchPort):
         recipe = None if job is None else catalogue_of(context).recipes.get(job.recipe)
         return isinstance(recipe, FlowRecipe) and recipe.loops
 
-    def backlog(self, session: Session) -> Sequence[BacklogEntry]:
-        return forecasts.backlog(session)
-
-    def forecasts(
-        self,
-        context: AppContext,
-        batches: Sequence[Batch],
-        ends: Callable[[], Mapping[str, Forecast]],
-        throughputs: Mapping[tuple[str, str], Throughput],
-        waiting: Set[str],
-        now: float,
-    ) -> dict[str, Forecast]:
-        return forecasts.update(context, batches, ends, throughputs, waiting, now)
-
     def extra_models(self, session: Session) -> Mapping[str, ModelSpec]:
         specs = composites.derived_models(session)
         return {name: ModelSpec.model_validate(spec) for name, spec in specs.items()}
 
-    def totals(self, context: AppContext) -> Mapping[tuple[str, ...], int]:
-        return progress.totals(context)
-
     def check_template(self, context: AppContext, project_id: str, job: Mapping[str, Any]) -> None:
         configuration = kinds.check(context, job["recipe"], job["options"], job["completion_window"])
         check_named_jobs(context, project_id, configuration)
-
-    def check_file(self, name: str, param: str) -> None:
-        rows.check_name(name, param)
 
     def check_rows(self, content: IO[bytes]) -> None:
         count = 0
@@ -124,15 +102,11 @@ class JobsPort(BatchPort):
         self, context: AppContext, schedule: Schedule, source: File | NewInput, values: Mapping[str, Any]
     ) -> CheckedJob:
         options = schedule.job or {}
-        template = {name: options[name] for name in ("recipe", "options", "seed")}
-        template["post_process"] = options.get("post_process", [])  # schedules of earlier versions have none
+        template = {name: options[name] for name in ("recipe", "options", "seed", "post_process")}
         return creation.draft(context, schedule.project_id, JobRequest(input=source, **template, **values))
 
     def submit(self, context: AppContext, session: Session, checked: CheckedJob) -> Job:
         return creation.submit(context, session, cast(JobDraft, checked))
-
-    def send(self, job: Job) -> None:
-        creation.send(job)
 
 
 PORT = JobsPort()

@@ -9,13 +9,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, cast
 
-import redis
-
 from batchyard.recipes import Check, Score
 from store.records import Job
 from tasks.context import AppContext
 from tasks.execution import progress, tally
 from tasks.metrics import JOB_TICK_SECONDS
+from tasks.published import warned
 from tasks.scheduling import deadlines
 
 log = logging.getLogger(__name__)
@@ -30,12 +29,7 @@ def measure(context: AppContext, job_id: str) -> dict[str, Any]:
     now = time.time()
     expected = deadlines.read(context, [job_id]).get(job_id) if job.status == "in_progress" else None
     return {
-        "status": job.status,
-        "recipe": job.recipe,
-        "total": job.total,
-        "completed": job.completed,
-        "failed": job.failed,
-        "stuck": job.stuck,
+        **{name: getattr(job, name) for name in ("status", "recipe", "total", "completed", "failed", "stuck")},
         "waiting_for_verdict": job.waiting_for_verdict,
         "expired": job.expired_items,
         "cancelled": job.cancelled_items,
@@ -65,13 +59,10 @@ def count_tick(context: AppContext, seconds: float, starving: Mapping[str, float
 
 def _count(context: AppContext, amounts: Mapping[tuple[str, ...], int]) -> None:
     """Add to the totals. They are counters that start again at 0 if Redis loses them."""
-    try:
-        with context.redis.pipeline(transaction=False) as pipeline:
-            for key, amount in amounts.items():
-                pipeline.hincrby(TOTALS, json.dumps(key), amount)
-            pipeline.execute()
-    except redis.RedisError as error:
-        log.warning("totals of jobs not counted: %s", error)
+    with warned(log, "totals of jobs not counted"), context.redis.pipeline(transaction=False) as pipeline:
+        for key, amount in amounts.items():
+            pipeline.hincrby(TOTALS, json.dumps(key), amount)
+        pipeline.execute()
 
 
 def totals(context: AppContext) -> dict[tuple[str, ...], int]:

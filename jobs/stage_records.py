@@ -1,12 +1,17 @@
-"""What is recorded of a job's stages: plan files and result chunks."""
+"""What is recorded of a job's stages: plan files and result chunks, with the answers in these."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy.orm import Session
 
 from store import segments
+from store.artifacts import Artifacts
+from store.formats import chunks
 from store.jobs import chunk_records, stages
 
 
@@ -34,3 +39,13 @@ def records_of(session: Session, job_id: str) -> list[StageRecords]:
         )
         for stage in stages.of_job(session, job_id)
     ]
+
+
+def answers(
+    artifacts: Artifacts, stored: Iterable[str], lines: pa.ChunkedArray | None = None
+) -> Iterator[tuple[int, str, float | None]]:
+    """Yield line, output line and seconds of the answers in result chunks. `lines`: only of these."""
+    for sha256 in stored:
+        for table in chunks.read(artifacts, sha256, ["line", "answer", "seconds"]):
+            chosen = table if lines is None else table.filter(pc.is_in(table["line"], lines.combine_chunks()))
+            yield from zip(*(column.to_pylist() for column in chosen.columns), strict=True)

@@ -24,12 +24,13 @@ from sqlalchemy.orm import configure_mappers
 from batchyard import kinship, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.telemetry import spans
+from store.records import now
 from tasks import advance, housekeeping, metrics
 from tasks.celery_app import app
-from tasks.context import context, served_models
+from tasks.context import AppContext, context, served_models
 from tasks.execution import engine_status, result_cache, segment
 from tasks.execution.running import RUNNING
-from tasks.finishing import finalize, garbage, retention
+from tasks.finishing import finalize, garbage
 from tasks.heartbeat import holder
 from tasks.intake import budgets
 from tasks.live.starter import Starter
@@ -217,49 +218,28 @@ for _name in (*(step.name for step in registry.STEPS.load()), finalize.UNINSTALL
     _register_step(_name)
 
 
-@app.task(name="housekeeping.tick")
-def tick() -> None:
-    housekeeping.tick(context())
+def _register_periodic(name: str, run: Callable[[AppContext], object]) -> None:
+    @app.task(name=name)
+    def run_periodic() -> None:
+        run(context())
 
 
-@app.task(name="housekeeping.deadlines")
-def update_forecasts() -> None:
-    deadlines.tick(context(), engine_status.known(context()))
-
-
-@app.task(name="housekeeping.metrics")
-def write_metrics() -> None:
-    metrics.tick(context())
-
-
-@app.task(name="schedule.tick")
-def run_schedules() -> None:
-    schedules.tick(context())
+for _name, _run in {
+    "housekeeping.tick": housekeeping.tick,
+    "housekeeping.deadlines": lambda context: deadlines.tick(context, engine_status.known(context)),
+    "housekeeping.metrics": metrics.tick,
+    "schedule.tick": lambda context: schedules.run_due(context, now()),
+    "housekeeping.purge": lambda context: garbage.purge(context, time.time()),
+    "housekeeping.evict": result_cache.evict,
+    "housekeeping.budgets": budgets.tick,
+    "webhook.ring": delivery.enqueue_due,
+}.items():
+    _register_periodic(_name, _run)
 
 
 @app.task(name="housekeeping.collect")
 def collect_garbage(interval_seconds: float) -> None:
     garbage.tick(context(), interval_seconds)
-
-
-@app.task(name="housekeeping.purge")
-def purge_old_records() -> None:
-    retention.tick(context())
-
-
-@app.task(name="housekeeping.evict")
-def evict_cached_answers() -> None:
-    result_cache.evict(context())
-
-
-@app.task(name="housekeeping.budgets")
-def announce_budgets() -> None:
-    budgets.tick(context())
-
-
-@app.task(name="webhook.ring")
-def enqueue_due_deliveries() -> None:
-    delivery.enqueue_due(context())
 
 
 @app.task(name="webhook.deliver")

@@ -88,32 +88,19 @@ BACKOFF = Backoff(first=2.0, longest=60.0)
 
 
 @contextmanager
-def hold_batch(context: AppContext, batch_id: str, holder: str, pause: float) -> Iterator[Lease | None]:
-    """Hold and renew the lease on a batch's own work; yields None if another holder has it.
-
-    Releases the lease at the end, unless the work's last write did. If work remains then, housekeeping starts it again
-    after `pause` seconds. An exception is recorded as the reason why the batch does not move, and is raised. It counts
-    as an attempt (`store.batches.give_up`) unless a part of the deployment was away.
-    """
-    with _hold(context, acquire_batch, batch_id, holder, pause) as lease:
-        yield lease
-
-
-@contextmanager
-def hold_job(context: AppContext, job_id: str, holder: str, pause: float) -> Iterator[Lease | None]:
-    """Hold and renew the lease on a job, as `hold_batch` does for a batch (`store.jobs.lifecycle.give_up`)."""
-    with _hold(context, acquire_job, job_id, holder, pause) as lease:
-        yield lease
-
-
-@contextmanager
 def _hold(
-    context: AppContext,
     acquire: Callable[[Session, str, str, float], Lease | None],
+    context: AppContext,
     record_id: str,
     holder: str,
     pause: float,
 ) -> Iterator[Lease | None]:
+    """Hold and renew the lease on the own work of a batch or job; yields None if another holder has it.
+
+    Releases the lease at the end, unless the work's last write did. If work remains then, housekeeping starts it again
+    after `pause` seconds. An exception is recorded as the reason why the work does not move, and is raised. It counts
+    as an attempt (`give_up` of `store.batches` and `store.jobs.lifecycle`) unless a part of the deployment was away.
+    """
     seconds = context.settings.lease_seconds
     with context.database.write() as session:
         lease = acquire(session, record_id, holder, seconds)
@@ -133,7 +120,13 @@ def _hold(
     except LeaseLost:
         raise
     except Exception as error:
-        _release_failed(context, lease, error)
+        reason = error.message if isinstance(error, BatchyardError) else f"{type(error).__name__}: {error}"
+        counted = not isinstance(error, UnavailableError) or isinstance(error, ArtifactMissing)
+        try:
+            with context.database.write() as session:
+                record_failure(session, lease, reason, counted=counted, backoff=BACKOFF)
+        except (LeaseLost, UnavailableError) as failure:  # it runs out
+            log.warning("lease not given back: %s", failure, extra={"id": lease.id})
         raise
     if lease.held:
         try:
@@ -143,12 +136,5 @@ def _hold(
             log.warning("lease not given back: %s", error, extra={"id": record_id})
 
 
-def _release_failed(context: AppContext, lease: Lease, error: Exception) -> None:
-    """Release a lease after a failed attempt. It runs out if the database is away."""
-    reason = error.message if isinstance(error, BatchyardError) else f"{type(error).__name__}: {error}"
-    counted = not isinstance(error, UnavailableError) or isinstance(error, ArtifactMissing)
-    try:
-        with context.database.write() as session:
-            record_failure(session, lease, reason, counted=counted, backoff=BACKOFF)
-    except (LeaseLost, UnavailableError) as failure:
-        log.warning("lease not given back: %s", failure, extra={"id": lease.id})
+hold_batch = functools.partial(_hold, acquire_batch)
+hold_job = functools.partial(_hold, acquire_job)

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import redis
@@ -105,14 +106,11 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
         deliveries = webhooks.undelivered(session)
     ids = [*(batch.id for batch in due_first), *(job.id for job in jobs_due_first)]
     forecasts = deadlines.read(context, ids)
-    messages: dict[str, int] | None = None
-    engines: list[EngineStatus] | None = None
-    live: list[LiveTraffic] | None = None
-    totals: dict[tuple[str, str], int] | None = None
-    job_totals: dict[tuple[str, ...], int] | None = None
+    in_redis: dict[str, Any] = dict.fromkeys(("messages", "engines", "live", "totals", "job_totals"))
     try:
-        messages, engines, totals = _messages(context), engine_status.read(context), tally.read(context)
-        job_totals, live = dict(port().totals(context)), traffic.recent(context, engines)
+        engines = engine_status.read(context)
+        in_redis = {"messages": _messages(context), "engines": engines, "totals": tally.read(context)}
+        in_redis |= {"job_totals": dict(port().totals(context)), "live": traffic.recent(context, engines)}
     except redis.RedisError as error:
         log.warning("metrics without Redis: %s", error)
     return Snapshot(
@@ -126,11 +124,7 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
         jobs=[
             JobState(job.id, job.recipe, job.sla, *_times(job, forecasts.get(job.id), now)) for job in jobs_due_first
         ],
-        messages=messages,
-        engines=engines,
-        live=live,
-        totals=totals,
-        job_totals=job_totals,
+        **in_redis,
         demand=demand.read(context),
         deliveries=deliveries,
         processes=_processes(context.settings.data) if with_processes else {},
@@ -199,7 +193,11 @@ def _processes(data: Path) -> dict[str, tuple[int, float]]:
     files = sorted((data / "run").glob("*.pid"))
     if not files:
         return {}
-    children, usage = _children(), {}
+    children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
+    for process in psutil.process_iter():  # `Process.children` would go through all processes for each one
+        with suppress(psutil.Error):
+            children[process.ppid()].append(process)
+    usage = {}
     for file in files:
         try:
             members = [psutil.Process(int(file.read_text()))]
@@ -213,12 +211,3 @@ def _processes(data: Path) -> dict[str, tuple[int, float]]:
                 size, cpu = size + member.memory_info().rss, cpu + times.user + times.system
         usage[file.stem] = size, cpu
     return usage
-
-
-def _children() -> defaultdict[int, list[psutil.Process]]:
-    """Return the children of each process. `psutil.Process.children` would look at all processes for each one."""
-    children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            children[process.ppid()].append(process)
-    return children

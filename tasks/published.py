@@ -1,9 +1,10 @@
-"""Published hashes: what one task computes for all, in Redis, where it may be lost."""
+"""What tasks publish in Redis, where it may be lost: hashes that one computes for all, and failures to write."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import redis
@@ -12,6 +13,15 @@ from redis.client import Pipeline
 from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def warned(log: logging.Logger, message: str, **ids: object) -> Iterator[None]:
+    """Log a warning instead of a RedisError in the block, which then ends."""
+    try:
+        yield
+    except redis.RedisError as error:
+        log.warning("%s: %s", message, error, extra=ids)
 
 
 def replace(pipeline: Pipeline, key: str, values: Mapping[str, str]) -> None:
@@ -25,9 +35,7 @@ def read(context: AppContext, key: str, fields: Sequence[str], what: str) -> dic
     """Return those of the fields that are there; none, with a log entry, if Redis is away."""
     if not fields:
         return {}
-    try:
+    values: list[str | None] = [None] * len(fields)
+    with warned(log, f"{what} not read"):
         values = cast(list[str | None], context.redis.hmget(key, list(fields)))
-    except redis.RedisError as error:
-        log.warning("%s not read: %s", what, error)
-        return {}
     return {field: value for field, value in zip(fields, values, strict=True) if value}

@@ -24,9 +24,9 @@ class Recovered(NamedTuple):
     unvalidated: list[str]
 
     @classmethod
-    def of(cls, session: Session, life: Batches | Jobs) -> Self:
+    def of(cls, session: Session, work: Batches | Jobs) -> Self:
         """End what is past its window or past help, and claim what was not validated."""
-        return cls(life.expire(session), life.give_up(session), life.claim_validatable(session, MESSAGE_SECONDS))
+        return cls(work.expire(session), work.give_up(session), work.claim_validatable(session, MESSAGE_SECONDS))
 
     def announce(
         self,

@@ -27,6 +27,11 @@ from tasks.steps import registry
 log = logging.getLogger(__name__)
 
 RESULTS = "results.jsonl"
+_IDENTITY = (
+    *("recipe", "recipe_sha256", "config_sha256", "work_sha256", "input_sha256", "items_sha256"),
+    *("options", "seed", "models", "simulated", "amendments"),
+)
+"""What the manifest has of the job's record."""
 
 
 def report_of(context: AppContext, job: Job, results: JobResults) -> Report:
@@ -53,14 +58,8 @@ def write_common(results: JobResults, job: Job, report: Report) -> None:
     if job.total:
         with results.create(RESULTS) as file:
             for item in results.items():
-                line = {
-                    "custom_id": item.custom_id,
-                    "number": item.number,
-                    "state": item.state,
-                    "result": item.result,
-                    "error": item.error,
-                }
-                file.write(json_lines.line(line))
+                names = ("custom_id", "number", "state", "result", "error")
+                file.write(json_lines.line({name: getattr(item, name) for name in names}))
     _write_json(results, "metrics.json", report.metrics)
     _write_json(results, "view.json", blocks.as_json(report.view))
     _write_json(results, "config.json", identity.configuration(job))
@@ -84,17 +83,7 @@ def write_manifest(
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {
         "job": job.id,
-        "recipe": job.recipe,
-        "recipe_sha256": job.recipe_sha256,
-        "config_sha256": job.config_sha256,
-        "work_sha256": job.work_sha256,
-        "input_sha256": job.input_sha256,
-        "items_sha256": job.items_sha256,
-        "options": job.options,
-        "seed": job.seed,
-        "models": job.models,
-        "simulated": job.simulated,
-        "amendments": job.amendments,
+        **{name: getattr(job, name) for name in _IDENTITY},
         "batchyard": __version__,
         "request_counts": {
             "total": job.total,

@@ -5,7 +5,7 @@ judgement, see store.formats.job_chunks, or `resolve` or `requeue`), stage (stri
 (binary of 16: what an equal request equals), model (string), seed (int64), ok (bool), text, finish_reason, error,
 message, extra (strings; extra is JSON), value (string, JSON of the outcome), input_tokens, cached_tokens, output_tokens
 (int64), seconds (float32). Rows are sorted by number, life and turn; requests of a turn come first, by stage, visit,
-sample and retry. The turn of requests is null in jobs that began before their plan files had it.
+sample and retry.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 from batchyard import json_lines
 from batchyard.recipes import Answer
 from batchyard.recipes.program import Request
-from jobs.stage_records import StageRecords
+from jobs.stage_records import StageRecords, answers
 from recipes.answers import answer_of
 from store.artifacts import Artifacts, ArtifactWriter
-from store.formats import asks, chunks, job_chunks, parquet
+from store.formats import asks, job_chunks, parquet
 from store.formats.spill import Spill
 from store.records import JobReply
 
@@ -85,7 +85,7 @@ def write(
         for order, stage in enumerate(stages):
             for row in _requests(artifacts, stage, numbers):
                 place = (order, row["visit"], row["sample"], row["retry"])
-                rows.add((row["number"], row["life"], row["turn"] or 0, 0, *place, json_lines.dumps(row)))
+                rows.add((row["number"], row["life"], row["turn"], 0, *place, json_lines.dumps(row)))
         for sha256 in judgements:
             for row in job_chunks.read(artifacts, sha256).to_pylist():
                 number = int(numbers[row["position"]])
@@ -116,16 +116,14 @@ def _row(text: bytes) -> dict[str, Any]:
 
 def _requests(artifacts: Artifacts, stage: StageRecords, numbers: Numbers) -> Iterator[dict[str, Any]]:
     """Yield a row for each request of a stage, in the order of its plan files."""
-    with Spill(["line INTEGER PRIMARY KEY", "answer", "seconds"], replace=True) as answers:
-        for _, sha256 in stage.chunks:
-            for table in chunks.read(artifacts, sha256, ["line", "answer", "seconds"]):
-                for answer in zip(*(column.to_pylist() for column in table.columns), strict=True):
-                    answers.add(answer)
+    with Spill(["line INTEGER PRIMARY KEY", "answer", "seconds"], replace=True) as spilled:
+        for answer in answers(artifacts, [sha256 for _, sha256 in stage.chunks]):
+            spilled.add(answer)
         for plan_sha256, row_group in stage.plans:
             table = asks.read(artifacts, plan_sha256, row_group, _PLAN)
             lines = table["line"].to_pylist()
             bodies = dict(zip(lines, table["body"].to_pylist(), strict=True))
-            of_group = answers.select("*", "WHERE line BETWEEN ? AND ?", (min(lines), max(lines)))
+            of_group = spilled.select("*", "WHERE line BETWEEN ? AND ?", (min(lines), max(lines)))
             texts = {line: (answer, seconds) for line, answer, seconds in of_group}
             for row in table.to_pylist():
                 body = json_lines.loads(row["body"] or bodies[row["same_as"]])

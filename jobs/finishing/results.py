@@ -59,19 +59,10 @@ class JobResults:
         for number in order.tolist():
             columns_at, columns_size, result_at, result_size = starts[number].tolist()
             custom_id, columns = json_lines.loads(self._read(columns_at, columns_size))
-            result: dict[str, Any] = {"state": self._unended, "result": {"text": None}, "error": None}
+            end: dict[str, Any] = {"state": self._unended, "result": {"text": None}, "error": None}
             if result_size:
-                result = json_lines.loads(self._read(result_at, result_size))
-            yield EndedItem(
-                number=number,
-                custom_id=custom_id,
-                columns=columns,
-                state=result["state"],
-                result=result["result"],
-                error=result["error"],
-                started_at=result.get("started_at"),
-                ended_at=result.get("ended_at"),
-            )
+                end = json_lines.loads(self._read(result_at, result_size))
+            yield EndedItem(number, custom_id, columns, **end)
 
     def tables(self) -> Iterator[pa.Table]:
         """Stream the input rows of these items in the same order."""

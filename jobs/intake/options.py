@@ -138,12 +138,6 @@ def expected(
     return (counts + [None] * len(stages))[: len(stages)]
 
 
-def bounds(context: AppContext, recipe: FlowRecipe[Any], options: Options) -> list[tuple[float, float]] | None:
-    """Return the fewest and the most requests of an item in each stage, None if the recipe is silent."""
-    counts: list[tuple[float, float]] | None = ask(context, recipe, "bounds", options)
-    return counts
-
-
 def shares(
     context: AppContext,
     recipe: FlowRecipe[Any],
@@ -197,9 +191,10 @@ def models(
         elif isinstance(want, Check):
             _check_gate(catalogue, values, want)
         else:
-            catalogue.reward(want.reward, _place_of(values, want.reward) or ROOT)
+            catalogue.reward(want.reward, _place_of(values, want.reward))
     names = served_by_name(context.models)
-    named = {names[text].name for text in (*_texts(values), *(ask.model for ask in asks)) if text in names}
+    texts = {value for _, value in _values(values) if isinstance(value, str)} | {want.model for want in asks}
+    named = {names[text].name for text in texts if text in names}
     return {name: spec for name, spec in context.models.items() if name in named or not named}
 
 
@@ -228,12 +223,12 @@ def _named(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield from ((f"{path}.{key}", name) for key, name in value.items() if isinstance(name, str))
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts(inner)
+def _values(value: Any, path: str = ROOT) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of all that stands in options, each before what is in it."""
+    yield path, value
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        yield from _values(inner, f"{path}.{key}")
 
 
 def check_model(context: AppContext, name: str, param: str) -> None:
@@ -250,7 +245,7 @@ def check_model(context: AppContext, name: str, param: str) -> None:
 
 def _check_gate(catalogue: Catalogue, options: Mapping[str, Any], check: Check) -> None:
     """Look an example's gate up, and let it check its value. Raises RequestError."""
-    param = _place_of(options, check.gate) or ROOT
+    param = _place_of(options, check.gate)
     gate = catalogue.gate(check.gate, param)
     try:
         if gate.check is not None:
@@ -268,7 +263,7 @@ def _check_ask(
     if endpoint is None:
         message = f"The probe of recipe {recipe.name!r} asks in stage {ask.stage!r}; its author has to look."
         raise RequestError(message, code="recipe_error", param=ROOT)
-    check_model(context, ask.model, _place_of(options, ask.model) or ROOT)
+    check_model(context, ask.model, _place_of(options, ask.model))
     content: Any = ask.content
     if endpoint == CHAT and isinstance(content, str):
         content = [{"role": "user", "content": content}]
@@ -279,22 +274,11 @@ def _check_ask(
         error = refused.error or {}
         name = str(error.get("param") or "").removeprefix("body.").partition(".")[0]
         message = f"A request of stage {ask.stage!r} cannot run: {error.get('message')}"
-        raise RequestError(message, code=error.get("code"), param=_place_of_key(options, name) or ROOT)
+        holders = (path for path, value in _values(options) if isinstance(value, dict) and value.get(name) is not None)
+        param = next((f"{path}.{name}" for path in holders), ROOT)
+        raise RequestError(message, code=error.get("code"), param=param)
 
 
-def _place_of(value: Any, text: str, path: str = ROOT) -> str | None:
-    """Return the path at which a text stands in the options, None if it does not."""
-    if value == text:
-        return path
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    places = (_place_of(inner, text, f"{path}.{key}") for key, inner in entries)
-    return next((place for place in places if place is not None), None)
-
-
-def _place_of_key(value: Any, name: str, path: str = ROOT) -> str | None:
-    """Return the path of a key in the options, None if it is not there."""
-    if isinstance(value, dict) and value.get(name) is not None:
-        return f"{path}.{name}"
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    places = (_place_of_key(inner, name, f"{path}.{key}") for key, inner in entries)
-    return next((place for place in places if place is not None), None)
+def _place_of(options: Any, text: str) -> str:
+    """Return the path at which a text stands in the options; that of all options if it does not."""
+    return next((path for path, value in _values(options) if value == text), ROOT)

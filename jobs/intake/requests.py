@@ -75,6 +75,7 @@ class Preparer:
         if isinstance(prepared, Refusal):
             details = (prepared.body or {}).get("error", {})
             return _refused(str(details.get("message")), details.get("code"), details.get("param"))
+        asked = json_lines.dumps([request.stage, request.endpoint, body], option=orjson.OPT_SORT_KEYS)
         return PreparedRequest(
             position=position,
             life=item.life,
@@ -86,7 +87,7 @@ class Preparer:
             model=model,
             custom_id=custom_id,
             body=body_json,
-            ask=_digest(request, body),
+            ask=hashlib.blake2b(asked, digest_size=16).digest(),
             output_tokens=prepared.output_limit,
             order_key=prepared.order_key,
             fingerprint=prepared.fingerprint if self._shares_answers else None,
@@ -106,8 +107,3 @@ def _refused(message: str, code: str | None, param: str | None) -> Answer:
     return Answer(
         ok=False, error={"code": code or "invalid_request", "message": message, "param": param}, status_code=400
     )
-
-
-def _digest(request: Request, body: Mapping[str, Any]) -> bytes:
-    text = json_lines.dumps([request.stage, request.endpoint, body], option=orjson.OPT_SORT_KEYS)
-    return hashlib.blake2b(text, digest_size=16).digest()

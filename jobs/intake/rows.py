@@ -78,8 +78,10 @@ def tables(file: IO[bytes], name: str) -> Iterator[pa.Table]:
         yield from _parquet(file)
         return
     schema: pa.Schema | None = None
-    for table in _inferred(file, name):
-        schema = table.schema if schema is None else _common(schema, table.schema)
+    for batch in _batched(file, name):
+        columns = dict.fromkeys(key for row in batch for key in row)
+        inferred = pa.table({key: _array([row.get(key) for row in batch]) for key in columns}).schema
+        schema = inferred if schema is None else _common(schema, inferred)
     file.seek(0)
     for values in _batched(file, name):
         assert schema is not None
@@ -111,12 +113,6 @@ def _batched(file: IO[bytes], name: str) -> Iterator[list[Columns]]:
     readable = (row for row in rows(file, name) if not isinstance(row, RowError))
     while batch := list(islice(readable, TABLE_ROWS)):
         yield batch
-
-
-def _inferred(file: IO[bytes], name: str) -> Iterator[pa.Table]:
-    for batch in _batched(file, name):
-        columns = dict.fromkeys(key for row in batch for key in row)
-        yield pa.table({key: _array([row.get(key) for row in batch]) for key in columns})
 
 
 def _array(values: list[Any]) -> pa.Array:

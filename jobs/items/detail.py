@@ -116,35 +116,13 @@ def item(storage: Storage, job: Job, number: int) -> ItemDetails:
 
 
 def _turns(storage: Storage, job: Job, position: int, end: ItemDetails) -> list[TurnRow]:
-    """Return the turns of an item.
-
-    The turns of requests whose plan file does not have them are numbered by what is left, by stage and visit: each
-    begins with the request of sample 1.
-    """
     turns: dict[tuple[int, int], TurnRow] = {}
-    refused: set[tuple[int, int]] = set()
     for life, number, judgement in _judgements(storage, job, position, end):
         _add_judgement(turns.setdefault((life, number), TurnRow(life, number)), judgement)
-        if judgement.kind == "refused":
-            refused.add((life, number))
-    by_visit: dict[tuple[int, int, int], list[RequestRow]] = {}
-    for life, known, stage, request in requests_of(storage, job, position):
-        if known is None:
-            by_visit.setdefault((life, stage, request.visit), []).append(request)
-        else:
-            turns.setdefault((life, known), TurnRow(life, known)).requests.append(request)
+    for life, number, request in requests_of(storage, job, position):
+        turns.setdefault((life, number), TurnRow(life, number)).requests.append(request)
     for turn in turns.values():
         turn.requests.sort(key=lambda request: (request.sample, request.retry))
-    taken = turns.keys() - refused
-    current: TurnRow | None = None
-    for (life, _, _), requests in sorted(by_visit.items()):
-        requests.sort(key=lambda request: (request.sample, request.retry))
-        if current is None or current.life != life or requests[0].sample == 1:
-            number = 1 if current is None or current.life != life else current.turn + 1
-            while (life, number) in taken:
-                number += 1
-            current = turns.setdefault((life, number), TurnRow(life, number))
-        current.requests += requests
     return [turns[key] for key in sorted(turns)]
 
 

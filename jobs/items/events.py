@@ -1,4 +1,4 @@
-"""The events of an item that has ended: those of its recipe, or one that every item has."""
+"""Items that have ended, from their result rows, and their events: those of the recipe, or one that every item has."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from batchyard import json_lines
 from batchyard.recipes import EndedItem, Options, Recipe
 
 log = logging.getLogger(__name__)
 
 MOST_NOTIFIED = 1000
 """Items of a job with the option `notify`: each of them is an event of the project, sent to every webhook."""
+
+
+def of_row(record: Mapping[str, Any]) -> EndedItem:
+    """Return the item of a result row, whose `result` and `error` are JSON. It has no columns."""
+    kept = {name: record[name] for name in ("number", "custom_id", "state", "started_at", "ended_at")}
+    error = None if record["error"] is None else json_lines.loads(record["error"])
+    return EndedItem(columns={}, result=json_lines.loads(record["result"]), error=error, **kept)
 
 
 def events_of(recipe: Recipe[Any], options: Options, item: EndedItem) -> Sequence[Mapping[str, Any]]:

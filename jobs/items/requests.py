@@ -9,17 +9,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchyard import json_lines
 from jobs.items.states import CACHED_CHUNKS
+from jobs.stage_records import answers
 from results.storage import Storage
 from store.artifacts import Artifacts
-from store.formats import asks, chunks
+from store.formats import asks
 from store.jobs import chunk_records
 from store.jobs import reading as records
-from store.jobs.reading import PlanGroup
 from store.records import Job
 
 
@@ -53,15 +51,17 @@ def asking(artifacts: Artifacts, plan_sha256: str, row_group: int) -> npt.NDArra
     return positions
 
 
-def requests_of(storage: Storage, job: Job, position: int) -> Iterator[tuple[int, int | None, int, RequestRow]]:
-    """Yield life, turn (None if it is not known), number of the stage, and each request of an item with its answer."""
+def requests_of(storage: Storage, job: Job, position: int) -> Iterator[tuple[int, int, RequestRow]]:
+    """Yield life, turn and each request of an item with its answer."""
     with storage.database.read() as session:
         groups = records.plan_groups(session, job.id)
     for group in groups:
         if position not in asking(storage.artifacts, group.plan_sha256, group.row_group):
             continue
         table = asks.read_item(storage.artifacts, group.plan_sha256, group.row_group, position)
-        answers = _answers(storage, group, table["line"])
+        with storage.database.read() as session:
+            stored = chunk_records.of_segment(session, group.segment_id)
+        answered = {line: (answer, at) for line, answer, at in answers(storage.artifacts, stored, table["line"])}
         for row in table.to_pylist():
             request = RequestRow(
                 custom_id=row["custom_id"],
@@ -72,24 +72,10 @@ def requests_of(storage: Storage, job: Job, position: int) -> Iterator[tuple[int
                 retry=row["retry"],
                 body=json_lines.loads(row["body"]) if row["body"] else {},
             )
-            answer, request.seconds = answers.get(row["line"], (None, None))
+            answer, request.seconds = answered.get(row["line"], (None, None))
             if answer is not None:
                 line = json_lines.loads(answer)
                 response = line.get("response") or {}
                 request.status_code, request.response = response.get("status_code"), response.get("body")
                 request.error = line.get("error")
-            yield row["life"], row["turn"], group.number, request
-
-
-def _answers(storage: Storage, group: PlanGroup, lines: pa.ChunkedArray) -> dict[int, tuple[str, float | None]]:
-    """Return the output lines, and seconds, of these lines of a segment."""
-    with storage.database.read() as session:
-        stored = chunk_records.of_segment(session, group.segment_id)
-    answers: dict[int, tuple[str, float | None]] = {}
-    for sha256 in stored:
-        for table in chunks.read(storage.artifacts, sha256, ["line", "answer", "seconds"]):
-            for row in table.filter(pc.is_in(table["line"], value_set=lines.combine_chunks())).to_pylist():
-                answers[row["line"]] = row["answer"], row["seconds"]
-        if len(answers) == len(lines):
-            break
-    return answers
+            yield row["life"], row["turn"], request

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from batchyard import json_lines
 from batchyard.errors import ConflictError, RequestError
 from batchyard.recipes import Recipe
 from batchyard.statuses import TERMINAL
-from jobs.items.ended import of_row
-from jobs.items.events import events_of
+from jobs.items.events import events_of, of_row
 from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import job_chunks
@@ -60,7 +60,10 @@ def _read(
     if after > available:
         raise RequestError(f"Invalid 'after': there are {available} lines so far.", code="invalid_value", param="after")
     stop = available if limit is None else min(after + limit, available)
-    return _sliced(storage.artifacts, stored, after, stop, line)
+    return (
+        b"".join(line(number, row) for number, row in enumerate(table.drop_columns("position").to_pylist(), first))
+        for first, table in slices(storage.artifacts, stored, after, stop)
+    )
 
 
 def result_chunks(storage: Storage, job: Job) -> list[JobChunkEntry]:
@@ -79,21 +82,17 @@ def collected(job: Job) -> ConflictError:
     )
 
 
-def _sliced(
-    artifacts: Artifacts,
-    stored: Sequence[JobChunkEntry],
-    start: int,
-    stop: int,
-    line: Callable[[int, dict[str, Any]], bytes],
-) -> Iterator[bytes]:
-    first = 0
+def slices(
+    artifacts: Artifacts, stored: Sequence[JobChunkEntry], start: int, stop: int, columns: Sequence[str] | None = None
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of chunks after the first `start` of all, up to `stop`, with the number of each table's first."""
+    before = 0
     for chunk in stored:
-        begin, end = max(start - first, 0), min(stop - first, chunk.rows)
+        begin, end = max(start - before, 0), min(stop - before, chunk.rows)
         if begin < end:
-            rows = job_chunks.read(artifacts, chunk.sha256).slice(begin, end - begin)
-            numbered = enumerate(rows.drop_columns("position").to_pylist(), first + begin + 1)
-            yield b"".join(line(number, row) for number, row in numbered)
-        first += chunk.rows
+            table = job_chunks.read(artifacts, chunk.sha256, columns)
+            yield before + begin + 1, table.slice(begin, end - begin)
+        before += chunk.rows
 
 
 def _line(row: dict[str, Any]) -> bytes:

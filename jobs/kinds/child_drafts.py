@@ -15,6 +15,9 @@ from store.records import Job
 from store.work import traces
 from tasks.context import AppContext
 
+_OF_PARENT = ("project_id", "completion_window", "output_expires_after", "expires_at", "due_at")
+"""What a child has of its parent's record."""
+
 
 class ChildInput(NamedTuple):
     """What the input of a child is: its file if there is one, its content, and its name."""
@@ -45,20 +48,16 @@ def draft(context: AppContext, parent: Job, child: Child, source: ChildInput) ->
     """
     configuration = check(context, child.recipe, child.options, parent.completion_window)
     job = Job(
-        project_id=parent.project_id,
+        **{name: getattr(parent, name) for name in _OF_PARENT},
         name=child.key,
         seed=parent.seed + child.repeat,
         input_file_id=source.file_id,
         input_sha256=source.sha256,
         input_name=source.name,
-        completion_window=parent.completion_window,
-        output_expires_after=parent.output_expires_after,
         post_process=[],
         parent_id=parent.id,
         traceparent=str(traces.place(parent)) if parent.id else None,  # a dry run has no job
         child_key=child.key,
         variant=child.variant,
-        expires_at=parent.expires_at,
-        due_at=parent.due_at,
     )
     return drafts.configured(context, job, None, configuration)

@@ -23,10 +23,9 @@ from jobs.intake import options as job_options
 from jobs.intake.drafts import Configuration, JobDraft
 from jobs.kinds import child_drafts
 from jobs.kinds.child_drafts import ChildInput
-from jobs.kinds.commit import commit
-from jobs.kinds.ends import RecordedEnd, recorded, row_of_end
+from jobs.kinds.commit import RecordedEnd, commit, recorded, row_of_end
 from jobs.kinds.flow import FLOW
-from jobs.kinds.kind import ChildRow, JobEstimate, OfJobs, Warnings
+from jobs.kinds.kind import ChildRow, JobEstimate, NestedKind, Warnings
 from jobs.kinds.plan import ChildStart, plan
 from store.formats import items as items_file
 from store.jobs import composites, lifecycle
@@ -41,7 +40,7 @@ ENDED_BY_THE_PARENT = ("expired", "cancelled")
 UNKNOWN_END: Warnings = [("eta_unknown", "No ETA: each of its jobs has a forecast of its own once it runs.")]
 
 
-class CompositeKind(OfJobs[CompositeRecipe[Any]]):
+class CompositeKind(NestedKind[CompositeRecipe[Any]]):
     """Jobs whose items are jobs."""
 
     name = "composite"
@@ -75,7 +74,50 @@ class CompositeKind(OfJobs[CompositeRecipe[Any]]):
 
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
         recipe: Any = catalogue_of(context).recipe(job.recipe)
-        _tick(context, recipe, lease, job)
+        options = recipe.options.model_validate(job.options)
+        children = list(recipe.children(options))
+        with context.database.read() as session:
+            jobs = composites.children(session, job.id)
+        ends = recorded(context, job.id)
+        ending = job.status == "cancelling" or job.outcome is not None
+        if ending and any(child.status not in TERMINAL for child in jobs.values()):
+            return  # the last of them wakes it
+        rows = [
+            _row(children, key, child.status, _error(child), child)
+            for key, child in jobs.items()
+            if child.status in TERMINAL and key not in ends and not (ending and child.status in ENDED_BY_THE_PARENT)
+        ]
+        drafts: list[JobDraft] = []
+        problem = None
+        if not ending and job.paused_at is None:
+            statuses = {key: child.status for key, child in jobs.items()} | {
+                key: end.state for key, end in ends.items()
+            }
+            try:
+                chosen = plan(children, statuses, _works(context, children), options.parallel)
+            except RequestError as error:
+                raise UnavailableError(error.message) from error
+            for key in chosen.never:
+                message = "the job of the round before has not completed, so it has no input"
+                rows.append(_row(children, key, "failed", {"code": "no_input", "message": message}))
+            for start in chosen.starts:
+                try:
+                    prepared = _prepared(context, job, options, start, jobs, ends)
+                except RequestError as error:
+                    problem = f"child '{start.child.key}' cannot start: {error.message}"
+                    continue
+                if isinstance(prepared, JobDraft):
+                    drafts.append(prepared)
+                elif prepared is None:
+                    rows += [_row(children, key, "completed") for key in _from(children, start.child)]
+                elif isinstance(prepared, Job):
+                    rows.append(_row(children, start.child.key, prepared.status, None, prepared, taken=True))
+                else:
+                    rows.append(_row(children, start.child.key, "failed", prepared))
+        if ending or rows or drafts:
+            commit(context, lease, job, rows, drafts, ending=ending, begun=jobs.keys() | ends.keys())
+        if problem is not None:
+            raise UnavailableError(problem)
 
     def children(self, context: AppContext, recipe: CompositeRecipe[Any], job: Job) -> list[ChildRow]:
         with context.database.read() as session:
@@ -160,51 +202,6 @@ def _work(context: AppContext, draft: JobDraft, children: Sequence[Child]) -> di
             for model, part in scaled(outlook.parts, number).items():
                 parts[model] = part.plus(parts[model]) if model in parts else part
     return {"parts": parts, "requests": first.requests, "errors": first.errors} if first else {}
-
-
-def _tick(context: AppContext, recipe: CompositeRecipe[Any], lease: Lease, job: Job) -> None:
-    options = recipe.options.model_validate(job.options)
-    children = list(recipe.children(options))
-    with context.database.read() as session:
-        jobs = composites.children(session, job.id)
-    ends = recorded(context, job.id)
-    ending = job.status == "cancelling" or job.outcome is not None
-    if ending and any(child.status not in TERMINAL for child in jobs.values()):
-        return  # the last of them wakes it
-    rows = [
-        _row(children, key, child.status, _error(child), child)
-        for key, child in jobs.items()
-        if child.status in TERMINAL and key not in ends and not (ending and child.status in ENDED_BY_THE_PARENT)
-    ]
-    drafts: list[JobDraft] = []
-    problem = None
-    if not ending and job.paused_at is None:
-        statuses = {key: child.status for key, child in jobs.items()} | {key: end.state for key, end in ends.items()}
-        try:
-            chosen = plan(children, statuses, _works(context, children), options.parallel)
-        except RequestError as error:
-            raise UnavailableError(error.message) from error
-        for key in chosen.hopeless:
-            message = "the job of the round before has not completed, so it has no input"
-            rows.append(_row(children, key, "failed", {"code": "no_input", "message": message}))
-        for start in chosen.starts:
-            try:
-                prepared = _prepared(context, job, options, start, jobs, ends)
-            except RequestError as error:
-                problem = f"child '{start.child.key}' cannot start: {error.message}"
-                continue
-            if isinstance(prepared, JobDraft):
-                drafts.append(prepared)
-            elif prepared is None:
-                rows += [_row(children, key, "completed") for key in _from(children, start.child)]
-            elif isinstance(prepared, Job):
-                rows.append(_row(children, start.child.key, prepared.status, None, prepared, taken=True))
-            else:
-                rows.append(_row(children, start.child.key, "failed", prepared))
-    if ending or rows or drafts:
-        commit(context, lease, job, rows, drafts, ending=ending, begun=jobs.keys() | ends.keys())
-    if problem is not None:
-        raise UnavailableError(problem)
 
 
 def _works(context: AppContext, children: Sequence[Child]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from jobs.intake import rows
 from jobs.intake.drafts import JobDraft
 from jobs.intake.requests import PreparedRequest
 from jobs.intake.rows import Columns, RowError
-from jobs.kinds import first_turns
+from jobs.kinds.item_checks import first_turns
 from jobs.kinds.kind import FirstRequest, JobEstimate, StageOutlook
 from store.queue import BacklogEntry
 from store.records import File
@@ -47,10 +47,10 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
         return JobEstimate(items, unknown, errors=report.errors)
     options = recipe.options.model_validate(draft.job.options)
     shares = job_options.shares(context, recipe, options, draft.stages, draft.job.models)
-    turns, errors = first_turns.of(context, recipe, draft.job, sample)
+    turns, errors = first_turns(context, recipe, draft.job, sample)
     requests = [request for turn in turns for request in turn]
     first_asks = Counter(request.stage for request in requests)
-    bounds: Sequence[tuple[float, float | None]] = job_options.bounds(context, recipe, options) or [
+    bounds: Sequence[tuple[float, float | None]] = job_options.ask(context, recipe, "bounds", options) or [
         (first_asks[stage.name] / max(1, len(sample)), None) for stage in draft.stages
     ]
     stages = [

@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from batchyard.settings import Settings
 from batchyard.tables import formats, images
 from batchyard.tables.template import TemplateError, parsed
 from batchyard.wording import MAX_NAME, nearest, quoted
+from jobs.intake import author_calls
 from jobs.intake.requests import PreparedRequest, Preparer
-from jobs.intake.rows import RowError, rows
+from jobs.intake.rows import Columns, RowError, rows
 from jobs.items import events
 from store.formats import items as items_file
 from store.records import Job
@@ -39,6 +40,9 @@ MAX_BARRIER_ITEMS = 50_000
 """Items of a job whose stages begin one after the other: all of them are live."""
 PROBED_ITEMS = 100
 """The first turns of so many items are checked as a batch's requests are, before anything runs."""
+REMEDY = "A turn only says what to ask next; its author has to take out of it what waits or does not end."
+FirstTurns: TypeAlias = tuple[list[list[PreparedRequest]], list[dict[str, Any]]]
+"""The requests of each item's first turn, and what is wrong with rows, as in `errors.data` of a job."""
 
 
 class _Overrun(BaseException):
@@ -99,13 +103,9 @@ class ItemChecker:
         self._report = report
         self._options: Options = recipe.options.model_validate(job.options)
         self._limit = min(settings.max_items, self._options.limit or settings.max_items)
-        self._max_items = settings.max_items
-        self._max_requests = settings.max_item_requests
         self._settings = settings
-        self._step_seconds = settings.judge_seconds
         self._hangs = False
-        specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
-        self._preparer = Preparer(specs)
+        self._preparer = Preparer({name: ModelSpec.model_validate(spec) for name, spec in job.models.items()})
         self._step_checks = registry.checks(job.post_process)
         self.first_turn: list[PreparedRequest] = []
         self.ordered: dict[str, Any] = {}
@@ -152,7 +152,9 @@ class ItemChecker:
         for number, row in enumerate(self._rows(source, name), 1):
             if number > self._limit:
                 if self._options.limit is None:
-                    self._too_many()
+                    most = self._settings.max_items
+                    message = f"The input has more than {most} rows; split it, or raise BATCHYARD_MAX_ITEMS."
+                    self._report.add(None, LineError("too_many_items", message))
                 break
             count += 1
             item = self.checked(number, row, probed=number <= PROBED_ITEMS)
@@ -213,7 +215,9 @@ class ItemChecker:
             except InvalidItem as error:
                 raise LineError(error.code, error.message) from None
             except _Overrun:
-                message = f"the recipe took longer than {self._step_seconds} seconds to say which columns it needs"
+                message = (
+                    f"the recipe took longer than {self._settings.judge_seconds} seconds to say which columns it needs"
+                )
                 raise LineError("recipe_hangs", message) from None
             for check in self._step_checks:
                 if unusable := check(row):
@@ -229,7 +233,7 @@ class ItemChecker:
     def _check_columns(self, row: Mapping[str, Any]) -> None:
         if self._recipe.columns is None:
             return
-        with _time_limit(self._step_seconds):
+        with _time_limit(self._settings.judge_seconds):
             paths = self._recipe.columns(self._options, row)
         for path in paths:
             value: Any = row
@@ -243,8 +247,8 @@ class ItemChecker:
     def _probe(self, item: Item) -> None:
         """Check the requests of the item's first turn as the lines of a batch are."""
         try:
-            with _time_limit(self._step_seconds):
-                program = Program(self._recipe, self._options, item, self._max_requests)
+            with _time_limit(self._settings.judge_seconds):
+                program = Program(self._recipe, self._options, item, self._settings.max_item_requests)
         except RecipeError:
             return  # it is the item's own end, and its result will say it
         except _Overrun:
@@ -273,10 +277,6 @@ class ItemChecker:
             message = f"Option 'notify' is for {most:,} items at most, and the job has {items:,}; leave it out."
             self._report.add(None, LineError("too_many_items", message, "options.notify"))
 
-    def _too_many(self) -> None:
-        message = f"The input has more than {self._max_items} rows; split it, or raise BATCHYARD_MAX_ITEMS."
-        self._report.add(None, LineError("too_many_items", message))
-
     def _report_duplicates(self, source: Any, name: str) -> None:
         """Report repeated custom_ids: compare the hashes of all rows, then the ids of the few whose hash repeats."""
         values, counts = np.unique(np.array(self._hashes, np.int64), return_counts=True)
@@ -297,6 +297,25 @@ class ItemChecker:
             if first != number:
                 message = f"Row {number}: the custom_id {quoted(custom_id)} is that of row {first}; it must be unique."
                 self._report.add(number, LineError("duplicate_custom_id", message, "custom_id"))
+
+
+def first_turns(
+    context: AppContext, recipe: FlowRecipe[Any], job: Job, sample: Sequence[Columns | RowError]
+) -> FirstTurns:
+    """Return the first turns of a job's first rows. Raises RequestError as author_calls.call."""
+    first: FirstTurns = author_calls.call(context, recipe, "first turn", REMEDY, _checked, job, sample)
+    return first
+
+
+def _checked(settings: Settings, recipe: FlowRecipe[Any], job: Job, sample: Sequence[Columns | RowError]) -> FirstTurns:
+    report = ValidationReport()
+    checker = ItemChecker(settings, job, recipe, report)
+    checker.order_columns(sample, uniform=False)
+    turns = []
+    for number, row in enumerate(sample, 1):
+        checker.checked(number, row, probed=True)
+        turns.append(checker.first_turn)
+    return turns, report.errors
 
 
 def _items(items: items_file.Reader) -> Iterator[items_file.StoredItem]:

@@ -145,7 +145,7 @@ class RecipeKind(ABC, Generic[R]):
         """Raise ConflictError if nobody can reply to the items of a job."""
 
 
-class OfJobs(RecipeKind[R]):
+class NestedKind(RecipeKind[R]):
     """A kind whose items are jobs, or are measured by jobs."""
 
     has_journal = False

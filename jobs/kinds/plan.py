@@ -19,10 +19,10 @@ class ChildStart(NamedTuple):
 
 @dataclass
 class Plan:
-    """What to do now. `hopeless`: children whose earlier round failed, so they never start."""
+    """What to do now. `never`: children whose earlier round failed, so they never start."""
 
     starts: list[ChildStart] = field(default_factory=list)
-    hopeless: list[str] = field(default_factory=list)
+    never: list[str] = field(default_factory=list)
 
 
 def plan(
@@ -50,7 +50,7 @@ def plan(
                 answered.setdefault(work, key)
         elif child.before is not None and ended.get(child.before) != "completed":
             if child.before in ended:
-                chosen.hopeless.append(key)
+                chosen.never.append(key)
                 ended[key] = "failed"
         elif capacity > len(chosen.starts) and work not in busy:
             chosen.starts.append(ChildStart(child, answered.get(work)))

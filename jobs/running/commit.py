@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from batchyard.recipes import Stage
 from jobs.running import notices, segments
 from jobs.running.memory import LiveJob
-from jobs.running.records import Uncommitted
 from store import events
 from store.formats import job_chunks
 from store.jobs import chunk_records, lifecycle, replies
@@ -23,7 +22,7 @@ from store.records import ChunkKind, Job, JobStage
 from tasks.context import AppContext
 
 
-class Ending(Exception):
+class JobEnding(Exception):
     """The job is cancelled or its window has passed since the tick began: nothing of it is committed."""
 
 
@@ -35,14 +34,16 @@ def commit(context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments
 
     Raises:
         LeaseLost: another process has the job now.
-        Ending: the job is no longer in progress.
+        JobEnding: the job is no longer in progress.
     """
     job, items, new = live.job, live.items, live.items.uncommitted
     planned = segments.write(context.artifacts, cuts)
+    tables: list[tuple[ChunkKind, pa.Table]] = [
+        ("result", _table([*new.moved, *new.ended], job_chunks.RESULT)),
+        ("judgement", _table(new.outcomes, job_chunks.JUDGEMENT)),
+    ]
     new_chunks: list[tuple[ChunkKind, str, int]] = [
-        (kind, job_chunks.write(context.artifacts, table), table.num_rows)
-        for kind, table in _tables(new)
-        if table.num_rows
+        (kind, job_chunks.write(context.artifacts, table), table.num_rows) for kind, table in tables if table.num_rows
     ]
     states = Counter(ended.state for ended in new.ended)
     item_events = notices.of_project(live.recipe, live.options, new.ended)
@@ -51,7 +52,7 @@ def commit(context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments
         lease.guard(session)
         record = session.get_one(Job, job.id)
         if record.status != "in_progress" or record.outcome is not None:
-            raise Ending
+            raise JobEnding
         existing = {stage.name: stage for stage in stage_records.of_job(session, job.id)} if cuts else {}
         for number, stage in enumerate(specs):
             of_stage = [segment for cut, segment in zip(cuts, planned, strict=True) if cut.stage == stage.name]
@@ -76,7 +77,9 @@ def commit(context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments
             events.record(session, record, notice.type, **notice.data)
         done = done and not replies.after(session, job.id, live.reply_id)
         if done:
-            _seal(session, job.id)
+            for sealed in stage_records.of_job(session, job.id):
+                if sealed.batch_id is not None:
+                    stage_records.seal(session, sealed.batch_id)
             lifecycle.transition(session, job.id, "in_progress", "finalizing", outcome="completed")
     live.job = record
     return done
@@ -95,23 +98,9 @@ def _batch_of(session: Session, job: Job, number: int, stage: Stage, existing: d
     return batch.id
 
 
-def _seal(session: Session, job_id: str) -> None:
-    for stage in stage_records.of_job(session, job_id):
-        if stage.batch_id is not None:
-            stage_records.seal(session, stage.batch_id)
-
-
-def _tables(new: Uncommitted) -> list[tuple[ChunkKind, pa.Table]]:
-    states = _table([*new.moved, *new.ended], job_chunks.RESULT)
-    return [("result", states), ("judgement", _table(new.outcomes, job_chunks.JUDGEMENT))]
-
-
 def _table(records: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    return pa.table(
-        [pa.array([_value(getattr(record, field.name)) for record in records], field.type) for field in schema],
-        schema=schema,
-    )
-
-
-def _value(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
+    columns = []
+    for field in schema:
+        values = [getattr(record, field.name) for record in records]
+        columns.append(pa.array([v.decode() if isinstance(v, bytes) else v for v in values], field.type))
+    return pa.table(columns, schema=schema)

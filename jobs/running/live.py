@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,8 @@ from jobs.running.calling import PendingToolCall
 from jobs.running.live_item import JudgeInline, LiveItem, PendingCall, ToJudge
 from jobs.running.open_requests import OpenRequests
 from jobs.running.programs import Outcome, Programs
-from jobs.running.records import NO_RECORDS, Life, Records, Uncommitted
+from jobs.running.records import Life, Uncommitted
+from jobs.running.replay import NO_RECORDS, Records
 from jobs.running.turns import Turns, outlook
 from recipes.answers import answer_of
 from store.formats.job_chunks import CALL, CALLED, LIVE, WAITING
@@ -75,18 +76,9 @@ class LiveItems:
     def __len__(self) -> int:
         return len(self._items)
 
-    def positions(self) -> Iterator[int]:
-        return iter(self._items)
-
     def item(self, position: int) -> Item:
         """Return a live item."""
         return self._items[position].item
-
-    def where(self, position: int) -> tuple[int, str | None]:
-        """Return the turn of a live item, and the stage of the requests that it waits for."""
-        program = self._items[position].program
-        first = program.wants[0] if program.wants else None
-        return program.turn, first.stage if isinstance(first, Request) else None
 
     def begin(self, position: int, item: Item, size: int, records: Records = NO_RECORDS) -> None:
         """Begin an item, or resume it: its program is sent what was recorded.
@@ -241,7 +233,7 @@ class LiveItems:
             elif isinstance(want, Wait):
                 self._wait(live, want, records)
             else:
-                self._look_at_peer(live)
+                self._choose_peer(live)
 
     def _ask(self, live: LiveItem, index: int, request: Request, records: Records) -> None:
         item = live.item
@@ -308,7 +300,7 @@ class LiveItems:
         if records.waits(live.position) != program.turn:
             self.uncommitted.move(live.position, live.item, WAITING, program.turn, wait.data, live.started_at)
 
-    def _look_at_peer(self, live: LiveItem) -> None:
+    def _choose_peer(self, live: LiveItem) -> None:
         texts = [text for position, text in self._accepted if position != live.position]
         chosen = Chosen(live.item.random("peer", live.program.turn).choice(texts) if texts else None)
         self._note(live, 0, chosen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -83,7 +83,7 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -
                 options,
                 Preparer(specs, shares_answers=options.shares_answers).prepare,
                 max_requests=context.settings.max_item_requests,
-                recipe_sha256=catalogue_of(context).sha256(job.recipe),
+                recipe_sha256=catalogue.sha256(job.recipe),
                 created_sha256=job.recipe_sha256,
                 hung=recorded.hung,
                 watch=watch,
@@ -104,8 +104,9 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -
         lines=recorded.lines,
         cursors={stage.name: stage.cursor for stage in records},
     )
-    for row in _rows(live.reader, recorded.positions.tolist()):
-        live.items.begin(row.position, item_of(job, options, row), size_of(row), recorded)
+    for position in recorded.positions.tolist():
+        (row,) = live.reader.read(position, 1)
+        live.items.begin(position, item_of(job, options, row), size_of(row), recorded)
     if job.admitted:
         live.notices = Notices.resumed(live.items, time.time())
     with context.database.read() as session:
@@ -118,7 +119,7 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -
     return live
 
 
-def _refuse_hanging(recorded: replay.Recorded, reader: items_file.Reader) -> None:
+def _refuse_hanging(recorded: replay.Records, reader: items_file.Reader) -> None:
     if len(recorded.hung) < MOST_HUNG:
         return
     (position, _), (_, message) = list(recorded.hung.items())[-1]
@@ -170,11 +171,6 @@ def item_of(job: Job, options: Options, row: items_file.StoredItem) -> Item:
         system=options.system,
         template=options.template,
     )
-
-
-def _rows(reader: items_file.Reader, positions: list[int]) -> Iterator[items_file.StoredItem]:
-    for position in positions:
-        yield from reader.read(position, 1)
 
 
 def size_of(row: items_file.StoredItem) -> int:

@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from batchyard import json_lines
 from batchyard.recipes import Item
@@ -64,47 +64,6 @@ class Issued:
     line: int
     ask: bytes
     answer: tuple[str, float | None] | None
-
-
-class Records(Protocol):
-    """What was recorded of items before their programs were lost, each in its present life."""
-
-    def life(self, position: int) -> Life:
-        """Return the present life of an item."""
-
-    def waits(self, position: int) -> int | None:
-        """Return the turn in which an item still waits for a verdict, or None."""
-
-    def count(self, position: int) -> int:
-        """Return how many requests and judgements of an item there are."""
-
-    def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
-        """Return the last attempt at a request."""
-
-    def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
-        """Return kind and value of an outcome."""
-
-
-class NoRecords:
-    """The records of an item that begins."""
-
-    def life(self, position: int) -> Life:
-        return Life(1, "")
-
-    def waits(self, position: int) -> int | None:
-        return None
-
-    def count(self, position: int) -> int:
-        return 0
-
-    def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
-        return None
-
-    def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
-        return None
-
-
-NO_RECORDS = NoRecords()
 
 
 @dataclass

@@ -15,17 +15,17 @@ import pyarrow.compute as pc
 
 from batchyard import json_lines
 from jobs.running.records import Issued, Life
-from jobs.stage_records import StageRecords
+from jobs.stage_records import StageRecords, answers
 from store.artifacts import Artifacts
-from store.formats import asks, chunks, job_chunks
+from store.formats import asks, job_chunks
 
 Positions = npt.NDArray[np.int64]
 _PLACE = ["line", "position", "life", "visit", "sample", "retry", "ask"]
 
 
 @dataclass
-class Recorded:
-    """What was recorded of the items that have begun and not ended (jobs.running.records.Records).
+class Records:
+    """What was recorded of the items that have begun and not ended.
 
     What earlier lives of an item have asked is no part of it: nobody waits for their answers.
 
@@ -38,10 +38,10 @@ class Recorded:
         hung: by position and life, the turn after which a step has hung, and what to say of it; of all items.
     """
 
-    positions: Positions
-    created_sha256: str
-    lives: npt.NDArray[np.int32]
-    waiting: Mapping[int, int]
+    positions: Positions = field(default_factory=lambda: np.zeros(0, np.int64))
+    created_sha256: str = ""
+    lives: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    waiting: Mapping[int, int] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     hung: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
     _lives: dict[int, Life] = field(default_factory=dict)
@@ -49,23 +49,32 @@ class Recorded:
     _judgements: dict[tuple[int, int, int], tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     def life(self, position: int) -> Life:
+        """Return the present life of an item."""
         return self._lives.get(position, Life(1, self.created_sha256))
 
     def waits(self, position: int) -> int | None:
+        """Return the turn in which an item still waits for a verdict, or None."""
         return self.waiting.get(position)
 
     def count(self, position: int) -> int:
+        """Return how many requests and judgements of an item there are."""
         return self._counts[position]
 
     def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
+        """Return the last attempt at a request."""
         return self._requests.get((position, stage, visit, sample))
 
     def judgement(self, position: int, turn: int, index: int) -> tuple[str, Mapping[str, Any]] | None:
+        """Return kind and value of an outcome."""
         return self._judgements.get((position, turn, index))
 
     @cached_property
     def _counts(self) -> Counter[int]:
         return Counter(place[0] for places in (self._requests, self._judgements) for place in places)
+
+
+NO_RECORDS = Records()
+"""The records of an item that begins."""
 
 
 def read(
@@ -75,13 +84,13 @@ def read(
     results: list[str],
     judgements: list[str],
     created_sha256: str,
-) -> Recorded:
+) -> Records:
     """Read the records of a job's live items.
 
     Args:
         admitted: items that have begun, the first ones by position.
         results, judgements: SHA-256 of the job's chunks of each kind.
-        created_sha256: see Recorded.
+        created_sha256: see Records.
 
     Raises:
         UnavailableError: the store does not have a file or cannot be reached.
@@ -96,7 +105,7 @@ def read(
         waiting[places] = pc.if_else(pc.equal(states, job_chunks.WAITING), table["turns"], 0).to_numpy()
         lives[places] = table["life"].to_numpy()
     turns = {position: int(waiting[position]) for position in np.flatnonzero(waiting).tolist()}
-    recorded = Recorded(np.flatnonzero(~ended), created_sha256, lives, turns)
+    recorded = Records(np.flatnonzero(~ended), created_sha256, lives, turns)
     live = pa.array(recorded.positions, pa.int64())
     judged: list[dict[str, Any]] = []
     for sha256 in judgements:
@@ -120,7 +129,7 @@ def read(
     return recorded
 
 
-def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recorded: Recorded) -> None:
+def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recorded: Records) -> None:
     tables = []
     for plan_sha256, row_group in stage.plans:
         table = asks.read(artifacts, plan_sha256, row_group, _PLACE)
@@ -129,16 +138,11 @@ def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recor
     if not tables:
         return
     requests = pa.concat_tables(tables)
-    answers: dict[int, tuple[str, float | None]] = {}
-    lines = requests["line"].combine_chunks()
-    for _, sha256 in stage.chunks:
-        for table in chunks.read(artifacts, sha256, ["line", "answer", "seconds"]):
-            rows = table.filter(pc.is_in(table["line"], lines))
-            for line, answer, seconds in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                answers[line] = (answer, seconds)
+    stored = [sha256 for _, sha256 in stage.chunks]
+    answered = {line: (answer, at) for line, answer, at in answers(artifacts, stored, requests["line"])}
     # Of several attempts at a request the last one counts: it comes last.
     for row in requests.sort_by("retry").to_pylist():
         if row["life"] != recorded.life(row["position"]).number:
             continue
         place = (row["position"], stage.name, row["visit"], row["sample"])
-        recorded._requests[place] = Issued(row["retry"], row["line"], row["ask"], answers.get(row["line"]))
+        recorded._requests[place] = Issued(row["retry"], row["line"], row["ask"], answered.get(row["line"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -75,7 +75,10 @@ class SegmentCutter:
         for model in sorted({model for (_, model), buffer in requests.buffers.items() if buffer}):
             if not self._is_starving(requests, model) or now - self._cut_at.get(model, -math.inf) < self._pause:
                 continue
-            self._measure(requests, model, now)
+            if model in self._cut_at:
+                answered = requests.answered[model] - self._answered[model]
+                self._speeds[model] = answered / max(self._pause, now - self._cut_at[model])
+            self._cut_at[model], self._answered[model] = now, requests.answered[model]
             unanswered = requests.unanswered[model]
             most = math.inf if self._one_stage else self._fills[model] + self._ahead(model)
             for stage in reversed(self._stages):
@@ -119,12 +122,6 @@ class SegmentCutter:
         """Return the requests that may wait in segments for a place in an engine."""
         return max(self._fills[model] // 4, math.ceil(LEAD_SECONDS * self._speeds.get(model, 0.0)), 2)
 
-    def _measure(self, requests: OpenRequests, model: str, now: float) -> None:
-        if model in self._cut_at:
-            answered = requests.answered[model] - self._answered[model]
-            self._speeds[model] = answered / max(self._pause, now - self._cut_at[model])
-        self._cut_at[model], self._answered[model] = now, requests.answered[model]
-
     def _take(
         self, requests: OpenRequests, stage: str, model: str, lines: dict[str, int], most: float = math.inf
     ) -> Cut:
@@ -152,7 +149,7 @@ def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[AddedSegment]:
     planned = []
     for row_group, cut in enumerate(cuts):
         size = sum(len(request.body) for request in cut.requests)
-        tokens = sum(_tokens(request) for request in cut.requests)
+        tokens = sum(ORDINARY_OUTPUT if one.output_tokens is None else one.output_tokens for one in cut.requests)
         planned.append(
             AddedSegment(
                 model=cut.model,
@@ -164,10 +161,6 @@ def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[AddedSegment]:
             )
         )
     return planned
-
-
-def _tokens(request: PreparedRequest) -> int:
-    return ORDINARY_OUTPUT if request.output_tokens is None else request.output_tokens
 
 
 def _table(cut: Cut) -> pa.Table:
@@ -184,19 +177,14 @@ def _table(cut: Cut) -> pa.Table:
             leaders[request.fingerprint] = (leader, copies + 1)
     columns = {
         "line": range(cut.first_line, cut.first_line + len(cut.requests)),
-        "custom_id": _column(cut.requests, "custom_id"),
         "body": [
             "" if leader is not None else request.body.decode()
             for leader, request in zip(same_as, cut.requests, strict=True)
         ],
         "same_as": same_as,
         **{
-            name: _column(cut.requests, name)
-            for name in ("fingerprint", "position", "life", "visit", "sample", "retry", "ask", "turn")
+            name: [getattr(request, name) for request in cut.requests]
+            for name in ("custom_id", "fingerprint", "position", "life", "visit", "sample", "retry", "ask", "turn")
         },
     }
     return pa.table([pa.array(columns[field.name], field.type) for field in asks.SCHEMA], schema=asks.SCHEMA)
-
-
-def _column(requests: Iterable[PreparedRequest], name: str) -> list[object]:
-    return [getattr(request, name) for request in requests]

@@ -15,13 +15,13 @@ from typing import Any
 from batchyard.recipes import Called
 from jobs import messages, progress
 from jobs.running.calling import PendingToolCall
-from jobs.running.commit import Ending, commit
+from jobs.running.commit import JobEnding, commit
 from jobs.running.judging import Verdict, has_failed
 from jobs.running.memory import LiveJob, LiveJobs
 from jobs.running.programs import NotDeterministic, WatchStep
 from jobs.running.rebuild import RecipeHangs, item_of, rebuilt, size_of, take_reply
 from jobs.running.watchdog import watchdog
-from store.formats import chunks
+from jobs.stage_records import answers
 from store.formats import items as items_file
 from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import stages as stage_records
@@ -53,8 +53,10 @@ def run(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs) -> None:
                 _tick(context, lease, job, jobs, watch)
     except (NotDeterministic, RecipeHangs) as error:
         jobs.drop(job.id)
-        _fail(context, lease, job, error.code, str(error))
-    except Ending:
+        log.error("job failed: %s", error, extra={"job_id": job.id})
+        errors = [{"code": error.code, "line": None, "message": str(error), "param": None}]
+        _stop(context, lease, job, outcome="failed", errors=errors)
+    except JobEnding:
         jobs.drop(job.id)
         messages.wake(context.redis, job.id, 0.0)
     except BaseException:
@@ -68,9 +70,7 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
     starving = dict.fromkeys(live.starving, started_at - live.at)
     live.epoch, live.at, live.items.programs.watch = lease.epoch, started_at, watch
     jobs.keep(live)
-    _send_verdicts(live)
-    _send_answers(context, live)
-    _send_replies(context, live)
+    _receive(context, live)
     _admit(context, live)
     _judge(context, live, jobs)
     items, new = live.items, live.items.uncommitted
@@ -120,12 +120,10 @@ def _wake_again(context: AppContext, lease: Lease, live: LiveJob) -> None:
         _release(context, lease, WAITING_SECONDS if notice is None else notice)
 
 
-def _send_verdicts(live: LiveJob) -> None:
+def _receive(context: AppContext, live: LiveJob) -> None:
+    """Send items the outcomes, the answers and the replies that have come."""
     while live.verdicts:
         live.items.judge(*live.verdicts.popleft())
-
-
-def _send_answers(context: AppContext, live: LiveJob) -> None:
     with context.database.read() as session:
         new = {
             stage.name: chunk_records.of_batch(session, stage.batch_id, live.cursors.get(stage.name, 0))
@@ -134,16 +132,12 @@ def _send_answers(context: AppContext, live: LiveJob) -> None:
         }
     for stage, stage_chunks in new.items():
         for chunk_id, sha256 in stage_chunks:
-            for table in chunks.read(context.artifacts, sha256, ["line", "answer", "seconds"]):
-                for line, answer, seconds in zip(*(column.to_pylist() for column in table.columns), strict=True):
-                    live.items.answer(stage, line, answer, seconds)
+            for line, answer, seconds in answers(context.artifacts, [sha256]):
+                live.items.answer(stage, line, answer, seconds)
             live.cursors[stage] = chunk_id
-
-
-def _send_replies(context: AppContext, live: LiveJob) -> None:
     with context.database.read() as session:
-        new = replies.after(session, live.job.id, live.reply_id)
-    for reply in new:
+        new_replies = replies.after(session, live.job.id, live.reply_id)
+    for reply in new_replies:
         live.reply_id = reply.id
         take_reply(live, reply)
 
@@ -218,9 +212,3 @@ def _release(context: AppContext, lease: Lease, pause: float = 0.0) -> None:
     """Give the lease back without a tick's pause: the end of the last batch finishes the job."""
     with context.database.write() as session:
         lease.release(session, pause, attempts=0, attempt_error=None)
-
-
-def _fail(context: AppContext, lease: Lease, job: Job, code: str, message: str) -> None:
-    errors = [{"code": code, "line": None, "message": message, "param": None}]
-    log.error("job failed: %s", message, extra={"job_id": job.id})
-    _stop(context, lease, job, outcome="failed", errors=errors)

@@ -23,6 +23,9 @@ from tasks.steps import registry
 
 _CHOOSING = ("limit", "shuffle", "null_values")
 """Options that choose among the rows of an input."""
+_LABELS = ("project_id", "name", "seed", "input_sha256", "request_metadata", "output_expires_after")
+_SAME_REQUESTS = ("recipe", "recipe_sha256", "models", "simulated", "completion_window", "input_file_id", "input_name")
+"""What a rescoring has of the job whose answers it judges."""
 
 
 def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[str, Any]) -> JobDraft:
@@ -57,16 +60,9 @@ def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[s
         check_named_jobs(context, project_id, configuration)
     job = _again(
         source,
-        recipe=source.recipe,
-        recipe_sha256=source.recipe_sha256,
+        **{name: getattr(source, name) for name in (*_SAME_REQUESTS, "retry_of")},
         options=configuration.options.model_dump(mode="json"),
-        models=source.models,
-        simulated=source.simulated,
-        completion_window=source.completion_window,
-        input_file_id=source.input_file_id,
-        input_name=source.input_name,
         items_sha256=source.items_sha256 if source.retry_of else None,
-        retry_of=source.retry_of,
         answers_from=source.id,
         only_judges=True,
     )
@@ -123,12 +119,7 @@ def retry(
 def _again(source: Job, **values: Any) -> Job:
     """Return an unsaved job with the input and the labels of an ended one, and with these columns."""
     return Job(
-        project_id=source.project_id,
-        name=source.name,
-        seed=source.seed,
-        input_sha256=source.input_sha256,
-        request_metadata=source.request_metadata,
-        output_expires_after=source.output_expires_after,
+        **{name: getattr(source, name) for name in _LABELS},
         post_process=[registry.request(entry) for entry in source.post_process],
         **values,
     )

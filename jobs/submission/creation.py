@@ -1,4 +1,4 @@
-"""Creation: checks of a new job, and its record."""
+"""Creation: checks of a new job, its record, and its outlook before it is made."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from batchyard import json_lines
 from batchyard.errors import NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from jobs import messages
+from jobs.catalogue import catalogue_of
 from jobs.intake import identity, rows
 from jobs.intake.drafts import JobDraft, check_named_jobs, configured
+from jobs.kinds.kind import JobEstimate
 from jobs.kinds.registry import check, kind_of
 from jobs.submission import dependencies
 from store.jobs import dependencies as records
-from store.jobs import lifecycle
+from store.jobs import lifecycle, reading
 from store.records import File, Job
 from tasks.context import AppContext
 from tasks.intake import submission
@@ -60,6 +62,36 @@ class JobRequest:
     admin: bool = False
 
 
+@dataclass(frozen=True)
+class JobOutlook:
+    """What a job would be.
+
+    Attributes:
+        same: the id of the newest job of the project with this `config_sha256`.
+        due_at: until when it would have to be done.
+        warnings: code and message of what makes it slow, and of why nobody knows its end.
+    """
+
+    estimate: JobEstimate
+    config_sha256: str
+    work_sha256: str
+    same: str | None
+    due_at: int
+    warnings: Sequence[tuple[str, str]]
+
+
+def dry_run(context: AppContext, project_id: str, request: JobRequest) -> JobOutlook:
+    """Check a job as `draft` does, and return what it would be. Nothing is created. Raises RequestError."""
+    new = draft(context, project_id, request)
+    job = new.job
+    recipe = catalogue_of(context).recipe(job.recipe)
+    with context.database.read() as session:
+        same = reading.same(session, project_id, job.config_sha256)
+    estimate = kind_of(recipe).estimate(context, recipe, new)
+    due_at, slow = submission.due_if_created_now(context, job), warnings(context, job.models)
+    return JobOutlook(estimate, job.config_sha256, job.work_sha256, same, due_at, [*slow, *estimate.warnings])
+
+
 def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft:
     """Check and prepare a job. Reads the artifact store, so it precedes the transaction.
 
@@ -75,11 +107,12 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
     source = _source(context, project_id, request)
     if source is None and isinstance(request.input, ArtifactName):
         depends_on.append({"id": request.input.owner_id, "when": "afterok", "artifact": request.input.name})
+    sha256 = "" if source is None else source.sha256 if isinstance(source, File) else source.content.sha256
     job = Job(
         project_id=project_id,
         name=request.name,
         seed=request.seed,
-        input_sha256=_sha256(source),
+        input_sha256=sha256,
         completion_window=request.completion_window,
         request_metadata=request.metadata,
         output_expires_after=request.output_expires_after,
@@ -131,15 +164,6 @@ def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: 
     return lifecycle.create(session, job, due_after=due_after, idempotency=idempotency)
 
 
-def create(context: AppContext, project_id: str, request: JobRequest) -> Job:
-    """Create a job and send it to a worker. Raises RequestError."""
-    new = draft(context, project_id, request)
-    with context.database.write() as session:
-        job = submit(context, session, new)
-    send(job)
-    return job
-
-
 def send(job: Job) -> None:
     """Send a new job to a worker, unless it waits for others."""
     if job.status == "validating":
@@ -171,7 +195,10 @@ def _source(context: AppContext, project_id: str, request: JobRequest) -> File |
     """Return a job's input; None for an artifact still to be written. Raises RequestError."""
     source = request.input
     if not isinstance(source, str | File | ArtifactName | NewInput):
-        return _inline(context, source)
+        with context.artifacts.create() as content:
+            for item in source:
+                content.write(json_lines.line(item))
+        return NewInput("items.jsonl", content)
     file: File | NewInput | None
     with context.database.read() as session:
         if isinstance(source, NewInput):
@@ -199,16 +226,3 @@ def _artifact(session: Session, project_id: str, artifact: ArtifactName) -> File
             param="input.artifact",
         )
     return source
-
-
-def _sha256(source: File | NewInput | None) -> str:
-    if source is None:
-        return ""
-    return source.sha256 if isinstance(source, File) else source.content.sha256
-
-
-def _inline(context: AppContext, items: Sequence[Mapping[str, Any]]) -> NewInput:
-    with context.artifacts.create() as content:
-        for item in items:
-            content.write(json_lines.line(item))
-    return NewInput("items.jsonl", content)

@@ -23,20 +23,15 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 
 def bases(models: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> list[TunedModel]:
     """Return the models of these names, as cells are derived from them. `models`: their configurations."""
-    return [_base(ModelSpec.model_validate(models[name])) for name in names]
-
-
-def _base(spec: ModelSpec) -> TunedModel:
-    entry = spec.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
-    engine = registry.capabilities(spec.engine)
-    field = engine.arguments.model_fields.get(engine.batch_argument or "") if engine.arguments else None
-    return TunedModel(
-        spec.name,
-        entry,
-        batch_argument=engine.batch_argument,
-        batch_default=None if field is None else field.default,
-        size=_bytes(Path(spec.source)),
-    )
+    tuned = []
+    for name in names:
+        spec = ModelSpec.model_validate(models[name])
+        entry = spec.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
+        engine = registry.capabilities(spec.engine)
+        field = engine.arguments.model_fields.get(engine.batch_argument or "") if engine.arguments else None
+        default, size = None if field is None else field.default, _bytes(Path(spec.source))
+        tuned.append(TunedModel(name, entry, batch_argument=engine.batch_argument, batch_default=default, size=size))
+    return tuned
 
 
 def _bytes(folder: Path) -> int | None:
@@ -52,6 +47,6 @@ def spec_of(cell: Cell, base: TunedModel) -> ModelSpec:
     return catalog.derived(base.name, cell.entry(base))
 
 
-def knowing(context: AppContext, spec: ModelSpec) -> AppContext:
+def context_with(context: AppContext, spec: ModelSpec) -> AppContext:
     """Return a context in which a job on this model can be checked."""
     return replace(context, models={**context.models, spec.name: spec})

@@ -22,10 +22,9 @@ from jobs.intake import options as job_options
 from jobs.intake.drafts import Configuration, JobDraft
 from jobs.kinds import child_drafts
 from jobs.kinds.child_drafts import ChildInput
-from jobs.kinds.commit import commit
+from jobs.kinds.commit import commit, recorded, row_of_end
 from jobs.kinds.composite import UNKNOWN_END
-from jobs.kinds.ends import recorded, row_of_end
-from jobs.kinds.kind import ChildRow, JobEstimate, OfJobs
+from jobs.kinds.kind import ChildRow, JobEstimate, NestedKind
 from jobs.tune import derived, measuring
 from jobs.tune.measuring import Wave
 from recipes.tune import recipe as tune
@@ -42,13 +41,13 @@ from tasks.intake.validation import ValidationReport
 
 STOP_SECONDS = 60.0
 """The next cell begins after so long, even if nobody has said that the engines of the one before are gone."""
-LOOK_SECONDS = 1.0
-"""Between two looks whether they are."""
+CHECK_SECONDS = 1.0
+"""Between two checks whether they are."""
 LEAST_SECONDS = 2
 """Less time of its budget is not enough to begin a job."""
 
 
-class TuneKind(OfJobs[TuneRecipe]):
+class TuneKind(NestedKind[TuneRecipe]):
     """Jobs whose items are cells."""
 
     name = "tune"
@@ -84,14 +83,13 @@ class TuneKind(OfJobs[TuneRecipe]):
     def children(self, context: AppContext, recipe: TuneRecipe, job: Job) -> list[ChildRow]:
         with context.database.read() as session:
             jobs = composites.children(session, job.id)
-        return [_row_of(key, child) for key, child in jobs.items()]
-
-
-def _row_of(key: str, child: Job) -> ChildRow:
-    """Return a job of a tune's cell: `round` says which of those that run side by side."""
-    variant, repeat, copy = key.rsplit("/", 2)
-    problem = next((error["message"] for error in child.errors or ()), None)
-    return ChildRow(key, variant, int(repeat), int(copy), child.status, child.id, False, child.metrics or {}, problem)
+        rows = []
+        for key, child in jobs.items():
+            variant, repeat, copy = key.rsplit("/", 2)
+            place, metrics = (key, variant, int(repeat), int(copy)), child.metrics or {}
+            problem = next((error["message"] for error in child.errors or ()), None)
+            rows.append(ChildRow(*place, child.status, child.id, False, metrics, problem))
+        return rows
 
 
 def _known_cells(recipe: TuneRecipe, options: Tune, models: Mapping[str, Any]) -> list[Cell]:
@@ -122,7 +120,7 @@ def _check_cells(
             raise RequestError(message, code="invalid_value", param="options.set") from None
         values = tune.requests(options, spec.name)
         try:
-            child_drafts.check(derived.knowing(context, spec), tune.RECIPE, values, completion_window)
+            child_drafts.check(derived.context_with(context, spec), tune.RECIPE, values, completion_window)
         except RequestError as error:
             place = (error.param or "").replace("options.", "options.options.", 1)
             raise RequestError(f"Cell '{cell.name}': {error.message}", code=error.code, param=place) from None
@@ -154,23 +152,25 @@ class _Tick:
         runs = any(child.status not in TERMINAL for child in self.jobs)
         if job.status == "cancelling" or job.outcome is not None:
             if not runs:
-                self._stop_engines()
+                for model in {name for child in self.jobs if child.variant not in self.ends for name in child.models}:
+                    messages.stop_engine(model)
                 self._commit(ending=True)
         elif runs or job.paused_at is not None:
             return  # who ends wakes it
         elif self._over():
-            self._commit(rows=[self._row(cell, CellResult(cell=cell, state="not_run")) for cell in self._left()])
+            left = [cell for cell in self.cells if cell.name not in self.ends]
+            self._commit(rows=[self._row(cell, CellResult(cell=cell, state="not_run")) for cell in left])
         elif self._engines_are_gone():
             cell = self._next(self.results)
             if cell is not None:  # else the tick that has recorded the last one has ended the job
-                self._go_on(cell)
+                self._continue(cell)
 
     def _next(self, results: Sequence[CellResult]) -> Cell | None:
         """Return the cell that comes after these, None if there is none."""
         most = self.context.settings.max_segments
         return next_cell(self.options, self.bases, results, max_concurrency=most)
 
-    def _go_on(self, cell: Cell) -> None:
+    def _continue(self, cell: Cell) -> None:
         """Start the next jobs of a cell, or record what became of it."""
         base = next(base for base in self.bases if base.name == cell.model)
         cell_jobs = [child for child in self.jobs if child.variant == cell.name]
@@ -205,12 +205,12 @@ class _Tick:
             return
         job = self.job
         source = ChildInput(job.input_file_id, job.input_sha256, job.input_name)
-        knowing = derived.knowing(self.context, spec)
+        derived_context = derived.context_with(self.context, spec)
         drafts = []
         for copy in range(cell.concurrency if repeat else 1):
             child = tune.job(self.options, cell, spec.name, repeat, copy)
             try:
-                draft = child_drafts.draft(knowing, job, child, source)
+                draft = child_drafts.draft(derived_context, job, child, source)
             except RequestError as error:
                 self._record(cell, CellResult(cell=cell, state="failed", error=error.message))
                 return
@@ -235,9 +235,6 @@ class _Tick:
             return False
         return time.time() > self._began_at() + durations.seconds(self.options.budget) - LEAST_SECONDS
 
-    def _left(self) -> list[Cell]:
-        return [cell for cell in self.cells if cell.name not in self.ends]
-
     def _engines_are_gone(self) -> bool:
         """True if the last cell's engines are stopped; otherwise they are told to stop."""
         model = self.results[-1].derived if self.results else None
@@ -248,13 +245,8 @@ class _Tick:
         if time.time() - ended_at > STOP_SECONDS:
             return True
         messages.stop_engine(model)
-        messages.wake(self.context.redis, self.job.id, LOOK_SECONDS)
+        messages.wake(self.context.redis, self.job.id, CHECK_SECONDS)
         return False
-
-    def _stop_engines(self) -> None:
-        models = {name for child in self.jobs if child.variant not in self.ends for name in child.models}
-        for model in models:
-            messages.stop_engine(model)
 
     def _record(self, cell: Cell, result: CellResult) -> None:
         """Record what became of a cell, and which one there is to come if nobody knew of it."""

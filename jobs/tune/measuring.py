@@ -110,11 +110,8 @@ class Wave:
         what = f"repeat {self.repeat}" if self.repeat else "the warm-up"
         if any(job.status == "expired" for job in self.jobs):
             total = sum(job.total for job in self.jobs)
-            return (
-                "over_budget",
-                f"the time of the cell ({cell_budget}) ended: {self.rows.total} of {total} rows of "
-                + (f"{what} had ended"),
-            )
+            ended = f"{self.rows.total} of {total} rows of {what} had ended"
+            return "over_budget", f"the time of the cell ({cell_budget}) ended: {ended}"
         for job in self.jobs:
             if job.status != "completed":
                 return "failed", next((error["message"] for error in job.errors or ()), f"{what} was {job.status}")

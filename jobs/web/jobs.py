@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from flask import Blueprint, Response
 
@@ -14,9 +16,8 @@ from jobs.catalogue import catalogue_of
 from jobs.intake.drafts import JobDraft
 from jobs.items import detail, listing, stream
 from jobs.kinds import registry as kinds
-from jobs.submission import again, creation, dry_run
-from jobs.submission.creation import ArtifactName, JobRequest, JobSource
-from jobs.web.dry_runs import outlook_to_wire, warnings_to_wire
+from jobs.submission import again, creation
+from jobs.submission.creation import ArtifactName, JobOutlook, JobRequest, JobSource
 from store import events, holds
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
@@ -34,10 +35,13 @@ from webapp.wire.events import EventPage, ListEvents
 from webapp.wire.fields import Idempotent
 from webapp.wire.items import ItemDetail, ItemObject, ItemPage, ItemReply, ListItems
 from webapp.wire.jobs import (
+    CellObject,
     CreatedJob,
     CreateJob,
     CreateQuery,
     DryRun,
+    DryRunStage,
+    FirstRequestObject,
     ItemCounts,
     JobDeleted,
     JobExtension,
@@ -48,8 +52,9 @@ from webapp.wire.jobs import (
     Rescore,
     RetryJob,
     StageObject,
+    WarningObject,
 )
-from webapp.wire.work import ListResults
+from webapp.wire.work import BatchErrors, ListResults
 from webapp.work import Related
 
 routes = Blueprint("jobs", __name__)
@@ -106,10 +111,7 @@ def _object(
     return JobObject(
         **work.fields(job, JobObject),
         request_counts=ItemCounts(
-            total=job.total,
-            completed=job.completed,
-            failed=job.failed,
-            stuck=job.stuck,
+            **{name: getattr(job, name) for name in ("total", "completed", "failed", "stuck")},
             expired=job.expired_items,
             cancelled=job.cancelled_items,
         ),
@@ -139,6 +141,37 @@ def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> StageO
     )
 
 
+def outlook_to_wire(outlook: JobOutlook) -> DryRun:
+    """Return what a job would be as it crosses the wire."""
+    estimate, left = outlook.estimate, outlook.due_at - time.time()
+    earliest, latest = (
+        end if estimate.seconds is None else estimate.seconds for end in (estimate.earliest, estimate.latest)
+    )
+    is_late, is_in_time = earliest is not None and earliest > left, latest is not None and latest <= left
+    return DryRun(
+        items=estimate.items,
+        stages=[DryRunStage(**stage._asdict()) for stage in estimate.stages],
+        eta_seconds=estimate.seconds,
+        eta_earliest_seconds=estimate.earliest,
+        eta_latest_seconds=estimate.latest,
+        due_at=outlook.due_at,
+        on_time=False if is_late else True if is_in_time else None,
+        cost=None if estimate.parts is None else work.cost_of(estimate.parts),
+        requests=[FirstRequestObject(**request._asdict()) for request in estimate.requests],
+        errors=BatchErrors.model_validate({"data": estimate.errors}) if estimate.errors else None,
+        config_sha256=outlook.config_sha256,
+        work_sha256=outlook.work_sha256,
+        same_as=outlook.same,
+        warnings=warnings_to_wire(outlook.warnings),
+        cells=[CellObject(**cell.model_dump(include=set(CellObject.model_fields))) for cell in estimate.cells],
+    )
+
+
+def warnings_to_wire(warnings: Sequence[tuple[str, str]]) -> list[WarningObject]:
+    """Return warnings, each a code and a message, as they cross the wire."""
+    return [WarningObject(code=code, message=message) for code, message in warnings]
+
+
 @routes.post("/v1/jobs")
 @operation(CreatedJob, query=CreateQuery, json=CreateJob, headers=Idempotent, refusals=(403, 409, 413))
 def create() -> JobObject | DryRun:
@@ -155,7 +188,7 @@ def create() -> JobObject | DryRun:
         answers_from=body.answers_from,
     )
     if params.dry_run:
-        return outlook_to_wire(dry_run.run(context, owner.project_id, request))
+        return outlook_to_wire(creation.dry_run(context, owner.project_id, request))
     created = create_once(idempotency.of_request(body), lambda: creation.draft(context, owner.project_id, request))
     if created.draft is None:
         return to_wire([created.record])[0]
@@ -173,18 +206,10 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
 
 def request_of(body: JobOptions, source: JobSource) -> JobRequest:
     """Return the job of an input that the caller wants with these options."""
-    return JobRequest(
-        recipe=body.recipe,
-        input=source,
-        completion_window=body.completion_window,
-        options=body.options,
-        seed=body.seed,
-        name=body.name,
-        metadata=body.metadata,
-        output_expires_after=body.output_expires_after.seconds if body.output_expires_after else None,
-        post_process=body.post_process,
-        admin=caller().admin,
-    )
+    names = ("recipe", "completion_window", "options", "seed", "name", "metadata", "post_process")
+    expires_after = body.output_expires_after.seconds if body.output_expires_after else None
+    values: dict[str, Any] = {name: getattr(body, name) for name in names}
+    return JobRequest(input=source, output_expires_after=expires_after, admin=caller().admin, **values)
 
 
 def _source(body: CreateJob) -> JobSource:
@@ -378,13 +403,13 @@ def reply(job_id: str, number: int) -> ItemDetail:
 def post(job_id: str, number: int, body: ItemReply) -> None:
     """Take a reply to an item of the caller's project. Raises NotFoundError, ConflictError."""
     owner, context = caller(), current_context()
-    place = (context, owner, job_id, number)
+    item = (context, owner, job_id, number)
     if body.verdict is not None:
-        item_replies.give_verdict(*place, body.verdict.model_dump(exclude={"turn"}), body.verdict.turn)
+        item_replies.give_verdict(*item, body.verdict.model_dump(exclude={"turn"}), body.verdict.turn)
     elif body.requeue is not None:
-        item_replies.put_back(*place, body.requeue.hint)
+        item_replies.put_back(*item, body.requeue.hint)
     else:
-        item_replies.resolve(*place, body.text or "", body.by)
+        item_replies.resolve(*item, body.text or "", body.by)
 
 
 @routes.get("/v1/jobs/<job_id>/events")

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,15 +20,14 @@ from batchyard.failures import accounts
 from batchyard.models import ModelSpec, is_derived
 from inference.answers import Death
 from inference.engines.registry import capabilities
-from inference.residents.session import EngineTimeouts
 from store import batches, holds, segments
 from store.formats import chunks, plan
 from tasks.context import AppContext
-from tasks.execution import engine_status, refusals
+from tasks.execution import engine_status
 from tasks.execution.chunk_writer import ChunkWriter
 from tasks.execution.deaths import DeathLog
 from tasks.execution.deduplication import Duplicates
-from tasks.execution.result_cache import Cache
+from tasks.execution.result_cache import TOKENS, Cache
 from tasks.port import port
 from tasks.scheduling import gpu_sharing
 from tasks.scheduling.dispatch import Drain
@@ -73,42 +73,31 @@ def run(
     spec, rows = _configuration(context, segment), _unanswered(context, segment)
     if rows.num_rows == 0:
         return None
-    refusal = refusals.reason(context, segment)
+    refusal = refusal_of(context, segment)
     if refusal is not None:
-        refusals.refuse(context, segment, stopped, rows, *refusal)
+        refuse(context, segment, stopped, rows, *refusal)
         return None
     return _Answering(context, segment, stopped, pause, deaths, spec, rows).run()
 
 
+@dataclass
 class _Answering:
     """One attempt at a segment's requests. Its methods import Ray, which only a process that runs segments needs."""
 
-    def __init__(
-        self,
-        context: AppContext,
-        segment: segments.SegmentLease,
-        stopped: threading.Event,
-        pause: Pause,
-        deaths: DeathLog,
-        spec: ModelSpec,
-        rows: pa.Table,
-    ) -> None:
-        self._context = context
-        self._segment = segment
-        self._stopped = stopped
-        self._pause = pause
-        self._deaths = deaths
-        self._spec = spec
-        self._rows = rows
-        self._timeouts = EngineTimeouts(
-            request_timeout=float(context.settings.request_timeout),
-            start_timeout=float(context.settings.engine_start_timeout),
-            idle_seconds=float(context.settings.engine_idle_seconds),
-        )
-        self._meter = ThroughputMeter(segment, spec)
-        self._cache = Cache(context, segment, spec.config_sha256)
-        drain = Drain(context, spec.name, rows.num_rows)
-        self._writer = ChunkWriter(context, segment, stopped, self._meter, self._cache, drain)
+    context: AppContext
+    segment: segments.SegmentLease
+    stopped: threading.Event
+    pause: Pause
+    deaths: DeathLog
+    spec: ModelSpec
+    rows: pa.Table
+
+    def __post_init__(self) -> None:
+        self._timeouts = engine_status.timeouts(self.context)
+        self._meter = ThroughputMeter(self.segment, self.spec)
+        self._cache = Cache(self.context, self.segment, self.spec.config_sha256)
+        drain = Drain(self.context, self.spec.name, self.rows.num_rows)
+        self._writer = ChunkWriter(self.context, self.segment, self.stopped, self._meter, self._cache, drain)
         self._engine: dict[str, str] | None = None
         self._served_models: set[str] = set()
 
@@ -121,18 +110,18 @@ class _Answering:
                 finally:
                     self._writer.flush(ends=True)  # before the engines hear that the run is over
         except EngineStartError as failure:
-            if self._engine is not None or not is_derived(self._spec.name):
+            if self._engine is not None or not is_derived(self.spec.name):
                 raise
             # Nobody will mend what a job has derived for itself, so its requests need not wait for that.
-            log.warning("engine of a derived model not started: %s", failure, extra={"model": self._spec.name})
-            with self._context.database.write() as session:
-                holds.release(session, self._spec.name)
+            log.warning("engine of a derived model not started: %s", failure, extra={"model": self.spec.name})
+            with self.context.database.write() as session:
+                holds.release(session, self.spec.name)
             error = ("engine_unavailable", failure.message)
-            refusals.refuse(self._context, self._segment, self._stopped, self._rows, *error)
+            refuse(self.context, self.segment, self.stopped, self.rows, *error)
         except Stopped:
-            ids = {"batch_id": self._segment.batch_id, "segment_id": self._segment.lease.id}
+            ids = {"batch_id": self.segment.batch_id, "segment_id": self.segment.lease.id}
             log.info("segment stopped", extra=ids)
-        if not self._stopped.is_set():
+        if not self.stopped.is_set():
             self._publish_engines()
         if self._engine is not None and self._served_models:
             return self._engine | {"served_model": ", ".join(sorted(self._served_models))}
@@ -144,14 +133,14 @@ class _Answering:
         Args:
             engines: ends the run of the engine.
         """
-        duplicates, requests = Duplicates(self._rows), self._rows.filter(pc.is_null(self._rows["same_as"]))
+        duplicates, requests = Duplicates(self.rows), self.rows.filter(pc.is_null(self.rows["same_as"]))
         published_at = time.monotonic()
         in_flight = self._start()
         for table in self._cache.find(requests, self._engine or {}):
             yield from duplicates.join(table, shared=True)
             requests = _without(requests, table["line"])
         self._writer.flush()
-        self._meter.expect(requests.num_rows, in_flight * self._spec.replicas)
+        self._meter.expect(requests.num_rows, in_flight * self.spec.replicas)
         for table in self._unless_refused(self._computed(requests, engines)):
             self._served_models.update(pc.unique(pc.drop_null(table["served_model"])).to_pylist())
             yield from duplicates.join(table)
@@ -163,40 +152,40 @@ class _Answering:
         """Start the model's engine unless it runs, and return its limit of requests in flight."""
         from inference import pipeline
 
-        with engine_status.starting(self._context, self._spec.name) as is_whole, self._meter.excluded():
-            self._context.join_ray(self._stopped)
-            started = pipeline.start(self._spec, self._timeouts, stopped=self._stopped, on_death=self._record_death)
+        with engine_status.starting(self.context, self.spec.name) as is_whole, self._meter.excluded():
+            self.context.join_ray(self.stopped)
+            started = pipeline.start(self.spec, self._timeouts, stopped=self.stopped, on_death=self._record_death)
         self._engine = started.versions
         if self._meter.started:
             self._publish_engines()
         if not is_whole:
             self._meter.forget_start()
-        gpu_sharing.clear_demand(self._context, self._spec.name)
-        if self._segment.held is not None:
-            with self._context.database.write() as session:
-                holds.engine_started(session, self._spec.name)
+        gpu_sharing.clear_demand(self.context, self.spec.name)
+        if self.segment.held is not None:
+            with self.context.database.write() as session:
+                holds.engine_started(session, self.spec.name)
         return started.in_flight
 
     def _computed(self, requests: pa.Table, engines: ExitStack) -> Iterator[pa.Table]:
         """Yield the engine's answers as they come."""
         from inference import pipeline
 
-        key = f"{self._segment.batch_id}/{self._segment.number}"
-        self._pause.close = functools.partial(pipeline.close, self._spec, key, self._timeouts.request_timeout)
+        key = f"{self.segment.batch_id}/{self.segment.number}"
+        self.pause.close = functools.partial(pipeline.close, self.spec, key, self._timeouts.request_timeout)
         answers = pipeline.run(
-            self._spec,
-            self._segment.endpoint,
+            self.spec,
+            self.segment.endpoint,
             requests.select(pipeline.REQUESTS),
             self._timeouts,
             idempotency_key=key,
-            stopped=self._stopped,
-            paused=self._pause.requested,
+            stopped=self.stopped,
+            paused=self.pause.requested,
             on_death=self._record_death,
             by_item=self._has_turns(),
         )
         engines.enter_context(closing(answers))
-        starts = capabilities(self._spec.engine).starts_each_run
-        while not self._stopped.is_set():
+        starts = capabilities(self.spec.engine).starts_each_run
+        while not self.stopped.is_set():
             with self._meter.excluded() if starts else nullcontext():
                 table = next(answers, None)
             if table is None:
@@ -206,10 +195,10 @@ class _Answering:
 
     def _has_turns(self) -> bool:
         """True if the segment is of a job whose items come back to a stage, and several replicas answer it."""
-        if self._segment.job_id is None or self._spec.replicas == 1:
+        if self.segment.job_id is None or self.spec.replicas == 1:
             return False
-        with self._context.database.read() as session:
-            return port().returns(self._context, session, self._segment.job_id)
+        with self.context.database.read() as session:
+            return port().returns(self.context, session, self.segment.job_id)
 
     def _unless_refused(self, answers: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Yield the answers, unless the account of the endpoints is refused whatever is asked.
@@ -231,17 +220,51 @@ class _Answering:
             reason = reasons[0] if reasons else reason
             if sum(one.num_rows for one in refused) >= REFUSED_REQUESTS:
                 break
-        if reason is not None and not self._stopped.is_set():
+        if reason is not None and not self.stopped.is_set():
             raise EngineStartError(f"{holds.REFUSED}{reason}")
 
     def _record_death(self, death: Death) -> None:
         self._writer.flush()  # answers from before a death are none after it
-        self._deaths.add(death)
+        self.deaths.add(death)
 
     def _publish_engines(self) -> None:
         from inference.residents import directory
 
-        engine_status.publish(self._context, directory.states(timeout=1.0))
+        engine_status.publish(self.context, directory.states(timeout=1.0))
+
+
+def refusal_of(context: AppContext, segment: segments.SegmentLease) -> tuple[str, str] | None:
+    """Return why no engine will answer the segment's requests, as (code, message); None if one may."""
+    if segment.attempts >= context.settings.segment_attempts:
+        message = f"The engine could not run this request in {segment.attempts} attempts: {segment.error}"
+        return "engine_unavailable", message
+    if segment.held is None or not segment.last_chance:
+        return None
+    if segment.held != holds.UNSERVED:
+        message = f"The model could not run before the completion window ended: {segment.held}"
+        return "engine_unavailable", message
+    if segment.model["name"] not in context.models:
+        message = f"The model '{segment.model['name']}' was removed from this deployment before it ran this request."
+        return "model_not_found", message
+    return None
+
+
+def refuse(
+    context: AppContext, segment: segments.SegmentLease, stopped: threading.Event, rows: pa.Table, *error: str
+) -> None:
+    """Append an error line with this code and message for each of the requests."""
+    writer = ChunkWriter(context, segment, stopped)  # no meter: no engine answers these
+    writer.add(_engine_error(rows, *error))
+    writer.flush()
+
+
+def _engine_error(rows: pa.Table, code: str, message: str) -> pa.Table:
+    """Return error lines for requests that no engine will answer."""
+    answers = output_lines.unanswered(rows["line"].to_pylist(), rows["custom_id"].to_pylist(), code, message)
+    none, zeros = [False] * rows.num_rows, pa.array([0] * rows.num_rows, pa.int64())
+    columns = {"line": rows["line"], "ok": none, "answer": answers, **dict.fromkeys(TOKENS, zeros), "shared": none}
+    columns["reasoning_tokens"] = zeros
+    return pa.table(columns | {"seconds": pa.nulls(rows.num_rows, pa.float64())})
 
 
 def _account_refusal(line: str) -> str | None:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 
 import pyarrow as pa
@@ -19,12 +20,14 @@ from batchyard.endpoints import output_lines, responses
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import UnavailableError
 from batchyard.tariffs import Amounts
+from batchyard.telemetry import requests, spans
+from batchyard.telemetry.spans import EndedSpan
 from store import segments
 from store.accounting import usage
 from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
 from tasks.context import AppContext
-from tasks.execution import progress, request_spans, tally
+from tasks.execution import progress, tally
 from tasks.execution.result_cache import TOKENS, Cache
 from tasks.port import port
 from tasks.scheduling.dispatch import Drain
@@ -38,6 +41,7 @@ FLUSH_BYTES = 32 * 1024 * 1024
 BACKOFF = Backoff(first=0.5, longest=10.0)
 
 
+@dataclass
 class ChunkWriter:
     """Collects answers and appends them to the segment, every FLUSH_SECONDS, FLUSH_ROWS or FLUSH_BYTES.
 
@@ -45,26 +49,19 @@ class ChunkWriter:
     `stopped` says that the segment is no longer wanted.
     """
 
-    def __init__(
-        self,
-        context: AppContext,
-        segment: segments.SegmentLease,
-        stopped: threading.Event,
-        meter: ThroughputMeter | None = None,
-        cache: Cache | None = None,
-        drain: Drain | None = None,
-    ) -> None:
-        self._context = context
-        self._segment = segment
-        self._stopped = stopped
-        self._throughput_meter = meter
-        self._cache = cache
-        self._drain = drain
+    context: AppContext
+    segment: segments.SegmentLease
+    stopped: threading.Event
+    meter: ThroughputMeter | None = None
+    cache: Cache | None = None
+    drain: Drain | None = None
+
+    def __post_init__(self) -> None:
         self._tables: list[pa.Table] = []
         self._flushed_at = time.monotonic()
 
     def add(self, table: pa.Table) -> None:
-        request_spans.write(self._segment, table, self._context.settings.trace_requests)
+        write_spans(self.segment, table, self.context.settings.trace_requests)
         self._tables.append(table)
         due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
         full = sum(table.num_rows for table in self._tables) >= FLUSH_ROWS
@@ -87,31 +84,34 @@ class ChunkWriter:
                 chunk = self._append(table, seconds)
                 break
             except UnavailableError as error:
-                log.warning("answers wait: %s", error, extra={"batch_id": self._segment.batch_id, "attempt": attempt})
-                with suppress(UnavailableError), self._context.database.write() as session:
-                    segments.hold_up(session, self._segment, error.message)
-                if self._stopped.wait(BACKOFF.seconds(attempt)):
+                log.warning("answers wait: %s", error, extra={"batch_id": self.segment.batch_id, "attempt": attempt})
+                with suppress(UnavailableError), self.context.database.write() as session:
+                    segments.hold_up(session, self.segment, error.message)
+                if self.stopped.wait(BACKOFF.seconds(attempt)):
                     raise
         self._tables = []
         self._flushed_at = time.monotonic()
-        progress.publish(self._context, self._segment.batch_id)
-        if self._segment.job_id is not None:
-            port().chunk_appended(self._context, self._segment.job_id, last=ends)
-        amounts = {name: getattr(chunk, name) for name in AMOUNTS} | _errors(table)
-        amounts |= tally.request_seconds(self._segment.request_class, seconds)
-        tally.count(self._context, self._segment.model["name"], amounts)
-        if self._cache is not None:
-            self._cache.keep(table)
-        if self._drain is not None and not self._stopped.is_set():  # a process that ends starts nothing more
-            self._drain.appended(table.num_rows)
+        progress.publish(self.context, self.segment.batch_id)
+        if self.segment.job_id is not None:
+            port().chunk_appended(self.context, self.segment.job_id, last=ends)
+        codes = Counter(map(output_lines.error_code, table.filter(pc.invert(table["ok"]))["answer"].to_pylist()))
+        amounts = {name: getattr(chunk, name) for name in AMOUNTS} | {
+            f"error:{code}": number for code, number in codes.items()
+        }
+        amounts |= tally.request_seconds(self.segment.request_class, seconds)
+        tally.count(self.context, self.segment.model["name"], amounts)
+        if self.cache is not None:
+            self.cache.keep(table)
+        if self.drain is not None and not self.stopped.is_set():  # a process that ends starts nothing more
+            self.drain.appended(table.num_rows)
 
     def _append(self, table: pa.Table, seconds: Sequence[float]) -> ResultChunk:
         completed, shared = _sum(table["ok"]), table.filter(table["shared"])
         computed = table.filter(pc.invert(table["shared"]))
         chunk = ResultChunk(
-            batch_id=self._segment.batch_id,
-            segment_id=self._segment.lease.id,
-            sha256=chunks.write(self._context.artifacts, table),
+            batch_id=self.segment.batch_id,
+            segment_id=self.segment.lease.id,
+            sha256=chunks.write(self.context.artifacts, table),
             completed=completed,
             failed=table.num_rows - completed,
             **{name: _sum(table[name]) for name in (*TOKENS, "reasoning_tokens")},
@@ -121,18 +121,18 @@ class ChunkWriter:
             **self._flaws(table),
             created_at=time.time(),
         )
-        with self._context.database.write() as session:
+        with self.context.database.write() as session:
             # A COMMIT whose outcome was unclear may have added the chunk already.
-            if segments.append(session, self._segment, chunk, histogram.of(seconds)):
-                meter = self._throughput_meter
+            if segments.append(session, self.segment, chunk, histogram.of(seconds)):
+                meter = self.meter
                 busy = 0.0 if meter is None else meter.measure(session, computed)
-                usage.add(session, self._segment, self._used(chunk, computed, busy))
+                usage.add(session, self.segment, self._used(chunk, computed, busy))
         return chunk
 
     def _flaws(self, table: pa.Table) -> dict[str, int]:
         """Return how many answers were cut off, and how many are empty."""
         flaws = {"cut_off": 0, "empty": 0}
-        if ENDPOINTS[self._segment.endpoint].generates:
+        if ENDPOINTS[self.segment.endpoint].generates:
             for line in table.filter(table["ok"])["answer"].to_pylist():
                 body = (json_lines.loads(line)["response"] or {}).get("body")
                 flaws["cut_off"] += responses.is_cut_off(body)
@@ -146,16 +146,37 @@ class ChunkWriter:
             failed=chunk.failed,
             shared_requests=chunk.shared_requests,
             **{name: _sum(computed[name]) for name in TOKENS},
-            bytes=self._segment.bytes * (chunk.completed + chunk.failed) // self._segment.requests,
+            bytes=self.segment.bytes * (chunk.completed + chunk.failed) // self.segment.requests,
             milliseconds=round(1000 * busy),
+        )
+
+
+def write_spans(segment: segments.SegmentLease, answers: pa.Table, share: float) -> None:
+    """Write spans of this share of answers that an engine has just given."""
+    if not spans.enabled() or (parent := spans.current()) is None:
+        return
+    end, model = time.time_ns(), str(segment.model["name"])
+    for index in spans.picked(answers.num_rows, share):
+        [row] = answers.slice(index, 1).to_pylist()
+        if row["shared"] or row["seconds"] is None:
+            continue  # no engine has answered it
+        attributes = requests.attributes(segment.endpoint, model, str(segment.model["engine"]))
+        attributes |= requests.usage(row) | {"batchyard.line": row["line"]}
+        if row["served_model"]:
+            attributes["gen_ai.response.model"] = row["served_model"]
+        spans.write(
+            EndedSpan(
+                requests.name(segment.endpoint, model),
+                spans.child(parent),
+                parent,
+                end - int(1e9 * row["seconds"]),
+                end,
+                attributes,
+                None if row["ok"] else output_lines.error_code(row["answer"]),
+                "client",
+            )
         )
 
 
 def _sum(column: pa.ChunkedArray) -> int:
     return int(pc.sum(column).as_py() or 0)
-
-
-def _errors(table: pa.Table) -> dict[str, int]:
-    """Return the number of failed requests by error code, with keys `error:<code>`."""
-    failed = table.filter(pc.invert(table["ok"]))["answer"].to_pylist()
-    return {f"error:{code}": number for code, number in Counter(map(output_lines.error_code, failed)).items()}

@@ -6,9 +6,9 @@ import sys
 import threading
 import time
 
-LOOK_SECONDS = 1.0
-LOOKS = 3
-"""A cluster that was away at so many looks in a row is lost."""
+CHECK_SECONDS = 1.0
+CHECKS = 3
+"""A cluster that was away at so many checks in a row is lost."""
 
 
 def is_connected() -> bool:
@@ -31,23 +31,23 @@ class ClusterWatch:
     """Watches the Ray cluster that this process is connected to, for all its segments."""
 
     def __init__(self) -> None:
-        self._looking = threading.Lock()
-        self._looked_at = 0.0
+        self._checking = threading.Lock()
+        self._checked_at = 0.0
         self._away = 0
 
     def lost(self) -> bool:
-        """Return True if the cluster was away, or another one, at LOOKS looks in a row.
+        """Return True if the cluster was away, or another one, at CHECKS checks in a row.
 
         Each segment asks at its beats. One of them looks, at most once a beat, and the others wait for none.
         """
-        if self._looking.acquire(blocking=False):
+        if self._checking.acquire(blocking=False):
             try:
-                if time.monotonic() - self._looked_at >= LOOK_SECONDS:
+                if time.monotonic() - self._checked_at >= CHECK_SECONDS:
                     self._away = self._away + 1 if ray_is_away() else 0
-                    self._looked_at = time.monotonic()
+                    self._checked_at = time.monotonic()
             finally:
-                self._looking.release()
-        return self._away >= LOOKS
+                self._checking.release()
+        return self._away >= CHECKS
 
 
 WATCH = ClusterWatch()

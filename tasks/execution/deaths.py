@@ -53,13 +53,24 @@ class DeathLog:
 
     def _record(self) -> None:
         while self._unrecorded:
-            facts = asdict(self._unrecorded[0])
-            try:
-                with self._context.database.write() as session:
-                    is_new = holds.record_death(session, self._segment.batch_id, next_=facts.pop("next"), **facts)
-            except UnavailableError as error:
-                log.warning("death of an engine not recorded: %s", error, extra={"batch_id": self._segment.batch_id})
+            if not record(self._context, self._unrecorded[0], self._segment.batch_id):
                 return
-            death = self._unrecorded.pop(0)
-            if is_new:
-                tally.count(self._context, death.model, {"engine_deaths": 1})
+            self._unrecorded.pop(0)
+
+
+def record(context: AppContext, death: Death, batch_id: str | None) -> bool:
+    """Record a death for a batch, or for none, and count a new one. Return False if the database is away."""
+    facts = asdict(death)
+    facts["next_"] = facts.pop("next")
+    try:
+        with context.database.write() as session:
+            if batch_id is None:
+                is_new = holds.record_death_without_batch(session, **facts)
+            else:
+                is_new = holds.record_death(session, batch_id, **facts)
+    except UnavailableError as error:
+        log.warning("death of an engine not recorded: %s", error, extra={"batch_id": batch_id, "model": death.model})
+        return False
+    if is_new:
+        tally.count(context, death.model, {"engine_deaths": 1})
+    return True

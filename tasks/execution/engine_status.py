@@ -24,6 +24,7 @@ from inference.engine import Capabilities
 from inference.engines import registry
 from inference.requests.context_length import ContextLength
 from inference.residents import process
+from inference.residents.session import EngineTimeouts
 from inference.residents.status import EngineStatus as EngineStatus
 from inference.residents.status import ResidentStatus
 from tasks import published
@@ -50,6 +51,16 @@ CONCURRENCY_SECONDS = 60
 """The counter of concurrency is gone after this long without a word of any segment."""
 
 
+def timeouts(context: AppContext) -> EngineTimeouts:
+    """Return the time limits of engines."""
+    settings = context.settings
+    return EngineTimeouts(
+        request_timeout=float(settings.request_timeout),
+        start_timeout=float(settings.engine_start_timeout),
+        idle_seconds=float(settings.engine_idle_seconds),
+    )
+
+
 def publish(context: AppContext, engines: Mapping[str, ResidentStatus]) -> None:
     """Publish the result of `inference.residents.directory.states`.
 
@@ -59,14 +70,11 @@ def publish(context: AppContext, engines: Mapping[str, ResidentStatus]) -> None:
     in_flight: Counter[str] = Counter()
     for engine in engines.values():
         in_flight[engine.model] += engine.in_flight
-    try:
-        with context.redis.pipeline() as pipeline:
-            published.replace(pipeline, ENGINES, values)
-            published.replace(pipeline, CONCURRENCY, {model: str(number) for model, number in in_flight.items()})
-            pipeline.expire(CONCURRENCY, CONCURRENCY_SECONDS)
-            pipeline.execute()
-    except redis.RedisError as error:
-        log.warning("engine states not published: %s", error)
+    with published.warned(log, "engine states not published"), context.redis.pipeline() as pipeline:
+        published.replace(pipeline, ENGINES, values)
+        published.replace(pipeline, CONCURRENCY, {model: str(number) for model, number in in_flight.items()})
+        pipeline.expire(CONCURRENCY, CONCURRENCY_SECONDS)
+        pipeline.execute()
 
 
 @contextmanager
@@ -76,17 +84,13 @@ def starting(context: AppContext, model: str) -> Iterator[bool]:
     Yield False if it was waited for already: the wait in this block is not the whole start then.
     """
     key, is_first = STARTING + model, True
-    try:
+    with published.warned(log, "start of an engine not published"):
         is_first = bool(context.redis.set(key, time.time(), nx=True, ex=context.settings.engine_start_timeout))
-    except redis.RedisError as error:
-        log.warning("start of an engine not published: %s", error)
     try:
         yield is_first
     finally:
-        try:
+        with published.warned(log, "start of an engine not published"):
             context.redis.delete(key)
-        except redis.RedisError as error:
-            log.warning("start of an engine not published: %s", error)
 
 
 def read(context: AppContext) -> list[EngineStatus]:

@@ -35,17 +35,13 @@ def measure(context: AppContext, batch_id: str) -> dict[str, Any]:
         rates = speeds.recent(session, ResultChunk.batch_id, batch_id) if batch.status == "in_progress" else {}
     rows_per_second, tokens_per_second = rates.get(batch_id, (None, None))
     now = time.time()
-    goes_on = batch.status == "in_progress" and batch.paused_at is None
-    expected = deadlines.read(context, [batch_id]).get(batch_id) if goes_on else None
+    is_running = batch.status == "in_progress" and batch.paused_at is None
+    expected = deadlines.read(context, [batch_id]).get(batch_id) if is_running else None
     return {
-        "status": batch.status,
-        "total": batch.total,
-        "completed": batch.completed,
-        "failed": batch.failed,
+        **{name: getattr(batch, name) for name in ("status", "total", "completed", "failed", "sla")},
         "rows_per_second": rows_per_second,
         "tokens_per_second": tokens_per_second,
         "eta_seconds": None if expected is None else max(0.0, expected.at - now),
-        "sla": batch.sla,
         "updated_at": now,
     }
 

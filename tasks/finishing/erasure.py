@@ -34,7 +34,7 @@ POLICY = "zero retention"
 """Who deletes what a project keeps no longer, for the audit."""
 
 
-def delete(context: AppContext, by: Principal, life: Lifecycle[Record], work_id: str) -> None:
+def delete(context: AppContext, by: Principal, kind: Lifecycle[Record], work_id: str) -> None:
     """Delete a batch or a job that has ended, with all that it had.
 
     Raises:
@@ -42,14 +42,14 @@ def delete(context: AppContext, by: Principal, life: Lifecycle[Record], work_id:
         ConflictError: it has not ended, is needed by work that runs, or is part of a job.
     """
     with context.database.write() as session:
-        members = erasure.family(session, life, by.project_id, work_id)
+        members = erasure.family(session, kind, by.project_id, work_id)
     more = True
     while more:  # a few at a time: a batch may have many thousands
         with context.database.write() as session:
             more = cache.forget(session, members.batch_ids) == cache.CHUNK
     with context.database.write() as session:
-        erasure.delete_work(session, by, life, work_id)
-    log.info("erased", extra={f"{life.noun}_id": work_id, "by": by.key_id})
+        erasure.delete_work(session, by, kind, work_id)
+    log.info("erased", extra={f"{kind.noun}_id": work_id, "by": by.key_id})
 
 
 def tick(context: AppContext) -> None:
@@ -79,16 +79,16 @@ def _delete_ended(context: AppContext, project: Project, ends_at: float) -> None
             deleted = erasure.delete_unused_files(session, project.id, before)
 
 
-def _delete_all(context: AppContext, by: Principal, life: Lifecycle[Record], before: float, ends_at: float) -> None:
+def _delete_all(context: AppContext, by: Principal, kind: Lifecycle[Record], before: float, ends_at: float) -> None:
     after = ""
     while time.monotonic() < ends_at:
         with context.database.read() as session:
-            ids = erasure.ended(session, life, by.project_id, before, after)
+            ids = erasure.ended(session, kind, by.project_id, before, after)
         for work_id in ids:
             try:
-                delete(context, by, life, work_id)
+                delete(context, by, kind, work_id)
             except (ConflictError, NotFoundError) as error:  # the next tick tries again
-                log.debug("not erased yet: %s", error, extra={f"{life.noun}_id": work_id})
+                log.debug("not erased yet: %s", error, extra={f"{kind.noun}_id": work_id})
             if time.monotonic() >= ends_at:
                 return
         if len(ids) < retention.BATCHES:
@@ -96,15 +96,15 @@ def _delete_all(context: AppContext, by: Principal, life: Lifecycle[Record], bef
         after = ids[-1]
 
 
-def _cancel_all(context: AppContext, life: Lifecycle[Record], project_id: str) -> None:
+def _cancel_all(context: AppContext, kind: Lifecycle[Record], project_id: str) -> None:
     with context.database.read() as session:
-        ids = erasure.running(session, life, project_id)
+        ids = erasure.running(session, kind, project_id)
     for work_id in ids:
         try:
             with context.database.write() as session:
-                life.cancel(session, project_id, work_id)
+                kind.cancel(session, project_id, work_id)
         except (ConflictError, NotFoundError) as error:  # it has ended meanwhile
-            log.debug("not cancelled: %s", error, extra={f"{life.noun}_id": work_id})
+            log.debug("not cancelled: %s", error, extra={f"{kind.noun}_id": work_id})
 
 
 def _delete_project(context: AppContext, project: Project, ends_at: float) -> None:

@@ -23,7 +23,7 @@ from store.work.lifecycle import FINISHING_SECONDS
 from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import progress
-from tasks.finishing import manifest, result_files, stage_input
+from tasks.finishing import manifest, result_files
 from tasks.heartbeat import hold_batch
 from tasks.scheduling import deadlines
 from tasks.scheduling.throughput import measure_finish
@@ -85,13 +85,9 @@ def merge(context: AppContext, batch_id: str, holder: str) -> bool:
         batch = _ending(context, batch_id) if lease else None
         if lease is None or batch is None:
             return False
-        _merge(context, batch, lease)
+        with spans.span("merge", traces.place(batch)):
+            _write_files(context, batch, lease)
     return True
-
-
-def _merge(context: AppContext, batch: Batch, lease: Lease) -> None:
-    with spans.span("merge", traces.place(batch)):
-        _write_files(context, batch, lease)
 
 
 def _write_files(context: AppContext, batch: Batch, lease: Lease) -> None:
@@ -103,7 +99,7 @@ def _write_files(context: AppContext, batch: Batch, lease: Lease) -> None:
     source = None
     if batch.job_id is not None or not batch.input_sha256:  # its requests came one after the other
         with create() as source:
-            stage_input.write(artifacts, plans, batch.endpoint, source)
+            result_files.write_input(artifacts, plans, batch.endpoint, source)
     input_sha256 = source.sha256 if source else batch.input_sha256
     with create() as output, create() as errors, create() as seconds, create() as rows:
         never_run = output_lines.NEVER_RUN[outcome]
@@ -112,7 +108,7 @@ def _write_files(context: AppContext, batch: Batch, lease: Lease) -> None:
         lease.guard(session)
         batch = session.get_one(Batch, batch.id)
         if source is not None:
-            batches.set_input(session, batch, stage_input.NAME, source.sha256, source.size)
+            batches.set_input(session, batch, result_files.INPUT, source.sha256, source.size)
         batch.seconds_sha256 = seconds.sha256 if seconds.size else None
         batch.rows_sha256 = rows.sha256 if rows.size else None
         if batch.expired and outcome == "cancelled":  # cancelled since it was merged as expired
@@ -212,7 +208,8 @@ def end(context: AppContext, batch_id: str, holder: str, *, merge: bool = False)
         while ended is None and lease is not None and (batch := _ending(context, batch_id)) is not None:
             # Cancelled since it was merged as expired: the lines say what the status will say.
             if merge or (batch.expired and batch.outcome == "cancelled"):
-                _merge(context, batch, lease)
+                with spans.span("merge", traces.place(batch)):
+                    _write_files(context, batch, lease)
                 merge = False
                 continue
             status = "cancelled" if batch.status == "cancelling" else batch.outcome or "completed"

@@ -1,4 +1,4 @@
-"""Garbage collection: deletes old content without a record, shard by shard.
+"""Garbage collection: deletes old content without a record, shard by shard; and records of what ended long ago.
 
 Content is stored before its record, so new content without a record may still get one; only content older than
 `BATCHYARD_GARBAGE_GRACE_SECONDS` is deleted. Reading and deleting a few hundred names takes far less time than that.
@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 
-from store import garbage
+from store import garbage, retention
 from store.artifacts import SHARDS
+from store.retention import Old
 from tasks.context import AppContext
 from tasks.finishing import erasure
 
 log = logging.getLogger(__name__)
 
 NAMES_AT_ONCE = 500
+PURGE_SECONDS = 10.0
+"""Longest that one tick deletes records; the next one goes on."""
 
 
 def tick(context: AppContext, interval_seconds: float) -> None:
@@ -42,3 +46,35 @@ def shard(context: AppContext, name: str) -> None:
         freed += [size for size in sizes if size is not None]
     if freed:
         log.info("collected", extra={"shard": name, "artifacts": len(freed), "bytes": sum(freed)})
+
+
+def purge(context: AppContext, now: float) -> None:
+    """Delete what is old at `now` (Unix seconds), a few rows per transaction, for PURGE_SECONDS at most."""
+    ends_at = time.monotonic() + PURGE_SECONDS
+    purged: Counter[str] = Counter()
+
+    def purge_all(old: Old) -> None:
+        more = True
+        while more and time.monotonic() < ends_at:
+            with context.database.read() as session:  # usually there is nothing, and no need for the write lock
+                keys = retention.find(session, old)
+            if keys:
+                with context.database.write() as session:
+                    purged[old.record.__tablename__] += retention.purge(session, old, keys)
+            more = len(keys) == retention.ROWS
+
+    before = now - context.settings.retention
+    for old in retention.events(now - context.settings.events_retention):
+        purge_all(old)
+    for find in (retention.batches, retention.jobs):
+        more = True
+        while more and time.monotonic() < ends_at:
+            with context.database.read() as session:
+                ended = find(session, before)
+            for old in ended:
+                purge_all(old)
+            more = bool(ended)
+    for old in retention.others(now, before):
+        purge_all(old)
+    if purged:
+        log.info("purged", extra={"rows": dict(purged)})

@@ -1,4 +1,4 @@
-"""Result files: merges a batch's result chunks into output and error files in input order.
+"""Result files: merges a batch's result chunks into output and error files in input order; and input files of jobs.
 
 Result chunks come in any order. Their answers go through a spool (tasks.finishing.spool), so memory holds few of them
 at once, and for each line of the batch about 120 bytes and its custom_id.
@@ -7,11 +7,12 @@ at once, and for each line of the batch about 120 bytes and its custom_id.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from batchyard import json_lines
@@ -27,6 +28,8 @@ from tasks.finishing.spool import Numbers, Spool
 
 log = logging.getLogger(__name__)
 
+INPUT = "input.jsonl"
+INPUT_ROWS = 1000
 QUOTED_LINES = 10
 """Most line numbers that an error message names."""
 
@@ -177,3 +180,37 @@ def _error_lines(requests: pa.Table, code: str, message: str) -> pa.Table:
     oks = pa.array([False] * len(answers), pa.bool_())
     seconds = pa.nulls(len(answers), pa.float64())
     return pa.table({"line": requests["line"], "ok": oks, "answer": pa.array(answers, pa.string()), "seconds": seconds})
+
+
+def write_input(artifacts: Artifacts, plans: Sequence[tuple[str, int]], endpoint: str, file: ArtifactWriter) -> None:
+    """Write the requests of a batch as a client would have uploaded them, by line.
+
+    Args:
+        plans: plan and row group of each segment.
+
+    Raises:
+        UnavailableError: the store cannot be reached, or the local disk is full.
+    """
+    with spool.opened() as lines:
+        for table in requests(artifacts, plans):
+            texts = [
+                json_lines.line(
+                    {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": orjson.Fragment(body)}
+                ).rstrip()
+                for custom_id, body in zip(table["custom_id"].to_pylist(), table["body"].to_pylist(), strict=True)
+            ]
+            lines.add(table["line"].to_numpy(), pa.array(texts, pa.string()))
+        lines.write(file)
+
+
+def requests(artifacts: Artifacts, plans: Sequence[tuple[str, int]]) -> Iterator[pa.Table]:
+    """Yield line, custom_id and body of every request, INPUT_ROWS at a time, duplicates with their body.
+
+    Raises:
+        UnavailableError: the store cannot be reached.
+    """
+    for table in plan.requests(artifacts, plans, ["line", "custom_id", "body", "same_as"]):
+        body_rows = plan.body_rows(table)
+        for start in range(0, table.num_rows, INPUT_ROWS):
+            part = table.select(["line", "custom_id"]).slice(start, INPUT_ROWS)
+            yield part.append_column("body", table["body"].take(body_rows.slice(start, INPUT_ROWS)))

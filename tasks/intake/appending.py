@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable
-from typing import Any
 
 from batchyard.errors import RequestError, TooLargeError, UnavailableError
 from batchyard.request_lines import warnings
@@ -48,7 +46,11 @@ def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: 
             if append is not None:
                 return append
             appends.refuse_closed(batch)
-            _check_size(context, appends.size(session, batch_id) + len(lines))
+            size, limit = appends.size(session, batch_id) + len(lines), context.settings.max_file_bytes
+        if size > limit:
+            message = f"With these the batch would have {size} bytes of requests, and {limit} are the most; close it, "
+            message += "and open another one, or raise BATCHYARD_MAX_FILE_BYTES."
+            raise TooLargeError(message, code="file_too_large")
         new, names = _plan(context, batch, lines, sha256)
         try:
             with context.database.write() as session:
@@ -66,13 +68,6 @@ def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: 
             progress.publish(context, batch_id)
             return append
     raise UnavailableError(f"Others add requests to batch '{batch_id}' all the time; send them again.")
-
-
-def _check_size(context: AppContext, size: int) -> None:
-    limit = context.settings.max_file_bytes
-    if size > limit:
-        message = f"With these the batch would have {size} bytes of requests, and {limit} are the most; close it, and "
-        raise TooLargeError(message + "open another one, or raise BATCHYARD_MAX_FILE_BYTES.", code="file_too_large")
 
 
 def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple[NewRequests, dict[bytes, str]]:
@@ -101,6 +96,9 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple
         message += "it, and open another one, or raise BATCHYARD_MAX_REQUESTS."
         raise RequestError(message, code="too_many_tasks")
     specs = {segment.model: context.models[segment.model] for segment in segments}
+    known = batch.warnings or []
+    params = {entry["param"] for entry in known}
+    new_warnings = [entry for entry in validator.warnings.entries if entry["param"] not in params]
     new = NewRequests(
         first_line=batch.total + 1,
         requests=len(names),
@@ -109,17 +107,11 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple
         segments=segments,
         models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
         refused=writer.refused,
-        warnings=_with_new(batch.warnings or [], validator.warnings.entries),
+        warnings=[*known, *new_warnings][: warnings.MOST],
         simulated=any(registry.capabilities(spec.engine).simulated for spec in specs.values()),
         digests=list(names),
     )
     return new, names
-
-
-def _with_new(known: list[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a batch's warnings with those of its new requests: the first of each parameter."""
-    params = {entry["param"] for entry in known}
-    return [*known, *(entry for entry in new if entry["param"] not in params)][: warnings.MOST]
 
 
 def _refusal(report: ValidationReport) -> RequestError:

@@ -85,7 +85,10 @@ def write(
         errors = files.find(session, batch.project_id, batch.error_file_id) if batch.error_file_id else None
     if batch.status == "failed":
         assert fixed is not None
-        unanswered = _corrected(context, _content(source, "input"), fixed)
+        sha256 = _content(source, "input")
+        with context.artifacts.open(sha256) as lines, context.artifacts.create() as unanswered:
+            for number, raw in enumerate(lines, 1):
+                unanswered.write(fixed.take(number, readable(raw)[0]) or raw.rstrip(b"\r\n") + b"\n")
     else:
         unanswered = _select(context, _content(source, "input"), _content(errors, "error"), only_passing, fixed)
     if fixed is not None:
@@ -107,14 +110,6 @@ def _content(file: File | None, name: str) -> str:
 
 def _conflict(message: str, code: str | None = None) -> ConflictError:
     return ConflictError(message, code=code, param="batch_id")
-
-
-def _corrected(context: AppContext, source_sha256: str, fixed: Corrections) -> ArtifactWriter:
-    """Store all lines of an input that failed validation, the corrected ones in their places."""
-    with context.artifacts.open(source_sha256) as source, context.artifacts.create() as target:
-        for number, raw in enumerate(source, 1):
-            target.write(fixed.take(number, readable(raw)[0]) or raw.rstrip(b"\r\n") + b"\n")
-    return target
 
 
 def _select(

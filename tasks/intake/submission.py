@@ -116,7 +116,15 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
     due_after = admit(context, session, project_id, source.bytes)
     batch = batches.create(session, draft.batch, source, due_after=due_after, idempotency=idempotency)
     if context.settings.admission == "refuse" and draft.outlook is not None:
-        _admit(batch, draft.outlook.forecast(batch.due_at))
+        late = draft.outlook.forecast(batch.due_at).at - deadlines.deadline(batch)
+        if late > 0:
+            raise RateLimitError(
+                f"With what is before it, this batch would be done {durations.text(late)} after it is due. Ask for a "
+                f"longer completion_window, or try again in {durations.text(late)}.",
+                retry_after=late,
+                code="deadline_out_of_reach",
+                param="completion_window",
+            )
     return batch
 
 
@@ -176,15 +184,14 @@ def repeat(
 ) -> Draft:
     """Prepare a batch like `old`, except for the arguments that are not None."""
     batch = Batch(
-        project_id=old.project_id,
-        endpoint=old.endpoint,
+        **{
+            name: getattr(old, name)
+            for name in ("project_id", "endpoint", "output_expires_after", "on_invalid", "priority")
+        },
         completion_window=completion_window or old.completion_window,
         request_metadata=old.request_metadata if metadata is None else metadata,
         post_process=[registry.request(entry) for entry in old.post_process],
-        output_expires_after=old.output_expires_after,
         retry_of=retry_of,
-        on_invalid=old.on_invalid,
-        priority=old.priority,
     )
     return draft(context, batch, source)
 
@@ -192,19 +199,6 @@ def repeat(
 def retry(context: AppContext, old: Batch, unanswered: ArtifactWriter, **changes: Any) -> Draft:
     """Prepare a batch of the requests of `old` without a good answer (see retry_input); `changes` as in `repeat`."""
     return repeat(context, old, NewInput(f"{old.id}_retry.jsonl", unanswered), retry_of=old.id, **changes)
-
-
-def _admit(batch: Batch, expected: Forecast) -> None:
-    """Raise RateLimitError for a batch that will be late."""
-    late = expected.at - deadlines.deadline(batch)
-    if late > 0:
-        raise RateLimitError(
-            f"With what is before it, this batch would be done {durations.text(late)} after it is due. Ask for a "
-            f"longer completion_window, or try again in {durations.text(late)}.",
-            retry_after=late,
-            code="deadline_out_of_reach",
-            param="completion_window",
-        )
 
 
 def estimate_completion(context: AppContext, batch: Batch, outlook: Outlook | None) -> Forecast | None:
@@ -242,37 +236,32 @@ def _first_line(context: AppContext, sha256: str) -> tuple[int, bytes]:
 
 
 def _outlook(context: AppContext, batch: Batch, first_line: bytes, size: int) -> Outlook | None:
-    """Return a batch's outlook; None if its model's speed or its first line is unknown.
+    """Return the outlook of a batch of `size` bytes that begin with this line; None if nothing like it was measured.
 
     It raises nothing: a batch that cannot be forecast is accepted all the same.
     """
     try:
-        return _outlook_of(context, batch, first_line, size)
+        first = _first_request(context, batch.endpoint, first_line)
+        if first is None:
+            return None
+        spec, kind = first
+        with context.database.read() as session:
+            throughputs = speeds.throughputs(session, {spec.name: spec})
+            throughput = costs.throughput_of(spec.name, kind, throughputs)
+            if throughput is None or not throughput.bytes_per_request:
+                return None
+            finish = expected_finish(session, batch.post_process, size / throughput.bytes_per_request)
+        engines = engine_status.known(context)
+        if engines and costs.start_is_unknown(spec.name, throughput, engines):
+            return None
+        start = costs.start_delay(spec.name, throughput, engines, time.time()) if engines else costs.NOTHING
+        ahead = deadlines.work_due(context, spec.name)
+        if batch.priority == BACKGROUND and ahead:
+            return None  # nobody knows when something is spare
+        return Outlook(size, throughput, start, finish, ahead)
     except Exception:
         log.exception("new batch not forecast")
         return None
-
-
-def _outlook_of(context: AppContext, batch: Batch, first_line: bytes, size: int) -> Outlook | None:
-    """Return the outlook of a batch of `size` bytes that begin with this line; None if nothing like it was measured."""
-    first = _first_request(context, batch.endpoint, first_line)
-    if first is None:
-        return None
-    spec, kind = first
-    with context.database.read() as session:
-        throughputs = speeds.throughputs(session, {spec.name: spec})
-        throughput = costs.throughput_of(spec.name, kind, throughputs)
-        if throughput is None or not throughput.bytes_per_request:
-            return None
-        finish = expected_finish(session, batch.post_process, size / throughput.bytes_per_request)
-    engines = engine_status.known(context)
-    if engines and costs.start_is_unknown(spec.name, throughput, engines):
-        return None
-    start = costs.start_delay(spec.name, throughput, engines, time.time()) if engines else costs.NOTHING
-    ahead = deadlines.work_due(context, spec.name)
-    if batch.priority == BACKGROUND and ahead:
-        return None  # nobody knows when something is spare
-    return Outlook(size, throughput, start, finish, ahead)
 
 
 def _first_request(context: AppContext, endpoint: str, raw: bytes) -> tuple[ModelSpec, RequestClass] | None:

@@ -27,7 +27,6 @@ from inference.engines import registry
 from store import batches, speeds
 from store.formats.lines import numbered_lines
 from store.formats.plan import PlanWriter, SegmentSize
-from store.leases import Lease
 from store.records import Batch
 from store.work import traces
 from tasks.context import AppContext
@@ -96,7 +95,14 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
         if batch.planned or batch.status not in ("validating", "cancelling"):
             return False
         if not batch.input_sha256:
-            _reject_missing(context, batch, lease)
+            # Its input file did not exist when it was created.
+            owner = f"organization {batch.project_id} does not have access to it."
+            message = f"Cannot find file '{batch.input_file_id}', or {owner}"
+            missing = ValidationReport()
+            missing.add(None, LineError("invalid_request", message, "file_id"))
+            with context.database.write() as session:
+                lease.release(session)
+                batches.reject(session, batch.id, missing.errors)
             return True
         report = ValidationReport()
         validator = Validator.of(context, batch.endpoint, batch.post_process, skip_invalid=batch.on_invalid == "skip")
@@ -129,18 +135,6 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
         tally.count(context, plan.segments[number].model, {"failed": plan.segments[number].requests})
     progress.publish(context, batch_id)
     return True
-
-
-def _reject_missing(context: AppContext, batch: Batch, lease: Lease) -> None:
-    """End a batch whose input file did not exist when it was created."""
-    message = (
-        f"Cannot find file '{batch.input_file_id}', or organization {batch.project_id} does not have access to it."
-    )
-    report = ValidationReport()
-    report.add(None, LineError("invalid_request", message, "file_id"))
-    with context.database.write() as session:
-        lease.release(session)
-        batches.reject(session, batch.id, report.errors)
 
 
 def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
@@ -242,7 +236,8 @@ class Validator:
                 entry = report.add(number, error)
                 if plan and self._skip_invalid:
                     name = custom_id(raw)
-                    plan.add(None, number, name or "", b"", output_lines.invalid(number, name, _of_line(entry)))
+                    reason = {key: entry[key] for key in ("code", "message", "param")}
+                    plan.add(None, number, name or "", b"", output_lines.invalid(number, name, reason))
                 continue
             valid += 1
             self.warnings.add(line, request["body"])
@@ -339,7 +334,3 @@ def _repeated(hashes: array.array[int]) -> set[int]:
     """Return the hashes that stand there more than once."""
     values, counts = np.unique(np.frombuffer(hashes, dtype=np.int64) if hashes else np.empty(0), return_counts=True)
     return set(values[counts > 1].tolist())
-
-
-def _of_line(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: entry[name] for name in ("code", "message", "param")}

@@ -10,18 +10,16 @@ import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import redis
 
-from batchyard.errors import BatchyardError, EngineStartError, GpuBusy, Stopped, UnavailableError
+from batchyard.errors import BatchyardError, EngineStartError, GpuBusy, Stopped
 from batchyard.models import ModelSpec
 from inference.answers import Death
-from inference.residents.session import EngineTimeouts
 from store import holds, speeds
 from tasks.context import AppContext
-from tasks.execution import engine_status, segment, tally
+from tasks.execution import deaths, engine_status, segment
 from tasks.execution.cluster_watch import WATCH, is_connected
 from tasks.live import addresses, demand
 from tasks.live.addresses import EngineAddress
@@ -34,11 +32,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LISTEN_SECONDS = 5.0
-"""Longest wait for a word of demand, after which the demand there is is looked at."""
-LOOK_SECONDS = 5.0
-"""Between two looks for engines that have died."""
+"""Longest wait for a word of demand, after which the present demand is checked."""
+CHECK_SECONDS = 5.0
+"""Between two checks for engines that have died."""
 AWAY_SECONDS = 1.0
-"""Between two looks while Redis is away."""
+"""Between two attempts while Redis is away."""
 START_THREADS = 32
 """Engines that start for live requests at once, each with a thread that waits for it. One that finds no place in the
 cluster waits long, and must not keep others from starting."""
@@ -51,7 +49,7 @@ class Starter:
         self._context = context
         self._stopped = threading.Event()
         self._busy: set[str] = set()
-        self._status_at = self._looked_at = -math.inf
+        self._status_at = self._checked_at = -math.inf
         self._dead: list[Death] = []
         self._lock = threading.Lock()
         self._replicas: LiveReplicas | None = None
@@ -68,9 +66,9 @@ class Starter:
                         self._replicas = None
                         segment.leave(self._context, "the Ray cluster went away")
                     self._start_wanted()
-                    if is_connected() and time.monotonic() - self._looked_at >= LOOK_SECONDS:
-                        self._looked_at = math.inf  # until this look has ended
-                        self._pool.submit(self._look_for_deaths)
+                    if is_connected() and time.monotonic() - self._checked_at >= CHECK_SECONDS:
+                        self._checked_at = math.inf  # until this check has ended
+                        self._pool.submit(self._check_for_deaths)
             except redis.RedisError as error:
                 log.warning("live demand not read: %s", error)
                 self._stopped.wait(AWAY_SECONDS)
@@ -103,10 +101,10 @@ class Starter:
         if death is not None:
             self._record(death)
 
-    def _look_for_deaths(self) -> None:
+    def _check_for_deaths(self) -> None:
         """Record deaths that no caller has reported.
 
-        Whoever had a request in the engine reports its death at once, for the batch: so this waits for the next look.
+        Whoever had a request in the engine reports its death at once, for the batch: so this waits for the next check.
         """
         from inference import live
         from inference.residents import directory
@@ -115,27 +113,20 @@ class Starter:
             unreported, self._dead = self._dead, live.deaths()
             for death in unreported:
                 self._record(death)
-            directory.engine_actors()  # which the next look looks at
+            directory.engine_actors()  # which the next check reads
         except Exception:
             log.exception("engines that may have died were not looked at")
         finally:
-            self._looked_at = time.monotonic()
+            self._checked_at = time.monotonic()
 
     def _connected(self) -> LiveReplicas:
         """Return the replicas of the cluster. Raises Stopped, UnavailableError or EngineStartError."""
         from inference.live import LiveReplicas
 
-        settings = self._context.settings
         self._context.join_ray(self._stopped)
         with self._lock:
             if self._replicas is None:
-                self._replicas = LiveReplicas(
-                    EngineTimeouts(
-                        request_timeout=float(settings.request_timeout),
-                        start_timeout=float(settings.engine_start_timeout),
-                        idle_seconds=float(settings.engine_idle_seconds),
-                    )
-                )
+                self._replicas = LiveReplicas(engine_status.timeouts(self._context))
             return self._replicas
 
     def _start(self, spec: ModelSpec) -> None:
@@ -148,7 +139,12 @@ class Starter:
             gpu_sharing.record_demand(self._context, spec.name, int(time.time()), error.holders)
         except EngineStartError as error:
             log.error("no engine for live requests: %s", error, extra={"model": spec.name})
-            self._fail(spec, error.message)
+            try:
+                addresses.fail(self._context, spec.name, error.message)
+                with self._context.database.write() as session:
+                    holds.hold(session, spec.name, error.message)
+            except (BatchyardError, redis.RedisError) as failure:
+                log.warning("failed start not recorded: %s", failure, extra={"model": spec.name})
         except (BatchyardError, redis.RedisError) as error:
             log.warning("no engine for live requests: %s", error, extra={"model": spec.name})
         except Exception:
@@ -188,23 +184,7 @@ class Starter:
         if due:
             engine_status.publish(self._context, directory.states(timeout=1.0))
 
-    def _fail(self, spec: ModelSpec, reason: str) -> None:
-        try:
-            addresses.fail(self._context, spec.name, reason)
-            with self._context.database.write() as session:
-                holds.hold(session, spec.name, reason)
-        except (BatchyardError, redis.RedisError) as error:
-            log.warning("failed start not recorded: %s", error, extra={"model": spec.name})
-
     def _record(self, death: Death) -> None:
         """Record a death, unless a batch that had requests there did."""
         log.error("engine died: %s", death.reason, extra={"model": death.model, "replica": death.replica})
-        try:
-            with self._context.database.write() as session:
-                facts = asdict(death)
-                is_new = holds.record_death_without_batch(session, next_=facts.pop("next"), **facts)
-        except UnavailableError as error:
-            log.warning("death of an engine not recorded: %s", error, extra={"model": death.model})
-            return
-        if is_new:
-            tally.count(self._context, death.model, {"engine_deaths": 1})
+        deaths.record(self._context, death, None)

@@ -20,8 +20,9 @@ from pydantic import BaseModel, Field
 from batchyard import histogram
 from batchyard.endpoints.live_wire import TIERS, Tier
 from tasks.context import AppContext
-from tasks.execution import engine_status, minutes, tally
+from tasks.execution import engine_status, tally
 from tasks.execution.engine_status import EngineStatus
+from tasks.published import warned
 
 log = logging.getLogger(__name__)
 
@@ -80,12 +81,10 @@ def count(context: AppContext, model: str, counts: Counts) -> None:
     if counts.totals:
         tally.count(context, model, counts.totals)
     if counts.seconds:
-        try:
-            with context.redis.pipeline(transaction=False) as pipeline:
-                minutes.add(pipeline, model, counts.seconds, HISTOGRAMS)
-                pipeline.execute()
-        except redis.RedisError as error:
-            log.warning("times of live requests not counted: %s", error)
+        failure = "times of live requests not counted"
+        with warned(log, failure), context.redis.pipeline(transaction=False) as pipeline:
+            tally.count_minute(pipeline, model, counts.seconds, HISTOGRAMS)
+            pipeline.execute()
 
 
 class Quantiles(BaseModel):
@@ -131,8 +130,8 @@ class LiveTraffic(BaseModel):
 def recent(context: AppContext, engines: Sequence[EngineStatus]) -> list[LiveTraffic]:
     """Return the live traffic of each model that has any, or whose engines had some. Raises redis.RedisError."""
     now = time.time()
-    rates = minutes.summed(minutes.read(context, _last(RATE_MINUTES, now)))
-    times = minutes.summed(minutes.read(context, _last(QUANTILE_MINUTES, now), HISTOGRAMS))
+    rates = tally.of_minutes(context, _last(RATE_MINUTES, now))
+    times = tally.of_minutes(context, _last(QUANTILE_MINUTES, now), HISTOGRAMS)
     elapsed = _elapsed(RATE_MINUTES, now)
     histograms: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for (name, model), number in times.items():
@@ -166,7 +165,7 @@ def time_shares(context: AppContext) -> dict[str, float]:
     """Return the share of its engines' time that live requests take of each model. Empty if Redis is away."""
     now = time.time()
     try:
-        rates, engines = minutes.summed(minutes.read(context, _last(RATE_MINUTES, now))), engine_status.read(context)
+        rates, engines = tally.of_minutes(context, _last(RATE_MINUTES, now)), engine_status.read(context)
     except redis.RedisError as error:
         log.warning("live traffic not read: %s", error)
         return {}
@@ -185,8 +184,8 @@ class Minute(NamedTuple):
 def history(context: AppContext) -> dict[str, list[Minute]]:
     """Return the last hour's whole minutes of each model, the oldest first. Raises redis.RedisError."""
     current = int(time.time() // 60)
-    numbers = range(current - minutes.HOUR, current)
-    by_minute = minutes.read(context, numbers)
+    numbers = range(current - tally.HOUR, current)
+    by_minute = tally.by_minute(context, numbers)
     models = {model for amounts in by_minute.values() for _, model in amounts}
     return {
         model: [

@@ -45,7 +45,10 @@ def define(
         submission.check_endpoint(context.models, fields["batch"]["endpoint"])
     if "job" in fields:
         values |= {"batch": {}} if old is None else {}
-        _check_job(context, project_id, fields["job"])
+        try:
+            port().check_template(context, project_id, fields["job"])
+        except RequestError as error:
+            raise RequestError(error.message, code=error.code, param=f"job.{error.param}") from None
     text = None
     if "input" in fields:
         text = fields["input"]["template"]
@@ -59,14 +62,6 @@ def define(
         pinned = run_templates.pin(context, project_id, fields["input"], of_job=of_job)
         values["input"], values["input_sha256"] = pinned
     return values
-
-
-def _check_job(context: AppContext, project_id: str, job: Mapping[str, Any]) -> None:
-    """Raise RequestError for a job that could not be created, with the place in the schedule."""
-    try:
-        port().check_template(context, project_id, job)
-    except RequestError as error:
-        raise RequestError(error.message, code=error.code, param=f"job.{error.param}") from None
 
 
 def set_paused(context: AppContext, by: Principal, schedule_id: str, *, paused: bool) -> Schedule:

@@ -79,11 +79,6 @@ def scheduled_time(cron: Cron, catch_up: CatchUp, first: int, at: int) -> Schedu
     )
 
 
-def tick(context: AppContext) -> None:
-    """Run the schedules that are due now."""
-    run_due(context, now())
-
-
 def run_due(context: AppContext, at: int) -> None:
     """Run one time of each schedule due at Unix time `at`; a failure delays no other."""
     with context.database.read() as session:
@@ -160,8 +155,8 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
             endpoint=options["endpoint"],
             name=name,
             post_process=options["post_process"],
-            on_invalid=options.get("on_invalid", "fail"),  # older schedules say neither this nor the priority
-            priority=PRIORITIES[options.get("priority", "normal")],
+            on_invalid=options["on_invalid"],
+            priority=PRIORITIES[options["priority"]],
             **common,
         )
         return submission.draft(context, batch, source)

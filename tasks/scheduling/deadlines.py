@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from functools import partial
 from typing import cast
 
-import redis
 from sqlalchemy.orm import Session
 
 from store import batches, holds, queue
@@ -95,11 +94,13 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         for batch in unfinished
         if batch.status == "finalizing"
     }
-    _publish(
-        context,
-        forecasts | validating | finishing | forecasts_of_jobs,
-        forecast.work_due(entries, answered, throughputs),
-    )
+    published_forecasts = forecasts | validating | finishing | forecasts_of_jobs
+    seconds_due = forecast.work_due(entries, answered, throughputs)
+    with published.warned(log, "forecasts not published"), context.redis.pipeline() as pipeline:
+        serialized = {key: _serialize(entry) for key, entry in published_forecasts.items()}
+        published.replace(pipeline, FORECASTS, serialized)
+        pipeline.set(BACKLOG, json.dumps(seconds_due))
+        pipeline.execute()
     usual = {model: speed.start.seconds for (model, _), speed in throughputs.items() if speed.start is not None}
     states.publish(
         context,
@@ -136,29 +137,14 @@ def _hold_unserved(context: AppContext, models: Set[str], waiting: Set[str], uns
         log.info("model is served again", extra={"model": model})
 
 
-def _publish(
-    context: AppContext, forecasts: Mapping[str, Forecast], seconds_due: Mapping[str, list[tuple[int, float]]]
-) -> None:
-    """Replace the published forecasts and backlog. Log a warning if Redis is away."""
-    try:
-        with context.redis.pipeline() as pipeline:
-            published.replace(pipeline, FORECASTS, {key: _serialize(entry) for key, entry in forecasts.items()})
-            pipeline.set(BACKLOG, json.dumps(seconds_due))
-            pipeline.execute()
-    except redis.RedisError as error:
-        log.warning("forecasts not published: %s", error)
-
-
 def _serialize(entry: Forecast) -> str:
     return json.dumps([entry.at, entry.earliest, entry.latest])
 
 
 def publish(context: AppContext, batch_id: str, entry: Forecast) -> None:
     """Publish the forecast of a new batch. It stands until the next tick forecasts the whole queue."""
-    try:
+    with published.warned(log, "forecast not published", batch_id=batch_id):
         context.redis.hset(FORECASTS, batch_id, _serialize(entry))
-    except redis.RedisError as error:
-        log.warning("forecast not published: %s", error, extra={"batch_id": batch_id})
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
@@ -169,11 +155,9 @@ def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
 
 def work_due(context: AppContext, model: str) -> list[tuple[int, float]]:
     """Return the published (due_at, seconds of a model's work due by then). Return none if Redis is away."""
-    try:
+    backlog: str | None = None
+    with published.warned(log, "backlog not read"):
         backlog = cast(str | None, context.redis.get(BACKLOG))
-    except redis.RedisError as error:
-        log.warning("backlog not read: %s", error)
-        return []
     return [(due_at, seconds) for due_at, seconds in json.loads(backlog or "{}").get(model, [])]
 
 

@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-import redis
-
 from store import queue, speeds
 from store.queue import BacklogEntry
 from store.speeds import Throughput
 from tasks.context import AppContext
 from tasks.port import running_models
+from tasks.published import warned
 from tasks.scheduling import costs, dispatch, forecast
 from tasks.scheduling.costs import Answered
 from tasks.scheduling.policy import Limits, RecentUsage
@@ -108,7 +107,7 @@ def update(context: AppContext, running: Mapping[str, int]) -> None:
         throughputs = speeds.throughputs(session, specs)
         limits = dispatch.limits(context, session)
         recent_usage = dispatch.recent_usage(session, {entry.project_id for entry in entries}, now)
-    try:
+    with warned(log, "demand not published"):
         _, before = _published(context)
         # Nothing is measured while no replica is there, so the last speed is that of the last replicas.
         measured_with = {
@@ -125,17 +124,14 @@ def update(context: AppContext, running: Mapping[str, int]) -> None:
             for name, replicas in measured_with.items()
         }
         context.redis.set(DEMAND, json.dumps([now, models]))
-    except redis.RedisError as error:
-        log.warning("demand not published: %s", error)
 
 
 def read(context: AppContext) -> dict[str, Demand]:
     """Return the published demand of each served model; unknown if it is old or Redis is away."""
-    try:
+    at: float = 0.0
+    models: dict[str, _Published] = {}
+    with warned(log, "demand not read"):
         at, models = _published(context)
-    except redis.RedisError as error:
-        log.warning("demand not read: %s", error)
-        at, models = 0.0, {}
     if time.time() - at > FRESH_SECONDS:
         models = {}
     unknown: _Published = {"needed": None, "running": 0}

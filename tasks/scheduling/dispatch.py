@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from batchyard import queues
 from batchyard.errors import UnavailableError
-from batchyard.models import ModelSpec
 from inference.engines.registry import capabilities
 from store import batches, holds, projects, segments, speeds
 from store.segments import PendingSegment
@@ -124,21 +123,17 @@ def limits(context: AppContext, session: Session) -> Limits:
     specs = running_models(context, session)
     # Each run of a job has engines of its own, which are full until its end.
     jobs = {name for name, spec in specs.items() if capabilities(spec.engine).starts_each_run}
+    # The unanswered requests of each model below which its engine may run dry.
+    fills: dict[str, float] = {name: ENGINE_FILLS * spec.in_flight() * spec.replicas for name, spec in specs.items()}
+    for (name, _), throughput in speeds.throughputs(session, specs).items():
+        requests_per_second = throughput.work_per_second / throughput.work_per_request
+        fills[name] = max(fills[name], min(DRAIN_SECONDS * requests_per_second, DRAIN_REQUESTS))
     return Limits(
         total=total,
         models={name: spec.max_segments for name, spec in specs.items()},
         projects=projects.max_segments(session),
         min_share=context.settings.fair_share,
-        fills={name: fill for name, fill in _fills(specs, session).items() if name not in jobs},
+        fills={name: fill for name, fill in fills.items() if name not in jobs},
         engines={name: specs[name].max_segments for name in jobs},
         running=queues.segment_threads(total),
     )
-
-
-def _fills(specs: Mapping[str, ModelSpec], session: Session) -> dict[str, float]:
-    """Return the unanswered requests of each model below which its engine may run dry."""
-    fills: dict[str, float] = {name: ENGINE_FILLS * spec.in_flight() * spec.replicas for name, spec in specs.items()}
-    for (name, _), throughput in speeds.throughputs(session, specs).items():
-        requests_per_second = throughput.work_per_second / throughput.work_per_request
-        fills[name] = max(fills[name], min(DRAIN_SECONDS * requests_per_second, DRAIN_REQUESTS))
-    return fills

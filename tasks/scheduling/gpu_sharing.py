@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple, cast
 
-import redis
-
 from store.segments import PendingSegment
 from tasks.context import AppContext
+from tasks.published import warned
 
 log = logging.getLogger(__name__)
 
@@ -44,27 +43,21 @@ class EngineDemand(NamedTuple):
 
 def record_demand(context: AppContext, model: str, due_at: float, holders: list[str]) -> None:
     """Record that a segment of the model waits for GPUs of `holders`."""
-    try:
+    with warned(log, "want of room not noted", model=model):
         context.redis.hset(DEMANDS, model, json.dumps(EngineDemand(due_at, holders, time.time() + SECONDS, model)))
-    except redis.RedisError as error:
-        log.warning("want of room not noted: %s", error, extra={"model": model})
 
 
 def clear_demand(context: AppContext, model: str) -> None:
     """Record that the model's engine has its GPUs."""
-    try:
+    with warned(log, "want of room not cleared", model=model):
         context.redis.hdel(DEMANDS, model)
-    except redis.RedisError as error:
-        log.warning("want of room not cleared: %s", error, extra={"model": model})
 
 
 def demands(context: AppContext) -> list[EngineDemand]:
     """Return the demands that have not expired. Return none if Redis is away."""
-    try:
+    values: list[str] = []
+    with warned(log, "want of room not read"):
         values = cast(list[str], context.redis.hvals(DEMANDS))
-    except redis.RedisError as error:
-        log.warning("want of room not read: %s", error)
-        return []
     pending = (EngineDemand(*json.loads(value)) for value in values)
     return [demand for demand in pending if demand.until > time.time()]
 

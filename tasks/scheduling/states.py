@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-import redis
-
 from batchyard.statuses import TERMINAL
 from store.queue import BacklogEntry
 from tasks import published
@@ -208,12 +206,9 @@ def state(
 
 def publish(context: AppContext, states: Mapping[str, BatchActivity]) -> None:
     """Replace the published states of the queue. Log a warning if Redis is away."""
-    try:
-        with context.redis.pipeline() as pipeline:
-            published.replace(pipeline, STATES, {key: json.dumps(asdict(entry)) for key, entry in states.items()})
-            pipeline.execute()
-    except redis.RedisError as error:
-        log.warning("states not published: %s", error)
+    with published.warned(log, "states not published"), context.redis.pipeline() as pipeline:
+        published.replace(pipeline, STATES, {key: json.dumps(asdict(entry)) for key, entry in states.items()})
+        pipeline.execute()
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, BatchActivity]:

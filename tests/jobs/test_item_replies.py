@@ -13,7 +13,6 @@ from sqlalchemy import update
 
 from batchyard.errors import ConflictError, NotFoundError
 from jobs import finish, item_replies, messages
-from jobs.finishing import ready
 from jobs.items import detail
 from jobs.running import notices, tick
 from jobs.running.segments import SegmentCutter
@@ -302,10 +301,10 @@ def test_an_item_that_is_completed_after_the_jobs_end_has_new_files(
     monkeypatch.setattr(messages, "finish", sent.append)
     judged.resolve(0, "late")
     judged.update(lease_expires_at=0.0)
-    ready.start_ready(judged.context)  # should the message be lost
+    messages.finish_ready(judged.context)  # should the message be lost
     assert sent == [judged.id] * 2
     judged.finish()
-    ready.start_ready(judged.context)
+    messages.finish_ready(judged.context)
     assert len(sent) == 2 and not finish.run(judged.context, judged.id, "here/1/task")
     job, after = judged.job, judged.files()
     assert (job.status, job.completed, job.stuck, job.amendments, job.unwritten) == ("completed", 3, 0, 1, 0)

@@ -8,11 +8,11 @@ import pytest
 
 from jobs import messages, validation
 from jobs.kinds import item_checks
-from jobs.submission import creation
 from jobs.submission.creation import JobRequest
 from store.formats.items import Reader
 from store.records import File, Job
 from tasks.context import AppContext
+from tests.support.jobs import submit_job
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def validated(
 
     def make(content: bytes, recipe: str = "batch", **options: object) -> Job:
         request = JobRequest(recipe=recipe, input=upload(content), options={"model": "echo"} | options)
-        job = creation.create(context, project, request)
+        job = submit_job(context, project, request)
         assert validation.run(context, job.id, "here/1/task")
         assert not validation.run(context, job.id, "there/2/task")
         with context.database.read() as session:

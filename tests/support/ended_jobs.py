@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from flask.testing import FlaskClient
 
-from jobs import advance, finish, validation
+from jobs import app, finish, validation
 from store.formats import items, job_chunks
 from store.jobs import chunk_records, lifecycle
 from store.records import Job
@@ -100,7 +100,7 @@ class EndedComposites(EndedJobs):
         return error["param"], error["message"]
 
     def tick(self, job: dict[str, Any]) -> dict[str, Any]:
-        advance.run(self.context, job["id"], "here/1/task")
+        app.advance_leased(self.context, job["id"], "here/1/task")
         return self.look(job)
 
     def children(self, job: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,8 @@ import pyarrow as pa
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from jobs.submission import creation
+from jobs.submission.creation import JobRequest
 from store import segments
 from store.database import Database
 from store.formats import asks
@@ -125,3 +127,12 @@ def start_next(database: Database) -> segments.SegmentLease:
         lease = segments.start(session, first.segment_id, epoch, "here/1/task", 60)
     assert lease is not None
     return lease
+
+
+def submit_job(context: AppContext, project_id: str, request: JobRequest) -> Job:
+    """Create a job and send it to a worker."""
+    draft = creation.draft(context, project_id, request)
+    with context.database.write() as session:
+        job = creation.submit(context, session, draft)
+    creation.send(job)
+    return job

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import select
 
 from batchyard.endpoints import output_lines
-from jobs import advance, finish
+from jobs import app, finish
 from jobs.catalogue import catalogue_of
 from jobs.items import listing
 from jobs.kinds.flow import FLOW
@@ -50,7 +50,7 @@ class Running:
 
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
-            advance.run(self.context, self.id, "here/1/task")
+            app.advance_leased(self.context, self.id, "here/1/task")
 
     def crash(self, context: AppContext | None = None) -> None:
         """Lose what is in memory. `context`: with which the job goes on."""

@@ -60,11 +60,18 @@ class Written:
             self.job = session.get_one(Job, self.job.id, populate_existing=True)
 
     def ask(
-        self, stage: str, *places: tuple[int, int, int, int], life: int = 1, same: bool = False, **body: Any
+        self,
+        stage: str,
+        *places: tuple[int, int, int, int],
+        life: int = 1,
+        turn: int | None = None,
+        same: bool = False,
+        **body: Any,
     ) -> list[int]:
         """Add a segment with a request for each (position, visit, sample, retry). Return their lines.
 
-        With `same` the requests after the first are duplicates of it. `body` is that of all.
+        Their turn is the visit unless `turn` says another. With `same` the requests after the first are duplicates of
+        it. `body` is that of all.
         """
         rows = []
         for index, (position, visit, sample, retry) in enumerate(places):
@@ -85,6 +92,7 @@ class Written:
                     "sample": sample,
                     "retry": retry,
                     "ask": b"a" * 16,
+                    "turn": turn or visit,
                 }
             )
         with self.context.artifacts.create() as file:

@@ -9,7 +9,7 @@ from flask.testing import FlaskClient
 
 from store import batches
 from tasks.context import AppContext
-from tasks.finishing import retention
+from tasks.finishing import garbage
 from tests.support.stacks import a_chat
 from tests.support.webapps import upload
 
@@ -38,7 +38,7 @@ def test_routes_of_a_purged_batch_and_of_its_files_answer_404(context: AppContex
     assert {f"/v1/batches/{batch_id}", f"/v1/files/{output_id}", f"/v1/files/{output_id}/content"} <= set(urls)
     assert client.get(f"/v1/batches/{batch_id}").status_code == 200
     assert client.get(f"/v1/files/{output_id}").status_code == 200
-    retention.purge(context, time.time() + 91 * 86400)
+    garbage.purge(context, time.time() + 91 * 86400)
     assert {url: client.get(url).status_code for url in urls} == dict.fromkeys(urls, 404)
     assert client.post(f"/v1/batches/{batch_id}/cancel").status_code == 404
     assert client.post(f"/v1/batches/{batch_id}/retry").status_code == 404
@@ -50,7 +50,7 @@ def test_a_cursor_is_good_until_its_record_is_purged(context: AppContext, client
     client.delete(f"/v1/files/{output_id}")
     pages = {"/v1/batches": batch_id, "/v1/files": output_id}
     assert [client.get(url, query_string={"after": id_}).status_code for url, id_ in pages.items()] == [200, 200]
-    retention.purge(context, time.time() + 91 * 86400)
+    garbage.purge(context, time.time() + 91 * 86400)
     for url, id_ in pages.items():
         answer = client.get(url, query_string={"after": id_})
         assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, "after")

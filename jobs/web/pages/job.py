@@ -19,7 +19,6 @@ from batchyard.statuses import ITEM_STATES, TERMINAL, ItemState
 from jobs.catalogue import catalogue_of
 from jobs.finishing.artifacts import RESULTS
 from jobs.items import listing
-from jobs.items import scored as scored_items
 from jobs.kinds import registry as kinds
 from jobs.kinds.kind import ChildRow
 from jobs.submission import again
@@ -67,7 +66,7 @@ class ItemFilter(QueryParams):
     `after` is a number, or for items by their samples the lines of results before them.
     """
 
-    state: Annotated[ItemState | scored_items.Kind | None, BeforeValidator(_blank)] = None
+    state: Annotated[ItemState | listing.Kind | None, BeforeValidator(_blank)] = None
     custom_id: Annotated[str | None, BeforeValidator(_blank)] = Field(None, max_length=256)
     after: int | None = Field(None, ge=0, le=2**53)
 
@@ -160,8 +159,11 @@ class _JobPage:
             variables |= {"groups": metrics.groups(job.metrics), "charts": _charts(self._view)}
         elif tab == "items":
             first, filtered = filtered is None, filtered or ItemFilter()
-            listed = _telling_first(job, filtered) if first else _list(job, filtered)
-            variables |= _list_variables(job, filtered, listed) | {"needing": _needing(job) if first else []}
+            listed = _most_telling(job, filtered) if first else _list(job, filtered)
+            counts = {"waiting_for_verdict": job.waiting_for_verdict, "stuck": job.stuck} if first else {}
+            needing = [ItemFilter(state=state) for state, count in counts.items() if count]  # a person
+            lists = [(each, found) for each in needing if (found := _list(job, each)).items]
+            variables |= _list_variables(job, filtered, listed) | {"needing": lists}
         elif tab == "options":
             variables["steps"] = steps(job, self._events)
         return flask.render_template(
@@ -216,7 +218,7 @@ def _list(job: Job, chosen: ItemFilter) -> ItemList:
     try:
         state = chosen.state
         if state == "sometimes_right" or state == "wrong":
-            scored, after = scored_items.page(context, job, state, chosen.after or 0, ROWS)
+            scored, after = listing.scored_page(context, job, state, chosen.after or 0, ROWS)
             return ItemList(scored, after)
         items, has_more = listing.page(
             context, job, state=state, custom_id=chosen.custom_id, after=chosen.after, limit=ROWS
@@ -226,23 +228,15 @@ def _list(job: Job, chosen: ItemFilter) -> ItemList:
     return ItemList(items, items[-1].number if has_more else None)
 
 
-def _needing(job: Job) -> list[tuple[ItemFilter, ItemList]]:
-    """Return the first items that need a person, by state."""
-    counts = {"waiting_for_verdict": job.waiting_for_verdict, "stuck": job.stuck}
-    filters = [ItemFilter(state=state) for state, count in counts.items() if count]
-    lists = [(chosen, _list(job, chosen)) for chosen in filters]
-    return [(chosen, listed) for chosen, listed in lists if listed.items]
-
-
-def _kinds(job: Job) -> list[scored_items.Kind]:
+def _kinds(job: Job) -> list[listing.Kind]:
     """Return the kinds of items by their samples that the job may have, what people look at first before others."""
     if SAMPLES not in job.counters:
         return []
-    kinds = [scored_items.SOMETIMES_RIGHT, scored_items.WRONG]
+    kinds = [listing.SOMETIMES_RIGHT, listing.WRONG]
     return kinds[::-1] if WRONG_SAMPLES in job.counters else kinds
 
 
-def _telling_first(job: Job, chosen: ItemFilter) -> ItemList:
+def _most_telling(job: Job, chosen: ItemFilter) -> ItemList:
     """Return the items that tell the most, or all if there are none of these. `chosen` is set to which."""
     if kinds := _kinds(job):
         chosen.state = kinds[0]

@@ -18,15 +18,13 @@ from batchyard.errors import NotFoundError, RequestError
 from batchyard.models import served_by_name
 from batchyard.tables import formats
 from jobs.catalogue import catalogue_of
-from jobs.submission import creation, dry_run
-from jobs.submission.creation import JobRequest
-from jobs.submission.dry_run import JobOutlook
-from jobs.web.dry_runs import outlook_to_wire
-from jobs.web.jobs import create_once, get_job, request_of
+from jobs.submission import creation
+from jobs.submission.creation import JobOutlook, JobRequest
+from jobs.web.jobs import create_once, get_job, outlook_to_wire, request_of
 from jobs.web.pages import option_fields
 from jobs.web.pages.option_fields import OptionForm
 from store import files
-from store.records import File, Job
+from store.records import File
 from tasks.intake import preview, submission
 from tasks.intake.estimate import scaled
 from tasks.intake.submission import NewInput
@@ -56,7 +54,11 @@ def show(recipe: str) -> ResponseReturnValue:
         fields, values = {"stored": f"example:{card.input}"}, card.values()
     elif "again" in arguments:
         job = get_job(arguments["again"])
-        fields, values = _fields_of(job), job.options
+        metadata = "\n".join(f"{name}={value}" for name, value in (job.request_metadata or {}).items())
+        fields = {"job_name": job.name or "", "completion_window": job.completion_window, "metadata": metadata}
+        # A file that is gone has to be chosen again.
+        fields |= {"seed": str(job.seed or ""), "stored": f"file:{job.input_file_id}" if job.input_file_id else ""}
+        values = job.options
     document, names = _document(recipe), _names()
     return _page(recipe, option_fields.form(document, values, names), fields=fields)
 
@@ -69,7 +71,7 @@ def create(recipe: str) -> ResponseReturnValue:
         if request is None:
             raise RequestError("Choose a file, or type or paste something.", param="text")
         context, project_id = current_context(), caller().project_id
-        shown = _look(request)
+        shown = _outlook(request)
         if shown["outlook"].errors:  # it would fail with them
             options = _sent(recipe)
             problem = Problem("Some of its rows cannot be run; they are listed beside the button.", "preview")
@@ -90,7 +92,7 @@ def look(recipe: str) -> ResponseReturnValue:
     try:
         request = _request(recipe)
         if request is not None:
-            shown = _look(request)
+            shown = _outlook(request)
     except RequestError as error:
         problem = _problem(error, options)
     if flask.request.headers.get("HX-Request"):
@@ -98,11 +100,11 @@ def look(recipe: str) -> ResponseReturnValue:
     return _page(recipe, options, problem, **shown)
 
 
-def _look(request: JobRequest) -> dict[str, Any]:
+def _outlook(request: JobRequest) -> dict[str, Any]:
     """Return the template's variables of what a job would be. Raises RequestError."""
     beginning = _beginning(request)
     whole = beginning.factor == 1
-    outlook = dry_run.run(current_context(), caller().project_id, beginning.request)
+    outlook = creation.dry_run(current_context(), caller().project_id, beginning.request)
     if not whole:
         outlook = _scaled(outlook, beginning.factor, request.options.get("limit"))
     return _outlook_variables(outlook_to_wire(outlook), whole, beginning.columns)
@@ -182,13 +184,6 @@ def _problem(error: RequestError, options: OptionForm) -> Problem:
     if param.startswith("options"):
         return Problem(error.message, option_fields.field_of(options, param))
     return Problem.of(error)
-
-
-def _fields_of(job: Job) -> dict[str, str]:
-    """Return the fields of the form as they were for a job. A file that is gone has to be chosen again."""
-    metadata = "\n".join(f"{name}={value}" for name, value in (job.request_metadata or {}).items())
-    fields = {"job_name": job.name or "", "completion_window": job.completion_window, "metadata": metadata}
-    return fields | {"seed": str(job.seed or ""), "stored": f"file:{job.input_file_id}" if job.input_file_id else ""}
 
 
 def _request(recipe: str) -> JobRequest | None:

@@ -20,7 +20,7 @@ def test_an_item_shows_every_turn_with_its_requests_answers_and_judgements(writt
     written.judge(
         (1, 2, 0, "score", {"score": 0}), (0, 2, 0, "score", {"score": 1.0}), (0, 2, 1, "score", {"score": 0})
     )
-    written.ask("judge", (0, 1, 0, 0))
+    written.ask("judge", (0, 1, 0, 0), turn=3)
     item = written.item(0)
     assert (item.number, item.custom_id, item.state, item.stage) == (3, "id-3", "live", "judge")
     assert item.columns == {"prompt": "Why 3?"}
@@ -75,7 +75,6 @@ def test_attempts_stand_side_by_side_in_one_turn_and_lives_apart(written: Writte
 
 
 def test_requests_in_two_stages_at_once_are_one_turn(written: Written) -> None:
-    """The second one has the sample that follows, so the turn before it is its own."""
     written.ask("argue", (0, 1, 0, 0))
     written.ask("judge", (0, 1, 1, 0))
     (turn,) = written.item(0).turns

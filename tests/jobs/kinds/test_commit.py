@@ -10,8 +10,7 @@ from sqlalchemy import select, update
 
 from batchyard.errors import LeaseLost
 from jobs.intake.drafts import JobDraft
-from jobs.kinds.commit import commit
-from jobs.kinds.ends import recorded, row_of_end
+from jobs.kinds.commit import commit, recorded, row_of_end
 from store.jobs import composites, lifecycle
 from store.leases import Lease, acquire_job
 from store.records import Job

@@ -11,7 +11,6 @@ from flask.testing import FlaskClient
 from sqlalchemy import update
 
 from jobs import finish, messages
-from jobs.finishing import ready
 from store import leases
 from store.jobs import lifecycle
 from store.records import Job
@@ -204,7 +203,7 @@ def test_cancelling_it_cancels_its_children_and_it_ends_after_them(experiments: 
     other = experiments.look(children["two/0/0"])
     assert other["status"] == "cancelling"
     assert experiments.tick(job)["status"] == "cancelling"
-    ready.start_ready(experiments.context)
+    messages.finish_ready(experiments.context)
     assert experiments.look(job)["status"] == "cancelling"
     assert finish.run(experiments.context, other["id"], "here/1/task")
     experiments.tick(job)

@@ -12,7 +12,7 @@ import pytest
 from batchyard.errors import RequestError
 from jobs.catalogue import catalogue_of
 from jobs.intake import author_calls
-from jobs.kinds import first_turns
+from jobs.kinds.item_checks import FirstTurns, first_turns
 from store.records import Job
 from tasks.context import AppContext
 from tests.support.webapps import close_contexts, context_in
@@ -48,11 +48,11 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppCont
     close_contexts()
 
 
-def first(context: AppContext, recipe: str, **options: Any) -> first_turns.FirstTurns:
+def first(context: AppContext, recipe: str, **options: Any) -> FirstTurns:
     models = {"echo": context.models["echo"].model_dump(mode="json")}
     job = Job(options=options, seed=7, models=models, post_process=[])
     flow: Any = catalogue_of(context).recipe(recipe)
-    return first_turns.of(context, flow, job, ROWS)
+    return first_turns(context, flow, job, ROWS)
 
 
 @pytest.mark.parametrize(("recipe", "options"), [("odd", {}), ("batch", {"model": "echo"})])

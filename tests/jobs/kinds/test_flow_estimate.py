@@ -16,7 +16,7 @@ from batchyard.recipes.program import Request
 from jobs.intake.requests import PreparedRequest, Preparer
 from jobs.kinds import flow_estimate
 from jobs.kinds.kind import JobEstimate, StageOutlook
-from jobs.submission import dry_run
+from jobs.submission import creation
 from jobs.submission.creation import JobRequest
 from store import projects, speeds
 from store.speeds import Measurement
@@ -41,7 +41,7 @@ def outlook(context: AppContext, project: str) -> Outlook:
         with context.artifacts.create() as file:
             file.write(content)
         request = JobRequest(recipe="batch", input=NewInput(name, file), options={"model": "echo"} | options)
-        return dry_run.run(context, project, request).estimate
+        return creation.dry_run(context, project, request).estimate
 
     return run
 

@@ -43,8 +43,8 @@ def test_each_child_starts_once_or_never_can_whatever_ends_when(data: st.DataObj
             statuses[start.child.key] = "in_progress"
             assert start.child.before is None or statuses[start.child.before] == "completed"
             assert start.source is None or statuses[start.source] == "completed"
-        never += chosen.hopeless
-        statuses |= dict.fromkeys(chosen.hopeless, "failed")
+        never += chosen.never
+        statuses |= dict.fromkeys(chosen.never, "failed")
         running = [key for key, status in statuses.items() if status == "in_progress"]
         assert parallel is None or len(running) <= parallel
         assert len({works[key] for key in running}) == len(running)
@@ -59,7 +59,7 @@ def test_a_later_round_waits_for_the_one_before_and_never_starts_behind_one_that
     assert [start.child.key for start in plan(wanted, {}, works).starts] == ["v0/0/0", "v1/0/0"]
     chosen = plan(wanted, {"v0/0/0": "completed", "v1/0/0": "failed"}, works)
     assert [start.child.key for start in chosen.starts] == ["v0/0/1"]
-    assert chosen.hopeless == ["v1/0/1", "v1/0/2"]
+    assert chosen.never == ["v1/0/1", "v1/0/2"]
 
 
 def test_of_children_with_the_same_requests_the_second_takes_the_answers_of_the_first() -> None:

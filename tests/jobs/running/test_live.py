@@ -37,7 +37,8 @@ from batchyard.recipes import (
 from jobs.intake.requests import PreparedRequest, Preparer
 from jobs.running.live import PEERS, LiveItems
 from jobs.running.programs import MOST_LIVES, NotDeterministic, Programs
-from jobs.running.records import NO_RECORDS, Issued, Life
+from jobs.running.records import Issued, Life
+from jobs.running.replay import NO_RECORDS
 from store.formats.job_chunks import CALL, CALLED, RECIPE, UNENDED, WAITING
 
 MODELS = {"echo": ModelSpec(name="echo", engine="echo")}

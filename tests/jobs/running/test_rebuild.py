@@ -44,8 +44,9 @@ def running(deployed: Callable[[str], AppContext], project: str) -> Running:
 
 def test_the_items_that_have_not_ended_wait_where_they_waited(running: Running) -> None:
     live = rebuilt(running)
-    assert list(live.items.positions()) == [1, 2]
-    assert [live.items.where(position) for position in (1, 2)] == [(2, "final"), (1, "draft")]
+    assert list(live.items._items) == [1, 2]
+    programs = [item.program for item in live.items._items.values()]
+    assert [(program.turn, program.wants[0].stage) for program in programs] == [(2, "final"), (1, "draft")]
     assert (live.items.requests.unanswered, live.items.requests.pending().total()) == ({"echo": 2}, 0)
     assert live.admitted == 3
 

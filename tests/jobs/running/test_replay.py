@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from jobs.running import replay
 from jobs.running.records import Life
-from jobs.running.replay import Recorded
+from jobs.running.replay import Records
 from store.artifacts import Artifacts
 from store.formats import job_chunks
 
@@ -38,7 +38,7 @@ def outcomes(artifacts: Artifacts, *rows: tuple[int, int, int, str, Any]) -> str
     return job_chunks.write(artifacts, pa.Table.from_pylist(table, job_chunks.JUDGEMENT))
 
 
-def read(artifacts: Artifacts, admitted: int, results: list[str], judgements: list[str]) -> Recorded:
+def read(artifacts: Artifacts, admitted: int, results: list[str], judgements: list[str]) -> Records:
     return replay.read(artifacts, admitted, [], results, judgements, "created")
 
 

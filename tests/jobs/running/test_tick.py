@@ -223,9 +223,9 @@ def test_an_item_in_which_the_recipe_hangs_ends_its_worker_once_and_fails_alone(
 import sys, threading
 from tasks.context import context
 from tasks.heartbeat import holder
-from jobs import advance
+from jobs import app
 threading.Thread(target=advance.run, args=(context(), sys.argv[2], holder("other"))).start()
-advance.run(context(), sys.argv[1], holder("task"))
+app.advance_leased(context(), sys.argv[1], holder("task"))
 """
     environment = {
         **os.environ,

@@ -14,6 +14,7 @@ from jobs.submission.creation import ArtifactName, JobRequest
 from store.jobs import lifecycle
 from store.records import File
 from tasks.context import AppContext
+from tests.support.jobs import submit_job
 from tests.support.messages import SentMessages
 
 ROWS = b'{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": "c"}\n'
@@ -31,11 +32,11 @@ def request(source: Any, **values: Any) -> JobRequest:
 def test_a_job_has_its_configuration_and_is_sent_once(
     context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
-    job = creation.create(context, project, request(file, seed=7))
+    job = submit_job(context, project, request(file, seed=7))
     assert (job.status, job.seed, job.input_file_id, list(job.models)) == ("validating", 7, file.id, ["echo"])
     assert sent.ids("validate_job") == [job.id]
-    same = creation.create(context, project, request(file.id, seed=7))
-    other = creation.create(context, project, request(file.id, seed=8))
+    same = submit_job(context, project, request(file.id, seed=7))
+    other = submit_job(context, project, request(file.id, seed=8))
     assert same.config_sha256 == job.config_sha256 != other.config_sha256
 
 
@@ -54,7 +55,7 @@ def test_an_input_that_will_never_be_there_is_refused(
 def test_answers_come_from_an_ended_job_of_the_same_work(
     context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
-    job = creation.create(context, project, request(file))
+    job = submit_job(context, project, request(file))
     with pytest.raises(RequestError, match="has not ended") as refused:
         creation.draft(context, project, request(file, answers_from=job.id))
     assert refused.value.param == "answers_from"
@@ -68,7 +69,7 @@ def test_answers_come_from_an_ended_job_of_the_same_work(
 def test_a_job_that_has_not_ended_is_neither_retried_nor_judged_anew(
     context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
-    job = creation.create(context, project, request(file))
+    job = submit_job(context, project, request(file))
     assert validation.run(context, job.id, "here/1/task")
     with pytest.raises(ConflictError, match="is in_progress; wait for its end"):
         again.retry(context, project, job.id)
@@ -79,7 +80,7 @@ def test_a_job_that_has_not_ended_is_neither_retried_nor_judged_anew(
 def test_a_retry_takes_the_items_that_did_not_complete_and_chooses_no_rows(
     context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
-    job = creation.create(context, project, request(file))
+    job = submit_job(context, project, request(file))
     assert validation.run(context, job.id, "here/1/task")
     with context.database.write() as session:
         assert lifecycle.transition(session, job.id, "in_progress", "finalizing", outcome="expired")

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from jobs.submission import creation, dry_run
+from jobs.submission import creation
 from store.records import File, Job
 from tasks.context import AppContext
 from tests.jobs.submission.test_creation import ROWS, request
+from tests.support.jobs import submit_job
 from tests.support.messages import SentMessages
 
 
@@ -19,7 +20,7 @@ def file(upload: Callable[[bytes], File]) -> File:
 
 
 def test_a_dry_run_counts_rows_and_requests_and_creates_nothing(context: AppContext, project: str, file: File) -> None:
-    outlook = dry_run.run(context, project, request(file, options={"limit": 2}))
+    outlook = creation.dry_run(context, project, request(file, options={"limit": 2}))
     (stage,) = outlook.estimate.stages
     assert (outlook.estimate.items, stage.expected, outlook.same) == (2, 2, None)
     assert outlook.estimate.seconds is None
@@ -31,5 +32,5 @@ def test_a_dry_run_counts_rows_and_requests_and_creates_nothing(context: AppCont
 def test_a_dry_run_names_the_newest_job_of_the_same_configuration(
     context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
-    job = creation.create(context, project, request(file))
-    assert dry_run.run(context, project, request(file)).same == job.id
+    job = submit_job(context, project, request(file))
+    assert creation.dry_run(context, project, request(file)).same == job.id

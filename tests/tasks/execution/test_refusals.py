@@ -12,7 +12,7 @@ from store import holds
 from store.leases import Lease
 from store.segments import SegmentLease
 from tasks.context import AppContext
-from tasks.execution import refusals
+from tasks.execution import answering
 
 
 def a_segment(**fields: Any) -> SegmentLease:
@@ -43,7 +43,7 @@ def a_segment(**fields: Any) -> SegmentLease:
 def test_requests_are_refused_once_no_engine_will_answer_them(
     context: AppContext, fields: dict[str, Any], code: str | None
 ) -> None:
-    reason = refusals.reason(context, a_segment(**fields))
+    reason = answering.refusal_of(context, a_segment(**fields))
     assert (reason and reason[0]) == code
     if reason is not None and "error" in fields:
         assert "it died" in reason[1]
@@ -51,7 +51,7 @@ def test_requests_are_refused_once_no_engine_will_answer_them(
 
 def test_each_refused_request_has_an_error_line_of_its_own() -> None:
     rows = pa.table({"line": [3, 5], "custom_id": ["a", "b"]})
-    lines = refusals._engine_error(rows, "engine_unavailable", "it died").to_pylist()
+    lines = answering._engine_error(rows, "engine_unavailable", "it died").to_pylist()
     assert [(line["line"], json.loads(line["answer"])["custom_id"]) for line in lines] == [(3, "a"), (5, "b")]
     assert {json.loads(line["answer"])["error"]["code"] for line in lines} == {"engine_unavailable"}
     assert all(not line["ok"] and line["output_tokens"] == 0 and line["seconds"] is None for line in lines)

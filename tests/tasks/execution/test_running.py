@@ -115,7 +115,7 @@ def test_a_process_whose_ray_cluster_is_gone_gives_all_its_segments_back_and_end
 
     monkeypatch.setattr(segment.os, "_exit", end)
     monkeypatch.setattr(segment, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(cluster_watch, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cluster_watch, "CHECK_SECONDS", 0.05)
     monkeypatch.setattr(segment, "WATCH", cluster_watch.ClusterWatch())
     for batch in hanging:
         run(batch)

@@ -32,7 +32,7 @@ from store.records import (
     Segment,
 )
 from tasks.context import AppContext
-from tasks.finishing import finalize, garbage, retention
+from tasks.finishing import finalize, garbage
 from tests.support.jobs import ask, open_stage, seal, start_job
 from tests.support.planned import answers, finish_segment
 
@@ -147,7 +147,7 @@ def counts(context: AppContext) -> dict[str, int]:
 
 
 def purge(context: AppContext, seconds: float) -> None:
-    retention.purge(context, time.time() + seconds)
+    garbage.purge(context, time.time() + seconds)
 
 
 def test_an_ended_job_goes_with_all_that_hangs_on_it_and_not_a_day_before(context: AppContext, job: Job) -> None:

@@ -32,7 +32,6 @@ from store.records import (
 )
 from tasks.context import AppContext
 from tasks.finishing import garbage
-from tasks.finishing import retention as tasks
 
 NewBatch = Callable[..., Batch]
 DAY = 86400
@@ -58,7 +57,7 @@ def counts(context: AppContext) -> dict[str, int]:
 
 def purge(context: AppContext, seconds: float = LATER) -> None:
     """Purge what is old when these seconds have passed."""
-    tasks.purge(context, time.time() + seconds)
+    garbage.purge(context, time.time() + seconds)
 
 
 @pytest.fixture
@@ -159,11 +158,11 @@ def test_each_transaction_deletes_a_few_rows_and_a_tick_goes_on_where_the_last_e
     monkeypatch.setattr(retention, "purge", lambda *arguments: numbers.append(delete(*arguments)) or numbers[-1])
     for path in PATHS:
         new_life(path, segments=20)
-    monkeypatch.setattr(tasks, "PURGE_SECONDS", 0.0)
+    monkeypatch.setattr(garbage, "PURGE_SECONDS", 0.0)
     before = counts(context)
     purge(context)
     assert counts(context) == before, "its time is over"
-    monkeypatch.setattr(tasks, "PURGE_SECONDS", 10.0)
+    monkeypatch.setattr(garbage, "PURGE_SECONDS", 10.0)
     purge(context)
     assert max(numbers) == 3
     assert counts(context) == dict.fromkeys(before, 0) | {"api_keys": 1}

@@ -9,7 +9,7 @@ import pytest
 
 from inference.residents.status import ResidentStatus
 from tasks.context import AppContext
-from tasks.execution import engine_status, minutes, tally
+from tasks.execution import engine_status, tally
 from tasks.live import traffic
 from tasks.live.traffic import Counts
 from tests.support.webapps import on_sqlite
@@ -84,7 +84,7 @@ def test_the_last_hour_shows_live_tokens_beside_the_batches(
     monkeypatch.setattr(time, "time", lambda: now)
     history = traffic.history(connected)["echo"]
     assert [minute for minute in history if minute.live or minute.batch] == [(2, 2.0, 1.0), (0, 4.0, 2.0)]
-    assert [minute.minutes_ago for minute in history] == list(range(minutes.HOUR - 1, -1, -1))
+    assert [minute.minutes_ago for minute in history] == list(range(tally.HOUR - 1, -1, -1))
 
 
 def test_a_redis_that_is_away_says_no_share_and_stops_no_gateway(context: AppContext) -> None:
