@@ -199,12 +199,9 @@ def models(
 
 
 def _names(value: Any, path: str) -> Iterator[tuple[str, str, str]]:
-    """Yield path, kind and name of each model, reward, gate and tool that the fields of options name.
-
-    Keys of objects that are no options, such as a JSON schema, name nothing.
-    """
+    """Yield path, kind and name of what fields of options name."""
     if isinstance(value, BaseModel):
-        for key in type(value).model_fields:
+        for key in type(value).model_fields:  # not the keys of objects, such as a JSON schema
             inner, inner_path, kind = getattr(value, key), f"{path}.{key}", KINDS.get(key)
             if kind is not None:
                 yield from ((place, kind, name) for place, name in _named(inner, inner_path))

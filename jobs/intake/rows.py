@@ -126,13 +126,11 @@ def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     try:
         return pa.unify_schemas([one, other], promote_options="permissive")
     except pa.ArrowException:
-        names = dict.fromkeys([*one.names, *other.names])
-        return pa.schema([(name, _type(one, other, name)) for name in names])
-
-
-def _type(one: pa.Schema, other: pa.Schema, name: str) -> pa.DataType:
-    types = {schema.field(name).type for schema in (one, other) if name in schema.names} - {pa.null()}
-    return next(iter(types), pa.null()) if len(types) <= 1 else pa.string()
+        common = []
+        for name in dict.fromkeys([*one.names, *other.names]):
+            types = {schema.field(name).type for schema in (one, other) if name in schema.names} - {pa.null()}
+            common.append((name, next(iter(types), pa.null()) if len(types) <= 1 else pa.string()))
+        return pa.schema(common)
 
 
 def _text(value: Any) -> str | None:

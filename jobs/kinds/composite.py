@@ -182,10 +182,7 @@ def _check_children(
 
 
 def _work(context: AppContext, draft: JobDraft, children: Sequence[Child]) -> dict[str, Any]:
-    """Return `parts`, `requests` and `errors` of a composite's estimate: those of its first round's jobs together.
-
-    What later rounds take in is not known before.
-    """
+    """Return `parts`, `requests` and `errors` of the first round's jobs together."""
     source = ChildInput(None, draft.job.input_sha256, draft.job.input_name or "")
     parts: dict[str, Part] | None = {}
     first: JobEstimate | None = None
@@ -225,11 +222,7 @@ def _prepared(
     jobs: Mapping[str, Job],
     ends: Mapping[str, RecordedEnd],
 ) -> JobDraft | Job | dict[str, Any] | None:
-    """Return a child's job, a completed one of the same configuration, or why it cannot start; None if not needed.
-
-    Raises:
-        RequestError: it cannot start as things are.
-    """
+    """Return a child's job, an equal completed one, why it cannot start, or None if not needed. Raises RequestError."""
     child = start.child
     source = ChildInput(job.input_file_id, job.input_sha256, job.input_name)
     with context.database.read() as session:

@@ -278,7 +278,7 @@ class ItemChecker:
             self._report.add(None, LineError("too_many_items", message, "options.notify"))
 
     def _report_duplicates(self, source: Any, name: str) -> None:
-        """Report repeated custom_ids: compare the hashes of all rows, then the ids of the few whose hash repeats."""
+        """Report repeated custom_ids. Only those whose hash repeats are compared."""
         values, counts = np.unique(np.array(self._hashes, np.int64), return_counts=True)
         repeated = set(values[counts > 1].tolist())
         if not repeated:

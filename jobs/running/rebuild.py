@@ -128,10 +128,7 @@ def _refuse_hanging(recorded: replay.Records, reader: items_file.Reader) -> None
 
 
 def _reuse(context: AppContext, job: Job) -> Callable[[Item, PreparedRequest], Answer | None]:
-    """Return what looks a request up in the journals of the jobs whose answers this one takes.
-
-    A job that only judges issues no request, though it is not recorded.
-    """
+    """Return what looks a request up in the journals of earlier jobs."""
     with context.database.read() as session:
         sources = lifecycle.sources(session, job)
         files = lifecycle.artifacts(session, [source.id for source in sources])

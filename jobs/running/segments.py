@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from jobs.intake.requests import PreparedRequest
-from jobs.running.open_requests import OpenRequests
+from jobs.running.live_item import OpenRequests
 from store.artifacts import Artifacts
 from store.formats import asks
 from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, request_class
@@ -42,11 +42,7 @@ class SegmentCutter:
     def __init__(
         self, stages: Sequence[str], sizes: Mapping[str, SegmentSize], fills: Mapping[str, int], *, pause: float = 1.0
     ) -> None:
-        """
-        Args:
-            sizes: the largest segment of each model.
-            fills: the requests that each model's engines hold.
-        """
+        """`sizes`: the largest segment of each model. `fills`: the requests that each model's engines hold."""
         self._stages = stages
         self._one_stage = len(stages) == 1
         self._sizes = sizes

@@ -12,23 +12,28 @@ from jobs.catalogue import catalogue_of
 from jobs.submission import creation
 from jobs.web import recipes, routes
 from jobs.web.pages import items, job, start
+from store.records import Job
 from tasks.intake.submission import NewInput
 from webapp.port import WebPort
 from webapp.requests import caller, current_context
-from webapp.wire.jobs import JobOptions
+from webapp.wire.jobs import JobObject, JobOptions
 from webapp.wire.start import Start, Started
 
 
 class WebJobs(WebPort):
     """Jobs, as the web app sees them."""
 
-    to_wire = staticmethod(routes.to_wire)
     routes = (recipes.routes, routes.routes)
     pages = (job.routes, items.routes, start.routes)
-    retry = staticmethod(job.retry_once)
 
     def recipes(self) -> Sequence[Recipe[Any]]:
         return list(catalogue_of(current_context()).recipes.values())
+
+    def to_wire(self, jobs: Sequence[Job]) -> list[JobObject]:
+        return routes.to_wire(jobs)
+
+    def retry(self, job_id: str) -> None:
+        job.retry_once(job_id)
 
     def start(self, options: Start, source: NewInput | Sequence[Mapping[str, Any]]) -> Started:
         names = ("options", "completion_window", "metadata", "post_process")

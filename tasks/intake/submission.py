@@ -220,11 +220,7 @@ def estimate_completion(context: AppContext, batch: Batch, outlook: Outlook | No
 
 
 def _first_line(context: AppContext, sha256: str) -> tuple[int, bytes]:
-    """Return the first line of an input that is not blank, with its number; an empty one if it cannot be read.
-
-    The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it costs
-    less than keeping the first line of every file. It raises nothing, as `_outlook` does not.
-    """
+    """Return the first line that is not blank, with its number; it raises nothing."""
     if not sha256:
         return 1, b""
     try:
@@ -236,10 +232,7 @@ def _first_line(context: AppContext, sha256: str) -> tuple[int, bytes]:
 
 
 def _outlook(context: AppContext, batch: Batch, first_line: bytes, size: int) -> Outlook | None:
-    """Return the outlook of a batch of `size` bytes that begin with this line; None if nothing like it was measured.
-
-    It raises nothing: a batch that cannot be forecast is accepted all the same.
-    """
+    """Return the outlook of a batch that begins with this line, if known; it raises nothing."""
     try:
         first = _first_request(context, batch.endpoint, first_line)
         if first is None:

@@ -102,10 +102,7 @@ class Starter:
             self._record(death)
 
     def _check_for_deaths(self) -> None:
-        """Record deaths that no caller has reported.
-
-        Whoever had a request in the engine reports its death at once, for the batch: so this waits for the next check.
-        """
+        """Record deaths that no caller has reported since the last check."""
         from inference import live
         from inference.residents import directory
 

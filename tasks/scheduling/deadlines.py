@@ -117,12 +117,7 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
 
 
 def _hold_unserved(context: AppContext, models: Set[str], waiting: Set[str], unserved: Set[str]) -> None:
-    """Hold the models with waiting requests that are not in models.toml any more; release those that are back.
-
-    Args:
-        models: those that may run.
-        unserved: the models on hold for that reason.
-    """
+    """Hold waiting models that models.toml has no more; release those that are back."""
     gone, back = waiting - models - unserved, unserved & models
     if not gone and not back:
         return

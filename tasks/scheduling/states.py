@@ -113,11 +113,7 @@ def of_queue(
 
 
 def _in_order(entries: Sequence[BacklogEntry]) -> Iterator[BacklogEntry]:
-    """Yield the entries in the order in which the policy goes, with what runs at its head.
-
-    As there, those of a project line up by priority, and the first of each line competes by its due time. Those of the
-    background stand behind all others.
-    """
+    """Yield the entries in the order of the policy, with what runs at its head."""
     yield from sorted((entry for entry in entries if entry.active), key=_urgency)
     lines: dict[tuple[str, str, bool], list[BacklogEntry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: (-entry.priority, _urgency(entry))):
