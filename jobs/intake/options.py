@@ -44,11 +44,7 @@ KINDS = {
 
 
 def parse(context: AppContext, recipe: Recipe[Any], values: Mapping[str, Any]) -> Options:
-    """Return the options of a recipe.
-
-    Raises:
-        RequestError: about the first error; its message names the others, too.
-    """
+    """Return the options of a recipe. Raises RequestError that names each error."""
     author_calls.call(context, recipe, "check", REMEDY, _checked, values)
     options: Options = recipe.options.model_validate(values)
     return options
@@ -103,11 +99,7 @@ def called(recipe: Recipe[Any], name: str, function: Callable[..., Any], options
 
 
 def ask(context: AppContext, recipe: Recipe[Any], name: str, options: Options) -> Any:
-    """Return what the author's function of that name returns for these options; None if the recipe has none.
-
-    Raises:
-        RequestError: for what it raises, and see author_calls.call.
-    """
+    """Return what the author's function of that name says, None without one. Raises RequestError."""
     if getattr(recipe, name) is None:
         return None
     return author_calls.call(context, recipe, name, REMEDY, _asked, name, options.model_dump(mode="json"))

@@ -68,11 +68,7 @@ def check_name(name: str, param: str) -> None:
 
 
 def tables(file: IO[bytes], name: str) -> Iterator[pa.Table]:
-    """Yield the rows as tables of one schema: the file's, or one that holds all values.
-
-    Raises:
-        RequestError: as `rows`.
-    """
+    """Yield the rows as tables of one schema, which holds all values. Raises as `rows`."""
     kind: Kind | None = formats.kind_of(name)
     if kind is not None and kind.format == "parquet":
         yield from _parquet(file)

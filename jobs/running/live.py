@@ -123,11 +123,7 @@ class LiveItems:
         self._continue(live, records)
 
     def answer(self, stage: str, line: int, output_line: str, seconds: float | None) -> None:
-        """Take the answer of a request. One that is not out is ignored: it was taken before.
-
-        Raises:
-            NotDeterministic: as `begin`.
-        """
+        """Take the answer of a request, unless it was taken before. Raises NotDeterministic as `begin`."""
         place = self.requests.take(stage, line)
         if place is None:
             return

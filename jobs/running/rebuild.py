@@ -50,12 +50,7 @@ class RecipeHangs(Exception):
 
 
 def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -> LiveJob:
-    """Build a job from its records. `calls` knows which calls of its tools this process makes.
-
-    Raises:
-        RecipeHangs: in too many items.
-        NotDeterministic: as LiveItems.begin does.
-    """
+    """Build a job from its records. `calls`: of its tools, here. Raises RecipeHangs, NotDeterministic."""
     recipe = _recipe(context, job)
     options = recipe.options.model_validate(job.options)
     specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}

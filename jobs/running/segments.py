@@ -62,11 +62,7 @@ class SegmentCutter:
         )
 
     def cuts(self, requests: OpenRequests, lines: dict[str, int], now: float) -> list[Cut]:
-        """Cut segments from the buffers. `lines`, each stage's next line, moves on.
-
-        Args:
-            now: time.monotonic().
-        """
+        """Cut segments at `now` (time.monotonic()). `lines`, the next line of each stage, moves on."""
         cuts = []
         for model in sorted({model for (_, model), buffer in requests.buffers.items() if buffer}):
             if not self._is_starving(requests, model) or now - self._cut_at.get(model, -math.inf) < self._pause:

@@ -21,11 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def holds(when: str, status: str | None) -> bool | None:
-    """Return whether a dependency has come true, None while that is open.
-
-    Args:
-        status: of the job or batch; None if it was deleted, long after its end.
-    """
+    """Return whether a dependency has come true, None while open. `status`: None if it was deleted."""
     if status is not None and status not in TERMINAL:
         return None
     if when == "afterany":

@@ -193,11 +193,7 @@ def create() -> JobObject | DryRun:
 
 
 def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, JobDraft]:
-    """Create and announce a job, or return the job that an earlier request with the same key created.
-
-    Raises:
-        ConflictError: the key was used for something else.
-    """
+    """Create and announce a job, or return that of an earlier request with this key. Raises ConflictError."""
     return idempotency.once(key, JOBS, draft, creation.submit, creation.send)
 
 

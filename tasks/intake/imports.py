@@ -71,10 +71,7 @@ def joined(context: AppContext, project_id: str, url: str) -> NewInput:
 
 
 def each(context: AppContext, project_id: str, url: str) -> list[NewInput]:
-    """Store each object at a URL as a content of its own, decompressed; together they may be as large as one upload.
-
-    Raises as `joined`.
-    """
+    """Store each object at a URL as a content of its own, within the size of one upload. Raises as `joined`."""
     source, ends_at = bucket(context.settings, project_id, url), time.monotonic() + SECONDS
     objects = source.objects(MAX_OBJECTS)
     _check_size(context, url, sum(stored.bytes for stored in objects))

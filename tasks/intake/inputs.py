@@ -78,11 +78,7 @@ def _limits(context: AppContext) -> dict[str, int]:
 
 
 def of_file(context: AppContext, options: InputOptions, upload: ArtifactWriter, name: str) -> ArtifactWriter:
-    """Return a file of whole requests; store a request for each prompt of any other.
-
-    Raises:
-        RequestError, UnavailableError.
-    """
+    """Return a file of whole requests; make them of any other. Raises RequestError, UnavailableError."""
     kind = prompts.kind_of(name).format
     if kind == "jsonl":
         with opened(context, upload, name) as file:
@@ -100,10 +96,7 @@ def of_file(context: AppContext, options: InputOptions, upload: ArtifactWriter, 
 
 
 def ordered(context: AppContext, options: InputOptions, upload: ArtifactWriter | File, name: str) -> InputOptions:
-    """Return the options with all columns of the template in the order that the rows of a file decide.
-
-    The file is read twice then, once for the order. Raises RequestError, UnavailableError.
-    """
+    """Return the options with all columns of the template in the order of the rows. Raises RequestError."""
     if options.template is None or not options.template.is_open:
         return options
     with opened(context, upload, name) as file:

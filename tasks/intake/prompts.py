@@ -58,10 +58,7 @@ class RequestTemplate:
     parameters: dict[str, Any]
 
     def request(self, prompt: InputPrompt) -> dict[str, Any]:
-        """Return a prompt's request line, or one that tells validation why there is none.
-
-        Raises RequestError for messages if the endpoint takes a text.
-        """
+        """Return a prompt's request line, or one with its refusal. Raises RequestError for messages as a text."""
         custom_id = prompt.custom_id or f"prompt-{prompt.number}"
         if prompt.refusal is not None:
             return {"custom_id": custom_id, REFUSED: asdict(prompt.refusal)}
@@ -165,10 +162,7 @@ def refused(error: TableError) -> RequestError:
 
 
 def changed(lines: Iterable[bytes], changes: Mapping[str, Any], max_line_bytes: int) -> Iterator[bytes]:
-    """Yield the lines of a batch file with `changes` in each body; None removes a parameter.
-
-    A line that is no request stays as it is: validation reports it.
-    """
+    """Yield the lines of a batch file with `changes` in each valid body; None removes a parameter."""
     for number, raw in enumerate(lines, 1):
         try:
             request = parse(number, raw, max_line_bytes)
@@ -289,10 +283,7 @@ def ordered(
     max_line_bytes: int = json_lines.MAX_LINE_BYTES,
     max_bytes: int = reading.MAX_PARQUET_BYTES,
 ) -> Template:
-    """Return a template with all columns in the order that the rows of a file decide. Reads rows if it is open.
-
-    Raises RequestError, as `of_file`.
-    """
+    """Return a template with all columns in the order that the rows decide. Raises as `of_file`."""
     if not template.is_open:
         return template
     _check_kind(template, kind)
@@ -330,12 +321,7 @@ def _filled(template: Template, row: Mapping[str, Any]) -> str | list[Any]:
 
 
 def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
-    """Return the messages or the prompt of a row.
-
-    Raises:
-        CellError: the row has none.
-        RequestError: no row of the table does.
-    """
+    """Return the messages or the prompt of a row. Raises CellError; RequestError if no row can have one."""
     name = next((name for name in _CONTENT if row.get(name)), "prompt")
     others = [other for other in row if not is_index(other)]
     if name not in row and is_table and len(others) == 1:

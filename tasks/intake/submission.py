@@ -292,11 +292,7 @@ def input_file(
 
 
 def input_file_or_none(session: Session, project_id: str, file_id: str) -> File:
-    """Return the file with that id, or an empty one, which validation reports as OpenAI does.
-
-    Raises:
-        RequestError: the file has another purpose.
-    """
+    """Return a file, or an empty one, which validation reports. Raises RequestError for another purpose."""
     if files.find(session, project_id, file_id) is None:
         return File(id=file_id, bytes=0, sha256="")
     return input_file(session, project_id, file_id)

@@ -55,11 +55,7 @@ def deadline(batch: Batch | Job) -> int:
 
 
 def tick(context: AppContext, engines: Engines | None = None) -> None:
-    """Forecast the whole queue, publish the forecasts, and update the SLA state of every batch whose state changed.
-
-    Args:
-        engines: what is known of them; None: all models have theirs.
-    """
+    """Forecast the queue, and update SLA states. `engines`: None if all models have theirs."""
     now = time.time()
     engines = engines or Engines(frozenset(context.models), {})
     with context.database.read() as session:

@@ -64,11 +64,7 @@ class Engines:
     starting: Mapping[str, float]
 
     def cold(self, model: str, *, answered: bool = False) -> bool:
-        """True if work for the model has to wait for its engine's start.
-
-        Args:
-            answered: the work has answers, so an engine that nobody has heard of may be there all the same.
-        """
+        """True if work for the model waits for its engine. `answered`: the work has answers already."""
         return model not in self.models and (not answered or model in self.starting)
 
 
