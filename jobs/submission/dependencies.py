@@ -45,22 +45,18 @@ def release_ready(context: AppContext) -> None:
         waiting = dependencies.waiting(session)
     for job in waiting:
         try:
-            _release(context, job)
+            with context.database.read() as session:
+                ids = [entry["id"] for entry in job.depends_on]
+                known = dependencies.statuses(session, job.project_id, ids)
+            outcomes = {entry["id"]: holds(entry["when"], known.get(entry["id"])) for entry in job.depends_on}
+            failed = next((entry for entry in job.depends_on if outcomes[entry["id"]] is False), None)
+            if failed is not None:
+                status = known.get(failed["id"])
+                _fail(context, job, f"'{failed['id']}' has ended as '{status}', and the job wants {failed['when']} it.")
+            elif None not in outcomes.values():
+                _begin(context, job)
         except RequestError as error:  # its recipe is served no more: it waits until its window ends
             log.warning("waiting job not released: %s", error, extra={"job_id": job.id})
-
-
-def _release(context: AppContext, job: Job) -> None:
-    with context.database.read() as session:
-        ids = [entry["id"] for entry in job.depends_on]
-        known = dependencies.statuses(session, job.project_id, ids)
-    outcomes = {entry["id"]: holds(entry["when"], known.get(entry["id"])) for entry in job.depends_on}
-    failed = next((entry for entry in job.depends_on if outcomes[entry["id"]] is False), None)
-    if failed is not None:
-        status = known.get(failed["id"])
-        _fail(context, job, f"'{failed['id']}' has ended as '{status}', and the job wants {failed['when']} it.")
-    elif None not in outcomes.values():
-        _begin(context, job)
 
 
 def _fail(context: AppContext, job: Job, message: str) -> None:

@@ -144,7 +144,7 @@ class _JobPage:
         return {tab: tab.capitalize() for tab, is_there in there.items() if is_there}
 
     def render(self, chosen: Tab | None, filtered: ItemFilter | None = None) -> str:
-        """Render the page with a tab, by default the first. `filtered`: the items to show, by default the most telling."""
+        """Render the page with a tab, by default the first. `filtered`: items to show, by default the most telling."""
         job, tabs = self._job, self._tabs()
         tab = chosen if chosen in tabs else next(iter(tabs))
         variables = self.variables() | {"tabs": tabs, "tab": tab, "main": _main(job), "once": secrets.token_hex(16)}
