@@ -171,11 +171,8 @@ def _check_children(
             rows.check_name(child.artifact, "options.round_input")
         other = variants.setdefault(identity.canonical(configuration.options.model_dump(mode="json")), child.variant)
         if other != child.variant:
-            raise RequestError(
-                f"Variants '{other}' and '{child.variant}' are one configuration; leave one of them out.",
-                code="same_configuration",
-                param=f"options.variants.{child.variant}",
-            )
+            message = f"Variants '{other}' and '{child.variant}' are one configuration; leave one of them out."
+            raise RequestError(message, code="same_configuration", param=f"options.variants.{child.variant}")
         models |= configuration.models
         named_jobs |= {options.place(child.variant, place): job for place, job in configuration.named_jobs.items()}
     return models, named_jobs

@@ -118,10 +118,8 @@ def write(
                 checked = True
             count += 1
             if count > limit:
-                raise RequestError(
-                    f"There are more than {limit} prompts; split them, or raise BATCHYARD_MAX_REQUESTS.",
-                    code="too_many_tasks",
-                )
+                message = f"There are more than {limit} prompts; split them, or raise BATCHYARD_MAX_REQUESTS."
+                raise RequestError(message, code="too_many_tasks")
             line = json_lines.line(request)
             if len(line) > max_line_bytes and request.pop(ROW, None) is not None:
                 line = json_lines.line(request)  # its prompt goes before the columns that downloads show beside it
@@ -144,12 +142,11 @@ def kind_of(name: str) -> Kind:
     """Return what a file holds by its name. Raises RequestError if the name does not say."""
     kind = formats.kind_of(name)
     if kind is None:
-        raise RequestError(
+        message = (
             f"Cannot tell from the name {quoted(name)} what the file holds; name it {formats.NAMES}, and text that is "
-            f"compressed {formats.COMPRESSED}.",
-            code="invalid_value",
-            param="file",
+            f"compressed {formats.COMPRESSED}."
         )
+        raise RequestError(message, code="invalid_value", param="file")
     return kind
 
 
@@ -298,11 +295,8 @@ def ordered(
 
 def _check_kind(template: Template, kind: Format) -> None:
     if kind in ("txt", "prompts") or not (template.columns or template.has_all):
-        raise RequestError(
-            "A template names the columns of a table or the fields of a jsonl file, such as 'Translate {text}'.",
-            code="invalid_value",
-            param="template",
-        )
+        message = "A template names the columns of a table or the fields of a jsonl file, such as 'Translate {text}'."
+        raise RequestError(message, code="invalid_value", param="template")
 
 
 def _kept(row: Mapping[str, Any], template: Template) -> dict[str, Any]:
@@ -329,12 +323,11 @@ def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
     if name not in row:
         present = ", ".join(row)[:MAX_LIST]
         if is_table:
-            raise RequestError(
+            message = (
                 f"The table has no column 'prompt', but {present}; say how to use them with a template, such as "
-                "'Translate {text}'.",
-                code="invalid_value",
-                param="template",
+                "'Translate {text}'."
             )
+            raise RequestError(message, code="invalid_value", param="template")
         reason = f"is missing, and so is 'messages'; there are {present}. Name them in a template"
         raise CellError(reason, "missing_column", name)
     if not isinstance(row[name], list):

@@ -118,13 +118,11 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
     if context.settings.admission == "refuse" and draft.outlook is not None:
         late = draft.outlook.forecast(batch.due_at).at - deadlines.deadline(batch)
         if late > 0:
-            raise RateLimitError(
+            message = (
                 f"With what is before it, this batch would be done {durations.text(late)} after it is due. Ask for a "
-                f"longer completion_window, or try again in {durations.text(late)}.",
-                retry_after=late,
-                code="deadline_out_of_reach",
-                param="completion_window",
+                f"longer completion_window, or try again in {durations.text(late)}."
             )
+            raise RateLimitError(message, retry_after=late, code="deadline_out_of_reach", param="completion_window")
     return batch
 
 
@@ -164,12 +162,11 @@ def admit(context: AppContext, session: Session, project_id: str, size: int) -> 
         )
     in_flight = overview.bytes_in_flight(session, project_id)
     if in_flight + size > limit:
-        raise RateLimitError(
+        message = (
             f"The inputs of this project's unfinished batches and jobs have {in_flight} bytes; with this one's "
-            f"{size} they would have more than {limit}. Try again when one has ended.",
-            retry_after=IN_FLIGHT_RETRY_SECONDS,
-            param="input_file_id",
+            f"{size} they would have more than {limit}. Try again when one has ended."
         )
+        raise RateLimitError(message, retry_after=IN_FLIGHT_RETRY_SECONDS, param="input_file_id")
     return context.settings.tier_seconds.get(project.tier) if project.tier is not None else None
 
 
@@ -283,11 +280,8 @@ def input_file(
         raise RequestError(f"No file found with id '{file_id}'.", code="invalid_value", param=param)
     if source.purpose not in purposes:
         wanted = " or ".join(f"'{purpose}'" for purpose in purposes)
-        raise RequestError(
-            f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose {wanted}.",
-            code="invalid_value",
-            param=param,
-        )
+        message = f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose {wanted}."
+        raise RequestError(message, code="invalid_value", param=param)
     return source
 
 
@@ -326,9 +320,8 @@ def check_endpoint(models: Mapping[str, ModelSpec], endpoint: str) -> None:
 def check_window(settings: Settings, window: str) -> None:
     """Raise RequestError for a completion window that this deployment does not offer."""
     if window != "24h" and not settings.min_window <= durations.seconds(window) <= settings.max_window:
-        raise RequestError(
+        message = (
             f"Invalid value for 'completion_window': {window}; supported are 24h and anything from "
-            f"{durations.words(settings.min_window)} to {durations.words(settings.max_window)}.",
-            code="invalid_value",
-            param="completion_window",
+            f"{durations.words(settings.min_window)} to {durations.words(settings.max_window)}."
         )
+        raise RequestError(message, code="invalid_value", param="completion_window")
