@@ -55,10 +55,7 @@ def _forecasts(
     throughputs: Mapping[tuple[str, str], Throughput],
     now: float,
 ) -> dict[str, Forecast]:
-    """Return the forecasts of jobs: the ends of their last batches and last requests.
-
-    A job that is paused, or of which something is not known, has none.
-    """
+    """Return the forecasts of the jobs that move, if all of them is known."""
     forecasts = {}
     for job in jobs:
         waits = job.waiting_for_verdict or job.paused_at is not None

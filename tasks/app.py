@@ -94,9 +94,7 @@ def _touch(**_: Any) -> None:
         Path(file).touch()
 
 
-@functools.cache
-def _alive_file() -> str:
-    return settings.load().alive_file
+_alive_file = functools.cache(lambda: settings.load().alive_file)
 
 
 @signals.worker_process_init.connect

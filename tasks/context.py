@@ -58,11 +58,7 @@ def build(configuration: Settings) -> AppContext:
     )
 
 
-@functools.cache
-def _own() -> AppContext:
-    return build(settings.load())
-
-
+_own = functools.cache(lambda: build(settings.load()))
 _BUILDING = threading.Lock()
 
 

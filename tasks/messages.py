@@ -51,10 +51,7 @@ def deliver(delivery_id: str, attempts: int) -> None:
 
 
 def finish(batch_id: str, steps: Sequence[str], name: str | None = None) -> None:
-    """Send the finishing of a batch as one chain: the merge, each post-processing step, the end.
-
-    Without a step it is one message.
-    """
+    """Send the finishing of a batch: without steps one message, else merge, steps and end as a chain."""
     if not steps:
         send(signature("batch.finish", batch_id, True, name=name), batch_id=batch_id)
         return

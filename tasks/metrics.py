@@ -175,10 +175,7 @@ def _times(entry: Batch | Job, forecast: Forecast | None, now: float) -> tuple[f
 
 
 def _messages(context: AppContext) -> dict[str, int]:
-    """Return the number of messages that wait in each queue.
-
-    kombu keeps a queue as one Redis list per priority; the list of priority 0 has the queue's name alone.
-    """
+    """Return the number of messages that wait in each queue, a Redis list per priority."""
     with context.redis.pipeline(transaction=False) as pipeline:
         for name in queues.NAMES:
             for step in queues.PRIORITY_STEPS:

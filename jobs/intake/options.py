@@ -44,11 +44,7 @@ KINDS = {
 
 
 def parse(context: AppContext, recipe: Recipe[Any], values: Mapping[str, Any]) -> Options:
-    """Return the options of a recipe.
-
-    Raises:
-        RequestError: about the first error; its message names the others, too.
-    """
+    """Return the options of a recipe. Raises RequestError that names each error."""
     author_calls.call(context, recipe, "check", REMEDY, _checked, values)
     options: Options = recipe.options.model_validate(values)
     return options
@@ -103,11 +99,7 @@ def called(recipe: Recipe[Any], name: str, function: Callable[..., Any], options
 
 
 def ask(context: AppContext, recipe: Recipe[Any], name: str, options: Options) -> Any:
-    """Return what the author's function of that name returns for these options; None if the recipe has none.
-
-    Raises:
-        RequestError: for what it raises, and see author_calls.call.
-    """
+    """Return what the author's function of that name says, None without one. Raises RequestError."""
     if getattr(recipe, name) is None:
         return None
     return author_calls.call(context, recipe, name, REMEDY, _asked, name, options.model_dump(mode="json"))
@@ -199,12 +191,9 @@ def models(
 
 
 def _names(value: Any, path: str) -> Iterator[tuple[str, str, str]]:
-    """Yield path, kind and name of each model, reward, gate and tool that the fields of options name.
-
-    Keys of objects that are no options, such as a JSON schema, name nothing.
-    """
+    """Yield path, kind and name of what fields of options name."""
     if isinstance(value, BaseModel):
-        for key in type(value).model_fields:
+        for key in type(value).model_fields:  # not the keys of objects, such as a JSON schema
             inner, inner_path, kind = getattr(value, key), f"{path}.{key}", KINDS.get(key)
             if kind is not None:
                 yield from ((place, kind, name) for place, name in _named(inner, inner_path))

@@ -68,11 +68,7 @@ def check_name(name: str, param: str) -> None:
 
 
 def tables(file: IO[bytes], name: str) -> Iterator[pa.Table]:
-    """Yield the rows as tables of one schema: the file's, or one that holds all values.
-
-    Raises:
-        RequestError: as `rows`.
-    """
+    """Yield the rows as tables of one schema, which holds all values. Raises as `rows`."""
     kind: Kind | None = formats.kind_of(name)
     if kind is not None and kind.format == "parquet":
         yield from _parquet(file)
@@ -126,13 +122,11 @@ def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     try:
         return pa.unify_schemas([one, other], promote_options="permissive")
     except pa.ArrowException:
-        names = dict.fromkeys([*one.names, *other.names])
-        return pa.schema([(name, _type(one, other, name)) for name in names])
-
-
-def _type(one: pa.Schema, other: pa.Schema, name: str) -> pa.DataType:
-    types = {schema.field(name).type for schema in (one, other) if name in schema.names} - {pa.null()}
-    return next(iter(types), pa.null()) if len(types) <= 1 else pa.string()
+        common = []
+        for name in dict.fromkeys([*one.names, *other.names]):
+            types = {schema.field(name).type for schema in (one, other) if name in schema.names} - {pa.null()}
+            common.append((name, next(iter(types), pa.null()) if len(types) <= 1 else pa.string()))
+        return pa.schema(common)
 
 
 def _text(value: Any) -> str | None:

@@ -118,21 +118,17 @@ def item(storage: Storage, job: Job, number: int) -> ItemDetails:
 def _turns(storage: Storage, job: Job, position: int, end: ItemDetails) -> list[TurnRow]:
     turns: dict[tuple[int, int], TurnRow] = {}
     for life, number, judgement in _judgements(storage, job, position, end):
-        _add_judgement(turns.setdefault((life, number), TurnRow(life, number)), judgement)
+        judgements = turns.setdefault((life, number), TurnRow(life, number)).judgements
+        begun = [each for each in judgements if each.kind == job_chunks.CALL and each.index == judgement.index]
+        if judgement.kind == job_chunks.CALLED and begun:  # it takes the place of the beginning, and has its tool
+            begun[0].kind, begun[0].value = judgement.kind, {**begun[0].value, **judgement.value}
+        else:
+            judgements.append(judgement)
     for life, number, request in requests_of(storage, job, position):
         turns.setdefault((life, number), TurnRow(life, number)).requests.append(request)
     for turn in turns.values():
         turn.requests.sort(key=lambda request: (request.sample, request.retry))
     return [turns[key] for key in sorted(turns)]
-
-
-def _add_judgement(turn: TurnRow, judgement: JudgementRow) -> None:
-    """Add an outcome to its turn. The end of a call of a tool takes the place of its beginning, and has its tool."""
-    begun = [each for each in turn.judgements if each.kind == job_chunks.CALL and each.index == judgement.index]
-    if judgement.kind == job_chunks.CALLED and begun:
-        begun[0].kind, begun[0].value = judgement.kind, {**begun[0].value, **judgement.value}
-    else:
-        turn.judgements.append(judgement)
 
 
 def _judgements(storage: Storage, job: Job, position: int, end: ItemDetails) -> Iterator[tuple[int, int, JudgementRow]]:

@@ -30,7 +30,7 @@ CACHED_CHUNKS = 8192
 
 @dataclass
 class ItemRow:
-    """An item in a list; see the attributes of `webapp.job_wire.ItemObject`."""
+    """An item in a list; see `webapp.wire.items.ItemObject`."""
 
     number: int
     custom_id: str
@@ -153,11 +153,7 @@ class ItemStates:
 
 
 def select(storage: Storage, job: Job, states: Collection[str]) -> tuple[Reader, npt.NDArray[np.int64]]:
-    """Return the items of an ended job, and the rising positions of those that are in one of these states.
-
-    Raises:
-        ConflictError: the job ended so long ago that only its artifacts have them.
-    """
+    """Return the items of an ended job, and the rising positions of those in these states. Raises as ItemStates."""
     known = ItemStates(storage, job)
     return known.reader, np.flatnonzero(np.isin(known.states, [ITEM_STATES.index(state) for state in states]))
 

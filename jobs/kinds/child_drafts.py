@@ -41,11 +41,7 @@ def flow_recipe(recipe: Recipe[Any]) -> FlowRecipe[Any]:
 
 
 def draft(context: AppContext, parent: Job, child: Child, source: ChildInput) -> JobDraft:
-    """Prepare a job that another one starts. It ends with the window of that.
-
-    Raises:
-        RequestError: a recipe, a model or a reward is not there any more.
-    """
+    """Prepare a job that another one starts, within that one's window. Raises RequestError."""
     configuration = check(context, child.recipe, child.options, parent.completion_window)
     job = Job(
         **{name: getattr(parent, name) for name in _OF_PARENT},

@@ -171,21 +171,15 @@ def _check_children(
             rows.check_name(child.artifact, "options.round_input")
         other = variants.setdefault(identity.canonical(configuration.options.model_dump(mode="json")), child.variant)
         if other != child.variant:
-            raise RequestError(
-                f"Variants '{other}' and '{child.variant}' are one configuration; leave one of them out.",
-                code="same_configuration",
-                param=f"options.variants.{child.variant}",
-            )
+            message = f"Variants '{other}' and '{child.variant}' are one configuration; leave one of them out."
+            raise RequestError(message, code="same_configuration", param=f"options.variants.{child.variant}")
         models |= configuration.models
         named_jobs |= {options.place(child.variant, place): job for place, job in configuration.named_jobs.items()}
     return models, named_jobs
 
 
 def _work(context: AppContext, draft: JobDraft, children: Sequence[Child]) -> dict[str, Any]:
-    """Return `parts`, `requests` and `errors` of a composite's estimate: those of its first round's jobs together.
-
-    What later rounds take in is not known before.
-    """
+    """Return `parts`, `requests` and `errors` of the first round's jobs together."""
     source = ChildInput(None, draft.job.input_sha256, draft.job.input_name or "")
     parts: dict[str, Part] | None = {}
     first: JobEstimate | None = None
@@ -225,11 +219,7 @@ def _prepared(
     jobs: Mapping[str, Job],
     ends: Mapping[str, RecordedEnd],
 ) -> JobDraft | Job | dict[str, Any] | None:
-    """Return a child's job, a completed one of the same configuration, or why it cannot start; None if not needed.
-
-    Raises:
-        RequestError: it cannot start as things are.
-    """
+    """Return a child's job, an equal completed one, why it cannot start, or None if not needed. Raises RequestError."""
     child = start.child
     source = ChildInput(job.input_file_id, job.input_sha256, job.input_name)
     with context.database.read() as session:

@@ -93,10 +93,7 @@ def _parts(
 
 
 def _rows(context: AppContext, new: JobDraft, report: ValidationReport) -> tuple[int | None, list[Columns | RowError]]:
-    """Return the number of rows and the first ones. It is None for an input that is not there yet or cannot be read.
-
-    Why it cannot be read goes to the report.
-    """
+    """Return the number of rows, None if it is not known, and the first ones."""
     source = new.source
     if source is None:
         return None, []

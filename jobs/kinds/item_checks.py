@@ -139,11 +139,7 @@ class ItemChecker:
         self._options = self._options.model_copy(update=self.ordered)
 
     def write(self, source: Any, name: str, writer: items_file.ItemsWriter) -> None:
-        """Add every row to the items file, or its error to the report.
-
-        Raises:
-            RequestError: the input as a whole cannot be read.
-        """
+        """Add every row to the items file, or its error to the report. Raises RequestError for the whole input."""
         kind = formats.kind_of(name)
         self.order_columns(self._rows(source, name), uniform=kind is not None and kind.format in formats.UNIFORM)
         source.seek(0)
@@ -190,11 +186,7 @@ class ItemChecker:
         return items.total
 
     def checked(self, number: int, row: Mapping[str, Any] | RowError, *, probed: bool) -> Item | None:
-        """Return the item of a row; None for a bad row, whose error goes to the report.
-
-        Args:
-            probed: check the requests of its first turn, too, unless there was an error before.
-        """
+        """Return the item of a row; None for a bad row, which is reported. `probed`: check its first turn, too."""
         self.first_turn = []
         try:
             if isinstance(row, RowError):
@@ -278,7 +270,7 @@ class ItemChecker:
             self._report.add(None, LineError("too_many_items", message, "options.notify"))
 
     def _report_duplicates(self, source: Any, name: str) -> None:
-        """Report repeated custom_ids: compare the hashes of all rows, then the ids of the few whose hash repeats."""
+        """Report repeated custom_ids. Only those whose hash repeats are compared."""
         values, counts = np.unique(np.array(self._hashes, np.int64), return_counts=True)
         repeated = set(values[counts > 1].tolist())
         if not repeated:

@@ -19,7 +19,7 @@ class ChildStart(NamedTuple):
 
 @dataclass
 class Plan:
-    """What to do now. `never`: children whose earlier round failed, so they never start."""
+    """What to do now. `never`: children whose earlier round failed."""
 
     starts: list[ChildStart] = field(default_factory=list)
     never: list[str] = field(default_factory=list)

@@ -29,11 +29,7 @@ class PendingToolCall:
 
 @dataclass(frozen=True)
 class Tools:
-    """The tools that the items of a job may call.
-
-    Attributes:
-        is_under_way: says if this process makes the call with a key, or has its outcome.
-    """
+    """The tools of a job. `is_under_way` says if this process makes a call or has its outcome."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
     job_id: str = ""

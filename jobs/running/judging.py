@@ -59,11 +59,7 @@ class Judges:
     """A pool of processes that judge calls."""
 
     def __init__(self, folder: str, processes: int, seconds: float) -> None:
-        """
-        Args:
-            folder: the deployment's own recipes, rewards and gates; empty for none.
-            seconds: the longest that one call may take.
-        """
+        """`folder`: the deployment's own recipes, empty for none. `seconds`: the longest that one call may take."""
         self._folder = folder
         self._processes = KillablePool(processes, seconds)
 

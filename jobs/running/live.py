@@ -19,8 +19,7 @@ from batchyard.recipes import Answer, Call, Called, Check, Checked, Item, Reply,
 from batchyard.recipes.program import Chosen, RecipeError, Request
 from jobs.intake.requests import PreparedRequest
 from jobs.running.calling import PendingToolCall
-from jobs.running.live_item import JudgeInline, LiveItem, PendingCall, ToJudge
-from jobs.running.open_requests import OpenRequests
+from jobs.running.live_item import JudgeInline, LiveItem, OpenRequests, PendingCall, ToJudge
 from jobs.running.programs import Outcome, Programs
 from jobs.running.records import Life, Uncommitted
 from jobs.running.replay import NO_RECORDS, Records
@@ -55,10 +54,7 @@ class LiveItems:
         reuse: Callable[[Item, PreparedRequest], Answer | None] = lambda item, request: None,
         turns: Turns | None = None,
     ) -> None:
-        """
-        Args:
-            reuse: returns the answer that another job has to a request, None if it has none.
-        """
+        """`reuse` returns the answer that another job has to a request, None if it has none."""
         self.programs = programs
         self._inline = inline
         self._reuse = reuse
@@ -127,11 +123,7 @@ class LiveItems:
         self._continue(live, records)
 
     def answer(self, stage: str, line: int, output_line: str, seconds: float | None) -> None:
-        """Take the answer of a request. One that is not out is ignored: it was taken before.
-
-        Raises:
-            NotDeterministic: as `begin`.
-        """
+        """Take the answer of a request, unless it was taken before. Raises NotDeterministic as `begin`."""
         place = self.requests.take(stage, line)
         if place is None:
             return
@@ -153,8 +145,7 @@ class LiveItems:
         live = self._items.get(position)
         if live is None or live.program.turn != turn or live.outcomes[index] is not None:
             return
-        self._note(live, index, outcome)
-        live.set_outcome(index, outcome)
+        self._record_outcome(live, index, outcome)
         self._continue(live)
 
     def reply(self, position: int, life: int, turn: int, reply: Reply) -> None:
@@ -164,8 +155,7 @@ class LiveItems:
             return
         del self.waiting[position]
         self._grow(live, -WAITING_BYTES)
-        self._note(live, 0, reply)
-        live.set_outcome(0, reply)
+        self._record_outcome(live, 0, reply)
         self.uncommitted.move(position, live.item, LIVE, turn, {}, live.started_at)
         self._continue(live)
 
@@ -250,12 +240,10 @@ class LiveItems:
             return
         prepared = self.programs.prepare(item, live.position, request, 0)
         if isinstance(prepared, Answer):
-            self._note(live, index, prepared, "refused")
-            live.set_outcome(index, prepared)
+            self._record_outcome(live, index, prepared, "refused")
         elif (reused := self._reuse(item, prepared)) is not None:
             self.uncommitted.reused += 1
-            self._note(live, index, reused, "reused")
-            live.set_outcome(index, reused)
+            self._record_outcome(live, index, reused, "reused")
         else:
             self.requests.add(prepared)
 
@@ -275,8 +263,7 @@ class LiveItems:
         if outcome is None:
             self._calls.append(PendingCall(live.position, live.program.turn, index, call, live.item))
             return
-        self._note(live, index, outcome)
-        live.set_outcome(index, outcome)
+        self._record_outcome(live, index, outcome)
 
     def _call_tool(self, live: LiveItem, index: int, call: Call, records: Records) -> None:
         program, tools = live.program, self.programs.tools
@@ -284,8 +271,7 @@ class LiveItems:
         has_begun = self.programs.has_begun(program, live.position, index, records)
         outcome = tools.interruption(call, key) if has_begun else tools.refusal(call)
         if outcome is not None:
-            self._note(live, index, outcome)
-            live.set_outcome(index, outcome)
+            self._record_outcome(live, index, outcome)
             return
         if not has_begun:
             value = json_lines.dumps({"key": key, "tool": call.tool, "arguments": call.arguments})
@@ -303,10 +289,9 @@ class LiveItems:
     def _choose_peer(self, live: LiveItem) -> None:
         texts = [text for position, text in self._accepted if position != live.position]
         chosen = Chosen(live.item.random("peer", live.program.turn).choice(texts) if texts else None)
-        self._note(live, 0, chosen)
-        live.set_outcome(0, chosen)
+        self._record_outcome(live, 0, chosen)
 
-    def _note(self, live: LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
+    def _record_outcome(self, live: LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
         program, want = live.program, live.program.wants[index]
         values: Any = outcome
         if isinstance(want, Call):
@@ -315,6 +300,7 @@ class LiveItems:
             self.uncommitted.called.append(key)
         value = json_lines.dumps(values, default=str)
         self.uncommitted.note(live.position, live.item, program.turn, index, kind or _KINDS[type(outcome)], value)
+        live.set_outcome(index, outcome)
 
     def _grow(self, live: LiveItem, size: int) -> None:
         live.bytes += size

@@ -68,12 +68,7 @@ class Notices:
         self._waiting |= {change.position: _named(change) for change in new.moved if change.state == WAITING}
 
     def due(self, items: LiveItems, stuck: int, now: float) -> Iterator[Notice]:
-        """Yield the events that are due. They count as sent.
-
-        Args:
-            stuck: the job's items that are stuck.
-            now: in Unix seconds.
-        """
+        """Yield the events that are due at `now` (Unix seconds). `stuck`: the number of stuck items."""
         if self._stuck and self._may("job.stuck", now):
             yield Notice("job.stuck", stuck, None, self._stuck)
             self._stuck = []

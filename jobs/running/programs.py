@@ -148,11 +148,7 @@ class Programs:
         return used == records.count(position)
 
     def recorded_outcome(self, program: Program, position: int, index: int, records: Records) -> Outcome | None:
-        """Return the recorded outcome of what a program wants.
-
-        Raises:
-            NotDeterministic: it is of another kind, or of another call of a tool.
-        """
+        """Return the recorded outcome of what a program wants. Raises NotDeterministic if it is of something else."""
         judgement = records.judgement(position, program.turn, index)
         if judgement is None or self.has_begun(program, position, index, records):
             return None
@@ -167,11 +163,7 @@ class Programs:
         return outcome(**values)
 
     def has_begun(self, program: Program, position: int, index: int, records: Records) -> bool:
-        """True if a program wants a call of a tool that has begun, and its end is not recorded.
-
-        Raises:
-            NotDeterministic: another call has begun.
-        """
+        """True if a wanted call of a tool has begun and not ended. Raises NotDeterministic if another has."""
         want, judgement = program.wants[index], records.judgement(position, program.turn, index)
         if not isinstance(want, Call) or judgement is None or judgement[0] != CALL:
             return False

@@ -50,13 +50,12 @@ class RecipeHangs(Exception):
 
 
 def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -> LiveJob:
-    """Build a job from its records. `calls` knows which calls of its tools this process makes.
-
-    Raises:
-        RecipeHangs: in too many items.
-        NotDeterministic: as LiveItems.begin does.
-    """
-    recipe = _recipe(context, job)
+    """Build a job from its records. `calls`: of its tools, here. Raises RecipeHangs, NotDeterministic."""
+    catalogue = catalogue_of(context)
+    try:
+        recipe = cast("FlowRecipe[Any]", catalogue.recipe(job.recipe))
+    except RequestError as error:
+        raise UnavailableError(f"the recipe {job.recipe!r} is not there any more") from error
     options = recipe.options.model_validate(job.options)
     specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
     with context.database.read() as session:
@@ -67,7 +66,6 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -
     recorded = replay.read(context.artifacts, job.admitted, records, results, judgements, job.recipe_sha256)
     reader = items_file.Reader(context.artifacts, job.items_sha256 or "")
     _refuse_hanging(recorded, reader)
-    catalogue = catalogue_of(context)
 
     def judged(call: ToJudge, item: Item) -> Verdict | None:
         return judge(catalogue, call, item) if is_quick(catalogue, call) else None
@@ -128,10 +126,7 @@ def _refuse_hanging(recorded: replay.Records, reader: items_file.Reader) -> None
 
 
 def _reuse(context: AppContext, job: Job) -> Callable[[Item, PreparedRequest], Answer | None]:
-    """Return what looks a request up in the journals of the jobs whose answers this one takes.
-
-    A job that only judges issues no request, though it is not recorded.
-    """
+    """Return what looks a request up in the journals of earlier jobs."""
     with context.database.read() as session:
         sources = lifecycle.sources(session, job)
         files = lifecycle.artifacts(session, [source.id for source in sources])
@@ -151,13 +146,6 @@ def _reuse(context: AppContext, job: Job) -> Callable[[Item, PreparedRequest], A
         return NOT_RECORDED if only_judges else None
 
     return reuse
-
-
-def _recipe(context: AppContext, job: Job) -> FlowRecipe[Any]:
-    try:
-        return cast("FlowRecipe[Any]", catalogue_of(context).recipe(job.recipe))
-    except RequestError as error:
-        raise UnavailableError(f"the recipe {job.recipe!r} is not there any more") from error
 
 
 def item_of(job: Job, options: Options, row: items_file.StoredItem) -> Item:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from jobs.intake.requests import PreparedRequest
-from jobs.running.open_requests import OpenRequests
+from jobs.running.live_item import OpenRequests
 from store.artifacts import Artifacts
 from store.formats import asks
 from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, request_class
@@ -42,11 +42,7 @@ class SegmentCutter:
     def __init__(
         self, stages: Sequence[str], sizes: Mapping[str, SegmentSize], fills: Mapping[str, int], *, pause: float = 1.0
     ) -> None:
-        """
-        Args:
-            sizes: the largest segment of each model.
-            fills: the requests that each model's engines hold.
-        """
+        """`sizes`: the largest segment of each model. `fills`: the requests that each model's engines hold."""
         self._stages = stages
         self._one_stage = len(stages) == 1
         self._sizes = sizes
@@ -66,11 +62,7 @@ class SegmentCutter:
         )
 
     def cuts(self, requests: OpenRequests, lines: dict[str, int], now: float) -> list[Cut]:
-        """Cut segments from the buffers. `lines`, each stage's next line, moves on.
-
-        Args:
-            now: time.monotonic().
-        """
+        """Cut segments at `now` (time.monotonic()). `lines`, the next line of each stage, moves on."""
         cuts = []
         for model in sorted({model for (_, model), buffer in requests.buffers.items() if buffer}):
             if not self._is_starving(requests, model) or now - self._cut_at.get(model, -math.inf) < self._pause:

@@ -35,11 +35,7 @@ class Turns:
         return self._counts[turn - 1]
 
     def later(self, turn: int) -> Counter[str] | None:
-        """Return mean later requests by model after a turn; None before any item has shown it.
-
-        Args:
-            turn: 0 for an item that has not begun.
-        """
+        """Return mean later requests by model after a turn (0: not begun); None before any item has shown it."""
         means: Counter[str] = Counter()
         share = 1.0
         for before, number in enumerate(range(turn + 1, len(self._counts) + 1), start=turn):

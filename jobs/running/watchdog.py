@@ -139,18 +139,18 @@ def watchdog(seconds: float) -> Watchdog:
 class Patience:
     """Notices the steps that take too long.
 
-    It counts its own looks, not a clock: while the whole machine stands still, no step is late.
+    It counts its own checks, not a clock: while the whole machine stands still, no step is late.
     """
 
-    def __init__(self, looks: int) -> None:
-        """`looks`: a step that is seen more often than this hangs."""
-        self._looks = looks
+    def __init__(self, checks: int) -> None:
+        """`checks`: a step that is seen more often than this hangs."""
+        self._checks = checks
         self._seen: dict[int, int] = {}
 
     def hung(self, steps: Sequence[ProgramStep]) -> list[ProgramStep]:
-        """Return those of the present steps that hang. Call this at every look."""
+        """Return those of the present steps that hang. Call this at every check."""
         self._seen = {step.number: self._seen.get(step.number, 0) + 1 for step in steps}
-        return [step for step in steps if self._seen[step.number] > self._looks]
+        return [step for step in steps if self._seen[step.number] > self._checks]
 
     def forget(self) -> None:
         """Begin again: the process that makes the steps stood still."""

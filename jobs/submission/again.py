@@ -50,11 +50,10 @@ def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[s
     judging = identity.judgement_fields(recipe.options)
     for name in values:
         if name in recipe.options.model_fields and name not in judging:
-            raise RequestError(
-                f"The option '{name}' changes the requests; those that only judge are: {', '.join(judging) or 'none'}.",
-                code="invalid_value",
-                param=f"options.{name}",
+            message = (
+                f"The option '{name}' changes the requests; those that only judge are: {', '.join(judging) or 'none'}."
             )
+            raise RequestError(message, code="invalid_value", param=f"options.{name}")
     configuration = check(context, source.recipe, source.options | dict(values), source.completion_window)
     if values:
         check_named_jobs(context, project_id, configuration)

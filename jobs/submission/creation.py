@@ -139,11 +139,10 @@ def _check_source(context: AppContext, job: Job, job_id: str) -> None:
         differs.append("models")
     if source.status not in TERMINAL or differs:
         reason = f"has another {differs[0].removesuffix('_sha256')}" if differs else "has not ended"
-        raise RequestError(
-            f"Job '{job_id}' {reason}; answers are taken from an ended job of the same recipe, input, seed and models.",
-            code="invalid_value",
-            param="answers_from",
+        message = (
+            f"Job '{job_id}' {reason}; answers are taken from an ended job of the same recipe, input, seed and models."
         )
+        raise RequestError(message, code="invalid_value", param="answers_from")
 
 
 def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: tuple[str, str] | None = None) -> Job:
@@ -220,9 +219,6 @@ def _artifact(session: Session, project_id: str, artifact: ArtifactName) -> File
     source = records.find_artifact(session, project_id, artifact.owner_id, artifact.name)
     status = records.statuses(session, project_id, [artifact.owner_id]).get(artifact.owner_id)
     if source is None and (status is None or status in TERMINAL):
-        raise RequestError(
-            f"The project has no batch or job '{artifact.owner_id}' with an artifact '{artifact.name}'.",
-            code="invalid_value",
-            param="input.artifact",
-        )
+        message = f"The project has no batch or job '{artifact.owner_id}' with an artifact '{artifact.name}'."
+        raise RequestError(message, code="invalid_value", param="input.artifact")
     return source

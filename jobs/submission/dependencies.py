@@ -21,11 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def holds(when: str, status: str | None) -> bool | None:
-    """Return whether a dependency has come true, None while that is open.
-
-    Args:
-        status: of the job or batch; None if it was deleted, long after its end.
-    """
+    """Return whether a dependency has come true, None while open. `status`: None if it was deleted."""
     if status is not None and status not in TERMINAL:
         return None
     if when == "afterany":
@@ -49,22 +45,18 @@ def release_ready(context: AppContext) -> None:
         waiting = dependencies.waiting(session)
     for job in waiting:
         try:
-            _release(context, job)
+            with context.database.read() as session:
+                ids = [entry["id"] for entry in job.depends_on]
+                known = dependencies.statuses(session, job.project_id, ids)
+            outcomes = {entry["id"]: holds(entry["when"], known.get(entry["id"])) for entry in job.depends_on}
+            failed = next((entry for entry in job.depends_on if outcomes[entry["id"]] is False), None)
+            if failed is not None:
+                status = known.get(failed["id"])
+                _fail(context, job, f"'{failed['id']}' has ended as '{status}', and the job wants {failed['when']} it.")
+            elif None not in outcomes.values():
+                _begin(context, job)
         except RequestError as error:  # its recipe is served no more: it waits until its window ends
             log.warning("waiting job not released: %s", error, extra={"job_id": job.id})
-
-
-def _release(context: AppContext, job: Job) -> None:
-    with context.database.read() as session:
-        ids = [entry["id"] for entry in job.depends_on]
-        known = dependencies.statuses(session, job.project_id, ids)
-    outcomes = {entry["id"]: holds(entry["when"], known.get(entry["id"])) for entry in job.depends_on}
-    failed = next((entry for entry in job.depends_on if outcomes[entry["id"]] is False), None)
-    if failed is not None:
-        status = known.get(failed["id"])
-        _fail(context, job, f"'{failed['id']}' has ended as '{status}', and the job wants {failed['when']} it.")
-    elif None not in outcomes.values():
-        _begin(context, job)
 
 
 def _fail(context: AppContext, job: Job, message: str) -> None:

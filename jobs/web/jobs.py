@@ -101,10 +101,7 @@ def _object(
     usage: Tokens = NO_TOKENS,
     waits: bool = False,
 ) -> JobObject:
-    """Return the job object; the defaults are those of a new job.
-
-    `waits`: a model of its requests is on hold.
-    """
+    """Return the job object, by default of a new job. `waits`: a model is on hold."""
     held = work.obstacle(job)
     expected = kinds.expected(current_context(), job) if stages else {}
     deaths = [batch.engine_deaths for _, batch in stages if batch is not None]
@@ -196,11 +193,7 @@ def create() -> JobObject | DryRun:
 
 
 def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, JobDraft]:
-    """Create and announce a job, or return the job that an earlier request with the same key created.
-
-    Raises:
-        ConflictError: the key was used for something else.
-    """
+    """Create and announce a job, or return that of an earlier request with this key. Raises ConflictError."""
     return idempotency.once(key, JOBS, draft, creation.submit, creation.send)
 
 

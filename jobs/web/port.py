@@ -12,22 +12,25 @@ from jobs.catalogue import catalogue_of
 from jobs.submission import creation
 from jobs.web import jobs, recipes
 from jobs.web.pages import items, job, start
+from store.records import Job
 from tasks.intake.submission import NewInput
 from webapp.port import WebPort
 from webapp.requests import caller, current_context
-from webapp.wire.jobs import JobOptions
+from webapp.wire.jobs import JobObject, JobOptions
 from webapp.wire.start import Start, Started
 
 
 class WebJobs(WebPort):
     """Jobs, as the web app sees them."""
 
-    to_wire = staticmethod(jobs.to_wire)
     routes = (recipes.routes, jobs.routes)
     pages = (job.routes, items.routes, start.routes)
 
     def recipes(self) -> Sequence[Recipe[Any]]:
         return list(catalogue_of(current_context()).recipes.values())
+
+    def to_wire(self, records: Sequence[Job]) -> list[JobObject]:
+        return jobs.to_wire(records)
 
     def start(self, options: Start, source: NewInput | Sequence[Mapping[str, Any]]) -> Started:
         names = ("options", "completion_window", "metadata", "post_process")

@@ -128,11 +128,7 @@ class _Answering:
         return self._engine
 
     def _answers(self, engines: ExitStack) -> Iterator[pa.Table]:
-        """Yield cached answers, then the engine's as they come, each with those of its duplicates.
-
-        Args:
-            engines: ends the run of the engine.
-        """
+        """Yield cached answers, then the engine's, each with its duplicates. `engines` ends its run."""
         duplicates, requests = Duplicates(self.rows), self.rows.filter(pc.is_null(self.rows["same_as"]))
         published_at = time.monotonic()
         in_flight = self._start()
@@ -172,6 +168,10 @@ class _Answering:
 
         key = f"{self.segment.batch_id}/{self.segment.number}"
         self.pause.close = functools.partial(pipeline.close, self.spec, key, self._timeouts.request_timeout)
+        by_item = False  # unless items of a job come back to a stage, and several replicas answer it
+        if self.segment.job_id is not None and self.spec.replicas > 1:
+            with self.context.database.read() as session:
+                by_item = port().returns(self.context, session, self.segment.job_id)
         answers = pipeline.run(
             self.spec,
             self.segment.endpoint,
@@ -181,7 +181,7 @@ class _Answering:
             stopped=self.stopped,
             paused=self.pause.requested,
             on_death=self._record_death,
-            by_item=self._has_turns(),
+            by_item=by_item,
         )
         engines.enter_context(closing(answers))
         starts = capabilities(self.spec.engine).starts_each_run
@@ -193,19 +193,8 @@ class _Answering:
             starts = False
             yield table
 
-    def _has_turns(self) -> bool:
-        """True if the segment is of a job whose items come back to a stage, and several replicas answer it."""
-        if self.segment.job_id is None or self.spec.replicas == 1:
-            return False
-        with self.context.database.read() as session:
-            return port().returns(self.context, session, self.segment.job_id)
-
     def _unless_refused(self, answers: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """Yield the answers, unless the account of the endpoints is refused whatever is asked.
-
-        Raises:
-            EngineStartError: the first REFUSED_REQUESTS answers, or all, say so. None of them is an answer.
-        """
+        """Yield the answers. Raises EngineStartError if the endpoints refuse the account."""
         refused: list[pa.Table] = []
         reason: str | None = None
         for table in answers:

@@ -126,7 +126,16 @@ class ChunkWriter:
             if segments.append(session, self.segment, chunk, histogram.of(seconds)):
                 meter = self.meter
                 busy = 0.0 if meter is None else meter.measure(session, computed)
-                usage.add(session, self.segment, self._used(chunk, computed, busy))
+                answered = chunk.completed + chunk.failed
+                used = Amounts(
+                    requests=answered,
+                    failed=chunk.failed,
+                    shared_requests=chunk.shared_requests,
+                    **{name: _sum(computed[name]) for name in TOKENS},
+                    bytes=self.segment.bytes * answered // self.segment.requests,
+                    milliseconds=round(1000 * busy),
+                )
+                usage.add(session, self.segment, used)
         return chunk
 
     def _flaws(self, table: pa.Table) -> dict[str, int]:
@@ -138,17 +147,6 @@ class ChunkWriter:
                 flaws["cut_off"] += responses.is_cut_off(body)
                 flaws["empty"] += responses.is_empty(body)
         return flaws
-
-    def _used(self, chunk: ResultChunk, computed: pa.Table, busy: float) -> Amounts:
-        """Return what a chunk has used. `computed`: its answers that an engine computed, in `busy` seconds."""
-        return Amounts(
-            requests=chunk.completed + chunk.failed,
-            failed=chunk.failed,
-            shared_requests=chunk.shared_requests,
-            **{name: _sum(computed[name]) for name in TOKENS},
-            bytes=self.segment.bytes * (chunk.completed + chunk.failed) // self.segment.requests,
-            milliseconds=round(1000 * busy),
-        )
 
 
 def write_spans(segment: segments.SegmentLease, answers: pa.Table, share: float) -> None:

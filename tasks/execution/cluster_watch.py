@@ -38,7 +38,7 @@ class ClusterWatch:
     def lost(self) -> bool:
         """Return True if the cluster was away, or another one, at CHECKS checks in a row.
 
-        Each segment asks at its beats. One of them looks, at most once a beat, and the others wait for none.
+        Each segment asks at its beats. One of them checks, at most once a beat, and the others wait for none.
         """
         if self._checking.acquire(blocking=False):
             try:

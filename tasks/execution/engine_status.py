@@ -62,10 +62,7 @@ def timeouts(context: AppContext) -> EngineTimeouts:
 
 
 def publish(context: AppContext, engines: Mapping[str, ResidentStatus]) -> None:
-    """Publish the result of `inference.residents.directory.states`.
-
-    The hash `batchyard:concurrency` has the requests in flight by model, for people who look there.
-    """
+    """Publish the states of engines, and the requests in flight by model for people (batchyard:concurrency)."""
     values = {name: engine.model_dump_json() for name, engine in engines.items()}
     in_flight: Counter[str] = Counter()
     for engine in engines.values():

@@ -10,11 +10,7 @@ from store.segments import SegmentLease
 
 
 class RunningSegments:
-    """The segments that threads of this process run.
-
-    Attributes:
-        ending: the process ends, so whatever begins now is stopped at once.
-    """
+    """The segments of this process. `ending`: it ends, so whatever begins now is stopped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

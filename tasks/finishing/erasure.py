@@ -59,24 +59,19 @@ def tick(context: AppContext) -> None:
         limited = erasure.limited(session)
     for project in limited:
         ends_at = time.monotonic() + TICK_SECONDS / len(limited)  # no project waits for a large one
-        _delete_ended(context, project, ends_at)
+        minutes = 0 if project.erasing_at is not None else project.zero_retention_minutes or 0
+        before = time.time() - 60 * minutes
+        by = Principal(project.id, False, POLICY, POLICY)
+        _delete_all(context, by, JOBS, before, ends_at)
+        _delete_all(context, by, BATCHES, before, ends_at)
+        deleted = retention.ROWS
+        while deleted == retention.ROWS and time.monotonic() < ends_at:
+            with context.database.write() as session:
+                deleted = erasure.delete_unused_files(session, project.id, before)
         if project.erasing_at is not None:
             _cancel_all(context, JOBS, project.id)
             _cancel_all(context, BATCHES, project.id)
             _delete_project(context, project, ends_at)
-
-
-def _delete_ended(context: AppContext, project: Project, ends_at: float) -> None:
-    """Delete batches, jobs and unused files of a project that it keeps no longer."""
-    minutes = 0 if project.erasing_at is not None else project.zero_retention_minutes or 0
-    before = time.time() - 60 * minutes
-    by = Principal(project.id, False, POLICY, POLICY)
-    _delete_all(context, by, JOBS, before, ends_at)
-    _delete_all(context, by, BATCHES, before, ends_at)
-    deleted = retention.ROWS
-    while deleted == retention.ROWS and time.monotonic() < ends_at:
-        with context.database.write() as session:
-            deleted = erasure.delete_unused_files(session, project.id, before)
 
 
 def _delete_all(context: AppContext, by: Principal, kind: Lifecycle[Record], before: float, ends_at: float) -> None:

@@ -69,12 +69,7 @@ class _Answers:
         seconds_file.write(file, self.lines(), np.concatenate(self._seconds))
 
     def write_rows(self, file: ArtifactWriter, requests: pa.Table, source: IO[bytes]) -> None:
-        """Write what became of each request and where its lines are (store.formats.rows).
-
-        Args:
-            requests: line and custom_id of each.
-            source: the input.
-        """
+        """Write what became of each request and where its lines are (store.formats.rows). `source`: the input."""
         order = np.argsort(self.lines())
         oks, sizes = np.concatenate(self._oks)[order], self._spool.sizes()[order] + 1  # each with its line feed
         places = np.zeros(order.size, np.int64)
@@ -204,11 +199,7 @@ def write_input(artifacts: Artifacts, plans: Sequence[tuple[str, int]], endpoint
 
 
 def requests(artifacts: Artifacts, plans: Sequence[tuple[str, int]]) -> Iterator[pa.Table]:
-    """Yield line, custom_id and body of every request, INPUT_ROWS at a time, duplicates with their body.
-
-    Raises:
-        UnavailableError: the store cannot be reached.
-    """
+    """Yield line, custom_id and body of each request, INPUT_ROWS at a time. Raises UnavailableError."""
     for table in plan.requests(artifacts, plans, ["line", "custom_id", "body", "same_as"]):
         body_rows = plan.body_rows(table)
         for start in range(0, table.num_rows, INPUT_ROWS):

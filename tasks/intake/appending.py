@@ -78,7 +78,11 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple
         writer = PlanWriter(target, segment_sizes(context), context.artifacts)
         if not validator.run(io.BytesIO(lines), writer, report):
             writer.discard()
-            raise _refusal(report)
+            first = report.errors[0]
+            place = "" if first["line"] is None else f"Line {first['line']}: "
+            others = f" Other errors: {report.count - 1}." if report.count > 1 else ""
+            message = f"{place}{first['message']}{others} Nothing was added."
+            raise RequestError(message, code=first["code"], param=first["param"])
         writer.close()
     segments = [
         AddedSegment(**segment._asdict(), plan_sha256=target.sha256, row_group=row_group)
@@ -112,12 +116,3 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple
         digests=list(names),
     )
     return new, names
-
-
-def _refusal(report: ValidationReport) -> RequestError:
-    """Return the refusal of lines of which some are no valid requests: of the first of these."""
-    first = report.errors[0]
-    place = "" if first["line"] is None else f"Line {first['line']}: "
-    others = f" Other errors: {report.count - 1}." if report.count > 1 else ""
-    message = f"{place}{first['message']}{others} Nothing was added."
-    return RequestError(message, code=first["code"], param=first["param"])

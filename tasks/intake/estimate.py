@@ -31,10 +31,7 @@ SAMPLE = 1000
 
 
 class Part(NamedTuple):
-    """The requests of an input to one model: number, bytes, and most output tokens.
-
-    `limit` is None if a request sets no limit.
-    """
+    """The requests of an input to one model: number, bytes, and most output tokens if all limit them."""
 
     requests: int
     bytes: int

@@ -62,21 +62,17 @@ def joined(context: AppContext, project_id: str, url: str) -> NewInput:
     kinds = {formats.kind_of(stored.name) for stored in objects}
     suffixes = {kind.format if kind else None for kind in kinds}
     if len(objects) > 1 and not (len(suffixes) == 1 and suffixes <= {*_LINES}):
-        raise RequestError(
+        message = (
             f"The {len(objects)} objects at {url} cannot be joined: several are one file only if all are JSON lines, "
-            "or all text with a prompt on each line. Import each for itself.",
-            code="invalid_value",
-            param="url",
+            "or all text with a prompt on each line. Import each for itself."
         )
+        raise RequestError(message, code="invalid_value", param="url")
     _check_objects(context, project_id, url, objects)
     return _stored(context, source, objects, _name(url, objects), time.monotonic() + SECONDS)
 
 
 def each(context: AppContext, project_id: str, url: str) -> list[NewInput]:
-    """Store each object at a URL as a content of its own, decompressed; together they may be as large as one upload.
-
-    Raises as `joined`.
-    """
+    """Store each object at a URL as a content of its own, within the size of one upload. Raises as `joined`."""
     source, ends_at = bucket(context.settings, project_id, url), time.monotonic() + SECONDS
     objects = source.objects(MAX_OBJECTS)
     _check_objects(context, project_id, url, objects)

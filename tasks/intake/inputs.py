@@ -78,32 +78,22 @@ def _limits(context: AppContext) -> dict[str, int]:
 
 
 def of_file(context: AppContext, options: InputOptions, upload: ArtifactWriter, name: str) -> ArtifactWriter:
-    """Return a file of whole requests; store a request for each prompt of any other.
-
-    Raises:
-        RequestError, UnavailableError.
-    """
+    """Return a file of whole requests; make them of any other. Raises RequestError, UnavailableError."""
     kind = prompts.kind_of(name).format
     if kind == "jsonl":
         with opened(context, upload, name) as file:
             holds_requests = prompts.is_requests(file, context.settings.max_line_bytes)
         if holds_requests:
             if options.explicit:
-                raise RequestError(
-                    "The file holds whole requests, which say themselves how they are run; leave this out.",
-                    code="invalid_value",
-                    param=min(options.explicit),
-                )
+                message = "The file holds whole requests, which say themselves how they are run; leave this out."
+                raise RequestError(message, code="invalid_value", param=min(options.explicit))
             return decompressed(context, upload, name)
     with opened(context, upload, name) as file:
         return of_prompts(context, options, read_prompts(context, options, file, kind))
 
 
 def ordered(context: AppContext, options: InputOptions, upload: ArtifactWriter | File, name: str) -> InputOptions:
-    """Return the options with all columns of the template in the order that the rows of a file decide.
-
-    The file is read twice then, once for the order. Raises RequestError, UnavailableError.
-    """
+    """Return the options with all columns of the template in the order of the rows. Raises RequestError."""
     if options.template is None or not options.template.is_open:
         return options
     with opened(context, upload, name) as file:
@@ -132,11 +122,8 @@ def request_template(context: AppContext, options: InputOptions) -> RequestTempl
     """Return what all requests have in common. Raises RequestError."""
     if options.model is None:
         models = ", ".join(sorted(served_by_name(context.models)))
-        raise RequestError(
-            f"Missing required parameter: 'model'; served here: {models}.",
-            code="missing_required_parameter",
-            param="model",
-        )
+        message = f"Missing required parameter: 'model'; served here: {models}."
+        raise RequestError(message, code="missing_required_parameter", param="model")
     duplicates = options.parameters.keys() & options.sampling.keys()
     if duplicates:
         name = min(duplicates)

@@ -58,10 +58,7 @@ class RequestTemplate:
     parameters: dict[str, Any]
 
     def request(self, prompt: InputPrompt) -> dict[str, Any]:
-        """Return a prompt's request line, or one that tells validation why there is none.
-
-        Raises RequestError for messages if the endpoint takes a text.
-        """
+        """Return a prompt's request line, or one with its refusal. Raises RequestError for messages as a text."""
         custom_id = prompt.custom_id or f"prompt-{prompt.number}"
         if prompt.refusal is not None:
             return {"custom_id": custom_id, REFUSED: asdict(prompt.refusal)}
@@ -121,10 +118,8 @@ def write(
                 checked = True
             count += 1
             if count > limit:
-                raise RequestError(
-                    f"There are more than {limit} prompts; split them, or raise BATCHYARD_MAX_REQUESTS.",
-                    code="too_many_tasks",
-                )
+                message = f"There are more than {limit} prompts; split them, or raise BATCHYARD_MAX_REQUESTS."
+                raise RequestError(message, code="too_many_tasks")
             line = json_lines.line(request)
             if len(line) > max_line_bytes and request.pop(ROW, None) is not None:
                 line = json_lines.line(request)  # its prompt goes before the columns that downloads show beside it
@@ -147,12 +142,11 @@ def kind_of(name: str) -> Kind:
     """Return what a file holds by its name. Raises RequestError if the name does not say."""
     kind = formats.kind_of(name)
     if kind is None:
-        raise RequestError(
+        message = (
             f"Cannot tell from the name {quoted(name)} what the file holds; name it {formats.NAMES}, and text that is "
-            f"compressed {formats.COMPRESSED}.",
-            code="invalid_value",
-            param="file",
+            f"compressed {formats.COMPRESSED}."
         )
+        raise RequestError(message, code="invalid_value", param="file")
     return kind
 
 
@@ -165,10 +159,7 @@ def refused(error: TableError) -> RequestError:
 
 
 def changed(lines: Iterable[bytes], changes: Mapping[str, Any], max_line_bytes: int) -> Iterator[bytes]:
-    """Yield the lines of a batch file with `changes` in each body; None removes a parameter.
-
-    A line that is no request stays as it is: validation reports it.
-    """
+    """Yield the lines of a batch file with `changes` in each valid body; None removes a parameter."""
     for number, raw in enumerate(lines, 1):
         try:
             request = parse(number, raw, max_line_bytes)
@@ -289,10 +280,7 @@ def ordered(
     max_line_bytes: int = json_lines.MAX_LINE_BYTES,
     max_bytes: int = reading.MAX_PARQUET_BYTES,
 ) -> Template:
-    """Return a template with all columns in the order that the rows of a file decide. Reads rows if it is open.
-
-    Raises RequestError, as `of_file`.
-    """
+    """Return a template with all columns in the order that the rows decide. Raises as `of_file`."""
     if not template.is_open:
         return template
     _check_kind(template, kind)
@@ -307,11 +295,8 @@ def ordered(
 
 def _check_kind(template: Template, kind: Format) -> None:
     if kind in ("txt", "prompts") or not (template.columns or template.has_all):
-        raise RequestError(
-            "A template names the columns of a table or the fields of a jsonl file, such as 'Translate {text}'.",
-            code="invalid_value",
-            param="template",
-        )
+        message = "A template names the columns of a table or the fields of a jsonl file, such as 'Translate {text}'."
+        raise RequestError(message, code="invalid_value", param="template")
 
 
 def _kept(row: Mapping[str, Any], template: Template) -> dict[str, Any]:
@@ -330,12 +315,7 @@ def _filled(template: Template, row: Mapping[str, Any]) -> str | list[Any]:
 
 
 def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
-    """Return the messages or the prompt of a row.
-
-    Raises:
-        CellError: the row has none.
-        RequestError: no row of the table does.
-    """
+    """Return the messages or the prompt of a row. Raises CellError; RequestError if no row can have one."""
     name = next((name for name in _CONTENT if row.get(name)), "prompt")
     others = [other for other in row if not is_index(other)]
     if name not in row and is_table and len(others) == 1:
@@ -343,12 +323,11 @@ def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
     if name not in row:
         present = ", ".join(row)[:MAX_LIST]
         if is_table:
-            raise RequestError(
+            message = (
                 f"The table has no column 'prompt', but {present}; say how to use them with a template, such as "
-                "'Translate {text}'.",
-                code="invalid_value",
-                param="template",
+                "'Translate {text}'."
             )
+            raise RequestError(message, code="invalid_value", param="template")
         reason = f"is missing, and so is 'messages'; there are {present}. Name them in a template"
         raise CellError(reason, "missing_column", name)
     if not isinstance(row[name], list):

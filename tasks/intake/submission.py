@@ -118,13 +118,11 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
     if context.settings.admission == "refuse" and draft.outlook is not None:
         late = draft.outlook.forecast(batch.due_at).at - deadlines.deadline(batch)
         if late > 0:
-            raise RateLimitError(
+            message = (
                 f"With what is before it, this batch would be done {durations.text(late)} after it is due. Ask for a "
-                f"longer completion_window, or try again in {durations.text(late)}.",
-                retry_after=late,
-                code="deadline_out_of_reach",
-                param="completion_window",
+                f"longer completion_window, or try again in {durations.text(late)}."
             )
+            raise RateLimitError(message, retry_after=late, code="deadline_out_of_reach", param="completion_window")
     return batch
 
 
@@ -164,12 +162,11 @@ def admit(context: AppContext, session: Session, project_id: str, size: int) -> 
         )
     in_flight = overview.bytes_in_flight(session, project_id)
     if in_flight + size > limit:
-        raise RateLimitError(
+        message = (
             f"The inputs of this project's unfinished batches and jobs have {in_flight} bytes; with this one's "
-            f"{size} they would have more than {limit}. Try again when one has ended.",
-            retry_after=IN_FLIGHT_RETRY_SECONDS,
-            param="input_file_id",
+            f"{size} they would have more than {limit}. Try again when one has ended."
         )
+        raise RateLimitError(message, retry_after=IN_FLIGHT_RETRY_SECONDS, param="input_file_id")
     return context.settings.tier_seconds.get(project.tier) if project.tier is not None else None
 
 
@@ -220,11 +217,7 @@ def estimate_completion(context: AppContext, batch: Batch, outlook: Outlook | No
 
 
 def _first_line(context: AppContext, sha256: str) -> tuple[int, bytes]:
-    """Return the first line of an input that is not blank, with its number; an empty one if it cannot be read.
-
-    The request that creates a batch names a file of an earlier one, which parsed nothing. Reading one line of it costs
-    less than keeping the first line of every file. It raises nothing, as `_outlook` does not.
-    """
+    """Return the first line that is not blank, with its number; it raises nothing."""
     if not sha256:
         return 1, b""
     try:
@@ -236,10 +229,7 @@ def _first_line(context: AppContext, sha256: str) -> tuple[int, bytes]:
 
 
 def _outlook(context: AppContext, batch: Batch, first_line: bytes, size: int) -> Outlook | None:
-    """Return the outlook of a batch of `size` bytes that begin with this line; None if nothing like it was measured.
-
-    It raises nothing: a batch that cannot be forecast is accepted all the same.
-    """
+    """Return the outlook of a batch that begins with this line, if known; it raises nothing."""
     try:
         first = _first_request(context, batch.endpoint, first_line)
         if first is None:
@@ -290,20 +280,13 @@ def input_file(
         raise RequestError(f"No file found with id '{file_id}'.", code="invalid_value", param=param)
     if source.purpose not in purposes:
         wanted = " or ".join(f"'{purpose}'" for purpose in purposes)
-        raise RequestError(
-            f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose {wanted}.",
-            code="invalid_value",
-            param=param,
-        )
+        message = f"The file '{source.id}' has purpose '{source.purpose}'; upload it with purpose {wanted}."
+        raise RequestError(message, code="invalid_value", param=param)
     return source
 
 
 def input_file_or_none(session: Session, project_id: str, file_id: str) -> File:
-    """Return the file with that id, or an empty one, which validation reports as OpenAI does.
-
-    Raises:
-        RequestError: the file has another purpose.
-    """
+    """Return a file, or an empty one, which validation reports. Raises RequestError for another purpose."""
     if files.find(session, project_id, file_id) is None:
         return File(id=file_id, bytes=0, sha256="")
     return input_file(session, project_id, file_id)
@@ -338,9 +321,8 @@ def check_endpoint(models: Mapping[str, ModelSpec], endpoint: str) -> None:
 def check_window(settings: Settings, window: str) -> None:
     """Raise RequestError for a completion window that this deployment does not offer."""
     if window != "24h" and not settings.min_window <= durations.seconds(window) <= settings.max_window:
-        raise RequestError(
+        message = (
             f"Invalid value for 'completion_window': {window}; supported are 24h and anything from "
-            f"{durations.words(settings.min_window)} to {durations.words(settings.max_window)}.",
-            code="invalid_value",
-            param="completion_window",
+            f"{durations.words(settings.min_window)} to {durations.words(settings.max_window)}."
         )
+        raise RequestError(message, code="invalid_value", param="completion_window")

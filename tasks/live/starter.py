@@ -102,10 +102,7 @@ class Starter:
             self._record(death)
 
     def _check_for_deaths(self) -> None:
-        """Record deaths that no caller has reported.
-
-        Whoever had a request in the engine reports its death at once, for the batch: so this waits for the next check.
-        """
+        """Record deaths that no caller has reported since the last check."""
         from inference import live
         from inference.residents import directory
 
@@ -155,6 +152,7 @@ class Starter:
 
     def _publish(self, spec: ModelSpec) -> None:
         from inference import live
+        from inference.residents import directory
 
         replicas = self._connected()
         for death in live.deaths(spec.name):
@@ -172,12 +170,7 @@ class Starter:
                     speeds.measure_duration(session, "start", spec.name, spec.config_sha256, passed)
             self._status_at = -math.inf
         addresses.publish(self._context, spec.name, [EngineAddress(*engine) for engine in engines])
-        self._publish_status()
-
-    def _publish_status(self) -> None:
-        """Publish what the engines do, for they may do it without any segment, which would publish it."""
-        from inference.residents import directory
-
+        # What the engines do is published here, for they may do it without any segment, which would publish it.
         with self._lock:
             due = time.monotonic() - self._status_at >= engine_status.INTERVAL_SECONDS
             self._status_at = time.monotonic() if due else self._status_at

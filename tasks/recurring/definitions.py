@@ -65,11 +65,7 @@ def define(
 
 
 def set_paused(context: AppContext, by: Principal, schedule_id: str, *, paused: bool) -> Schedule:
-    """Pause a schedule, or resume it from its next time. Without a change it keeps its version.
-
-    Raises:
-        NotFoundError.
-    """
+    """Pause a schedule, or resume it from its next time. Raises NotFoundError."""
     with context.database.write() as session:
         schedule = schedules.get(session, by.project_id, schedule_id, lock=True)
         if schedule.paused == paused:

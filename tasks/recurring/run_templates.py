@@ -74,11 +74,8 @@ def pin(
         owner_id = artifact.get("job_id") or artifact["batch_id"]
         output = find_artifact(session, project_id, owner_id, artifact["name"])
     if output is None:
-        raise RequestError(
-            f"No artifact '{artifact['name']}' of an ended batch or job '{owner_id}' found.",
-            code="invalid_value",
-            param="input.artifact",
-        )
+        message = f"No artifact '{artifact['name']}' of an ended batch or job '{owner_id}' found."
+        raise RequestError(message, code="invalid_value", param="input.artifact")
     if of_job:
         port().check_file(output.filename, "input.artifact")
     return _record("artifact", output.bytes, output.id, artifact), output.sha256

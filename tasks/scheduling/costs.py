@@ -76,12 +76,7 @@ class WorkCosts:
         answered: Mapping[str, Answered],
         throughputs: Mapping[tuple[str, str], Throughput],
     ) -> None:
-        """
-        Args:
-            entries: one for each batch, model and request class.
-            answered: by batch, for batches of one model.
-            throughputs: by model and request class.
-        """
+        """`entries`: one for each batch, model and class; `answered`: by batch of one model."""
         self._answered = answered
         self._throughputs = throughputs
         # So many requests of a model can be in flight, within its limit. Those answered count: the last ones of a

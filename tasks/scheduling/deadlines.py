@@ -55,11 +55,7 @@ def deadline(batch: Batch | Job) -> int:
 
 
 def tick(context: AppContext, engines: Engines | None = None) -> None:
-    """Forecast the whole queue, publish the forecasts, and update the SLA state of every batch whose state changed.
-
-    Args:
-        engines: what is known of them; None: all models have theirs.
-    """
+    """Forecast the queue, and update SLA states. `engines`: None if all models have theirs."""
     now = time.time()
     engines = engines or Engines(frozenset(context.models), {})
     with context.database.read() as session:
@@ -117,12 +113,7 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
 
 
 def _hold_unserved(context: AppContext, models: Set[str], waiting: Set[str], unserved: Set[str]) -> None:
-    """Hold the models with waiting requests that are not in models.toml any more; release those that are back.
-
-    Args:
-        models: those that may run.
-        unserved: the models on hold for that reason.
-    """
+    """Hold waiting models that models.toml has no more; release those that are back."""
     gone, back = waiting - models - unserved, unserved & models
     if not gone and not back:
         return

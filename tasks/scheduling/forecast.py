@@ -111,10 +111,7 @@ def soonest(
     throughputs: Mapping[tuple[str, str], Throughput],
     now: float,
 ) -> dict[str, float]:
-    """Return the earliest end of each batch if nothing else ran, in Unix seconds.
-
-    A model that was never measured counts as no time.
-    """
+    """Return the earliest end of each batch if nothing else ran; what was not measured takes no time."""
     needed: dict[tuple[str, str], float] = {}
     costs = WorkCosts(entries, answered, throughputs)
     for entry in entries:

@@ -64,11 +64,7 @@ class Engines:
     starting: Mapping[str, float]
 
     def cold(self, model: str, *, answered: bool = False) -> bool:
-        """True if work for the model has to wait for its engine's start.
-
-        Args:
-            answered: the work has answers, so an engine that nobody has heard of may be there all the same.
-        """
+        """True if work for the model waits for its engine. `answered`: the work has answers already."""
         return model not in self.models and (not answered or model in self.starting)
 
 
@@ -113,11 +109,7 @@ def of_queue(
 
 
 def _in_order(entries: Sequence[BacklogEntry]) -> Iterator[BacklogEntry]:
-    """Yield the entries in the order in which the policy goes, with what runs at its head.
-
-    As there, those of a project line up by priority, and the first of each line competes by its due time. Those of the
-    background stand behind all others.
-    """
+    """Yield the entries in the order of the policy, with what runs at its head."""
     yield from sorted((entry for entry in entries if entry.active), key=_urgency)
     lines: dict[tuple[str, str, bool], list[BacklogEntry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: (-entry.priority, _urgency(entry))):

@@ -164,11 +164,7 @@ class ThroughputMeter:
     def _answering(
         self, session: Session, answers: pa.Table, amounts: _Amounts, passed: float, *, alone: bool
     ) -> float:
-        """Return how long the engine has had the requests of the first answers. Before that is the lead.
-
-        Args:
-            alone: the engine had no others, so the lead is no waiting for those.
-        """
+        """Return how long the engine had the first requests, after the lead. `alone`: it had no others."""
         longest = pc.max(answers["seconds"]).as_py()
         if longest is None:  # the engine does not say; what the measured speed does not explain is the lead
             longest = speeds.answering_seconds(session, *self._key, speeds.work(amounts.requests, amounts.tokens))

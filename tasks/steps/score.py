@@ -17,8 +17,7 @@ class ScoreOptions(StepOptions):
 
     Attributes:
         method: exact: the same text, stripped. numeric: the last numbers have the same value; `expected` may be a
-            number. regex: the expected text
-            is a regular expression (RE2) that matches somewhere in the answer.
+            number. regex: the expected text is a regular expression (RE2) that matches somewhere in the answer.
     """
 
     step: Literal["score"]

@@ -38,11 +38,7 @@ class ReceiverAnswer:
 
 
 def check(url: str, *, allow_private: bool) -> SplitResult:
-    """Return the parts of a URL that may be posted to. Does not resolve its host name.
-
-    Raises:
-        RequestError: the URL is not allowed; `param` is `url`.
-    """
+    """Return the parts of a URL that may be posted to, unresolved. Raises RequestError about `url`."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -61,10 +61,7 @@ def _blank(value: Any) -> Any:
 
 
 class ItemFilter(QueryParams):
-    """The items to show: of a state, or by their samples; with a custom_id.
-
-    `after` is a number, or for items by their samples the lines of results before them.
-    """
+    """The items to show. `after`: a number, or the lines of results before items by their samples."""
 
     state: Annotated[ItemState | listing.Kind | None, BeforeValidator(_blank)] = None
     custom_id: Annotated[str | None, BeforeValidator(_blank)] = Field(None, max_length=256)
@@ -147,11 +144,7 @@ class _JobPage:
         return {tab: tab.capitalize() for tab, is_there in there.items() if is_there}
 
     def render(self, chosen: Tab | None, filtered: ItemFilter | None = None) -> str:
-        """Render the page with a tab, or with its first one if it does not have that.
-
-        Args:
-            filtered: which items tab "items" shows; None: those that somebody should look at first.
-        """
+        """Render the page with a tab, by default the first. `filtered`: items to show, by default the most telling."""
         job, tabs = self._job, self._tabs()
         tab = chosen if chosen in tabs else next(iter(tabs))
         variables = self.variables() | {"tabs": tabs, "tab": tab, "main": _main(job), "once": secrets.token_hex(16)}

@@ -101,11 +101,7 @@ def form(document: Mapping[str, Any], values: Mapping[str, Any], names: Names) -
 
 
 def read(document: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options that a form was sent with.
-
-    Raises:
-        RequestError: a text cannot be read; `param` is the option's path, as in an error about options.
-    """
+    """Return the options that a form was sent with. Raises RequestError about the path of an option."""
     schema = Schema(document)
     values: dict[str, Any] = {}
     for name, text in fields.items():

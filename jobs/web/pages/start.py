@@ -238,10 +238,7 @@ class _Beginning(NamedTuple):
 
 
 def _beginning(request: JobRequest) -> _Beginning:
-    """Return a job of the beginning of its input, since a preview has to be quick however large that is.
-
-    A script sends no more of a text, and says how many bytes there are.
-    """
+    """Return a job of the beginning of its input: a preview has to be quick."""
     context = current_context()
     name, sha256, size = _content(request)
     with context.artifacts.open(sha256) as file:
@@ -256,6 +253,7 @@ def _beginning(request: JobRequest) -> _Beginning:
         return _Beginning(request, 1.0, columns)
     with context.artifacts.create() as writer:
         writer.write(content)
+    # A script sends no more of a text, and says how many bytes there are.
     size = max(size, flask.request.form.get("file_bytes", 0, type=int))
     return _Beginning(replace(request, input=NewInput(name, writer)), size / len(content), columns)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.intake.requests import PreparedRequest
-from jobs.running.open_requests import OpenRequests
+from jobs.running.live_item import OpenRequests
 
 
 def request(position: int, model: str = "a", stage: str = "draft", sample: int = 0) -> PreparedRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recipes import patterns
+from batchyard.comparing import patterns
 
 
 @pytest.mark.parametrize("pattern", ["(", r"(a)\1", "(?=a)", "a{2000}", "*"])
