@@ -48,7 +48,7 @@ def test_deaths_of_engines_are_counted_over_all_batches_and_the_last_one_is_show
 
     fields = extension(Job(**COMMON), deaths=[{"one": died(5)}, None, {"two": died(9), "one": died(7)}])
     assert fields["engine_deaths"] == 6
-    assert (fields["last_engine_death"].model, fields["last_engine_death"].at) == ("two", 9)
+    assert (fields["last_engine_death"]["model"], fields["last_engine_death"]["at"]) == ("two", 9)
     assert extension(Job(**COMMON))["last_engine_death"] is None
 
 
