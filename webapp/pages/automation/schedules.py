@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice, pairwise
@@ -34,6 +35,7 @@ routes = Blueprint("schedules", __name__, url_prefix="/schedules")
 FILES = 100
 """The number of newest files offered as the input of a schedule."""
 LAST_RUNS = 3
+_ORDINALS = {"1": "st", "2": "nd", "3": "rd"}
 
 
 @routes.get("")
@@ -83,7 +85,7 @@ def _of_runs(runs: Sequence[ScheduleRun]) -> dict[str, Any]:
         "made": {work.id: work for work in works},
         "names": {work.id: work.name or short(work.id) for work in works},
         "local": _local,
-        "words": explain,
+        "words": _words,
     }
 
 
@@ -120,7 +122,7 @@ def look() -> ResponseReturnValue:
     variables, problem = dict[str, Any](), None
     try:
         times = islice(cron.parse(expression, timezone).after(now()), NEXT_RUNS)
-        variables = {"times": [_local(time, timezone) for time in times], "in_words": explain(expression)}
+        variables = {"times": [_local(time, timezone) for time in times], "in_words": _words(expression)}
     except RequestError as error:
         problem = Problem.of(error)
     if flask.request.headers.get("HX-Request"):
@@ -160,6 +162,12 @@ def _redirect(schedule: Schedule) -> ResponseReturnValue:
 def _local(at: int, timezone: str) -> str:
     """Format a Unix time in a time zone."""
     return datetime.fromtimestamp(at, ZoneInfo(timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
+
+
+def _words(expression: str) -> str:
+    """Return a cron expression in words."""
+    # cronsim says 21th.
+    return re.sub(r"\b([23])([123])th\b", lambda day: day[1] + day[2] + _ORDINALS[day[2]], explain(expression))
 
 
 @routes.get("/new", endpoint="show_new")

@@ -49,6 +49,8 @@ def create_schedule(client: FlaskClient, context: AppContext, **fields: str) -> 
 def test_the_next_five_times_are_shown_without_scripts_too(client: FlaskClient) -> None:
     fields = {"csrf": csrf_of(client), **FORM, "cron": "0 12 1 1 *", "timezone": "Europe/Berlin"}
     page = client.post("/schedules/new/preview", data=fields).text
+    on_days = client.post("/schedules/new/preview", data=fields | {"cron": "0 6 21,22,23,31 * *"}).text
+    assert "the 21st, the 22nd, the 23rd, and the 31st" in on_days
     assert page.count("-01-01 12:00 CET") == 5
     assert 'value="nightly"' in page
     wrong = client.post("/schedules/new/preview", data=fields | {"timezone": "x"}, headers={"HX-Request": "true"})
