@@ -49,6 +49,7 @@ def a_part(artifacts: Artifacts, answers: list[tuple[int, bool]]) -> str:
             "line": pa.array([line for line, _ in answers], pa.int64()),
             "ok": [ok for _, ok in answers],
             "answer": [json.dumps({"custom_id": f"id-{line}", "line": line}) for line, _ in answers],
+            "seconds": pa.nulls(len(answers), pa.float64()),
         }
     )
     with artifacts.create() as file:
