@@ -86,10 +86,7 @@ def write_manifest(
         **{name: getattr(job, name) for name in _IDENTITY},
         "batchyard": __version__,
         "request_counts": {
-            "total": job.total,
-            "completed": job.completed,
-            "failed": job.failed,
-            "stuck": job.stuck,
+            **{name: getattr(job, name) for name in ("total", "completed", "failed", "stuck")},
             **dict.fromkeys(("expired", "cancelled"), 0),
             **{NEVER_ENDED[outcome]: job.unended},
         },

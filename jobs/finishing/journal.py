@@ -62,6 +62,7 @@ GROUP_ROWS = 4096
 _ORDER = ("number", "life", "turn", "kind", "stage", "visit", "sample", "retry")
 """What rows are sorted by. Kind 0 is a request, 1 a judgement, 2 a reply."""
 CACHED_GROUPS = 4
+_MEASURED = ("input_tokens", "cached_tokens", "output_tokens", "seconds")
 _PLAN = ["line", "custom_id", "body", "same_as", "position", "life", "visit", "sample", "retry", "ask", "turn"]
 Numbers = npt.NDArray[np.int64]
 
@@ -162,7 +163,7 @@ def _request(
         "error": error.get("code"),
         "message": error.get("message"),
         "extra": json_lines.dumps(dict(answer.extra)).decode() if answer.extra else None,
-        **{name: getattr(answer, name) for name in ("input_tokens", "cached_tokens", "output_tokens", "seconds")},
+        **{name: getattr(answer, name) for name in _MEASURED},
     }
 
 
@@ -212,12 +213,6 @@ def _answer(row: Mapping[str, Any]) -> Answer:
         text=row["text"] or "",
         error=None if row["ok"] else {"code": row["error"], "message": row["message"]},
         status_code=200 if row["ok"] else None,
-        finish_reason=row["finish_reason"],
-        input_tokens=row["input_tokens"],
-        output_tokens=row["output_tokens"],
-        cached_tokens=row["cached_tokens"],
-        seconds=row["seconds"],
-        seed=row["seed"],
-        model=row["model"],
+        **{name: row[name] for name in (*_MEASURED, "finish_reason", "seed", "model")},
         extra=json_lines.loads(row["extra"]) if row["extra"] else {},
     )

@@ -24,11 +24,7 @@ def judgement_fields(options: type[BareOptions]) -> list[str]:
 def configuration(job: Job) -> dict[str, Any]:
     """Return what `config_sha256` of a job is the hash of."""
     return {
-        "recipe": job.recipe,
-        "recipe_sha256": job.recipe_sha256,
-        "options": job.options,
-        "seed": job.seed,
-        "input_sha256": job.input_sha256,
+        **{name: getattr(job, name) for name in ("recipe", "recipe_sha256", "options", "seed", "input_sha256")},
         **({"items_sha256": job.items_sha256} if job.retry_of else {}),  # else they are all of the input
         "models": unpriced(job.models),
     }
