@@ -75,7 +75,7 @@ def write(
     judgements: Sequence[str],
     item_replies: Sequence[JobReply] = (),
 ) -> int:
-    """Write the journal and return its rows, which wait on disk, not in memory.
+    """Write the journal and return its rows, which wait on disk.
 
     Args:
         numbers: of each item, by position.
@@ -116,7 +116,7 @@ def _row(text: bytes) -> dict[str, Any]:
 
 
 def _requests(artifacts: Artifacts, stage: StageRecords, numbers: Numbers) -> Iterator[dict[str, Any]]:
-    """Yield a row for each request of a stage, in the order of its plan files."""
+    """Yield a row for each request of a stage, in plan order."""
     with Spill(["line INTEGER PRIMARY KEY", "answer", "seconds"], replace=True) as spilled:
         for answer in answers(artifacts, [sha256 for _, sha256 in stage.chunks]):
             spilled.add(answer)
@@ -168,7 +168,7 @@ def _request(
 
 
 class Journal:
-    """Answers of an earlier job, by item, stage and place. Not for several threads."""
+    """Answers of an earlier job, by place. Not for several threads."""
 
     def __init__(self, artifacts: Artifacts, sha256: str) -> None:
         """Raises UnavailableError, BatchyardError: the journal cannot be read."""
@@ -184,7 +184,7 @@ class Journal:
         self._groups: OrderedDict[int, dict[tuple[int, str, int, int], dict[str, Any]]] = OrderedDict()
 
     def answer(self, number: int, stage: str, visit: int, sample: int, ask: bytes) -> Answer | None:
-        """Return the answer to an equal request at the same place, None if there is none."""
+        """Return the answer to an equal request at this place, if any."""
         for group, (first, last) in enumerate(self._ranges):
             if first <= number <= last:
                 row = self._group(group).get((number, stage, visit, sample))

@@ -31,7 +31,7 @@ def configuration(job: Job) -> dict[str, Any]:
 
 
 def hashes(schema: type[BareOptions], configuration: Mapping[str, Any]) -> dict[str, str]:
-    """Return `config_sha256`, and `work_sha256`, which is that of the same job without options that only judge."""
+    """Return `config_sha256`, and `work_sha256` without options that only judge."""
     work = {**configuration, "options": working(schema, configuration["options"])}
     return {
         "config_sha256": hashlib.sha256(canonical(configuration)).hexdigest(),
@@ -40,11 +40,11 @@ def hashes(schema: type[BareOptions], configuration: Mapping[str, Any]) -> dict[
 
 
 def unpriced(models: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the models' configurations by name, without prices: nothing that a job does depends on them."""
+    """Return the models' configurations without prices, by name."""
     return {name: {key: value for key, value in spec.items() if key != "price"} for name, spec in models.items()}
 
 
 def working(schema: type[BareOptions], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that requests depend on: those that do not only judge."""
+    """Return the options that requests depend on."""
     judging = schema.model_construct(**options).judging()  # a recipe may have changed since they were checked
     return {name: value for name, value in options.items() if name not in judging}
