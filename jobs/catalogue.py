@@ -8,5 +8,5 @@ from tasks.context import AppContext
 
 
 def catalogue_of(context: AppContext) -> Catalogue:
-    """Return what jobs of the deployment may name. Raises ConfigurationError for what cannot be used."""
+    """Return what jobs of the deployment may name. Raises ConfigurationError."""
     return registry.catalogue(context.settings)

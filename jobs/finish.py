@@ -27,10 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def run(context: AppContext, job_id: str, holder: str) -> bool:
-    """Write a job's artifacts and end it. False if another worker does, or it has ended.
-
-    The artifacts of one that has ended are written again, as new files, if an item was resolved since.
-    """
+    """Write a job's artifacts, anew if an item was resolved, and end it. False if another worker does, or did."""
     with hold_job(context, job_id, holder, context.settings.queue_seconds) as lease:
         if lease is None:
             return False

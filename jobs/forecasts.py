@@ -35,7 +35,7 @@ def update(
     waiting: Set[str],
     now: float,
 ) -> dict[str, Forecast]:
-    """Return the forecast of each job in progress, and set the SLA states that have changed. See `tasks.port`."""
+    """Return the forecast of each job in progress; set SLA states."""
     with context.database.read() as session:
         jobs = queue.jobs(session)
     if not jobs:
@@ -55,7 +55,7 @@ def _forecasts(
     throughputs: Mapping[tuple[str, str], Throughput],
     now: float,
 ) -> dict[str, Forecast]:
-    """Return the forecasts of the jobs that move, if all of them is known."""
+    """Return the forecasts of jobs of which all is known."""
     forecasts = {}
     for job in jobs:
         waits = job.waiting_for_verdict or job.paused_at is not None

@@ -70,7 +70,7 @@ def give_verdict(
 
 
 def put_back(context: AppContext, caller: Principal, job_id: str, number: int, hint: str | None) -> None:
-    """Have an item that is stuck or failed begin its next life, with a hint for its prompts.
+    """Have a stuck or failed item begin its next life.
 
     Raises:
         NotFoundError: as `give_verdict`.
@@ -98,7 +98,7 @@ def resolve(
     text: str,
     by: str | None,
 ) -> None:
-    """Complete an item that is stuck or failed with a text of a person.
+    """Complete a stuck or failed item with a text of a person.
 
     Args:
         by: who that is; the id of the key if None.
@@ -147,7 +147,7 @@ def _check_mendable(number: int, cursor: ItemCursor, done: str) -> None:
 
 
 def _check_untouched(session: Session, job: Job, number: int, cursor: ItemCursor) -> None:
-    """Raise ConflictError if a reply has changed the state of the item since it was read."""
+    """Raise ConflictError if a reply has changed the item since."""
     for reply in replies.of_item(session, job.id, cursor.position):
         if reply.life == cursor.life and reply.kind != "verdict":
             done = "resolved" if reply.kind == "resolve" else "put back"

@@ -32,20 +32,20 @@ def _wake_key(job_id: str) -> str:
 
 
 def woken(client: redis.Redis, job_id: str) -> None:
-    """Note that the message that wakes a job has come: what happens from now on needs another one."""
+    """Note that a wake message has come: later events need another."""
     with warned(log, "job not noted as woken", job_id=job_id):
         client.delete(_wake_key(job_id))
 
 
 def wake(client: redis.Redis, job_id: str, countdown: float = 0.0) -> None:
-    """Have a job advanced, unless a message is on its way. Housekeeping replaces lost ones."""
+    """Have a job advanced, unless a message is on its way."""
     with warned(log, "job not woken", job_id=job_id):
         if client.set(_wake_key(job_id), 1, nx=True, ex=WAKE_SECONDS):
             advance(job_id, countdown)
 
 
 def wake_parent(client: redis.Redis, parent_id: str | None) -> None:
-    """Have the composite advanced that has started a job which has ended; None if no composite has."""
+    """Have the composite of an ended job advanced, if any."""
     if parent_id is not None:
         wake(client, parent_id)
 

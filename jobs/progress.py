@@ -45,13 +45,13 @@ def count_failed_judgement(context: AppContext, call: Score | Check) -> None:
 
 
 def count_items(context: AppContext, recipe: str, ends: Mapping[str, int], counters: Mapping[str, int]) -> None:
-    """Count, for /metrics, items that have ended, by their state, and what their results have counted."""
+    """Count ended items and their counters, for /metrics."""
     amounts: dict[tuple[str, ...], int] = {("items", recipe, state): number for state, number in ends.items()}
     _count(context, amounts | {("counter", recipe, name): number for name, number in counters.items()})
 
 
 def count_tick(context: AppContext, seconds: float, starving: Mapping[str, float]) -> None:
-    """Count a tick, and the seconds before it in which models were starving, for /metrics."""
+    """Count a tick, and the seconds of starving models before it."""
     bucket = bisect.bisect_left(JOB_TICK_SECONDS, seconds)
     amounts: dict[tuple[str, ...], int] = {("tick", str(bucket)): 1, ("tick_ms",): round(1000 * seconds)}
     _count(context, amounts | {("hungry_ms", model): round(1000 * waited) for model, waited in starving.items()})
@@ -72,5 +72,5 @@ def totals(context: AppContext) -> dict[tuple[str, ...], int]:
 
 
 def publish(context: AppContext, job_id: str) -> None:
-    """Write a job's progress to Redis. Log a warning if Redis or the database is away."""
+    """Write a job's progress to Redis, or log a warning."""
     progress.write(context, job_id, measure)

@@ -69,9 +69,6 @@ def validate(context: AppContext, batch_id: str, holder: str) -> bool:
 
 
 def run_segment(context: AppContext, segment_id: int, epoch: int, holder: str) -> None:
-    """Run a segment, then fill the slot it leaves. After an unexpected error, housekeeping fills it.
-
-    A process that ends leaves that to housekeeping too, or it would get the segment again.
-    """
+    """Run a segment, then fill the slot it leaves. Housekeeping does if that fails or the process ends."""
     if segment.run(context, segment_id, epoch, holder) and not RUNNING.ending:
         advance(context, holder)

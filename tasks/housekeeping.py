@@ -71,10 +71,7 @@ def _wakes(context: AppContext, key: str, seconds: float) -> bool:
 
 
 def recover(context: AppContext) -> None:
-    """Recover segments with expired leases, end work past its window or past help, and send lost messages again.
-
-    A lease ends at once if its holder was a process of this machine that died.
-    """
+    """Recover segments of expired or dead leases, end work past its window or past help, send lost messages."""
     with context.database.read() as session:
         dead = list(filter(has_died, leases.holders(session)))
     with context.database.write() as session:

@@ -124,7 +124,7 @@ class BatchPort:
 
 
 def implementation(name: str, default: type[P]) -> P:
-    """Return `PORT` of a module of the package `jobs`; without that package what `default` makes."""
+    """Return `PORT` of a module of package `jobs`, or the default."""
     try:
         importlib.import_module("jobs")
     except ModuleNotFoundError:

@@ -35,7 +35,7 @@ _IDENTITY = (
 
 
 def report_of(context: AppContext, job: Job, results: JobResults) -> Report:
-    """Return what the recipe's finish hook reports. If it fails, the job has its results without a report."""
+    """Return what the finish hook reports, or nothing if it fails."""
     try:
         recipe = catalogue_of(context).recipe(job.recipe)
         report = Report()
@@ -66,7 +66,7 @@ def write_common(results: JobResults, job: Job, report: Report) -> None:
 
 
 def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
-    """Run a post-processing step. Return its entry with its outcome; a step that fails fails alone."""
+    """Run a post-processing step. Return its entry with its outcome."""
     try:
         with spans.span(f"step {entry['step']}", traces.place(job)):
             return entry | registry.run(entry, StepResults(artifacts, results))
@@ -86,10 +86,7 @@ def write_manifest(
         **{name: getattr(job, name) for name in _IDENTITY},
         "batchyard": __version__,
         "request_counts": {
-            "total": job.total,
-            "completed": job.completed,
-            "failed": job.failed,
-            "stuck": job.stuck,
+            **{name: getattr(job, name) for name in ("total", "completed", "failed", "stuck")},
             **dict.fromkeys(("expired", "cancelled"), 0),
             **{NEVER_ENDED[outcome]: job.unended},
         },

@@ -62,6 +62,7 @@ GROUP_ROWS = 4096
 _ORDER = ("number", "life", "turn", "kind", "stage", "visit", "sample", "retry")
 """What rows are sorted by. Kind 0 is a request, 1 a judgement, 2 a reply."""
 CACHED_GROUPS = 4
+_MEASURED = ("input_tokens", "cached_tokens", "output_tokens", "seconds")
 _PLAN = ["line", "custom_id", "body", "same_as", "position", "life", "visit", "sample", "retry", "ask", "turn"]
 Numbers = npt.NDArray[np.int64]
 
@@ -74,7 +75,7 @@ def write(
     judgements: Sequence[str],
     item_replies: Sequence[JobReply] = (),
 ) -> int:
-    """Write the journal and return its rows, which wait on disk, not in memory.
+    """Write the journal and return its rows, which wait on disk.
 
     Args:
         numbers: of each item, by position.
@@ -115,7 +116,7 @@ def _row(text: bytes) -> dict[str, Any]:
 
 
 def _requests(artifacts: Artifacts, stage: StageRecords, numbers: Numbers) -> Iterator[dict[str, Any]]:
-    """Yield a row for each request of a stage, in the order of its plan files."""
+    """Yield a row for each request of a stage, in plan order."""
     with Spill(["line INTEGER PRIMARY KEY", "answer", "seconds"], replace=True) as spilled:
         for answer in answers(artifacts, [sha256 for _, sha256 in stage.chunks]):
             spilled.add(answer)
@@ -162,12 +163,12 @@ def _request(
         "error": error.get("code"),
         "message": error.get("message"),
         "extra": json_lines.dumps(dict(answer.extra)).decode() if answer.extra else None,
-        **{name: getattr(answer, name) for name in ("input_tokens", "cached_tokens", "output_tokens", "seconds")},
+        **{name: getattr(answer, name) for name in _MEASURED},
     }
 
 
 class Journal:
-    """Answers of an earlier job, by item, stage and place. Not for several threads."""
+    """Answers of an earlier job, by place. Not for several threads."""
 
     def __init__(self, artifacts: Artifacts, sha256: str) -> None:
         """Raises UnavailableError, BatchyardError: the journal cannot be read."""
@@ -183,7 +184,7 @@ class Journal:
         self._groups: OrderedDict[int, dict[tuple[int, str, int, int], dict[str, Any]]] = OrderedDict()
 
     def answer(self, number: int, stage: str, visit: int, sample: int, ask: bytes) -> Answer | None:
-        """Return the answer to an equal request at the same place, None if there is none."""
+        """Return the answer to an equal request at this place, if any."""
         for group, (first, last) in enumerate(self._ranges):
             if first <= number <= last:
                 row = self._group(group).get((number, stage, visit, sample))
@@ -212,12 +213,6 @@ def _answer(row: Mapping[str, Any]) -> Answer:
         text=row["text"] or "",
         error=None if row["ok"] else {"code": row["error"], "message": row["message"]},
         status_code=200 if row["ok"] else None,
-        finish_reason=row["finish_reason"],
-        input_tokens=row["input_tokens"],
-        output_tokens=row["output_tokens"],
-        cached_tokens=row["cached_tokens"],
-        seconds=row["seconds"],
-        seed=row["seed"],
-        model=row["model"],
+        **{name: row[name] for name in (*_MEASURED, "finish_reason", "seed", "model")},
         extra=json_lines.loads(row["extra"]) if row["extra"] else {},
     )

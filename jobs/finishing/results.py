@@ -31,7 +31,7 @@ from tasks.context import AppContext
 
 @dataclass
 class JobResults:
-    """The ended items of a job (batchyard.recipes.Results). They stand in a local file, and are read by number.
+    """The ended items of a job (batchyard.recipes.Results), in a local file.
 
     Attributes:
         artifacts: SHA-256, bytes and lines of each artifact by name.
@@ -83,7 +83,7 @@ class JobResults:
         self.artifacts[name] = (file.sha256, file.size, None)
 
     def of_child(self, job_id: str, name: str) -> Path | None:
-        """Copy an artifact of a job of the project to a local file; None if there is none."""
+        """Copy an artifact of a job of the project; None without one."""
         path = self._folder / f"{job_id}-{name}"
         if not path.exists():
             with self._context.database.read() as session:
@@ -107,7 +107,7 @@ class JobResults:
         return os.pread(self._file.fileno(), size, start)
 
     def _index(self) -> npt.NDArray[np.int64]:
-        """Copy items and results to the local file. Return where each stands, by number."""
+        """Copy items and results to the file. Return their places by number."""
         if self._starts is not None:
             return self._starts
         reader = items_file.Reader(self._artifacts, self._job.items_sha256 or "")
@@ -150,7 +150,7 @@ class StepResults:
     _results: JobResults
 
     def rows(self) -> Iterator[ResultRow]:
-        """Stream a row for each item in input order: columns as body, text as answer."""
+        """Stream a row for each item: columns as body, text as answer."""
         for item in self._results.items():
             text = item.result.get("text")
             completed = item.state == "completed"

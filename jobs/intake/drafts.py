@@ -63,7 +63,7 @@ def configured(context: AppContext, job: Job, source: File | NewInput | None, co
 
 
 def check_named_jobs(context: AppContext, project_id: str, configuration: Configuration) -> None:
-    """Raise RequestError for an option that names no job of the project and the recipe."""
+    """Raise RequestError for an option that names no such job."""
     for place, (job_id, recipe) in configuration.named_jobs.items():
         with context.database.read() as session:
             found = lifecycle.by_ids(session, project_id, [job_id])

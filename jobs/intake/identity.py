@@ -24,18 +24,14 @@ def judgement_fields(options: type[BareOptions]) -> list[str]:
 def configuration(job: Job) -> dict[str, Any]:
     """Return what `config_sha256` of a job is the hash of."""
     return {
-        "recipe": job.recipe,
-        "recipe_sha256": job.recipe_sha256,
-        "options": job.options,
-        "seed": job.seed,
-        "input_sha256": job.input_sha256,
+        **{name: getattr(job, name) for name in ("recipe", "recipe_sha256", "options", "seed", "input_sha256")},
         **({"items_sha256": job.items_sha256} if job.retry_of else {}),  # else they are all of the input
         "models": unpriced(job.models),
     }
 
 
 def hashes(schema: type[BareOptions], configuration: Mapping[str, Any]) -> dict[str, str]:
-    """Return `config_sha256`, and `work_sha256`, which is that of the same job without options that only judge."""
+    """Return `config_sha256`, and `work_sha256` without options that only judge."""
     work = {**configuration, "options": working(schema, configuration["options"])}
     return {
         "config_sha256": hashlib.sha256(canonical(configuration)).hexdigest(),
@@ -44,11 +40,11 @@ def hashes(schema: type[BareOptions], configuration: Mapping[str, Any]) -> dict[
 
 
 def unpriced(models: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the models' configurations by name, without prices: nothing that a job does depends on them."""
+    """Return the models' configurations without prices, by name."""
     return {name: {key: value for key, value in spec.items() if key != "price"} for name, spec in models.items()}
 
 
 def working(schema: type[BareOptions], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that requests depend on: those that do not only judge."""
+    """Return the options that requests depend on."""
     judging = schema.model_construct(**options).judging()  # a recipe may have changed since they were checked
     return {name: value for name, value in options.items() if name not in judging}

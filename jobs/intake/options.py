@@ -84,7 +84,7 @@ def _path(parts: Iterable[Any]) -> str:
 
 
 def called(recipe: Recipe[Any], name: str, function: Callable[..., Any], options: Any) -> Any:
-    """Call a function of the recipe's author. Raises RequestError for what it raises."""
+    """Call a function of the author. Raises RequestError for its errors."""
     try:
         return function(options)
     except ValueError as error:
@@ -112,7 +112,7 @@ def _asked(_: Settings, recipe: Any, name: str, values: Mapping[str, Any]) -> An
 
 
 def stages(context: AppContext, recipe: FlowRecipe[Any], options: Options) -> list[Stage]:
-    """Return the stages of a job. Raises RequestError if the recipe has none for these options."""
+    """Return the stages of a job. Raises RequestError without any."""
     stages: list[Stage] = ask(context, recipe, "stages", options)
     unknown = [stage.endpoint for stage in stages if stage.endpoint not in ENDPOINTS]
     if not stages or unknown or len({stage.name for stage in stages}) < len(stages):
@@ -125,7 +125,7 @@ def stages(context: AppContext, recipe: FlowRecipe[Any], options: Options) -> li
 def expected(
     context: AppContext, recipe: FlowRecipe[Any], options: Options, stages: Sequence[Stage]
 ) -> list[float | None]:
-    """Return an item's requests in each stage, None if the recipe is silent. Raises RequestError."""
+    """Return an item's requests in each stage, None if unknown. Raises RequestError."""
     counts: list[float | None] = list(ask(context, recipe, "expected", options) or ())
     return (counts + [None] * len(stages))[: len(stages)]
 
@@ -137,7 +137,7 @@ def shares(
     stages: Sequence[Stage],
     models: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, float]]:
-    """Return the share of each model in the requests of each stage, as the recipe's example requests say.
+    """Return the share of each model in the requests of each stage.
 
     `models`: configurations of those that the job may ask. Requests of an adapter count as its base's.
 
@@ -159,7 +159,7 @@ def shares(
 def models(
     context: AppContext, catalogue: Catalogue, recipe: FlowRecipe[Any], options: Options, stages: Iterable[Stage]
 ) -> dict[str, ModelSpec]:
-    """Return the models that a job's options or its recipe's examples name; all without a name.
+    """Return the models that options or examples name; all without any.
 
     Raises:
         RequestError: a model, reward or gate is unknown, or an example request cannot run; names the option.
@@ -213,7 +213,7 @@ def _named(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _values(value: Any, path: str = ROOT) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of all that stands in options, each before what is in it."""
+    """Yield path and value of all in options, outer before inner."""
     yield path, value
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in entries:
@@ -221,7 +221,7 @@ def _values(value: Any, path: str = ROOT) -> Iterator[tuple[str, Any]]:
 
 
 def check_model(context: AppContext, name: str, param: str) -> None:
-    """Raise RequestError, with `param`, for a model or adapter that is not served."""
+    """Raise RequestError about `param` for a model that is not served."""
     names = served_by_name(context.models)
     if name not in names:
         near, remedy = nearest(name, names), newer(context.settings.models, name)
@@ -233,7 +233,7 @@ def check_model(context: AppContext, name: str, param: str) -> None:
 
 
 def _check_gate(catalogue: Catalogue, options: Mapping[str, Any], check: Check) -> None:
-    """Look an example's gate up, and let it check its value. Raises RequestError."""
+    """Check an example's gate and its value. Raises RequestError."""
     param = _place_of(options, check.gate)
     gate = catalogue.gate(check.gate, param)
     try:
@@ -247,7 +247,7 @@ def _check_gate(catalogue: Catalogue, options: Mapping[str, Any], check: Check) 
 def _check_ask(
     context: AppContext, recipe: Recipe[Any], options: Mapping[str, Any], ask: Ask, endpoints: Mapping[str, str]
 ) -> None:
-    """Check an example request as validation checks those of a batch. Raises RequestError."""
+    """Check an example request as one of a batch. Raises RequestError."""
     endpoint = endpoints.get(ask.stage)
     if endpoint is None:
         message = f"The probe of recipe {recipe.name!r} asks in stage {ask.stage!r}; its author has to look."
@@ -269,5 +269,5 @@ def _check_ask(
 
 
 def _place_of(options: Any, text: str) -> str:
-    """Return the path at which a text stands in the options; that of all options if it does not."""
+    """Return the path of a text in the options, else of all."""
     return next((path for path, value in _values(options) if value == text), ROOT)

@@ -53,7 +53,7 @@ class Preparer:
         self._checker = RequestChecker(models)
 
     def prepare(self, item: Item, position: int, request: Request, retry: int = 0) -> PreparedRequest | Answer:
-        """Return the request for a segment, or the answer that says why no engine will run it."""
+        """Return the request for a segment, or the answer that refuses it."""
         body = dict(request.body)
         try:
             self._add_structure(request, body)

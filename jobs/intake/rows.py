@@ -32,7 +32,7 @@ class RowError(Exception):
 def rows(
     file: IO[bytes], name: str, settings: Settings | None = None, null_values: Collection[str] = ()
 ) -> Iterator[Columns | RowError]:
-    """Yield the columns of each row, or its error. Row 0 is the first; see `reading`.
+    """Yield the columns of each row, or its error; see `reading`.
 
     Args:
         name: the file's name, whose suffixes say format and compression.
@@ -62,7 +62,7 @@ def rows(
 
 
 def check_name(name: str, param: str) -> None:
-    """Raise RequestError about `param` for a file whose name does not say a format."""
+    """Raise RequestError about `param` for a name without a format."""
     if formats.kind_of(name) is None:
         raise _unknown(name, "invalid_value", param)
 

@@ -17,14 +17,14 @@ MOST_NOTIFIED = 1000
 
 
 def of_row(record: Mapping[str, Any]) -> EndedItem:
-    """Return the item of a result row, whose `result` and `error` are JSON. It has no columns."""
+    """Return the item of a result row, without columns."""
     kept = {name: record[name] for name in ("number", "custom_id", "state", "started_at", "ended_at")}
     error = None if record["error"] is None else json_lines.loads(record["error"])
     return EndedItem(columns={}, result=json_lines.loads(record["result"]), error=error, **kept)
 
 
 def events_of(recipe: Recipe[Any], options: Options, item: EndedItem) -> Sequence[Mapping[str, Any]]:
-    """Return the events of an item. One whose recipe has none, or raises, has `item.<state>`."""
+    """Return the events of an item, by default `item.<state>`."""
     if recipe.events is not None:
         try:
             return recipe.events(item, options)
@@ -36,5 +36,5 @@ def events_of(recipe: Recipe[Any], options: Options, item: EndedItem) -> Sequenc
 
 
 def notifies(options: Options) -> bool:
-    """True if each item that ends is to be an event of the project."""
+    """True if each item that ends is an event."""
     return bool(getattr(options, "notify", False))

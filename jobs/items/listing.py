@@ -40,7 +40,7 @@ def page(
     after: int | None,
     limit: int,
 ) -> tuple[list[ItemRow], bool]:
-    """Return at most `limit` items after number `after`, by number, and True if there are more.
+    """Return items after number `after`, and True if there are more.
 
     Args:
         state, custom_id: only the items with these.
@@ -93,7 +93,7 @@ class ScoredItem(NamedTuple):
 
 
 def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) -> tuple[list[ScoredItem], int | None]:
-    """Return at most `limit` items of a kind after the first `after` lines of `stream.lines`.
+    """Return items of a kind after the first `after` result lines.
 
     Beside them stands the number of lines read, or None if these were all.
 

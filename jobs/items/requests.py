@@ -23,7 +23,7 @@ from store.records import Job
 
 @dataclass
 class RequestRow:
-    """A request of an item, and the core's answer to it if there is one."""
+    """A request of an item, and its answer if there is one."""
 
     custom_id: str
     stage: str

@@ -46,7 +46,7 @@ class ItemRow:
 
 @dataclass(frozen=True)
 class ItemCursor:
-    """Where an item is: state, life and turns. `result` is empty until it ends."""
+    """Where an item is. `result` is empty until it ends."""
 
     number: int
     position: int
@@ -117,7 +117,7 @@ class ItemStates:
             self._places[ends.positions, 1] = np.arange(len(ends.positions))
 
     def rows(self, positions: Iterable[int], columns: Sequence[str]) -> dict[int, dict[str, Any]]:
-        """Return columns of the newest result rows of these items. Reads each chunk once."""
+        """Return columns of the newest result rows of these items."""
         by_chunk = defaultdict[int, list[int]](list)
         for position in positions:
             by_chunk[int(self._places[position, 0])].append(position)

@@ -22,7 +22,7 @@ from store.records import Job
 
 
 def lines(storage: Storage, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
-    """Return a line of JSON for each ended item after the first `after` lines, at most `limit`, in pieces.
+    """Return a line of JSON for each ended item, in pieces.
 
     Chunks are only ever added, so the same `after` always means the same line.
 
@@ -34,7 +34,7 @@ def lines(storage: Storage, job: Job, after: int, limit: int | None) -> Iterator
 
 
 def event_lines(storage: Storage, recipe: Recipe[Any], job: Job, after: int, limit: int | None) -> Iterator[bytes]:
-    """Return the events of each item that `lines` has one for, a line of JSON each, in pieces.
+    """Return the events of each item of `lines`, in pieces.
 
     `sequence` is the number of the item's line in `lines`, from 1: that of the last line, as `after`, reads on.
 
@@ -67,7 +67,7 @@ def _read(
 
 
 def result_chunks(storage: Storage, job: Job) -> list[JobChunkEntry]:
-    """Return the result chunks of a job. Raises ConflictError if only its artifacts have the results."""
+    """Return the result chunks of a job. Raises ConflictError once collected."""
     with storage.database.read() as session:
         stored = chunk_records.of_job(session, job.id, "result")
     if job.status in TERMINAL and not stored and job.completed + job.failed + job.stuck:
@@ -76,7 +76,7 @@ def result_chunks(storage: Storage, job: Job) -> list[JobChunkEntry]:
 
 
 def collected(job: Job) -> ConflictError:
-    """Return the error of a job that ended so long ago that only its artifacts have its results."""
+    """Return the error of a job whose results are collected."""
     return ConflictError(
         f"Job '{job.id}' has ended, and its results are in its artifacts now.", code="results_in_files", param="job_id"
     )
@@ -85,7 +85,7 @@ def collected(job: Job) -> ConflictError:
 def slices(
     artifacts: Artifacts, stored: Sequence[JobChunkEntry], start: int, stop: int, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows of chunks after the first `start` of all, up to `stop`, with the number of each table's first."""
+    """Yield rows from `start` to `stop`, with each table's first number."""
     before = 0
     for chunk in stored:
         begin, end = max(start - before, 0), min(stop - before, chunk.rows)

@@ -16,7 +16,7 @@ SHOWN = 300
 
 
 class ItemTexts(NamedTuple):
-    """What an item asks, its answer and the scores of its samples; None, and empty, as far as there are none."""
+    """What an item asks, its answer and scores, as far as known."""
 
     question: str | None
     answer: str | None
@@ -24,7 +24,7 @@ class ItemTexts(NamedTuple):
 
 
 def of(job: Job, reader: Reader, position: int, result: str | None) -> ItemTexts:
-    """Return the texts of an item by its position in the items file and its result as JSON."""
+    """Return the texts of an item with this result (JSON)."""
     (stored,) = reader.read(position, 1)
     values = json_lines.loads(result) if result else None
     answer = values.get("text") if isinstance(values, dict) else None

@@ -20,7 +20,7 @@ _OF_PARENT = ("project_id", "completion_window", "output_expires_after", "expire
 
 
 class ChildInput(NamedTuple):
-    """What the input of a child is: its file if there is one, its content, and its name."""
+    """The input of a child: its file if any, content, and name."""
 
     file_id: str | None
     sha256: str
@@ -28,12 +28,12 @@ class ChildInput(NamedTuple):
 
 
 def check(context: AppContext, recipe_name: str, values: Mapping[str, Any], completion_window: str) -> Configuration:
-    """Return what a child runs. Raises RequestError for what is invalid, or jobs of jobs."""
+    """Return what a child runs. Raises RequestError."""
     return FLOW.check(context, flow_recipe(catalogue_of(context).recipe(recipe_name)), values, completion_window)
 
 
 def flow_recipe(recipe: Recipe[Any]) -> FlowRecipe[Any]:
-    """Return the recipe of a child. Raises RequestError if the items of its jobs would be jobs."""
+    """Return the recipe of a child. Raises RequestError for jobs of jobs."""
     if not isinstance(recipe, FlowRecipe):
         message = f"Recipe '{recipe.name}' starts jobs itself, so it cannot be that of a child."
         raise RequestError(message, code="invalid_value", param="options.recipe")

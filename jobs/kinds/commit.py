@@ -96,7 +96,7 @@ def commit(
 
 
 class RecordedEnd(NamedTuple):
-    """The end of a child or cell. `result`: its `job_id`, null if never started, and `metrics`."""
+    """The end of a child or cell. `result` has `job_id` and `metrics`."""
 
     state: str
     result: Mapping[str, Any]
@@ -104,7 +104,7 @@ class RecordedEnd(NamedTuple):
 
 
 def recorded(context: AppContext, job_id: str) -> dict[str, RecordedEnd]:
-    """Return the ends of a job's items by key or cell. Raises UnavailableError."""
+    """Return the ends of a job's items by key. Raises UnavailableError."""
     with context.database.read() as session:
         stored = chunk_records.of_job(session, job_id, "result")
     return {key: end for chunk in stored for key, end in _entries(context.artifacts, chunk.sha256)}
@@ -120,7 +120,7 @@ def row_of_end(
     started_at: float,
     ended_at: float,
 ) -> dict[str, Any]:
-    """Return the row of results (store.formats.job_chunks) that records such an end. `custom_id`: key or name."""
+    """Return the row of results of an end. `custom_id`: key or name."""
     return {
         "position": position,
         "number": position + 1,

@@ -147,7 +147,7 @@ class CompositeKind(NestedKind[CompositeRecipe[Any]]):
 
 
 def _children(context: AppContext, recipe: CompositeRecipe[Any], options: Options) -> list[Child]:
-    """Return the children of a composite. Raises RequestError if its author's function fails or does not end."""
+    """Return the children of a composite. Raises RequestError."""
     children: list[Child] = job_options.ask(context, recipe, "children", options)
     return children
 
@@ -155,7 +155,7 @@ def _children(context: AppContext, recipe: CompositeRecipe[Any], options: Option
 def _check_children(
     context: AppContext, children: Sequence[Child], options: Any, completion_window: str
 ) -> tuple[dict[str, ModelSpec], dict[str, tuple[str, str]]]:
-    """Check each variant of a composite as a job. Return models and named jobs of all. Raises RequestError."""
+    """Check each variant as a job. Return models and named jobs."""
     variants: dict[bytes, str] = {}
     models: dict[str, ModelSpec] = {}
     named_jobs: dict[str, tuple[str, str]] = {}
@@ -199,7 +199,7 @@ def _work(context: AppContext, draft: JobDraft, children: Sequence[Child]) -> di
 
 
 def _works(context: AppContext, children: Sequence[Child]) -> dict[str, str]:
-    """Return what identifies the requests of each child among those of its composite."""
+    """Return what identifies the requests of each child."""
     works = {}
     by_options: dict[int, str] = {}
     for child in children:
@@ -273,7 +273,7 @@ def _row(
     *,
     taken: bool = False,
 ) -> dict[str, Any]:
-    """Return the row of results of an ended child; `job` is its job if it has one."""
+    """Return the row of results of an ended child."""
     number, child = next((number, child) for number, child in enumerate(children) if child.key == key)
     result: dict[str, Any] = {
         **{"text": None, "variant": child.variant, "repeat": child.repeat, "round": child.round},

@@ -74,7 +74,7 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
 def _parts(
     stages: Sequence[StageOutlook], shares: Sequence[Mapping[str, float]], sample: Sequence[PreparedRequest]
 ) -> dict[str, Part] | None:
-    """Return what all requests ask of each model. Those of later stages are taken to be as large as the sample's."""
+    """Return what all requests ask of each model, as the sample does."""
     requests: defaultdict[str, float] = defaultdict(float)
     for stage, by_model in zip(stages, shares, strict=True):
         if stage.expected is None or not by_model:
@@ -120,7 +120,7 @@ def _end(
     shares: Sequence[Mapping[str, float]],
     sample: Sequence[PreparedRequest],
 ) -> dict[str, Any]:
-    """Return when the job would be done as JobEstimate says it, the earliest with the sample's models."""
+    """Return when the job would be done, as JobEstimate says it."""
     if new.job.answers_from:
         return {"warnings": [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]}
     for stage, by_model in zip(stages, shares, strict=True):
@@ -150,7 +150,7 @@ def _end(
 
 
 class _Queue:
-    """The work of this deployment, to which a job's requests would come. `is_closed`: they would not run."""
+    """The work of this deployment. `is_closed`: the job would not run."""
 
     def __init__(self, context: AppContext, recipe: FlowRecipe[Any], new: JobDraft, models: Iterable[str]) -> None:
         self._context = context
@@ -171,7 +171,7 @@ class _Queue:
         return sorted(model for model, speed in self._speeds.items() if speed is None)
 
     def seconds(self, counts: Sequence[float], shares: Sequence[Mapping[str, float]]) -> float:
-        """Return when a job would be done that makes so many requests in each stage, each model its share."""
+        """Return when a job with so many requests would be done."""
         with self._context.database.read() as session:
             finish = expected_finish(session, [], round(sum(counts)))
         lanes = [self._lanes(count, by_model) for count, by_model in zip(counts, shares, strict=True)]
@@ -215,5 +215,5 @@ class _Queue:
 
 
 def _latency(speed: Throughput | None) -> float:
-    """Return how long a request takes in a full engine, by Little's law."""
+    """Return the seconds of a request in a full engine (Little's law)."""
     return 0.0 if speed is None else speed.limit * speed.work_per_request / speed.speed(speed.limit)[0]

@@ -78,7 +78,7 @@ class JobEstimate:
 
 
 class ChildRow(NamedTuple):
-    """A started or future child of a job. `job_id` is None before; `taken`: an earlier job.
+    """A started or future child of a job. `taken`: an earlier job.
 
     `round` of a job of a tune's cell says which of those that run side by side.
     """
@@ -128,11 +128,11 @@ class RecipeKind(ABC, Generic[R]):
         """Advance a job that is in progress or being cancelled. Raises LeaseLost, UnavailableError."""
 
     def expected(self, context: AppContext, recipe: R, job: Job) -> dict[int, int | None]:
-        """Return the requests of each stage of a job, by number, as far as its recipe says."""
+        """Return the expected requests of each stage, by number."""
         return {}
 
     def children(self, context: AppContext, recipe: R, job: Job) -> list[ChildRow]:
-        """Return the jobs that a job has started and those known that it will start."""
+        """Return the jobs that a job has started or will start."""
         return []
 
     def check_answers_from(self, recipe: R) -> None:

@@ -40,7 +40,7 @@ def kind_of(recipe: Recipe[Any]) -> RecipeKind[Any]:
 
 
 def kind_of_job(context: AppContext, job: Job) -> RecipeKind[Any]:
-    """Return the kind of a job's recipe; that of rows if the recipe is gone."""
+    """Return the kind of a job's recipe, by default rows."""
     recipe = catalogue_of(context).recipes.get(job.recipe)
     return FLOW if recipe is None else kind_of(recipe)
 
@@ -55,12 +55,12 @@ def check(
 
 
 def children(context: AppContext, job: Job) -> list[ChildRow]:
-    """Return the jobs that a job has started and those known that it will start."""
+    """Return the jobs that a job has started or will start."""
     recipe = catalogue_of(context).recipes.get(job.recipe)
     return [] if recipe is None else kind_of(recipe).children(context, recipe, job)
 
 
 def expected(context: AppContext, job: Job) -> dict[int, int | None]:
-    """Return the requests of each stage of a job, by number, as far as its recipe says."""
+    """Return the expected requests of each stage, by number."""
     recipe = catalogue_of(context).recipes.get(job.recipe)
     return {} if recipe is None else kind_of(recipe).expected(context, recipe, job)

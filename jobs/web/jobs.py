@@ -227,17 +227,9 @@ def _source(body: CreateJob) -> JobSource:
 def list_() -> JobPage:
     """List the project's jobs, newest first."""
     owner = caller()
-    params = query(ListJobs)
+    params = query(ListJobs).model_dump()
     with current_context().database.read() as session:
-        records, has_more = lifecycle.page(
-            session,
-            owner.project_id,
-            after=params.after,
-            limit=params.limit,
-            status=params.status,
-            recipe=params.recipe,
-            parent_id=params.parent_id,
-        )
+        records, has_more = lifecycle.page(session, owner.project_id, **params)
     return JobPage.of(to_wire(records), has_more=has_more)
 
 
@@ -353,15 +345,8 @@ def item_events(job_id: str) -> Response:
 def items(job_id: str) -> ItemPage:
     """List the items of a job by number. There are none before it was validated."""
     job = get_job(job_id)
-    params = query(ListItems)
-    page, has_more = listing.page(
-        current_context(),
-        job,
-        state=params.state,
-        custom_id=params.custom_id,
-        after=params.after,
-        limit=params.limit,
-    )
+    params = query(ListItems).model_dump()
+    page, has_more = listing.page(current_context(), job, **params)
     return ItemPage(
         data=[ItemObject.model_validate(item, from_attributes=True) for item in page],
         first_id=str(page[0].number) if page else None,

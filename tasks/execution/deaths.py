@@ -34,10 +34,7 @@ class DeathLog:
         self._record()
 
     def close(self) -> None:
-        """Record what is left, and hold the model if its engines die and answer nothing.
-
-        Nobody will mend what a job has derived for itself: its requests fail after some attempts.
-        """
+        """Record what is left; hold a model, unless a job derived it, whose engines die and answer nothing."""
         self._record()
         model = self._segment.model["name"]
         if not self._any or is_derived(model):

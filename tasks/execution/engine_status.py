@@ -76,10 +76,7 @@ def publish(context: AppContext, engines: Mapping[str, ResidentStatus]) -> None:
 
 @contextmanager
 def starting(context: AppContext, model: str) -> Iterator[bool]:
-    """Publish that the engine of this model is waited for, until the end of this block.
-
-    Yield False if it was waited for already: the wait in this block is not the whole start then.
-    """
+    """Publish that a model's engine is waited for in this block. Yield False if it was waited for already."""
     key, is_first = STARTING + model, True
     with published.warned(log, "start of an engine not published"):
         is_first = bool(context.redis.set(key, time.time(), nx=True, ex=context.settings.engine_start_timeout))

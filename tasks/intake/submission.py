@@ -85,10 +85,7 @@ class NewInput(NamedTuple):
 
 
 def draft(context: AppContext, batch: Batch, source: File | NewInput) -> Draft:
-    """Prepare a batch, whose record has what the client wants.
-
-    Reads the artifact store and Redis, so call it before the transaction that submits the batch.
-    """
+    """Prepare a batch. Reads the artifact store and Redis, so call it before the transaction."""
     content = source if isinstance(source, File) else source.content
     size = source.bytes if isinstance(source, File) else source.content.size
     number, first_line = _first_line(context, content.sha256)

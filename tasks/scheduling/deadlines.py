@@ -50,7 +50,7 @@ def sla(
 
 
 def deadline(batch: Batch | Job) -> int:
-    """Return the deadline in Unix seconds: the end of the completion window, or earlier by the project's tier."""
+    """Return the deadline (Unix seconds), by window and tier."""
     return min(batch.due_at, batch.expires_at)
 
 
@@ -133,19 +133,19 @@ def _serialize(entry: Forecast) -> str:
 
 
 def publish(context: AppContext, batch_id: str, entry: Forecast) -> None:
-    """Publish the forecast of a new batch. It stands until the next tick forecasts the whole queue."""
+    """Publish the forecast of a new batch until the next tick."""
     with published.warned(log, "forecast not published", batch_id=batch_id):
         context.redis.hset(FORECASTS, batch_id, _serialize(entry))
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:
-    """Return the published forecast of each batch that has one. Return none if Redis is away."""
+    """Return the published forecasts; none if Redis is away."""
     values = published.read(context, FORECASTS, batch_ids, "forecasts")
     return {batch_id: Forecast(*json.loads(value)) for batch_id, value in values.items()}
 
 
 def work_due(context: AppContext, model: str) -> list[tuple[int, float]]:
-    """Return the published (due_at, seconds of a model's work due by then). Return none if Redis is away."""
+    """Return the published (due_at, seconds of a model's work due by then)."""
     backlog: str | None = None
     with published.warned(log, "backlog not read"):
         backlog = cast(str | None, context.redis.get(BACKLOG))

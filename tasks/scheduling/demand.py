@@ -58,7 +58,7 @@ def replicas_needed(
     recent_usage: RecentUsage,
     now: float,
 ) -> dict[str, int | None]:
-    """Return the least number of replicas of each queued model that keeps every deadline which MOST would keep.
+    """Return the least replicas of each model that keep all deadlines.
 
     None for a model that was never measured. Its work is left out, as nobody knows how long it holds up others.
 

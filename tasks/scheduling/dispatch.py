@@ -35,10 +35,7 @@ and these cost more than such an engine loses."""
 
 
 def run(context: AppContext) -> None:
-    """Dispatch as many segments as the limits allow and send their messages.
-
-    One serial transaction counts and dispatches, so the limits hold when many processes call this at once.
-    """
+    """Dispatch segments within the limits, in one serial transaction, and send their messages."""
     with context.database.read() as session:
         if not segments.any_waits(session):
             return

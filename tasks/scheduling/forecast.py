@@ -128,10 +128,7 @@ def soonest(
 def work_due(
     entries: Sequence[BacklogEntry], answered: Mapping[str, Answered], throughputs: Mapping[tuple[str, str], Throughput]
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return (due_at, seconds of work due by then) for each measured model, in the order of `due_at`.
-
-    Work of the background is left out: none waits for it.
-    """
+    """Return (due_at, seconds of foreground work due by then) for each measured model, by `due_at`."""
     work_by_model: dict[str, dict[int, float]] = {}
     costs = WorkCosts(entries, answered, throughputs)
     for entry in sorted((entry for entry in entries if not entry.background), key=lambda entry: entry.due_at):

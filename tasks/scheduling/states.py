@@ -197,14 +197,14 @@ def state(
 
 
 def publish(context: AppContext, states: Mapping[str, BatchActivity]) -> None:
-    """Replace the published states of the queue. Log a warning if Redis is away."""
+    """Replace the published states, or log a warning."""
     with published.warned(log, "states not published"), context.redis.pipeline() as pipeline:
         published.replace(pipeline, STATES, {key: json.dumps(asdict(entry)) for key, entry in states.items()})
         pipeline.execute()
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, BatchActivity]:
-    """Return the published state of each batch that has one. Return none if Redis is away."""
+    """Return the published states; none if Redis is away."""
     values = published.read(context, STATES, batch_ids, "states")
     states = {batch_id: json.loads(value) for batch_id, value in values.items()}
     return {

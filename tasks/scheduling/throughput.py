@@ -32,17 +32,17 @@ START_SECONDS = 1.0
 
 
 def measured_throughputs(context: AppContext, session: Session) -> dict[tuple[str, str], Throughput]:
-    """Return the measured speed of each model that may run, in its present configuration, by model and class."""
+    """Return the measured speed of each model, by model and class."""
     return speeds.throughputs(session, running_models(context, session))
 
 
 def measure_finish(session: Session, batch: Batch, seconds: float) -> None:
-    """Record the time from a batch's last answer until its files were there: merge, steps, manifest."""
+    """Record the seconds from the last answer to the files."""
     speeds.measure_duration(session, "finish", "", _steps(batch.post_process), seconds, batch.total)
 
 
 def expected_finish(session: Session, post_process: Sequence[Mapping[str, Any]], requests: float) -> Expected:
-    """Return how long finishing takes, as measured with the same steps, else without steps, else no time."""
+    """Return how long finishing takes, as measured before."""
     steps = _steps(post_process)
     measured = speeds.expected_duration(session, "finish", "", steps, requests)
     if measured is None and steps:

@@ -30,7 +30,7 @@ def take(
     waiting: Callable[[Session], Sequence[Waiting]],
     run: Mapping[Noun, Callable[[str], bool]],
 ) -> None:
-    """Do one piece of work: of the project whose turn it is, or else the one that the message names.
+    """Do one piece of work of the project whose turn it is.
 
     Work that has failed before is in nobody's turn, so its own message does it.
 

@@ -36,7 +36,7 @@ GONE = 410
 
 
 def enqueue_due(context: AppContext) -> None:
-    """Claim as many due deliveries as the limits allow, and send each to a worker."""
+    """Claim due deliveries within the limits, and send each."""
     with context.database.read() as session:
         if not webhooks.any_due(session, time.time()):
             return
@@ -47,7 +47,7 @@ def enqueue_due(context: AppContext) -> None:
 
 
 def deliver(context: AppContext, delivery_id: str, attempts: int) -> None:
-    """Make one attempt, record its outcome, and start the deliveries that may take its place."""
+    """Make one attempt, record it, and start other deliveries."""
     with context.database.write() as session:
         attempt = webhooks.begin(session, delivery_id, attempts)
     if attempt is None:

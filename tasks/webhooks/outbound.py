@@ -125,7 +125,7 @@ def _connect(addresses: list[str], port: int, deadline: float) -> socket.socket:
 
 
 def _addresses(host: str, port: int, *, allow_private: bool, flags: int = 0) -> list[str]:
-    """Resolve a host name. Raises RequestError if an address is not public, unless that is allowed."""
+    """Resolve a host name. Raises RequestError for private addresses."""
     entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     if not allow_private and not all(is_public(ip_address(address)) for address in addresses):

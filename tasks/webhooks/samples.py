@@ -19,7 +19,7 @@ _sending: list[str] = []
 
 
 def send_sample(context: AppContext, webhook: Webhook, type_: str) -> int:
-    """Send a sample event about batch SAMPLE_ID now, without retries; return the status of the response.
+    """Send a sample event now; return the status of the response.
 
     Raises:
         RateLimitError: SAMPLES_AT_ONCE samples are being sent, or one of the project.

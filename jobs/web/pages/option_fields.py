@@ -83,10 +83,7 @@ class OptionForm:
 
 
 def form(document: Mapping[str, Any], values: Mapping[str, Any], names: Names) -> OptionForm:
-    """Return the form of options with a JSON schema, filled with these values.
-
-    An option that is set to something else than its default is among the basic ones.
-    """
+    """Return the form of options, filled with values. Those that are set are among the basic ones."""
     schema = Schema(document)
     defaults = schema.defaults().values
     fields = sorted(schema.fields, key=lambda name: (name not in schema.required, name in Options.model_fields))
