@@ -224,7 +224,7 @@ import sys, threading
 from tasks.context import context
 from tasks.heartbeat import holder
 from jobs import app
-threading.Thread(target=advance.run, args=(context(), sys.argv[2], holder("other"))).start()
+threading.Thread(target=app.advance_leased, args=(context(), sys.argv[2], holder("other"))).start()
 app.advance_leased(context(), sys.argv[1], holder("task"))
 """
     environment = {
