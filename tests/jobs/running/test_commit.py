@@ -10,7 +10,7 @@ from sqlalchemy import update
 from batchyard.errors import LeaseLost
 from jobs.kinds.flow import FLOW
 from jobs.running import rebuild
-from jobs.running.commit import Ending, commit
+from jobs.running.commit import JobEnding, commit
 from jobs.running.memory import LiveJob
 from jobs.running.programs import Programs
 from jobs.running.rebuild import item_of, size_of
@@ -86,7 +86,7 @@ def test_a_holder_whose_lease_is_lost_records_nothing(ticking: Ticking) -> None:
 def test_nothing_is_recorded_of_a_job_that_was_cancelled_in_the_meantime(ticking: Ticking) -> None:
     with ticking.context.database.write() as session:
         session.execute(update(Job).values(outcome="cancelled"))
-    with pytest.raises(Ending):
+    with pytest.raises(JobEnding):
         ticking.commit()
     assert (ticking.chunks(), ticking.running.issued()) == ([], {})
 
