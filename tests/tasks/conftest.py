@@ -20,6 +20,8 @@ BATCH = {
     "completion_window": "24h",
     "metadata": None,
     "output_expires_after": None,
+    "on_invalid": "fail",
+    "priority": "normal",
     "post_process": [],
 }
 

@@ -6,7 +6,7 @@ from jobs.running import watchdog
 
 
 def test_a_step_hangs_when_the_watchdog_sees_it_longer_than_it_may_take() -> None:
-    patience = watchdog.Patience(looks=3)
+    patience = watchdog.Patience(checks=3)
     slow, quick = (watchdog.ProgramStep(number, 0, 0, 1, 0, 1, 0, "job") for number in (1, 2))
     assert [patience.hung([slow]) for _ in range(3)] == [[], [], []]
     assert patience.hung([quick]) == []

@@ -68,5 +68,5 @@ def test_the_size_of_a_model_is_that_of_its_weights_of_one_kind(tmp_path: Path) 
 @on_sqlite
 def test_a_job_on_a_derived_model_is_checked_with_that_model_beside_the_served_ones(context: AppContext) -> None:
     spec = ModelSpec(name="echo~2", engine="echo")
-    assert derived.knowing(context, spec).models.keys() == {"echo", "echo~2"}
+    assert derived.context_with(context, spec).models.keys() == {"echo", "echo~2"}
     assert "echo~2" not in context.models
