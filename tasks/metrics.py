@@ -109,7 +109,7 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
     in_redis: dict[str, Any] = dict.fromkeys(("messages", "engines", "live", "totals", "job_totals"))
     try:
         engines = engine_status.read(context)
-        in_redis = {"messages": _messages(context), "engines": engines, "totals": tally.read(context)}
+        in_redis |= {"messages": _messages(context), "engines": engines, "totals": tally.read(context)}
         in_redis |= {"job_totals": dict(port().totals(context)), "live": traffic.recent(context, engines)}
     except redis.RedisError as error:
         log.warning("metrics without Redis: %s", error)

@@ -158,7 +158,4 @@ def _engine_deaths(of_batches: Iterable[dict[str, Any] | None]) -> dict[str, Any
     """Return the fields `engine_deaths` and `last_engine_death`, of what the records of batches say."""
     entries = [(model, entry) for deaths in of_batches for model, entry in (deaths or {}).items()]
     last = max(({"model": model, **entry["last"]} for model, entry in entries), key=lambda one: one["at"], default=None)
-    return {
-        "engine_deaths": sum(entry["deaths"] for _, entry in entries),
-        "last_engine_death": None if last is None else wire.EngineDeath.model_validate(last),
-    }
+    return {"engine_deaths": sum(entry["deaths"] for _, entry in entries), "last_engine_death": last}
