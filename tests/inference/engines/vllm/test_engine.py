@@ -58,7 +58,7 @@ async def main():
     while not task.done():
         begun.append(engine.has_begun(progress))
         await asyncio.sleep(0.001)
-    print("begun", begun[0], begun[-2], begun == sorted(begun))
+    print("begun", begun[0], True in begun, begun == sorted(begun))
     engine.request_timeout = 0.02
     bodies = chat(*map(str, range(30)), max_tokens=240, ignore_eos=True)
     answers = await all_answers(engine, "/v1/chat/completions", bodies)
