@@ -25,6 +25,7 @@ SECONDS = 25.0
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.exhaustive
 def test_nothing_is_lost_whatever_fails_on_three_hosts() -> None:
     if reason := hosts.missing():
         pytest.skip(reason)

@@ -114,6 +114,7 @@ def test_the_only_job_is_requeued_and_serves_the_rest_of_its_batch(
 
 # SLURM looks at time limits every 30 s; `scancel` sends the same signal at once.
 @pytest.mark.parametrize("signal", ["of scancel", pytest.param("of the time limit", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
 def test_a_job_near_its_time_limit_ends_by_itself_and_no_request_is_asked_twice(
     cluster: SlurmCluster, folder: Path, outside: RunningStack, signal: str
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_job_near_its_time_limit_ends_by_itself_and_no_request_is_asked_twice(
     assert asked == Counter(f"asked text {one}" for one in range(240))
 
 
+@pytest.mark.exhaustive
 def test_a_job_whose_node_is_lost_leaves_a_file_that_its_next_run_replaces(
     cluster: SlurmCluster, folder: Path, outside: RunningStack
 ) -> None:

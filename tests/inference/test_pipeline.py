@@ -215,6 +215,7 @@ def test_runs_leave_no_thread_behind_whether_they_end_or_are_closed() -> None:
     until(lambda: threading.active_count() <= before)
 
 
+@pytest.mark.exhaustive
 def test_replicas_share_the_rows() -> None:
     spec = echo(replicas=2, latency_ms=50)
 
@@ -309,6 +310,7 @@ def test_what_a_killed_caller_had_in_the_engine_is_not_run_again(tmp_path: Path,
     assert set(Counter(log.read_text().splitlines()).values()) == {1}
 
 
+@pytest.mark.exhaustive
 def test_callers_that_are_killed_lose_and_double_no_row(tmp_path: Path) -> None:
     log = tmp_path / "calls"
     spec = echo(latency_ms=400, call_log=str(log), max_in_flight=32)
@@ -363,6 +365,7 @@ def test_a_death_is_told_as_it_happens_with_what_was_in_the_engine_and_what_foll
     assert 0 < death.requests <= 12 and death.reason
 
 
+@pytest.mark.exhaustive
 def test_an_engine_that_always_dies_ends_the_run_and_its_last_death_says_so() -> None:
     deaths: list[Death] = []
     with pytest.raises(EngineError, match="died"):

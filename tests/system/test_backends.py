@@ -155,6 +155,7 @@ def test_a_batch_survives_five_seconds_without_postgresql_and_live_requests_do_n
     assert_complete(served, wait_patiently(served, batch))
 
 
+@pytest.mark.exhaustive
 def test_a_batch_survives_five_seconds_without_s3(served: RunningStack, own_s3: S3Server) -> None:
     batch = served.wait(submit(served), until=half_way)
     with away(own_s3.stop, own_s3.start):

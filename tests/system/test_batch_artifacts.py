@@ -90,6 +90,7 @@ def test_progress_is_published_under_the_names_people_look_for(stack: RunningSta
         assert published.hget("batchyard:concurrency", "echo") is not None
 
 
+@pytest.mark.exhaustive
 def test_requests_that_take_too_long_are_error_lines(stack: RunningStack) -> None:
     batch = stack.wait(stack.submit([a_chat(f"{number}", "hello", model="late") for number in range(5)]))
     assert batch.status == "completed" and batch.output_file_id is None

@@ -322,6 +322,7 @@ def test_a_worker_ends_with_its_ray_node_so_that_it_is_restarted(deployment: Dep
     eventually(lambda: deployment.healthy("worker"), deployment, "worker")
 
 
+@pytest.mark.exhaustive
 def test_each_service_ends_by_itself_when_it_is_asked_to(deployment: Deployment) -> None:
     for name in ("gateway", "web", "beat", "flower", "worker", "housekeeper", "webhooks"):
         stop_signal = getattr(signal, SERVICES[name].get("stop_signal", "SIGTERM"))

@@ -289,6 +289,7 @@ def test_the_page_of_live_requests_streams_and_chats_as_it_is_written(
     assert shown and json.loads(document)["usage"]["completion_tokens"] > 0
 
 
+@pytest.mark.exhaustive
 def test_the_page_of_agents_calls_tools_and_asks_live_as_it_is_written(
     stack: RunningStack, clone: Path, run_shell: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,6 +379,7 @@ def test_the_commands_of_the_python_page_run_one_after_the_other(run_shell: Call
     assert (clone / "reviews.parquet").exists()
 
 
+@pytest.mark.exhaustive
 def test_the_commands_of_the_operations_page_back_up_and_restore(
     run_shell: Callable[..., str], stack: RunningStack, clone: Path
 ) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 import yaml
 
@@ -27,6 +28,7 @@ def wait(look: Callable[[], Any], seconds: float = 60) -> Any:
     return result
 
 
+@pytest.mark.exhaustive
 def test_an_experiment_whose_worker_is_killed_goes_on_where_it_was_and_its_command_takes_it_up(
     faulty: RunningStack, tmp_path: Path
 ) -> None:

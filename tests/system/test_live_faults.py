@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import psutil
+import pytest
 import redis
 
 from tests.support.rows import until
@@ -266,6 +267,7 @@ def redone_requests(stack: RunningStack) -> int:
     return 0
 
 
+@pytest.mark.exhaustive
 def test_256_streams_at_once_are_answered(faulty: RunningStack) -> None:
     with httpx.Client(headers={"Authorization": f"Bearer {faulty.key}"}):
         opened = []

@@ -104,6 +104,7 @@ def test_images_of_a_tables_column_are_asked_about_by_a_template(server: ApiClie
     assert answers == [*pictures.NAMES, None]
 
 
+@pytest.mark.exhaustive
 def test_vectors_of_images_are_nearest_to_those_of_their_colour(vllm_stack: RunningStack) -> None:
     shades = {name: [(name,), (name, name)] for name in pictures.NAMES}
     rows = [
@@ -161,6 +162,7 @@ def test_a_bfloat16_model_answers_prompts_of_any_length_on_a_cpu_with_amx(vllm_s
     assert batch.batchyard["engine_deaths"] == 0
 
 
+@pytest.mark.exhaustive
 def test_a_folder_of_recordings_becomes_texts_with_an_error_for_each_that_is_none(
     server: ApiClient, tmp_path: Path
 ) -> None:

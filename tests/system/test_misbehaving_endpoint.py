@@ -85,6 +85,7 @@ def test_map_asks_again_what_failed_for_a_passing_reason_and_only_that(
     assert [misbehaving.attempts[row["text"]] for row in rows] == [6, 6, 6, 1, 1, 1]
 
 
+@pytest.mark.exhaustive
 def test_a_rollout_started_again_asks_only_for_what_failed_for_a_passing_reason(
     faulty: RunningStack, misbehaving: MisbehavingServer, tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_rollout_started_again_asks_only_for_what_failed_for_a_passing_reason(
     assert [misbehaving.attempts[text] for text in texts] == [6, 6, 1, 2]
 
 
+@pytest.mark.exhaustive
 def test_run_again_asks_only_for_what_failed_for_a_passing_reason_and_writes_all_in_input_order(
     faulty: RunningStack, misbehaving: MisbehavingServer, tmp_path: Path
 ) -> None:

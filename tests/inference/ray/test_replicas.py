@@ -101,6 +101,7 @@ def test_a_replica_that_comes_later_takes_its_part_until_it_is_killed_with_its_n
     assert seconds < 2 * 800 / IN_FLIGHT * LATENCY, "much longer than one replica needs"
 
 
+@pytest.mark.exhaustive
 def test_a_run_whose_only_node_with_room_has_gone_says_so(
     node: Callable[[], Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 9},
 }
 
+DIALECTS = [path if path != "/v1/completions" else pytest.param(path, marks=pytest.mark.exhaustive) for path in BODIES]
+"""Text completions have the events of chat completions."""
+
 
 @pytest.fixture
 def settings(broker: str) -> Settings:
@@ -64,7 +67,7 @@ def lines(http: httpx.Client, path: str, **parameters: Any) -> Iterator[tuple[fl
             yield time.monotonic() - began, line
 
 
-@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("path", DIALECTS)
 def test_a_stream_is_never_silent_for_long_before_its_first_token_and_its_events_are_the_same(
     late: LiveEngine, live_context: AppContext, http: httpx.Client, path: str
 ) -> None:
@@ -103,7 +106,7 @@ def test_clients_read_the_same_events(
 
 
 @pytest.mark.usefixtures("late")
-@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("path", DIALECTS)
 def test_what_fails_after_the_first_comment_is_the_streams_error_event(
     http: httpx.Client, gateway: RunningGateway, key: str, path: str
 ) -> None:

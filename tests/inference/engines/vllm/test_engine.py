@@ -346,6 +346,7 @@ def test_an_engine_without_work_soon_leaves_the_cpus_to_others(spec: ModelSpec) 
     assert seconds() - before < 0.4
 
 
+@pytest.mark.exhaustive
 def test_preemptions_change_no_seeded_answer_and_a_request_that_runs_too_long_no_other(tiny: Path) -> None:
     spec = tiny_spec(tiny, kv_cache_memory_bytes=2**19, disable_log_stats=False).model_dump_json()
     ran = subprocess.run([sys.executable, "-c", PREEMPTED, spec], capture_output=True, text=True, cwd=ROOT)

@@ -172,6 +172,7 @@ def test_an_engine_that_dies_is_started_again_but_not_for_ever(tiny: Path, monke
 
 
 @real
+@pytest.mark.exhaustive
 def test_an_engine_that_does_not_start_says_why_and_leaves_no_process(tiny: Path) -> None:
     reason = r"model tiny does not start: models\.tiny\.engine_args\.max_modellen.*max_model_len"
     with pytest.raises(EngineStartError, match=reason):

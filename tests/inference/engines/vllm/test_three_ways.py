@@ -212,6 +212,7 @@ def check(name: str, ours: list[dict[str, Any]], others: Sequence[dict[str, Any]
         assert all(map(math.isfinite, expected.numbers))
 
 
+@pytest.mark.exhaustive
 def test_batches_have_the_answers_of_vllm_serve(vllm_stack: RunningStack, vllm_serve: httpx.Client) -> None:
     check("mini", in_batches(vllm_stack), theirs("mini", vllm_serve))
 

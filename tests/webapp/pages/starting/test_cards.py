@@ -123,8 +123,11 @@ def texts(content: bytes) -> dict[str, str]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("prompts", "evaluate", "synthetic", "embed", "rank"),
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("label", *RESULTS)),
+        *("prompts", "evaluate"),
+        *(
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in ("synthetic", "embed", "rank", "label", *RESULTS)
+        ),
     ],
 )
 def test_what_a_card_starts_really_runs(visitor: Page, faulty: RunningStack, name: str) -> None:
