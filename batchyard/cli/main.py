@@ -11,7 +11,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from batchyard import __version__
-from batchyard.cli import admin, batches, doctor, jobs, lm_eval, oneshot, schedules, webhooks
+from batchyard.cli import admin, batches, doctor, jobs, lm_eval, oneshot, schedules, verify, webhooks
 from batchyard.cli.__main__ import INTERRUPTED
 from batchyard.cli.console import chat, logs, records, top
 from batchyard.cli.output import complain
@@ -54,7 +54,7 @@ for command in (
     *(oneshot.run, oneshot.demo, map.map_, encoders.embed, encoders.classify, encoders.rerank),
     *(encoders.transcribe, chat.chat, lm_eval.lm_eval, evaluate.run),
     *(batches.submit, batches.status, batches.results, batches.cancel, batches.retry, batches.list_, batches.models),
-    *(batches.pause, batches.resume, batches.delete, batches.set_),
+    *(batches.pause, batches.resume, batches.delete, batches.set_, verify.download, verify.verify),
     *(top.top, records.open_, records.files, logs.logs, records.audit, records.usage),
     *(jobs.job, groups.config, tools.tool, schedules.schedule, webhooks.webhook),
 ):

@@ -142,7 +142,7 @@ def submitted(stack: RunningStack, model: str, entry: Endpoint) -> Batch:
 
 
 def groups() -> list[Any]:
-    """Return models with two endpoints each, whose batches run side by side; `make test` has chats alone.
+    """Return models with two endpoints each, whose batches run side by side.
 
     A death is the same for all endpoints but for the form in which vLLM's handler of each says it.
     """
@@ -152,10 +152,11 @@ def groups() -> list[Any]:
         for start in range(0, len(entries), 2):
             pair = entries[start : start + 2]
             name = " ".join(entry.path for entry in pair)
-            params.append(pytest.param(model, pair, id=name, marks=pytest.mark.exhaustive))
+            params.append(pytest.param(model, pair, id=name))
     return params
 
 
+@pytest.mark.exhaustive  # tests/inference/engines/vllm/test_killed.py kills vLLM amid rows, test_faults.py engines
 @pytest.mark.parametrize(("model", "entries"), groups())
 def test_a_killed_engine_leaves_each_line_of_every_endpoint_with_one_answer(
     request: pytest.FixtureRequest, model: str, entries: Sequence[Endpoint]

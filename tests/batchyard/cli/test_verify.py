@@ -1,0 +1,214 @@
+"""`download` and `verify`: a batch's files against its manifest, and its answers against new ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.client.verification import folder as folders
+from batchyard.client.verification.again import difference
+from batchyard.client.verification.bounds import share_bounds
+from tests.support.stacks import RunningStack, a_chat
+
+
+@pytest.fixture
+def downloaded(terminal: Any, stack: RunningStack, tmp_path: Path) -> Path:
+    """A folder with all files of a batch that has answers, an error and a step."""
+    requests = [a_chat(f"r{number}", f"question {number}") for number in range(20)]
+    requests.insert(7, a_chat("refused", "hello", temperature="warm"))
+    batch = stack.wait(stack.submit(requests, extra_body={"on_invalid": "skip", "post_process": [{"step": "parquet"}]}))
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (20, 1)
+    folder = tmp_path / "downloaded"
+    result = terminal("download", batch.id, folder)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines(keepends=True)
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    place = content.rindex(b"question 5")
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def swap(file: Path) -> None:
+    all_lines = lines(file)
+    all_lines[3], all_lines[12] = all_lines[12], all_lines[3]
+    file.write_text("".join(all_lines))
+
+
+def edit(file: Path) -> None:
+    manifest = json.loads(file.read_text())
+    manifest["counts"]["completed"] += 1
+    file.write_text(json.dumps(manifest))
+
+
+TAMPERED: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "a bit of an answer": ("output.jsonl", flip, "output.jsonl: was changed: it has SHA-256 "),
+    "two answers in each other's place": ("output.jsonl", swap, "output.jsonl, line 5: 'r4' stands out of the order"),
+    "an answer twice": (
+        *("output.jsonl", lambda file: file.write_text("".join([*lines(file), lines(file)[2]]))),
+        "output.jsonl, line 21: 'r2' has a second answer; the first is in output.jsonl, line 3",
+    ),
+    "a file cut off": (
+        *("output.jsonl", lambda file: file.write_bytes(file.read_bytes()[:-30])),
+        "output.jsonl, line 20: is no line of results",
+    ),
+    "an answer left out": (
+        *("output.jsonl", lambda file: file.write_text("".join(lines(file)[:-1]))),
+        "output.jsonl: has 19 lines, and the manifest 20",
+    ),
+    "an edited request": ("input.jsonl", flip, "input.jsonl: was changed"),
+    "an edited error": (
+        *("errors.jsonl", lambda file: file.write_text(file.read_text().replace("temperature", "temperament"))),
+        "errors.jsonl: was changed",
+    ),
+    "a table of a step": (
+        *("results.parquet", lambda file: file.write_bytes(file.read_bytes() + b"\n")),
+        "results.parquet: has ",
+    ),
+    "a file that is gone": ("errors.jsonl", Path.unlink, "errors.jsonl: cannot be read: No such file or directory"),
+    "an edited manifest": ("manifest.json", edit, "manifest.json: has SHA-256 "),
+    "a manifest of another batch": (
+        *("manifest.json", lambda file: file.write_text(file.read_text().replace('"batch_id": "', '"batch_id": "x'))),
+        "manifest.json: is that of xbatch_",
+    ),
+    "no manifest at all": (
+        *("manifest.json", lambda file: file.write_text("{}")),
+        "manifest.json: cannot be read as a manifest",
+    ),
+    "a file of somebody's": (
+        *("output.jsonl", lambda file: (file.parent / "notes.txt").write_text("mine")),
+        "notes.txt: the manifest has no such file",
+    ),
+}
+
+
+def test_a_downloaded_batch_is_as_its_manifest_says_and_each_change_of_it_is_named(
+    downloaded: Path, terminal: Any
+) -> None:
+    names = {"input.jsonl", "output.jsonl", "errors.jsonl", "results.parquet", "manifest.json", "record.json"}
+    assert {path.name for path in downloaded.iterdir()} == names
+    sound = terminal("verify", downloaded)
+    assert (sound.returncode, sound.stderr) == (0, "")
+    assert "all files of batch_" in sound.stdout
+    contents = {path: path.read_bytes() for path in downloaded.iterdir()}
+    for what, (name, tamper, message) in TAMPERED.items():
+        tamper(downloaded / name)
+        _, found = folders.check(downloaded)
+        assert any(str(one).startswith(message) for one in found), (what, list(map(str, found)))
+        for path in downloaded.iterdir():
+            if path not in contents:
+                path.unlink()
+        for path, content in contents.items():
+            path.write_bytes(content)
+    assert folders.check(downloaded)[1] == []
+    flip(downloaded / "output.jsonl")
+    changed = terminal("verify", downloaded, "--json")
+    assert changed.returncode == 1 and "does not fit its manifest" in changed.stderr
+    assert [one["file"] for one in json.loads(changed.stdout)["mismatches"]] == ["output.jsonl"]
+
+
+def test_a_downloaded_job_is_checked_as_well(terminal: Any, stack: RunningStack, tmp_path: Path) -> None:
+    rows = [{"prompt": f"prompt {number}", "answer": "prompt 1"} for number in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scored = ("--reward", "exact", "--ground-truth", "answer")
+    made = terminal("job", "create", "rollout", "rows.jsonl", "-n", "2", "--model", "echo", *scored, "--json")
+    assert made.returncode == 0, made.stderr
+    job = stack.wait_for_job(json.loads(made.stdout))
+    folder = tmp_path / "job"
+    assert terminal("download", job["id"], folder).returncode == 0
+    assert terminal("verify", folder).returncode == 0
+    (folder / "metrics.json").write_text("{}")
+    changed = terminal("verify", folder)
+    assert changed.returncode == 1 and changed.stdout.startswith("metrics.json: has 2 bytes")
+
+
+def test_what_cannot_be_downloaded_or_checked_says_why(terminal: Any, downloaded: Path, tmp_path: Path) -> None:
+    record = json.loads((downloaded / "record.json").read_text())
+    again = terminal("download", record["id"], downloaded)
+    assert again.returncode == 2 and "is not empty; name a new folder" in again.stderr
+    (tmp_path / "other").mkdir()
+    empty = terminal("verify", tmp_path / "other")
+    assert empty.returncode == 2 and "`batchyard download BATCH|JOB DIR` makes such a folder" in empty.stderr
+
+
+def test_a_sample_is_asked_again_and_the_share_that_would_differ_has_its_bounds(
+    terminal: Any, stack: RunningStack
+) -> None:
+    requests = [a_chat(f"r{number}", f"question {number}", model="echo") for number in range(40)]
+    batch = stack.wait(stack.submit(requests))
+    result = terminal("verify", batch.id, "--sample", "30", "--json")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert (report["asked"], report["equal"], report["differences"], report["failed"]) == (30, 30, [], [])
+    assert report["low"] == 0 and 0 < report["high"] < 0.1
+    assert report["changes"] == []
+    again = stack.client.batches.retrieve(report["again_id"])
+    assert again.metadata == {"verifies": batch.id}
+    order = [json.loads(line)["custom_id"] for line in stack.client.files.content(again.input_file_id).text.splitlines()]
+    assert order != sorted(order, key=lambda one: int(one[1:])) and len(set(order)) == 30
+
+    others = [a_chat(f"r{number}", f"question {number + (number > 35)}", model="slow") for number in range(40)]
+    other = stack.wait(stack.submit(others))
+    result = terminal("verify", batch.id, "--with", other.id)
+    assert result.returncode == 1
+    assert "36 equal, 4 different, 0 without an answer" in result.stdout
+    assert "10.0 to 10.0 % of all answers would differ" in result.stdout
+    assert "changed since then: echo answered then, and slow now" in result.stdout
+    assert "r37: text from character" in result.stdout
+
+
+def chat(text: str, logprobs: Any = None) -> dict[str, Any]:
+    choice = {"message": {"content": text}, "finish_reason": "stop", "logprobs": logprobs}
+    return {"id": "new each time", "choices": [choice]}
+
+
+def test_differences_say_where_and_how_close_the_tokens_were() -> None:
+    assert difference("a", {}, chat("one two"), chat("one two") | {"id": "other"}, 0) is None
+    tokens = [
+        {"token": "one", "logprob": -0.1, "top_logprobs": []},
+        {"token": " too", "logprob": -0.70, "top_logprobs": [{"token": " two", "logprob": -0.71}]},
+    ]
+    found = difference("a", {}, chat("one two"), chat("one too", {"content": tokens}), 0)
+    assert found is not None and (found.before, found.after) == ("wo", "oo")
+    assert found.what == "text from character 6" and found.gap == pytest.approx(0.01)
+    cut = chat("one two")
+    cut["choices"][0]["finish_reason"] = "length"
+    assert "finish reason" in str(difference("a", {}, chat("one two"), cut, 0))
+
+
+def test_numbers_may_differ_by_the_tolerance() -> None:
+    def vectors(*numbers: float) -> dict[str, Any]:
+        return {"data": [{"index": 0, "embedding": list(numbers)}]}
+
+    def scores(number: float) -> dict[str, Any]:
+        return {"results": [{"index": 0, "relevance_score": number}]}
+
+    assert difference("a", {}, vectors(0.5, 1), vectors(0.5, 1.001), 0.01) is None
+    assert difference("a", {}, vectors(0.5, 1), vectors(0.5, 1.001), 0) is not None
+    assert difference("a", {}, vectors(0.5, 1), vectors(0.5), 1) is not None
+    assert difference("a", {}, scores(0.5), scores(0.52), 0.05) is None
+    assert difference("a", {}, scores(0.5), scores(0.52), 0.01) is not None
+
+
+@pytest.mark.parametrize(("total", "sample"), [(50, 10), (300, 60)])
+def test_the_bounds_hold_in_at_least_95_percent_of_all_samples(total: int, sample: int) -> None:
+    from math import comb
+
+    bounds = [share_bounds(found, sample, total) for found in range(sample + 1)]
+    for marked in range(total + 1):
+        holds = sum(
+            comb(marked, found) * comb(total - marked, sample - found)
+            for found in range(max(0, sample - total + marked), min(sample, marked) + 1)
+            if bounds[found][0] <= marked / total <= bounds[found][1]
+        )
+        assert holds / comb(total, sample) >= 0.95
