@@ -32,6 +32,8 @@ class PlannedSegment(NamedTuple):
 
 
 LATEST_SECONDS = 3600.0
+PLAN = "its plan"
+"""What has paused a batch whose sample is answered."""
 NAME, DESCRIPTION = "name", "description"
 """The entries of the metadata that name and describe a batch: any client of OpenAI's API can set them."""
 MAX_ENTRIES = 16
@@ -71,9 +73,9 @@ class Batches(Lifecycle[Batch]):
         return expired
 
     def any_ends(self, session: Session) -> bool:
-        """True if a batch is ending or all its segments are done."""
+        """True if a batch is ending, or all its segments are done, or those of its sample."""
         ending = select(Batch.id).where(Batch.status.in_(("finalizing", "cancelling")))
-        return bool(session.scalar(select(or_(ending.exists(), _answered().exists()))))
+        return bool(session.scalar(select(or_(ending.exists(), _answered().exists(), _sampled().exists()))))
 
     def claim_validatable(self, session: Session, pause: float) -> list[str]:
         """Claim batches whose validation lost its message or its worker. Return their ids."""
@@ -213,12 +215,14 @@ def plan(
     simulated: bool,
     refused: Mapping[int, str] = MappingProxyType({}),
     warnings: Sequence[Mapping[str, Any]] = (),
+    sample_segments: int | None = None,
 ) -> None:
     """Record the plan of a validated batch.
 
     Args:
         segments: row group by row group.
         refused: SHA-256 of the result chunk of each segment whose requests were all refused, by number.
+        sample_segments: so many segments run first, then the batch is paused; None for a batch without a sample.
     """
     records = [
         Segment(batch_id=batch.id, number=number, **segment._asdict()) for number, segment in enumerate(segments)
@@ -235,6 +239,8 @@ def plan(
         "warnings": list(warnings),
         "attempts": 0,
         "attempt_error": None,
+        "sample_segments": sample_segments,
+        "sampling": sample_segments is not None,
     }
     session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
     transition(session, batch.id, "validating", "in_progress")  # no effect if it is cancelling
@@ -255,6 +261,20 @@ def end_running(session: Session) -> None:
     """Finalize every batch in progress whose segments are all done."""
     for batch_id in session.scalars(_answered()):
         transition(session, batch_id, "in_progress", "finalizing", outcome="completed")
+
+
+def pause_sampled(session: Session) -> None:
+    """Pause every batch whose sample is answered, until a client resumes it."""
+    paused = {"paused_at": func.coalesce(Batch.paused_at, now()), "paused_by": func.coalesce(Batch.paused_by, PLAN)}
+    for batch in session.scalars(_sampled().with_for_update()).all():
+        if changed(session, update(Batch).where(Batch.id == batch.id, Batch.sampling).values(sampling=False, **paused)):
+            events.record(session, batch, "batch.planned")
+
+
+def _sampled() -> Select[Batch]:
+    """Select the batches whose sample is answered, and nothing else of which has run."""
+    unanswered = _unfinished().where(Segment.number < Batch.sample_segments)
+    return select(Batch).where(Batch.status == "in_progress", Batch.sampling, ~unanswered.exists())
 
 
 def _answered() -> Select[str]:

@@ -28,6 +28,7 @@ Type = Literal[
     "batch.at_risk",
     "batch.late",
     "batch.held",
+    "batch.planned",
     "engine.died",
     "job.completed",
     "job.failed",

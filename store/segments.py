@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Integer, and_, case, cast, func, select, update
+from sqlalchemy import ColumnElement, Integer, and_, case, cast, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard import latency
@@ -114,7 +114,7 @@ def any_waits(session: Session) -> bool:
 
 def waiting(session: Session, limit: int) -> list[PendingSegment]:
     """Return pending segments that may start: the most urgent `limit` per model and project."""
-    ready = and_(Segment.state == "pending", Segment.not_before <= time.time(), goes_on(), holds.may_start())
+    ready = and_(Segment.state == "pending", Segment.not_before <= time.time(), _may_run(), holds.may_start())
     queues = session.execute(
         select(Segment.model, Batch.project_id).join(Batch, Batch.id == Segment.batch_id).where(ready).distinct()
     ).all()
@@ -156,9 +156,14 @@ def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
     )
 
 
+def _may_run() -> ColumnElement[bool]:
+    """Return the condition for segments that may run, of joined batches."""
+    return and_(goes_on(), or_(~Batch.sampling, Segment.number < Batch.sample_segments))
+
+
 def _batch_goes_on() -> ColumnElement[bool]:
-    """Return the condition for segments of batches whose segments may run."""
-    return select(Batch.id).where(Batch.id == Segment.batch_id, goes_on()).exists()
+    """Return the condition for segments whose batch lets them run."""
+    return select(Batch.id).where(Batch.id == Segment.batch_id, _may_run()).exists()
 
 
 def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: float) -> SegmentLease | None:
@@ -357,6 +362,16 @@ def chunks(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
         .order_by(ResultChunk.id)
     )
     return [(sha256, lines) for sha256, lines in rows]
+
+
+def sample_chunks(session: Session, batch: Batch) -> Sequence[str]:
+    """Return the SHA-256 of the result chunks of a batch's sample."""
+    return session.scalars(
+        select(ResultChunk.sha256)
+        .join(Segment, Segment.id == ResultChunk.segment_id)
+        .where(Segment.batch_id == batch.id, Segment.number < (batch.sample_segments or 0))
+        .order_by(ResultChunk.id)
+    ).all()
 
 
 def plans(session: Session, batch_id: str) -> list[tuple[str, int]]:

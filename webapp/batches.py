@@ -13,7 +13,7 @@ from flask import Blueprint, Response
 from pydantic import BaseModel
 
 from batchyard import latency
-from batchyard.errors import RequestError
+from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import PRIORITIES, TERMINAL, priority_name
 from results import stream
 from store import batches, holds, segments
@@ -23,7 +23,7 @@ from store.records import Batch, File, Hold
 from tasks import messages
 from tasks.execution import progress
 from tasks.finishing import erasure
-from tasks.intake import changes, imports, retry_input, submission
+from tasks.intake import changes, imports, retry_input, sampling, submission
 from tasks.intake.envelopes import Envelopes
 from tasks.intake.retry_input import Corrections
 from tasks.intake.submission import Draft, NewInput
@@ -105,6 +105,9 @@ def _object(
             input_sha256=batch.input_sha256 or None,
             on_invalid=cast(OnInvalid, batch.on_invalid),
             warnings=[BatchError.model_validate(warning) for warning in batch.warnings or ()],
+            plan=None
+            if batch.sample_rows is None
+            else wire.PlanState(rows=batch.sample_rows, sampled=batch.planned and not batch.sampling),
         ),
     )
 
@@ -168,12 +171,13 @@ def record_of(options: BaseModel, **others: Any) -> Batch:
     """Return the record of a new batch with the options of a request's body, and these fields."""
     given = dict(options)
     same = ("endpoint", "completion_window", "post_process", "on_invalid", "open")
-    expires_after = given.get("output_expires_after")
+    expires_after, plan = given.get("output_expires_after"), given.get("plan")
     return Batch(
         project_id=caller().project_id,
         request_metadata=given["metadata"],
         output_expires_after=None if expires_after is None else expires_after.seconds,
         priority=PRIORITIES[given["priority"]],
+        sample_rows=None if plan is None else plan.rows,
         **{name: given[name] for name in same if name in given},
         **others,
     )
@@ -302,6 +306,18 @@ def results(batch_id: str) -> Response:
     params = query(wire.ListBatchResults)
     lines = stream.lines(current_context(), batch, params.after, params.limit, with_seconds=params.seconds)
     return Response(lines, mimetype="application/jsonl")
+
+
+@routes.get("/v1/batches/<batch_id>/plan")
+@operation(wire.PlanReport, refusals=(404, 409))
+def plan(batch_id: str) -> wire.PlanReport:
+    """Read what the sample of a batch with a plan says of all its requests."""
+    batch, context = get_batch(batch_id), current_context()
+    if batch.sample_rows is None or batch.status in TERMINAL:
+        why = "has ended, and its answers are in its files" if batch.sample_rows else "was created without a plan"
+        raise ConflictError(f"Batch '{batch_id}' {why}.", param="batch_id")
+    report = sampling.report(context, batch)
+    return wire.PlanReport(batch_id=batch_id, sampled=batch.planned and not batch.sampling, **report)
 
 
 @routes.get("/v1/batches/<batch_id>/segments")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
@@ -18,6 +19,8 @@ from batchyard.cli.watch import check_success, interruptible, print_results, pri
 from batchyard.client.api import uploaded
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL, Status
+
+PLAN_POLL_SECONDS = 0.3
 
 
 @click.command()
@@ -80,6 +83,38 @@ def submit(
         batch = watch(server, batch)
     say(batch, batch["id"], as_json)
     check_success(batch)
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=requests.INPUT_FILE)
+@click.option("--rows", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Requests of the sample.")
+@requests.batch_options
+@click.option("-m", "--model", shell_complete=completion.models, help="The model of prompts.")
+@requests.prompt_options
+@server_options
+def plan(file: Path, rows: int, model: str | None, data: Path | None, as_json: bool, **options: Any) -> None:
+    """Answer a random sample of FILE, and say what all of it would take.
+
+    The batch waits after the sample. `batchyard resume BATCH` answers the rest and nothing twice; `batchyard cancel
+    BATCH` keeps what there is.
+    """
+    fields = requests.batch_fields(options, file) | {"plan": {"rows": rows}}
+    prompt_options = {"model": model, **options}
+    prompts = requests.becomes_requests(file, prompt_options)
+    server = connect(data)
+    form = requests.start_form(fields, prompt_options)
+    batch = requests.started(server, file, form) if prompts else requests.created(server, file, fields)
+    name = batch["id"]
+    note(server.page(name))
+    with interruptible(f"the sample goes on; `batchyard status {name}` shows how far it is"):
+        while batch["status"] not in TERMINAL and batch["batchyard"]["paused_at"] is None:
+            time.sleep(PLAN_POLL_SECONDS)
+            batch = server.batch(name)
+    if batch["status"] in TERMINAL:
+        say(batch, view.facts(batch), as_json)
+        return check_success(batch)
+    report = server.call("GET", f"/batches/{name}/plan")
+    say(report, view.plan(report), as_json)
 
 
 @click.command()

@@ -130,6 +130,48 @@ def outlook(dry_run: dict[str, Any]) -> str:
     return f"{size}: {end}, {due}: {'on time' if dry_run['on_time'] else 'too late'}{columns}"
 
 
+PLAN_ANSWERS = 3
+"""Answers of each kind that a plan shows."""
+PLAN_TEXT = 80
+PLAN_SHARES = {"failed": "failed", "cut_off": "cut off", "empty": "empty"}
+
+
+def plan(report: dict[str, Any]) -> str:
+    """What the sample of a batch says of all its requests, and what to do next."""
+    name, requests, answered = report["batch_id"], report["requests"], report["answered"]
+    rows = [
+        (label, f"{share['share']:.1%} ({share['low']:.1%} to {share['high']:.1%})")
+        for key, label in PLAN_SHARES.items()
+        for share in [report["shares"][key]]
+    ]
+    rows += [
+        (f"{key.removesuffix('_tokens')} tokens", f"{one['sum']:,.0f} ({one['low']:,.0f} to {one['high']:,.0f})")
+        for key, one in report["tokens"].items()
+    ]
+    if cost := report["cost"]:
+        rows.append(("cost", f"{cost['sum']} {cost['currency']} ({cost['low']} to {cost['high']})"))
+    if report["seconds"] is not None:
+        rows.append(("time for the rest", durations.text(report["seconds"])))
+    answers = [("answer", one) for one in report["answers"][:PLAN_ANSWERS]]
+    answers += [(kind.replace("_", " "), one) for kind, ones in report["odd"].items() for one in ones[:PLAN_ANSWERS]]
+    shown = [(kind, one["custom_id"], _one_line(one["error"] or one["text"] or "")) for kind, one in answers]
+    rest = requests - answered
+    return "\n".join(
+        [
+            f"{answered} of {requests} requests answered; ranges hold with {report['confidence']:.0%} confidence",
+            lines_of(["", ""], rows),
+            "",
+            lines_of(["", "request", "answer"], shown),
+            "",
+            f"`batchyard resume {name}` answers the other {rest}; `batchyard cancel {name}` keeps these",
+        ]
+    )
+
+
+def _one_line(text: str) -> str:
+    return wording.cut(" ".join(text.split()), PLAN_TEXT)
+
+
 def order(started: dict[str, Any]) -> str:
     """In which order all columns stand in the prompts; empty if the template does not have them."""
     names = started.get("columns")

@@ -71,6 +71,7 @@ class PlanWriter:
     Attributes:
         segments: row group by row group.
         refused: SHA-256 of the result chunk of each segment that need not run, by number.
+        sample_segments: how many of the first segments have the sample.
     """
 
     def __init__(
@@ -82,9 +83,10 @@ class PlanWriter:
         self._sizes = sizes
         self._artifacts = artifacts
         self._sorter = RequestSorter()
-        self._queues: dict[tuple[str | None, bool], int] = {}
+        self._queues: dict[tuple[bool, str | None, bool], int] = {}
         self.segments: list[PlannedSegment] = []
         self.refused: dict[int, str] = {}
+        self.sample_segments = 0
 
     def add(
         self,
@@ -97,6 +99,7 @@ class PlanWriter:
         output_limit: int | None = None,
         order_key: bytes = b"",
         fingerprint: bytes | None = None,
+        sampled: bool = False,
     ) -> None:
         """Add a request.
 
@@ -107,8 +110,9 @@ class PlanWriter:
             output_limit: most tokens of the answer; None if the request sets no limit.
             order_key: see inference.requests.ordering.
             fingerprint: see inference.requests.ordering.
+            sampled: it stands in segments of its own, before all others.
         """
-        queue = self._queues.setdefault((model, answer is not None), len(self._queues))
+        queue = self._queues.setdefault((not sampled, model, answer is not None), len(self._queues))
         refused = None if answer is None else answer.encode()
         tokens = ORDINARY_OUTPUT if output_limit is None else output_limit
         fingerprint = fingerprint if answer is None else None  # each refusal names its custom_id
@@ -116,11 +120,12 @@ class PlanWriter:
 
     def close(self) -> None:
         """Write the plan. It has at least one valid request."""
-        first = next(model for model, _ in self._queues if model is not None) if self._queues else ""
+        first = next(model for _, model, _ in self._queues if model is not None) if self._queues else ""
         with closing(self._sorter) as sorter:
             totals = sorter.queues()
-            for (model, _), queue in self._queues.items():
+            for (later, model, _), queue in sorted(self._queues.items(), key=lambda entry: entry[0][0]):
                 self._cut(model or first, totals[queue], sorter.sorted(queue))
+                self.sample_segments = self.sample_segments if later else len(self.segments)
         self._writer.close()
 
     def discard(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, UniqueConstraint
+from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from store.records.base import ID, AnswerAmounts, Base, Leased, WorkColumns, id_column, now
@@ -24,6 +24,9 @@ class Batch(WorkColumns, AnswerAmounts, Base):
     planned of all. `name` is what people call it: its metadata's `name`, or its input file's. `priority` orders it
     among the batches of its project (batchyard.statuses.PRIORITIES).
 
+    A batch with a plan has `sample_rows`: so many of its requests, drawn at random, make up its first
+    `sample_segments`. While it is `sampling`, no other segments run; then it is paused.
+
     A batch is `planned` once its segments can run. An `open` one, a client's or a `stage` of the job `job_id`, may
     still get more segments. Such a batch has no input file before it is merged, and no plan: its segments name theirs.
     """
@@ -40,6 +43,9 @@ class Batch(WorkColumns, AnswerAmounts, Base):
     cancelled: Mapped[int] = mapped_column(default=0)
     on_invalid: Mapped[str] = mapped_column(String(8), default="fail", server_default="fail")
     warnings: Mapped[list[dict[str, Any]] | None]
+    sample_rows: Mapped[int | None]
+    sample_segments: Mapped[int | None]
+    sampling: Mapped[bool] = mapped_column(default=False, server_default=false())
     planned: Mapped[bool] = mapped_column(default=False)
     plan_sha256: Mapped[str | None] = mapped_column(String(64))
     job_id: Mapped[str | None] = mapped_column(String(64), index=True)

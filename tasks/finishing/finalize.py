@@ -53,6 +53,7 @@ def start_ready(context: AppContext, *, keep_one: bool = False) -> str | None:
             return None
     with context.database.write() as session:
         segments.withdraw(session)
+        batches.pause_sampled(session)
         batches.end_running(session)
         ready = batches.claim_finishable(session, context.settings.queue_seconds)
         ending = {batch_id: session.get_one(Batch, batch_id) for batch_id in ready}

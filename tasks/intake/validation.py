@@ -32,6 +32,7 @@ from store.work import traces
 from tasks.context import AppContext
 from tasks.execution import progress, tally
 from tasks.heartbeat import hold_batch
+from tasks.intake import sampling
 from tasks.intake.requests import Refusal, RequestChecker
 from tasks.port import running_models
 from tasks.steps import registry as steps
@@ -108,6 +109,9 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
         validator = Validator.of(context, batch.endpoint, batch.post_process, skip_invalid=batch.on_invalid == "skip")
         with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
             plan = PlanWriter(target, segment_sizes(context), context.artifacts)
+            if batch.sample_rows is not None:
+                validator.sample = sampling.lines(source, batch.sample_rows, context.settings.max_line_bytes, batch.id)
+                source.seek(0)
             with spans.span("validate", traces.place(batch)) as span:
                 runs = validator.run(source, plan, report)
                 span.set({"batchyard.errors": report.count})
@@ -129,6 +133,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
                     warnings=validator.warnings.entries,
                     models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
                     simulated=any(registry.capabilities(spec.engine).simulated for spec in specs.values()),
+                    sample_segments=plan.sample_segments or None,
                 )
     log.info("validated", extra={"batch_id": batch_id, "errors": report.count})
     for number in plan.refused if runs else ():
@@ -164,6 +169,7 @@ class Validator:
 
     Attributes:
         warnings: of the valid lines.
+        sample: numbers of lines that are planned before all others.
     """
 
     def __init__(
@@ -185,6 +191,7 @@ class Validator:
         self._checker = RequestChecker(models, steps.checks(post_process), models_file)
         self._endpoint = endpoint
         self.warnings = ParameterWarnings(endpoint)
+        self.sample: frozenset[int] = frozenset()
         self._max_requests = max_requests
         self._max_line_bytes = max_line_bytes
         self._max_embedding_inputs = max_embedding_inputs
@@ -261,7 +268,7 @@ class Validator:
         prepared = self._checker.prepare(self._endpoint, model, request["body"], body_json)
         if isinstance(prepared, Refusal):
             answer = output_lines.line(custom_id, prepared.status_code, prepared.json, None)
-            plan.add(model, number, custom_id, body_json, answer)
+            plan.add(model, number, custom_id, body_json, answer, sampled=number in self.sample)
             return
         plan.add(
             model,
@@ -271,6 +278,7 @@ class Validator:
             output_limit=prepared.output_limit,
             order_key=prepared.order_key,
             fingerprint=prepared.fingerprint,
+            sampled=number in self.sample,
         )
 
     def _report_limit(self, report: ValidationReport, count: int, limit: int | None, unit: str) -> None:

@@ -11,7 +11,19 @@ from batchyard.latency import Latency
 from batchyard.statuses import Priority, Status
 from store.records import Sla
 from tasks.scheduling.states import StateName
-from webapp.wire.fields import ON_INVALID, PRIORITY, ExpiresAfter, Metadata, OnInvalid, Repeatable, Short, Steps, Window
+from webapp.wire.fields import (
+    ON_INVALID,
+    PLAN,
+    PRIORITY,
+    ExpiresAfter,
+    Metadata,
+    OnInvalid,
+    PlanRequest,
+    Repeatable,
+    Short,
+    Steps,
+    Window,
+)
 from webapp.wire.lists import ListPage, ListQuery
 from webapp.wire.work import ArtifactObject, BatchError, Cost, EngineDeath, ListResults, WorkObject
 
@@ -34,6 +46,10 @@ class ScheduledBatch(BatchOptions):
     priority: Priority = Field("normal", description=PRIORITY)
 
 
+class Planned(BaseModel):
+    plan: PlanRequest | None = Field(None, description=PLAN)
+
+
 def _no_file(value: Any) -> Any:
     if value is not None:
         raise ValueError("the batch has another input already; send one of the two")
@@ -45,14 +61,14 @@ class InputFile(BaseModel):
 
 
 # Pydantic puts the last base's fields first: a missing file is reported before a missing endpoint.
-class BatchOfFile(Repeatable, ScheduledBatch, InputFile):
+class BatchOfFile(Repeatable, Planned, ScheduledBatch, InputFile):
     """A batch of an uploaded file."""
 
     requests: None = Field(None, exclude=True)
     open: Literal[False] = Field(False, exclude=True)
 
 
-class BatchOfUrl(Repeatable, ScheduledBatch):
+class BatchOfUrl(Repeatable, Planned, ScheduledBatch):
     """A batch of the objects at a URL of a bucket that the operator allows, joined to one file."""
 
     input_url: str = Field(strict=True, min_length=1, max_length=1024, examples=["s3://bucket/in/2026-11-26/"])
@@ -69,7 +85,7 @@ def _declare_requests(schema: dict[str, Any]) -> None:
     schema["required"].append("requests")
 
 
-class BatchOfRequests(Repeatable, ScheduledBatch):
+class BatchOfRequests(Repeatable, Planned, ScheduledBatch):
     """A batch of requests that stand in the body itself."""
 
     model_config = ConfigDict(json_schema_extra=_declare_requests)
@@ -150,6 +166,56 @@ class Shared(BaseModel):
     output_tokens: int
 
 
+class PlanState(BaseModel):
+    """How far the plan of a batch is."""
+
+    rows: int = Field(description="requests that the sample was to have")
+    sampled: bool = Field(description="all of the sample is answered; the rest waits for a resume, or has run since")
+
+
+class ShareRange(BaseModel):
+    """A share of the sample, and between what that of all requests lies."""
+
+    share: float
+    low: float
+    high: float
+
+
+class SumRange(BaseModel):
+    """An estimated sum over all requests, and its range."""
+
+    sum: float
+    low: float
+    high: float
+
+
+class SampleAnswer(BaseModel):
+    """An answer of the sample, without what few people read."""
+
+    custom_id: str
+    text: str | None
+    error: str | None
+    output_tokens: int
+    seconds: float = Field(description="in the engine; 0 if nobody measured it")
+
+
+class PlanReport(BaseModel):
+    """What the answers of a batch's sample say of all its requests. Ranges hold with `confidence`."""
+
+    object: Literal["batch.plan"] = "batch.plan"
+    batch_id: str
+    requests: int
+    answered: int = Field(description="of the sample, so far")
+    sampled: bool
+    confidence: float
+    shares: dict[str, ShareRange] = Field(description="requests that failed, answers that were cut off, empty ones")
+    tokens: dict[str, SumRange]
+    cost: dict[str, str] | None = Field(description="currency, amount, low, high; null: a model has no tariff")
+    seconds: float | None = Field(description="until the rest would be done if it were resumed now; null: unknown")
+    odd: dict[str, list[SampleAnswer]] = Field(description="at most ten of each kind of flaw, and the three slowest")
+    answers: list[SampleAnswer] = Field(description="ten of the sample, from short to long prompts")
+
+
 class Held(BaseModel):
     """Why a batch does not move, though it has not ended: this is tried again."""
 
@@ -225,6 +291,7 @@ class Extension(BaseModel):
         description="what is most likely a mistake, though it stops no request: at first what is in the first of them"
     )
     open: bool = Field(description="whether it may still get requests")
+    plan: PlanState | None = Field(description="null: it was created without a plan")
     artifacts: list[ArtifactObject]
     retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")
     retries: list[str] = Field(description="the batches that repeat this one's unanswered requests")

@@ -48,6 +48,7 @@ Name = Annotated[
 ]
 Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
 OnInvalid = Literal["fail", "skip"]
+PLAN = "answer a random sample first, say what it shows of the whole, and wait for a resume"
 ON_INVALID = "a line that cannot be run fails the batch before anything runs, or is skipped and gets an error line"
 PRIORITY = (
     "the order among the project's own batches; background: it runs only where no other work would, of any project"
@@ -113,3 +114,10 @@ class Idempotent(BaseModel):
 
 
 JsonText = BeforeValidator(from_json_text)
+
+
+class PlanRequest(BaseModel):
+    """A plan: a random sample of a batch's requests is answered at once, then the batch is paused."""
+
+    model_config = ConfigDict(extra="forbid")
+    rows: int = Field(100, strict=True, ge=1, le=10_000, description="how many requests the sample has")

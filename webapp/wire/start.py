@@ -10,11 +10,13 @@ from batchyard.endpoints.path import EndpointPath
 from batchyard.statuses import Priority
 from webapp.wire.fields import (
     ON_INVALID,
+    PLAN,
     PRIORITY,
     JsonObject,
     JsonText,
     Metadata,
     OnInvalid,
+    PlanRequest,
     Steps,
     Window,
     declare_file,
@@ -104,6 +106,7 @@ class Start(BaseModel):
     post_process: Annotated[Steps, JsonText] = Field(default_factory=list, max_length=16)
     on_invalid: OnInvalid = Field("fail", description=ON_INVALID)
     priority: Priority = Field("normal", description=PRIORITY)
+    plan: Annotated[PlanRequest | None, JsonText] = Field(None, description=PLAN)
 
 
 class StartForm(Start):

@@ -13,9 +13,9 @@ from typing import Any
 
 from batchyard import json_lines
 from batchyard.client.api import ApiClient, uploaded
-from batchyard.client.verification.bounds import share_bounds
 from batchyard.endpoints import responses
 from batchyard.errors import ConfigurationError
+from batchyard.shares import share_bounds
 from batchyard.statuses import TERMINAL
 
 LOGPROBS = 5

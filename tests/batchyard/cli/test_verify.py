@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.client.verification import folder as folders
 from batchyard.client.verification.again import difference
-from batchyard.client.verification.bounds import share_bounds
+from batchyard.shares import share_bounds
 from tests.support.stacks import RunningStack, a_chat
 
 
@@ -154,7 +154,8 @@ def test_a_sample_is_asked_again_and_the_share_that_would_differ_has_its_bounds(
     assert report["changes"] == []
     again = stack.client.batches.retrieve(report["again_id"])
     assert again.metadata == {"verifies": batch.id}
-    order = [json.loads(line)["custom_id"] for line in stack.client.files.content(again.input_file_id).text.splitlines()]
+    asked = stack.client.files.content(again.input_file_id).text.splitlines()
+    order = [json.loads(line)["custom_id"] for line in asked]
     assert order != sorted(order, key=lambda one: int(one[1:])) and len(set(order)) == 30
 
     others = [a_chat(f"r{number}", f"question {number + (number > 35)}", model="slow") for number in range(40)]
