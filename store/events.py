@@ -29,6 +29,7 @@ Type = Literal[
     "batch.late",
     "batch.held",
     "batch.planned",
+    "batch.stopped",
     "engine.died",
     "job.completed",
     "job.failed",

@@ -57,6 +57,8 @@ class SegmentLease:
     """Why the model is on hold, see store.holds."""
     last_chance: bool
     """The batch can wait for a held model no longer."""
+    has_limits: bool = False
+    """Each result chunk may pause the batch, see store.stopping."""
 
 
 class PendingSegment(NamedTuple):
@@ -216,6 +218,7 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         chunks=session.scalars(select(ResultChunk.sha256).where(ResultChunk.segment_id == segment_id)).all(),
         held=held,
         last_chance=bool(last_chance),
+        has_limits=bool(batch.stop_when),
     )
 
 

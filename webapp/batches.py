@@ -36,7 +36,7 @@ from webapp.files import get_file
 from webapp.idempotency import Idempotency
 from webapp.requests import caller, current_context, parse_body, query, read_inline, validated
 from webapp.wire import batches as wire
-from webapp.wire.fields import Idempotent, OnInvalid
+from webapp.wire.fields import Idempotent, OnInvalid, StopWhen
 from webapp.wire.work import BatchError
 from webapp.work import Related
 
@@ -105,6 +105,7 @@ def _object(
             input_sha256=batch.input_sha256 or None,
             on_invalid=cast(OnInvalid, batch.on_invalid),
             warnings=[BatchError.model_validate(warning) for warning in batch.warnings or ()],
+            stop_when=None if batch.stop_when is None else StopWhen.model_validate(batch.stop_when),
             plan=None
             if batch.sample_rows is None
             else wire.PlanState(rows=batch.sample_rows, sampled=batch.planned and not batch.sampling),
@@ -172,12 +173,14 @@ def record_of(options: BaseModel, **others: Any) -> Batch:
     given = dict(options)
     same = ("endpoint", "completion_window", "post_process", "on_invalid", "open")
     expires_after, plan = given.get("output_expires_after"), given.get("plan")
+    limits = given.get("stop_when")
     return Batch(
         project_id=caller().project_id,
         request_metadata=given["metadata"],
         output_expires_after=None if expires_after is None else expires_after.seconds,
         priority=PRIORITIES[given["priority"]],
         sample_rows=None if plan is None else plan.rows,
+        stop_when=None if limits is None else limits.model_dump(exclude_none=True) or None,
         **{name: given[name] for name in same if name in given},
         **others,
     )

@@ -68,7 +68,15 @@ priority_option = click.option(
     show_default=True,
     help="The order among the project's own batches of a model; background: only what no other work needs.",
 )
-batch_options = add_options(endpoint_option, window_option, post_process_option, on_invalid_option, priority_option)
+stop_when_option = click.option(
+    "--stop-when",
+    multiple=True,
+    metavar="LIMIT=VALUE",
+    help="Pause at a share of failed, length (cut off) or empty answers, a cost, or tokens: failed=0.2, cost=40.",
+)
+batch_options = add_options(
+    *(endpoint_option, window_option, post_process_option, on_invalid_option, priority_option, stop_when_option)
+)
 
 
 class LocalPath(click.Path):
@@ -181,6 +189,7 @@ def batch_fields(options: dict[str, Any], file: Path | None) -> dict[str, Any]:
         "post_process": steps(options.pop("post_process")),
         "on_invalid": options.pop("on_invalid"),
         "priority": options.pop("priority", None),
+        "stop_when": limits(options.pop("stop_when", ())),
     }
 
 
@@ -219,6 +228,14 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
             raise click.UsageError(f"{option} {text}: write KEY=VALUE")
         values[key] = value
     return values
+
+
+def limits(texts: Iterable[str]) -> dict[str, float] | None:
+    """Return `failed=0.2` as {"failed": 0.2}; None without any."""
+    try:
+        return {name: float(value) for name, value in pairs(texts, "--stop-when").items()} or None
+    except ValueError as error:
+        raise click.UsageError(f"--stop-when: {error}") from None
 
 
 def steps(texts: Iterable[str]) -> list[dict[str, str]]:

@@ -25,7 +25,8 @@ class Batch(WorkColumns, AnswerAmounts, Base):
     among the batches of its project (batchyard.statuses.PRIORITIES).
 
     A batch with a plan has `sample_rows`: so many of its requests, drawn at random, make up its first
-    `sample_segments`. While it is `sampling`, no other segments run; then it is paused.
+    `sample_segments`. While it is `sampling`, no other segments run; then it is paused. `stop_when` has the limits that
+    pause it (store.stopping); one that has paused it is removed.
 
     A batch is `planned` once its segments can run. An `open` one, a client's or a `stage` of the job `job_id`, may
     still get more segments. Such a batch has no input file before it is merged, and no plan: its segments name theirs.
@@ -45,6 +46,7 @@ class Batch(WorkColumns, AnswerAmounts, Base):
     warnings: Mapped[list[dict[str, Any]] | None]
     sample_rows: Mapped[int | None]
     sample_segments: Mapped[int | None]
+    stop_when: Mapped[dict[str, Any] | None]
     sampling: Mapped[bool] = mapped_column(default=False, server_default=false())
     planned: Mapped[bool] = mapped_column(default=False)
     plan_sha256: Mapped[str | None] = mapped_column(String(64))

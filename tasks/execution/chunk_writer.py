@@ -22,7 +22,7 @@ from batchyard.errors import UnavailableError
 from batchyard.tariffs import Amounts
 from batchyard.telemetry import requests, spans
 from batchyard.telemetry.spans import EndedSpan
-from store import segments
+from store import segments, stopping
 from store.accounting import usage
 from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
@@ -136,6 +136,8 @@ class ChunkWriter:
                     milliseconds=round(1000 * busy),
                 )
                 usage.add(session, self.segment, used)
+                if self.segment.has_limits:
+                    stopping.check(session, self.segment.batch_id)
         return chunk
 
     def _flaws(self, table: pa.Table) -> dict[str, int]:

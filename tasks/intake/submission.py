@@ -180,7 +180,7 @@ def repeat(
     batch = Batch(
         **{
             name: getattr(old, name)
-            for name in ("project_id", "endpoint", "output_expires_after", "on_invalid", "priority")
+            for name in ("project_id", "endpoint", "output_expires_after", "on_invalid", "priority", "stop_when")
         },
         completion_window=completion_window or old.completion_window,
         request_metadata=old.request_metadata if metadata is None else metadata,

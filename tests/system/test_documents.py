@@ -60,6 +60,8 @@ NOT_RUN = {
     ("docs/start.md", ".venv/bin/batchyard transcribe"): "tests/system/test_media.py transcribes a folder on vLLM",
     ("docs/start.md", ".venv/bin/batchyard submit examples/audio.jsonl"): "tests/system/test_media.py runs the file",
     ("docs/start.md", "make install"): "needs a GPU",
+    ("docs/plan.md", "batchyard plan"): "tests/system/test_plan.py runs it",
+    ("docs/plan.md", "batchyard submit reviews.jsonl"): "the same",
     ("docs/verify.md", "batchyard download"): "tests/batchyard/cli/test_verify.py runs them",
     ("docs/clients.md", "export OPENAI_BASE_URL"): "tests/foreign/test_clients.py sets them for each client",
     ("docs/clients.md", "inspect eval"): "needs inspect-ai: tests/foreign/test_inspect.py",

@@ -111,3 +111,28 @@ def test_wrong_plans_are_refused(stack: RunningStack) -> None:
     batch = stack.submit(requests("echo"))
     with pytest.raises(openai.ConflictError, match="was created without a plan"):
         plan_of(stack, batch)
+
+
+def test_a_batch_pauses_once_it_surely_exceeds_a_limit_and_goes_on_without_it(stack: RunningStack) -> None:
+    lines = [a_chat(f"r{number}", f"stopped after {number}", model="slow") for number in range(TOTAL)]
+    batch = stack.submit(lines, extra_body={"stop_when": {"tokens": 300, "failed": 0.1}})
+    batch = stack.wait(batch, until=lambda batch: batch.batchyard["paused_at"] is not None)
+    assert batch.batchyard["paused_by"] == "its limit of tokens"
+    assert batch.batchyard["stop_when"] == {"failed": 0.1, "length": None, "empty": None, "cost": None, "tokens": None}
+    events = stack.client.get(f"/batches/{batch.id}/events", cast_to=object)["data"]  # type: ignore[index]
+    (stopped,) = [event for event in events if event["type"] == "batch.stopped"]
+    assert stopped["data"]["limit"] == {"tokens": 300} and 300 <= stopped["data"]["value"] < 600
+    assert batch.request_counts.completed < TOTAL / 2
+    stack.client.post(f"/batches/{batch.id}/resume", cast_to=object)
+    batch = stack.wait(batch)
+    assert batch.request_counts.completed == TOTAL
+
+
+def test_wrong_limits_are_refused(stack: RunningStack, tmp_path: Path) -> None:
+    for limits in ({"failed": 0}, {"failed": 1.5}, {"slow": 0.1}, {"cost": "much"}):
+        with pytest.raises(openai.BadRequestError, match=next(iter(limits))):
+            stack.submit(requests("echo"), extra_body={"stop_when": limits})
+    (tmp_path / "in.jsonl").write_text(json.dumps(a_chat("a", "b")) + "\n")
+    address = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    wrong = batchyard("submit", tmp_path / "in.jsonl", "--stop-when", "failed", folder=tmp_path, **address)
+    assert wrong.returncode == 2 and "--stop-when failed: write KEY=VALUE" in wrong.stderr

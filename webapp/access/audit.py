@@ -15,6 +15,7 @@ from webapp.access.audit_log import REFUSALS, AuditLog
 
 READS = frozenset(
     {
+        "batches.plan",
         "batches.results",
         "files.content",
         "jobs.item",

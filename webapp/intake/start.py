@@ -26,7 +26,7 @@ from webapp.wire.start import PARAMETERS, Start, StartAnswer, StartDryRun, Start
 
 routes = Blueprint("start", __name__)
 OF_PROMPTS = {"model", "system", "template", "null_values", "sampling", *PARAMETERS}
-OF_A_BATCH = {"endpoint", "on_invalid", "priority", "plan", *OF_PROMPTS}
+OF_A_BATCH = {"endpoint", "on_invalid", "priority", "plan", "stop_when", *OF_PROMPTS}
 
 
 @routes.post("/start")

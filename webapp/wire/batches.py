@@ -15,6 +15,7 @@ from webapp.wire.fields import (
     ON_INVALID,
     PLAN,
     PRIORITY,
+    STOP_WHEN,
     ExpiresAfter,
     Metadata,
     OnInvalid,
@@ -22,6 +23,7 @@ from webapp.wire.fields import (
     Repeatable,
     Short,
     Steps,
+    StopWhen,
     Window,
 )
 from webapp.wire.lists import ListPage, ListQuery
@@ -48,6 +50,7 @@ class ScheduledBatch(BatchOptions):
 
 class Planned(BaseModel):
     plan: PlanRequest | None = Field(None, description=PLAN)
+    stop_when: StopWhen | None = Field(None, description=STOP_WHEN)
 
 
 def _no_file(value: Any) -> Any:
@@ -291,6 +294,7 @@ class Extension(BaseModel):
         description="what is most likely a mistake, though it stops no request: at first what is in the first of them"
     )
     open: bool = Field(description="whether it may still get requests")
+    stop_when: StopWhen | None = Field(description="limits that have not paused it yet; null: none")
     plan: PlanState | None = Field(description="null: it was created without a plan")
     artifacts: list[ArtifactObject]
     retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")

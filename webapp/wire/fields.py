@@ -48,6 +48,7 @@ Name = Annotated[
 ]
 Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
 OnInvalid = Literal["fail", "skip"]
+STOP_WHEN = "pause the batch as soon as one of these is surely exceeded"
 PLAN = "answer a random sample first, say what it shows of the whole, and wait for a resume"
 ON_INVALID = "a line that cannot be run fails the batch before anything runs, or is skipped and gets an error line"
 PRIORITY = (
@@ -121,3 +122,14 @@ class PlanRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     rows: int = Field(100, strict=True, ge=1, le=10_000, description="how many requests the sample has")
+
+
+class StopWhen(BaseModel):
+    """Limits that pause a batch: shares of its answers so far, cost, tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+    failed: float | None = Field(None, gt=0, lt=1, description="share of the requests that failed")
+    length: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer was cut off")
+    empty: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer has no text")
+    cost: float | None = Field(None, gt=0, description="in the currency of models.toml")
+    tokens: float | None = Field(None, gt=0, description="input and output tokens")

@@ -12,12 +12,14 @@ from webapp.wire.fields import (
     ON_INVALID,
     PLAN,
     PRIORITY,
+    STOP_WHEN,
     JsonObject,
     JsonText,
     Metadata,
     OnInvalid,
     PlanRequest,
     Steps,
+    StopWhen,
     Window,
     declare_file,
 )
@@ -106,6 +108,7 @@ class Start(BaseModel):
     post_process: Annotated[Steps, JsonText] = Field(default_factory=list, max_length=16)
     on_invalid: OnInvalid = Field("fail", description=ON_INVALID)
     priority: Priority = Field("normal", description=PRIORITY)
+    stop_when: Annotated[StopWhen | None, JsonText] = Field(None, description=STOP_WHEN)
     plan: Annotated[PlanRequest | None, JsonText] = Field(None, description=PLAN)
 
 

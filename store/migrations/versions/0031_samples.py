@@ -1,4 +1,4 @@
-"""the sample that a batch with a plan answers first"""
+"""the sample that a batch with a plan answers first, and the limits at which a batch stops"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,6 +8,7 @@ down_revision = "0030"
 
 
 def upgrade() -> None:
-    op.add_column("batches", sa.Column("sample_rows", sa.Integer(), nullable=True))
-    op.add_column("batches", sa.Column("sample_segments", sa.Integer(), nullable=True))
+    op.add_column("batches", sa.Column("sample_rows", sa.BigInteger(), nullable=True))
+    op.add_column("batches", sa.Column("sample_segments", sa.BigInteger(), nullable=True))
+    op.add_column("batches", sa.Column("stop_when", sa.JSON(), nullable=True))
     op.add_column("batches", sa.Column("sampling", sa.Boolean(), nullable=False, server_default=sa.false()))
