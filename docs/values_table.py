@@ -1,4 +1,4 @@
-"""Print the table of the chart's values in docs/operations.md: python docs/values_table.py."""
+"""Print the table of the chart's values in docs/deploy.md: python docs/values_table.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of the Helm chart: what is refused, the schema, the notes and the operations page."""
+"""The values of the Helm chart: what is refused, the schema, the notes and the page of deployments."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_the_notes_say_how_the_first_key_is_made() -> None:
     command.make_context("create", words)
 
 
-def test_the_values_of_the_operations_page_are_taken() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
+def test_the_values_of_the_page_of_deployments_are_taken() -> None:
+    page = (ROOT / "docs/deploy.md").read_text()
     (line,) = re.findall(r"^helm install (\w+) deploy/helm (.*)$", page, re.MULTILINE)
     (words,) = re.findall(r"--set (\S+) --set-file models=models.toml", line[1])
     objects = charts.render({**helm_python.parse_set_string(words), "models": (ROOT / "models.toml").read_text()})
@@ -84,8 +84,8 @@ def test_the_values_of_the_operations_page_are_taken() -> None:
     assert [found["kind"] for found in charts.of_kind(documented, "StatefulSet", "ScaledObject")] == ["ScaledObject"]
 
 
-def test_the_operations_page_has_the_table_of_values() -> None:
+def test_the_page_of_deployments_has_the_table_of_values() -> None:
     printed = subprocess.run(
         [sys.executable, ROOT / "docs/values_table.py"], capture_output=True, text=True, check=True
     )
-    assert printed.stdout.strip() in (ROOT / "docs/operations.md").read_text()
+    assert printed.stdout.strip() in (ROOT / "docs/deploy.md").read_text()

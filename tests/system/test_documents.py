@@ -81,14 +81,14 @@ NOT_RUN = {
     ): "needs bubblewrap; test_pool.py names another",
     ("docs/agents.md", "batchyard tool add"): "tests/recipes/test_mcp_servers.py asks a server of its own",
     ("docs/operations.md", ".venv/bin/batchyard up"): "starts the stack that is running",
-    ("docs/operations.md", "export POSTGRES_PASSWORD"): "needs Docker",
-    ("docs/operations.md", "export IMAGE="): "needs Docker; tests/compose does it",
+    ("docs/deploy.md", "export POSTGRES_PASSWORD"): "needs Docker",
+    ("docs/deploy.md", "export IMAGE="): "needs Docker; tests/compose does it",
     ("docs/operations.md", "docker compose exec web batchyard backup"): "needs Docker",
-    ("docs/operations.md", "docker pull"): "needs Docker",
-    ("docs/operations.md", "kubectl create secret"): "needs Kubernetes; see test_chart_values.py",
-    ("docs/operations.md", "needed=$(curl"): "needs SLURM",
-    ("docs/operations.md", "sbatch --gpus"): "needs SLURM: tests/deploy/test_slurm.py runs the script",
-    ("docs/operations.md", "export DATABASE_URL"): "needs a cloud: tests/deploy/test_skypilot.py takes a stack's disk",
+    ("docs/deploy.md", "docker pull"): "needs Docker",
+    ("docs/deploy.md", "kubectl create secret"): "needs Kubernetes; see test_chart_values.py",
+    ("docs/deploy.md", "needed=$(curl"): "needs SLURM",
+    ("docs/deploy.md", "sbatch --gpus"): "needs SLURM: tests/deploy/test_slurm.py runs the script",
+    ("docs/deploy.md", "export DATABASE_URL"): "needs a cloud: tests/deploy/test_skypilot.py takes a stack's disk",
     ("docs/operations.md", "pip install 'batchyard[otel]'"): "installs; tests/system/test_faults.py has a collector",
     ("docs/operations.md", "prometheus --config.file"): "tests/system/test_monitoring.py runs it where it is installed",
 }
@@ -182,6 +182,7 @@ def test_every_block_is_run_or_told_why_not() -> None:
         "README.md",
         "docs/agents.md",
         "docs/api.md",
+        "docs/costs.md",
         "docs/live.md",
         "docs/operations.md",
         "docs/python.md",
@@ -362,6 +363,11 @@ def test_the_commands_of_the_api_page_run_one_after_the_other(run_shell: Callabl
     answers = (clone / "answers.jsonl").read_text().splitlines()
     assert sorted(answers) == sorted((clone / "so-far.jsonl").read_text().splitlines())
     assert "What is 7 + 8?" in printed
+
+
+def test_the_commands_of_the_costs_page_run_one_after_the_other(run_shell: Callable[..., str]) -> None:
+    printed = run_shell("docs/costs.md")
+    assert '"state": "ok"' in printed
 
 
 def test_the_commands_of_the_readme_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:
