@@ -97,12 +97,7 @@ REWARDS: Registry[Reward] = Registry(
     },
     _checked(Reward),
 )
-GATES: Registry[Gate] = Registry(
-    "gate",
-    "batchyard.gates",
-    {},
-    _checked(Gate),
-)
+GATES: Registry[Gate] = Registry("gate", "batchyard.gates", {}, _checked(Gate))
 TOOLS: Registry[Tool] = Registry("tool", "batchyard.tools", {}, _checked(Tool))
 
 
@@ -227,14 +222,8 @@ def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
         ConfigurationError: something cannot be imported, or a name is taken. Names file and line, or the package.
     """
     catalogue = Catalogue(reserved)
-    for gate in BUILT_IN_GATES.values():
-        catalogue.add(gate)
-    for reward in REWARDS.load():
-        catalogue.add(reward)
-    for gate in GATES.load():
-        catalogue.add(gate)
-    for tool in TOOLS.load():
-        catalogue.add(tool)
+    for entry in (*BUILT_IN_GATES.values(), *REWARDS.load(), *GATES.load(), *TOOLS.load()):
+        catalogue.add(entry)
     for recipe in RECIPES.load():
         catalogue.add(recipe.recipe_of(catalogue) if isinstance(recipe, RewardedRecipe) else recipe)
     for tool in mcp_servers.tools_of(Path(folder)) if folder else ():
