@@ -100,8 +100,7 @@ def resolve(
 ) -> None:
     """Complete a stuck or failed item with a text of a person.
 
-    Args:
-        by: who that is; the id of the key if None.
+    `by`: who that is; the id of the key if None.
 
     Raises:
         NotFoundError: as `give_verdict`.

@@ -89,8 +89,7 @@ class RemoteTool:
 def tools_of(folder: Path) -> list[Tool]:
     """Return the tools of all servers of a folder, named `<server>_<tool>`, or as the file says.
 
-    Raises:
-        ConfigurationError: a file is wrong, or the package `mcp` is missing.
+    Raises ConfigurationError: a file is wrong, or the package `mcp` is missing.
     """
     tools = []
     for file in sorted(folder.glob(f"[!.]*{SUFFIX}")):
@@ -128,8 +127,7 @@ def renamed(server: str, tools: Sequence[McpTool]) -> list[McpTool]:
 async def asked(server: McpServer) -> list[McpTool]:
     """Return the tools that a server says it has.
 
-    Raises:
-        ConfigurationError: the package `mcp` is missing, or the server does not answer.
+    Raises ConfigurationError: the package `mcp` is missing, or the server does not answer.
     """
     plugins.require("mcp", server.command or str(server.url))
     try:

@@ -104,8 +104,7 @@ TOOLS: Registry[Tool] = Registry("tool", "batchyard.tools", {}, _checked(Tool))
 class Catalogue:
     """What jobs of this deployment may name.
 
-    Attributes:
-        recipes, rewards, gates, tools: by name, the built-in ones first.
+    `recipes`, `rewards`, `gates`, `tools`: by name, the built-in ones first.
     """
 
     def __init__(self, reserved: Iterable[str] = COMMANDS) -> None:
@@ -124,8 +123,7 @@ class Catalogue:
     def reward(self, name: str, param: str = "options.reward") -> Reward:
         """Return the reward of that name, or the one that the JSON of a grader describes.
 
-        Raises:
-            RequestError: no reward has that name, or the grader cannot be used. Has `param`.
+        Raises RequestError: no reward has that name, or the grader cannot be used. Has `param`.
         """
         if name.startswith("{"):
             try:
@@ -164,8 +162,7 @@ class Catalogue:
     def add(self, entry: Entry) -> None:
         """Take in a recipe, a reward, a gate or a tool.
 
-        Raises:
-            ConfigurationError: its name is taken or cannot be one; so is a data source of a reward.
+        Raises ConfigurationError: its name is taken or cannot be one; so is a data source of a reward.
         """
         if id(entry) in self._places:  # a file has imported it from another one
             return
@@ -218,8 +215,7 @@ class Catalogue:
 def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
     """Import all recipes, rewards, gates and tools: built-in ones, those of packages, those of the folder's files.
 
-    Raises:
-        ConfigurationError: something cannot be imported, or a name is taken. Names file and line, or the package.
+    Raises ConfigurationError: something cannot be imported, or a name is taken. Names file and line, or the package.
     """
     catalogue = Catalogue(reserved)
     for entry in (*BUILT_IN_GATES.values(), *REWARDS.load(), *GATES.load(), *TOOLS.load()):

@@ -40,11 +40,9 @@ Rowed = tuple[Entry, Raw]
 def rows(storage: Storage, batch: Batch, chosen: Filter, stack: ExitStack, *, merged: bool) -> Iterator[Rowed]:
     """Return the requests that a filter leaves. Files are opened in `stack` before anything is read.
 
-    Args:
-        merged: a request without a good answer gets the one of the newest retry of the batch that has one.
+    `merged`: a request without a good answer gets the one of the newest retry of the batch that has one.
 
-    Raises:
-        NotFoundError, UnavailableError: as `open_rows`.
+    Raises NotFoundError, UnavailableError: as `open_rows`.
     """
     rows = stack.enter_context(open_rows(storage, batch))
     if not merged:

@@ -107,8 +107,7 @@ class Pairs:
     def page(self, limit: int, *, after: int | None = None, only: Only = "") -> PairPage:
         """Return the first `limit` pairs behind line `after` of the first batch, only those that differ or changed so.
 
-        Raises:
-            NotFoundError: the first batch has no such line.
+        Raises NotFoundError: the first batch has no such line.
         """
         differing = only == "differ"
         wanted = {"better": self._changes > 0, "worse": self._changes < 0, "changed": self._changes != 0}

@@ -149,8 +149,7 @@ class Rows(ABC):
     def page(self, chosen: Filter, limit: int, *, after: int | None = None, before: int | None = None) -> Page:
         """Return the first `limit` requests that a filter leaves; those behind line `after` or in front of `before`.
 
-        Raises:
-            NotFoundError: there is no such line.
+        Raises NotFoundError: there is no such line.
         """
         left = self.positions(chosen)
         number = None if chosen.text else left.size

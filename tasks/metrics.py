@@ -95,8 +95,7 @@ class Snapshot:
 def collect(context: AppContext, *, with_processes: bool = True, project_id: str | None = None) -> Snapshot:
     """Take a snapshot. The cost grows with the queue, not with past batches; reading local processes costs most.
 
-    Args:
-        project_id: the project whose queue is taken; None for that of all.
+    `project_id`: the project whose queue is taken; None for that of all.
     """
     now = time.time()
     with context.database.read() as session:

@@ -110,8 +110,7 @@ class BatchPort:
     ) -> CheckedJob:
         """Check the job of a schedule's run. Raises RequestError.
 
-        Args:
-            values: `name`, `metadata`, `completion_window` and `output_expires_after` (seconds) of the run.
+        `values`: `name`, `metadata`, `completion_window` and `output_expires_after` (seconds) of the run.
         """
         raise RequestError("This deployment runs no jobs.")
 

@@ -39,8 +39,7 @@ def rows(
         settings: its limits of a line, and of a compressed file's content.
         null_values: cells of csv and tsv that are empty.
 
-    Raises:
-        RequestError: the file as a whole cannot be read.
+    Raises RequestError: the file as a whole cannot be read.
     """
     kind = formats.kind_of(name)
     if kind is None:

@@ -42,11 +42,9 @@ def page(
 ) -> tuple[list[ItemRow], bool]:
     """Return items after number `after`, and True if there are more.
 
-    Args:
-        state, custom_id: only the items with these.
+    `state`, `custom_id`: only the items with these.
 
-    Raises:
-        ConflictError: the job ended so long ago that only its artifacts have them.
+    Raises ConflictError: the job ended so long ago that only its artifacts have them.
     """
     if not job.total:
         return [], False
@@ -99,8 +97,7 @@ def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) 
 
     At most SCORED_ROWS lines, or a little more than SCORED_BYTES, are read at a time.
 
-    Raises:
-        ConflictError: the job ended so long ago that only its artifacts have them.
+    Raises ConflictError: the job ended so long ago that only its artifacts have them.
     """
     stored = result_chunks(storage, job)
     assert job.items_sha256 is not None

@@ -38,8 +38,7 @@ def event_lines(storage: Storage, recipe: Recipe[Any], job: Job, after: int, lim
 
     `sequence` is the number of the item's line in `lines`, from 1: that of the last line, as `after`, reads on.
 
-    Raises:
-        RequestError, ConflictError: as `lines`.
+    Raises RequestError, ConflictError: as `lines`.
     """
     options = recipe.options.model_validate(job.options)
 

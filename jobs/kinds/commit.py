@@ -45,8 +45,7 @@ def commit(
         cells: an item has several jobs, and its id is their variant; else it is the key of its job.
         items: SHA-256 and length of a new items file, None for the one that there is.
 
-    Raises:
-        LeaseLost: another process has the composite.
+    Raises LeaseLost: another process has the composite.
     """
     table = pa.Table.from_pylist(list(rows), job_chunks.RESULT)
     sha256 = job_chunks.write(context.artifacts, table) if rows else ""

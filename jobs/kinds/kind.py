@@ -107,8 +107,7 @@ class RecipeKind(ABC, Generic[R]):
     ) -> Configuration:
         """Return what a job with these options runs.
 
-        Args:
-            admin: an administrator wants it.
+        `admin`: an administrator wants it.
 
         Raises:
             RequestError: something is unknown or invalid; `param` says what.

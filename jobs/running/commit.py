@@ -29,8 +29,7 @@ class JobEnding(Exception):
 def commit(context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments.Cut], *, done: bool) -> bool:
     """Write what the tick has decided, in one transaction. True if the job's items have all ended.
 
-    Args:
-        done: all have, unless one was put back since the replies were read.
+    `done`: all have, unless one was put back since the replies were read.
 
     Raises:
         LeaseLost: another process has the job now.

@@ -81,8 +81,7 @@ class LiveItems:
 
         If the recipe's file has changed, and the program does not ask what was recorded, the item begins its next life.
 
-        Raises:
-            NotDeterministic: the program asks something else than it did before, and the file is the same.
+        Raises NotDeterministic: the program asks something else than it did before, and the file is the same.
         """
         started_at = time.time()
         life = Life(item.life, self.programs.created_sha256)

@@ -31,8 +31,7 @@ _SAME_REQUESTS = ("recipe", "recipe_sha256", "models", "simulated", "completion_
 def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[str, Any]) -> JobDraft:
     """Prepare a job that judges the answers of an ended one anew. It issues no request.
 
-    Args:
-        values: options that replace those of the job; they may only judge.
+    `values`: options that replace those of the job; they may only judge.
 
     Raises:
         NotFoundError: the project has no such job.

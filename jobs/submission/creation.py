@@ -150,8 +150,7 @@ def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: 
 
     After the transaction the caller calls `send`.
 
-    Raises:
-        RateLimitError: the project has too many bytes in flight.
+    Raises RateLimitError: the project has too many bytes in flight.
     """
     job, source, due_after = draft.job, draft.source, None
     if isinstance(source, NewInput):

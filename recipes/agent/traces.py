@@ -20,8 +20,7 @@ FINISH_REASONS = ("stop", "length", "tool_calls")
 def trace_of(item: EndedItem, prompt: Messages, tools: Sequence[Tool], options: AgentLoop) -> dict[str, Any]:
     """Return the trace of an item that has had a turn.
 
-    Args:
-        prompt: the messages before the first turn.
+    `prompt`: the messages before the first turn.
     """
     turns: Sequence[Mapping[str, Any]] = item.result.get("turns") or []
     nodes = _Nodes()

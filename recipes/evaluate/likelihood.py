@@ -39,8 +39,7 @@ def logprob(answer: Answer, context: str, choice: str) -> float:
 
     A token that begins within the context counts as the context's.
 
-    Raises:
-        ValueError: the answer has no log-probabilities of the prompt.
+    Raises ValueError: the answer has no log-probabilities of the prompt.
     """
     logprobs = answer.extra.get("logprobs") or {}
     offsets, values = logprobs.get("text_offset") or (), logprobs.get("token_logprobs") or ()

@@ -45,8 +45,7 @@ class Expression:
 def parse(text: str, variants: Sequence[str]) -> list[Expression]:
     """Return what an expression says, one statement for each variant that it speaks of.
 
-    Raises:
-        ValueError: it cannot be read; says the column, from 1, and the nearest variant.
+    Raises ValueError: it cannot be read; says the column, from 1, and the nearest variant.
     """
     operators = list(_OPERATOR.finditer(text))
     if not operators:

@@ -43,8 +43,7 @@ def of(document: Mapping[str, Any]) -> dict[str, str]:
 def svg(title: str, points: Sequence[Point], *, zero: bool = False) -> str:
     """Return a row for each point: its label, a dot, a line over its interval, and its value.
 
-    Args:
-        zero: the axis has 0, with a rule.
+    `zero`: the axis has 0, with a rule.
     """
     reach = [value for _, at, ends in points for value in (at, *(ends or ()))] + [0.0] * zero
     low, high = min(reach), max(reach)

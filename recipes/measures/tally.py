@@ -57,8 +57,7 @@ def all_binary(results: Iterable[Sequence[Mapping[str, Any]]]) -> bool:
 def samples_of(result: Sequence[Mapping[str, Any]], size: int, *, binary: bool) -> Iterator[Sample]:
     """Yield the kept samples of an item; all `size` are lost if it was never asked.
 
-    Args:
-        binary: a score of 1 is a right answer where the reward does not say which is.
+    `binary`: a score of 1 is a right answer where the reward does not say which is.
     """
     for kept in result or [{"text": None}] * size:
         if kept["text"] is None:
@@ -148,8 +147,7 @@ class SampledPrompt:
 class _Column:
     """The values of one metric. Of many only their number and their sums are kept.
 
-    Attributes:
-        values: all of them, or if there were more than MOST_DRAWN the last ones.
+    `values`: all of them, or if there were more than MOST_DRAWN the last ones.
     """
 
     def __init__(self) -> None:
@@ -193,8 +191,7 @@ class _Column:
 class Tally:
     """Prompts of a job, or of one data source of it.
 
-    Attributes:
-        correct: prompts by the number of right samples and of all; None if that is unknown for one of them.
+    `correct`: prompts by the number of right samples and of all; None if that is unknown for one of them.
     """
 
     def __init__(self) -> None:

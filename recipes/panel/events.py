@@ -34,8 +34,7 @@ class _Event(BaseModel):
 class AgentCompleted(_Event):
     """An agent has a proposal. `duration_ms` is the time of its requests in the engine.
 
-    Attributes:
-        proposal: content, author_id, author_role, model, temperature, tokens (in and out), finish_reason.
+    `proposal`: content, author_id, author_role, model, temperature, tokens (in and out), finish_reason.
     """
 
     type: Literal["agent.response.completed"] = "agent.response.completed"

@@ -97,8 +97,7 @@ def decide(history: Sequence[Attempt], rules: PolicyOptions, budgets: Sequence[i
     present tier alone count: the first rule that holds gives the tier up, for the next one, or for a person after the
     last one.
 
-    Args:
-        budgets: most attempts on each tier.
+    `budgets`: most attempts on each tier.
     """
     texts = [attempt.text for attempt in history[-rules.unchanged :]]
     if len(texts) == rules.unchanged and texts[0] is not None and len(set(texts)) == 1:

@@ -60,8 +60,7 @@ def check_rewards(options: RewardOptions, rewards: RewardCatalogue) -> None:
 def columns_of(options: Rollout, row: Mapping[str, Any], rewards: RewardCatalogue) -> Sequence[str]:
     """Return the columns that a row's reward needs.
 
-    Raises:
-        InvalidItem: its data source has no reward, or a column has the name of one of the results.
+    Raises InvalidItem: its data source has no reward, or a column has the name of one of the results.
     """
     check_columns(row, rollout_report.COLUMNS)
     name = reward_of(row, options, rewards)

@@ -152,8 +152,7 @@ def diagnose(result: CellResult, base: TunedModel) -> Diagnosis | None:
 def repair(result: CellResult, base: TunedModel, taken: Sequence[str]) -> Cell | None:
     """Return the cell that tries the remedy of a failed one, if one can. A repair gets none.
 
-    Args:
-        taken: names of other cells.
+    `taken`: names of other cells.
     """
     diagnosis = diagnose(result, base)
     if diagnosis is None or not diagnosis.overrides or result.cell.repair_of is not None:

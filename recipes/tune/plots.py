@@ -69,8 +69,7 @@ def _throughput(rows: Sequence[Mapping[str, Any]], recommended: str | None) -> s
 def _label(name: str, x: float, y: float, kind: str, taken: list[tuple[float, float, float]]) -> str:
     """Return a name beside its dot, on the first side on which it covers no other; empty without such a side.
 
-    Args:
-        taken: left end, right end and baseline of each name so far.
+    `taken`: left end, right end and baseline of each name so far.
     """
     text = shortened(name)
     width = CHARACTER * len(text)

@@ -82,8 +82,7 @@ class TuneRecipe(Recipe[Tune]):
 
     Its jobs start and stop engines, so only administrators make them.
 
-    Attributes:
-        cells: those that are known before it begins, by its options and its models.
+    `cells`: those that are known before it begins, by its options and its models.
     """
 
     kind = "tune"

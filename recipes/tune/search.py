@@ -129,8 +129,7 @@ def proposed(options: TuneOptions, matrix: Sequence[Cell], results: Sequence[Cel
     tree-structured Parzen estimator (Bergstra et al. 2011) over the place of each value in its list, and maximizes the
     tokens/s of cells that meet the SLO; the others count 0.
 
-    Args:
-        matrix: the cells of the product of the options' lists, in its order.
+    `matrix`: the cells of the product of the options' lists, in its order.
     """
     import optuna  # of the extra `optuna`; takes most of a second
 

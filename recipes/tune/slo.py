@@ -18,8 +18,7 @@ _VALUE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(\S*)")
 class Metric(NamedTuple):
     """What a bound may bound: its better side, its units, and how a value is written.
 
-    Attributes:
-        example: a value, for messages.
+    `example`: a value, for messages.
     """
 
     upper: bool
@@ -112,8 +111,7 @@ class SLO:
 def parse(text: str) -> SLO:
     """Return the SLO of a text, or of a preset's name.
 
-    Raises:
-        ValueError: it cannot be read; says the column, from 1, and the nearest name.
+    Raises ValueError: it cannot be read; says the column, from 1, and the nearest name.
     """
     text = PRESETS.get(text.strip(), text)
     bounds: list[Bound] = []

@@ -27,8 +27,7 @@ def create(
 ) -> FileUpload:
     """Create a pending upload of a file of `size` bytes, which expires `file_expires_after` seconds after it is one.
 
-    Raises:
-        RequestError: the project may not store so much.
+    Raises RequestError: the project may not store so much.
     """
     files.check_room(session, project_id, size)
     values = {"filename": filename, "purpose": purpose, "bytes": size, "file_expires_after": file_expires_after}

@@ -29,8 +29,7 @@ def change(
 ) -> Batch:
     """Change a batch. What is None stays; `metadata` is as in `batches.change`, which raises, too.
 
-    Raises:
-        RequestError: the deployment does not offer this window, or counted from the batch's creation it has ended.
+    Raises RequestError: the deployment does not offer this window, or counted from the batch's creation it has ended.
     """
     order: dict[str, Any] = {} if priority is None else {"priority": PRIORITIES[priority]}
     with context.database.write() as session:

@@ -212,8 +212,7 @@ def of_file(
         max_line_bytes: most bytes of a line.
         max_bytes: most bytes of the values of Parquet.
 
-    Raises:
-        RequestError: the file or the template cannot be used; the message names the line.
+    Raises RequestError: the file or the template cannot be used; the message names the line.
     """
     if template is not None:
         _check_kind(template, kind)

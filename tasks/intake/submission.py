@@ -104,8 +104,8 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
 
     After the transaction the caller sends `messages.validate`, then calls `estimate_completion`.
 
-    Raises:
-        RateLimitError: the project has too many bytes in flight, or admission is `refuse` and the batch would be late.
+    Raises RateLimitError: the project has too many bytes in flight, or admission is `refuse` and the batch would be
+    late.
     """
     project_id, source = draft.batch.project_id, draft.source
     if isinstance(source, NewInput):

@@ -162,8 +162,7 @@ class Validator:
     By default one invalid line fails the file, as OpenAI does it. With `skip_invalid` such lines are planned as
     requests that were refused, and the others run.
 
-    Attributes:
-        warnings: of the valid lines.
+    `warnings`: of the valid lines.
     """
 
     def __init__(

@@ -21,11 +21,9 @@ def define(
 ) -> dict[str, Any]:
     """Return a schedule's values for the fields of a request; fields it omits stay as in `old`.
 
-    Args:
-        fields: those of the create body that the client sent.
+    `fields`: those of the create body that the client sent.
 
-    Raises:
-        RequestError: a value is not usable.
+    Raises RequestError: a value is not usable.
     """
 
     def field(name: str) -> Any:

@@ -51,9 +51,8 @@ def pin(
         source: `file_id`, `artifact`, `template` and `url` as the client sent them; one of them is not None.
         of_job: the runs are jobs, which read more formats than batches.
 
-    Raises:
-        RequestError: the project has no such file, or no such artifact of an ended batch or job; or it may not read
-            the URL.
+    Raises RequestError: the project has no such file, or no such artifact of an ended batch or job; or it may not read
+    the URL.
     """
     if source.get("url") is not None:
         imports.bucket(context.settings, project_id, fill(source["url"], _ANY_TIME, now()), param="input.url")

@@ -62,8 +62,7 @@ def replicas_needed(
 
     None for a model that was never measured. Its work is left out, as nobody knows how long it holds up others.
 
-    Args:
-        throughputs: of one replica, by model and request class.
+    `throughputs`: of one replica, by model and request class.
     """
     needed: dict[str, int | None] = dict.fromkeys(sorted({entry.model for entry in entries}))
     # What is out of reach today is not with more replicas.

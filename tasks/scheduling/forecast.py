@@ -163,8 +163,7 @@ def with_ends(
 
     A start that was never measured counts as no time. While an engine starts for the first time there is no forecast.
 
-    Args:
-        drains: False leaves the emptying out.
+    `drains`: False leaves the emptying out.
     """
     answering = {
         entry.model

@@ -15,9 +15,8 @@ from tasks.steps.step import Results, Step, StepOptions
 class ScoreOptions(StepOptions):
     """The way to compare.
 
-    Attributes:
-        method: exact: the same text, stripped. numeric: the last numbers have the same value; `expected` may be a
-            number. regex: the expected text is a regular expression (RE2) that matches somewhere in the answer.
+    `method`: exact: the same text, stripped. numeric: the last numbers have the same value; `expected` may be a number.
+    regex: the expected text is a regular expression (RE2) that matches somewhere in the answer.
     """
 
     step: Literal["score"]

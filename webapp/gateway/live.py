@@ -141,8 +141,7 @@ class LiveRequests:
     ) -> web.StreamResponse:
         """Answer a live request to an endpoint.
 
-        Args:
-            principal, raw: of a request that the web app sends in somebody's name (see webapp.gateway.tickets).
+        `principal`, `raw`: of a request that the web app sends in somebody's name (see webapp.gateway.tickets).
         """
         arrived, request_id = time.monotonic(), f"req_{secrets.token_hex(12)}"
         status = 499  # until there is a response: the client has gone
@@ -280,8 +279,7 @@ class LiveRequests:
     async def _forward(self, request: web.Request, live: LiveRequest, headers: dict[str, str]) -> web.StreamResponse:
         """Give the request to a replica, and answer as that does; to another one if that has not begun it.
 
-        Raises:
-            NoEngine: no replica runs in time, or none can.
+        Raises NoEngine: no replica runs in time, or none can.
         """
         failed: list[str] = []
         for _ in range(ATTEMPTS):

@@ -142,8 +142,7 @@ async def _passed_back(request: web.Request, upstream: aiohttp.ClientResponse, p
 class _Body:
     """A body on its way to the web app.
 
-    Attributes:
-        problem: why it was not read to its end.
+    `problem`: why it was not read to its end.
     """
 
     def __init__(self, request: web.Request, pace: Pace) -> None:

@@ -24,8 +24,7 @@ LOOK_SECONDS = 1.0
 class EventStream:
     """The stream of one answer.
 
-    Attributes:
-        response: the response to the client, which begins with what is sent first.
+    `response`: the response to the client, which begins with what is sent first.
     """
 
     def __init__(self, request: web.Request, endpoint: str, headers: Mapping[str, str], pace: Pace) -> None:
