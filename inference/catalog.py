@@ -1,7 +1,5 @@
 """The models that a deployment serves: models.toml, checked against what its engines say of themselves."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a model can do, by the architecture that its `config.json` names."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Engines for live requests: started if need be, and where they answer."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from threading import Event

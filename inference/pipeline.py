@@ -1,7 +1,5 @@
 """Rows to answers: Ray Data over resident engines."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Waits for Ray that end when work is no longer wanted. Ray's own cannot be ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from threading import Event

@@ -4,8 +4,6 @@ The next tick of the job reads verdicts and items that were put back. A resolved
 is written at once; if the job has ended, too, its artifacts are written again (jobs.finish).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

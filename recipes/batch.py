@@ -1,7 +1,5 @@
 """Recipe `batch`: each row is one request, all of them one flat batch."""
 
-from __future__ import annotations
-
 from pydantic import ConfigDict, Field
 
 from batchyard.recipes import BASIC, Ask, Flow, Item, Options, Result, recipe

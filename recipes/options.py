@@ -1,7 +1,5 @@
 """What options of several recipes have in common: sampling, gates, models by name, and keys that are paths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

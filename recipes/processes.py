@@ -1,7 +1,5 @@
 """Processes that run what authors of recipes, rewards and gates have written, since a process can be killed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import threading
 from collections.abc import Callable

@@ -4,8 +4,6 @@ There are the built-in ones, those of installed packages (entry points `batchyar
 `batchyard.gates`, `batchyard.tools`), and those of the Python files in the folder BATCHYARD_RECIPES.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib
@@ -218,7 +216,8 @@ def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
     Raises ConfigurationError: something cannot be imported, or a name is taken. Names file and line, or the package.
     """
     catalogue = Catalogue(reserved)
-    for entry in (*BUILT_IN_GATES.values(), *REWARDS.load(), *GATES.load(), *TOOLS.load()):
+    entries: list[Entry] = [*BUILT_IN_GATES.values(), *REWARDS.load(), *GATES.load(), *TOOLS.load()]
+    for entry in entries:
         catalogue.add(entry)
     for recipe in RECIPES.load():
         catalogue.add(recipe.recipe_of(catalogue) if isinstance(recipe, RewardedRecipe) else recipe)

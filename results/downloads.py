@@ -3,8 +3,6 @@
 Memory holds PIECE rows at once, whatever the batch's size is.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Opens the requests of a batch: from its files if it has ended, from its plan and its result chunks while it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO

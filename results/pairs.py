@@ -5,8 +5,6 @@ known without reading any text, and a page reads the lines that it shows. Only a
 it compares, COMPARED_BYTES for a page at most; the next page goes on.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ that runs, its plan and its result chunks say the same. So a filter reads no req
 those that it shows. Only a search for a text reads what it searches, SEARCH_BYTES for a page at most.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import IO, NamedTuple

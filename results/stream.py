@@ -1,7 +1,5 @@
 """The result stream: answered lines of a batch that runs, in the order in which they were appended."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Batches: their life, and what is special to them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The database: SQLite (WAL) or PostgreSQL, with a schema that Alembic migrates."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time

@@ -4,8 +4,6 @@ The rows go first, in one transaction with the SHA-256 of their content (store.r
 dies anywhere leaves nothing behind that nobody removes. Amounts of usage stay, but for those of an erased project.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast

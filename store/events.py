@@ -4,8 +4,6 @@ Each is written in the transaction of its change, so none is lost. Webhooks get 
 names the client, and may be about keys, files and the like.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 

@@ -1,7 +1,5 @@
 """Files: names for content in the artifact store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Garbage: find the content that records still reference, and delete the records of old result chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Either a model's engine cannot start, or its engines die and answer nothing, or 
 has failed last is kept until an engine of the model answers.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

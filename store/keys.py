@@ -3,8 +3,6 @@
 The secret is 256 random bits, so one plain hash is as good as a slow one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets

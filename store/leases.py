@@ -1,7 +1,5 @@
 """Leases: one holder at a time works on a record, and writes under its lease's epoch."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 from dataclasses import dataclass

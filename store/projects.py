@@ -1,7 +1,5 @@
 """Projects: the tenants, with their tier and limits."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Collection, Sequence
 

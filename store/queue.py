@@ -1,7 +1,5 @@
 """The queue of all projects or one: waiting and running segments and their speed, for metrics and forecasts."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

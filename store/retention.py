@@ -4,8 +4,6 @@ What is unfinished stays, and so does what it needs: a delivery that may still b
 its batch or job, and these and a schedule keep their input files. The batches of a job go with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 A compare-and-set of `next_run_at` claims a time; the winner creates the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 

@@ -3,8 +3,6 @@
 A segment is `pending`, `dispatched` (it has a slot, and its message is on the way to a worker), `running` or `done`.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ authenticated has a record beside the API keys in each project that they enter, 
 has a name, usage is theirs, and an administrator can revoke their access.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ A speed holds for the number of requests that were in flight. With more of them 
 most as many times as fast as there are more; nothing else is known before it is measured.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Collection, Mapping

@@ -5,8 +5,6 @@ delivery, so no two senders make the same attempt. An attempt whose sender has d
 at least once, always with the same id.
 """
 
-from __future__ import annotations
-
 import base64
 import secrets
 import time

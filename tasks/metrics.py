@@ -1,7 +1,5 @@
 """Metrics: a snapshot of the deployment for /metrics, /v1/queue and `metrics.json`."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """LoRA adapters as PEFT writes them: a folder with `adapter_config.json` and the weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Engine `echo`: simulated answers, for tests and overhead measurements."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

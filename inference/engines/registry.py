@@ -4,8 +4,6 @@ Importing this is light: an engine's module is imported when its name is looked 
 starts.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -11,8 +11,6 @@ alone, its requests move to another replica, or are run alone (inference.ray.iso
 began the run, at its place among the answers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import threading

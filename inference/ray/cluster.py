@@ -1,7 +1,5 @@
 """The connection of this process to the Ray cluster, opened on first use."""
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

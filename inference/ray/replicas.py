@@ -1,7 +1,5 @@
 """The replicas of a run: the rows of each, and its life from start to death."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

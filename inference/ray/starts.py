@@ -1,7 +1,5 @@
 """Starts of replicas: their outcomes, when to try again, and when to give up."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Collection

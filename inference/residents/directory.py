@@ -1,7 +1,5 @@
 """The directory of engine actors in the cluster: listed and stopped by name."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

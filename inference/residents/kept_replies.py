@@ -4,8 +4,6 @@ The engine runs a killed caller's requests to their end. The next session with t
 replies, so no request runs twice because its caller died.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """The ended items of a job, as its recipe's finish hook and its post-processing steps see them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

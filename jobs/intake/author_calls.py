@@ -3,8 +3,6 @@
 No thread of a web server can be interrupted. The built-in recipes are quick and are called in the thread.
 """
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import threading

@@ -1,7 +1,5 @@
 """Options of a recipe, from a client: parsed, and every name in them looked up."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

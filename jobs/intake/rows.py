@@ -1,7 +1,5 @@
 """The rows of a job's input, of each format of `batchyard.tables`, row by row or as Arrow tables."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import IO, Any, TypeAlias

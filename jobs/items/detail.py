@@ -1,7 +1,5 @@
 """One item of a job, with all that it has asked and got."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Lists of the items of a job: of all, or of those whose samples are sometimes right, or wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 

@@ -1,7 +1,5 @@
 """The states of all items of a job, read from its result chunks by position."""
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence

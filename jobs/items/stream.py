@@ -1,7 +1,5 @@
 """The ended items of a job: their results and events, as lines of JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

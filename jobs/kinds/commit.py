@@ -1,7 +1,5 @@
 """What a tick of a job of jobs has decided becomes its records, in one transaction; and its items that have ended."""
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

@@ -3,8 +3,6 @@
 The items of a retry are there already. They are checked like rows of an input, since its options may be others.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What a tick has decided becomes the job's records, in one transaction."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Each item's program says what it wants, and waits here until that has come. What
 time as what follows from it. So whoever writes both in one transaction can build the same state again.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Jobs over an ended one's items: a retry asks again, a rescoring judges anew."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Creation: checks of a new job, its record, and its outlook before it is made."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """Options of recipe `agent`."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field

@@ -6,8 +6,6 @@ of the prompt before them, too, as engines do not say which message a token belo
 still has all tokens in their order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ As lm-evaluation-harness does for `multiple_choice`: `acc` takes the log-probabi
 `acc_norm` divides it by the choice's characters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The scores of a question's answers: rewards, gates, graders and the judge, each kind in one turn."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Generator, Mapping, Sequence

@@ -4,8 +4,6 @@ Without a variant on the left side, the expression speaks of each variant. Names
 and dots; of variants that begin one operand the longest counts.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Plots of a comparison as SVG files: means and percentiles of variants, with intervals."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias

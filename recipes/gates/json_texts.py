@@ -1,7 +1,5 @@
 """Gates over JSON in the text: is-json, contains-json. Both may have a JSON schema as their value."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Their values may name the item's columns: `{{answer}}`, or `{{reward_model.ground_truth}}` for a field within.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Options of recipe `generate`, and of `generate-round`, which makes one of its rounds."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal
 

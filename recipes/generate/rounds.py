@@ -4,8 +4,6 @@ Candidate k, from 0, is made of seed k mod S, and of the next pair of template a
 candidates of all rounds are one sequence, and what a round makes follows from what those before it have made.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Intervals of 95 %: a bootstrap of prompts for means, Wilson's for proportions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from math import cos, pi, sin, sqrt

@@ -1,7 +1,5 @@
 """Paired comparisons: tests of mean differences, Holm's correction for several, and the agreement of two judges."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import erfc, exp, lgamma, log, sqrt

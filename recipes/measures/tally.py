@@ -1,7 +1,5 @@
 """Metrics of samples: of each prompt, averaged over prompts, with intervals."""
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ They are those of `process_validation_metrics`, `bootstrap_metric` and `calc_maj
 seeds each time; here one table of draws serves all prompts with as many samples.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What recipe panel tells clients of a task: an event for each agent, and one for the deliberation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Decisions of recipe `refine`, as pure functions: a count of votes, and what follows a failed attempt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Rewards `exact`, `numeric` and `regex`: an answer as it is expected. Step `score` compares in the same ways."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

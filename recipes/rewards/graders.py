@@ -7,8 +7,6 @@ that is JSON, `{{sample.output_json.name}}`. A grader's `extra_info` is the item
 See https://platform.openai.com/docs/guides/graders.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

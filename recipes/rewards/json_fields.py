@@ -1,7 +1,5 @@
 """Reward `json-fields`: an answer that is a JSON object, field by field."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -3,8 +3,6 @@
 The targets of extraction are those of verl's `verl/utils/reward_score/math_verify.py`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchyard.recipes import reward

@@ -1,7 +1,5 @@
 """Recipe `rollout`: n samples of each prompt, scored by a reward. What it leaves behind is in `report`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The process of one call: what it may use, and what the tool returns."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

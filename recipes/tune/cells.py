@@ -1,7 +1,5 @@
 """The options of `tune`, and the cells that they ask for: configurations of models, each measured alone."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -3,8 +3,6 @@
 The table of causes is that of all engines (`batchyard.failures`). Here stand the remedies that know the cell.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

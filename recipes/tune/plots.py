@@ -1,7 +1,5 @@
 """Plots of a tune as SVG: throughput over p95, and a heat map of two dimensions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any

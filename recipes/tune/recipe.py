@@ -4,8 +4,6 @@ A cell is a derived model (tasks.derived) under `concurrency` equal jobs of reci
 `jobs.tune.kind` runs them; which cells there are, and what their measurements say, is in `recipes.tune`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

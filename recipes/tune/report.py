@@ -3,8 +3,6 @@
 `document` is tune.json. All others are made of it alone, so every number in them has a source.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

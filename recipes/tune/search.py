@@ -1,7 +1,5 @@
 """Which cell comes next: a pure function, so a resumed tune measures no cell again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any

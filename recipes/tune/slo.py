@@ -1,7 +1,5 @@
 """Service level objectives: `p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s`, bounds of a cell's medians."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -4,8 +4,6 @@ What it has spent is its usage with the budget's currency, which is exact. A bud
 last, as `2026-11 warning`: a compare-and-set of it announces each step once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal

@@ -4,8 +4,6 @@ The transaction that appends a result chunk adds it here, so the sum over all ba
 kept: an answer that a killed worker could not append is counted when it is appended, once. Rows outlive their batches.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

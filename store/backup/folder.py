@@ -8,8 +8,6 @@ manifest.json       what the backup is; without it the backup was never finished
 And the copying of artifacts from one store to another, whose SHA-256 is checked on the way.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ Everything is checked before anything is written. The artifacts come first, as c
 one transaction. What ran when the backup was made goes on as after a crash of its workers.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

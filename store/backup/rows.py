@@ -1,7 +1,5 @@
 """All rows of a database, from one moment: to a SQLite file, and from one to another database."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -7,8 +7,6 @@ Columns: those of a plan (store.formats.plan), whose lines count on from the bat
     turn: int32, of the item, from 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa

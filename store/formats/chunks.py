@@ -6,8 +6,6 @@ embeddings has them apart from their answers, in a column that readers do not se
 they would be four times as large, and take 20 times the CPU to compress.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa

@@ -4,8 +4,6 @@ Columns: position (int64, from 0, that order), number (int64, row of the input, 
 (string, the row's columns as JSON). A row group holds at most GROUP_ITEMS items or GROUP_BYTES of text.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Collection, Iterable

@@ -14,8 +14,6 @@ that began because the file has changed. The newest counts, so it has a time `at
 back would be no new chunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

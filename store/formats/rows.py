@@ -9,8 +9,6 @@ Columns, a row for each request in input order:
     answer: int64, byte of the output file, or of the error file unless `ok`, at which its line begins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import IO, Any
 

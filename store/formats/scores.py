@@ -8,8 +8,6 @@ Each line is about a request that has an expected answer, in input order:
     expected, answer: texts. `answer` is null if there is none, and `error` says why it is wrong then.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Appends: open batches get more segments while others of them run, and the requests that clients add to them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

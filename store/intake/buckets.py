@@ -1,7 +1,5 @@
 """Buckets: objects of a file system of fsspec, listed and read as they were when they were listed."""
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Iterator, Mapping

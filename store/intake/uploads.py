@@ -1,7 +1,5 @@
 """Uploads: files that arrive in parts, until they are completed or cancelled, or an hour has passed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, cast
 

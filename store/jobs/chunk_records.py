@@ -1,7 +1,5 @@
 """Chunks: those of a job's results and judgements, and the result chunks of its batches."""
 
-from __future__ import annotations
-
 import time
 from typing import NamedTuple
 

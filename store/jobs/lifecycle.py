@@ -1,7 +1,5 @@
 """The life of jobs, and what is special to them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What clients see of jobs: stages with their batches, children, artifacts, and where an item's answers are."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -4,8 +4,6 @@ An open batch gets segments while others of it run. Every write here belongs int
 lease: one holder at a time extends a job's batches.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

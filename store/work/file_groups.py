@@ -1,7 +1,5 @@
 """The files of a project, grouped by the batch or the job that they belong to."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Lifecycle: create and find batches and jobs, and change their status by a table of allowed transitions."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Overview: one list of a project's batches and jobs, without stages of jobs and children of composites."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The chunk writer: appends answers to a segment as result chunks, about one a second."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

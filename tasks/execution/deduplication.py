@@ -1,7 +1,5 @@
 """Deduplication: of equal requests of a segment one runs, and the others get its answer."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 

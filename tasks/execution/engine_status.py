@@ -4,8 +4,6 @@ Only these processes are connected to the Ray cluster. Nothing polls an idle eng
 must have stopped itself, or until a process on its machine sees that it is gone.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

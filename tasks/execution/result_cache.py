@@ -1,7 +1,5 @@
 """The result cache: lookups and additions of a segment, and eviction."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Mapping

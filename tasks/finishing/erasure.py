@@ -4,8 +4,6 @@ Content is stored before its record. So what was erased is removed GRACE_SECONDS
 and nobody has stored it again since.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

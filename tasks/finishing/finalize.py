@@ -3,8 +3,6 @@
 Without steps the end merges, too, so that there is one message instead of two, or none (`start_ready`).
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ Result chunks come in any order. Their answers go through a spool (tasks.finishi
 at once, and for each line of the batch about 120 bytes and its custom_id.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Budgets: refuses new work of projects that spent theirs, and announces how they stand."""
 
-from __future__ import annotations
-
 import logging
 from fractions import Fraction
 

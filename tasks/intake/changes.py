@@ -1,7 +1,5 @@
 """Changes: a new deadline, priority, name or description of a batch that a client has created."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any

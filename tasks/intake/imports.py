@@ -1,7 +1,5 @@
 """Imports: objects of the buckets that the operator allows become inputs, each for itself or joined to one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import PurePosixPath

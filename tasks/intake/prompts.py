@@ -1,7 +1,5 @@
 """Prompts in a list, text, table (CSV or Parquet) or JSON lines, as a batch's requests."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What clients may change of schedules: their definition, and whether they are paused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

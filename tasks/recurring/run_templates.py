@@ -5,8 +5,6 @@ and `{{scheduled_at}}` by its time: 2026-11-21 and 2026-11-21T06:30:00+01:00 in 
 It replaces nothing else.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ So concurrent ticks, a killed tick and a lost message are harmless. An unclaimed
 the batch or job of a claimed one to a worker.
 """
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The whole queue is forecast with k replicas of a model, which are k times as fas
 measured speed divided by the replicas that were there.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

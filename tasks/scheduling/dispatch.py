@@ -1,7 +1,5 @@
 """Dispatch: starts pending segments within the limits, in the order of the policy."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -6,8 +6,6 @@ same policy as dispatch, so it counts the work that will run before a batch. Wit
 A range holds the true end in 80 of 100 cases, if what it assumes is so (`costs`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The steps by name: the built-in ones, and those that installed packages add (entry points `batchyard.steps`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Step `score`: the share of correct answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Literal

@@ -4,8 +4,6 @@ A host name is resolved once and every address is checked. The connection goes t
 has no effect. Redirects and the environment's proxies are ignored, and only the head of the response is read.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """Sample events, which a client sends to a webhook to try it."""
 
-from __future__ import annotations
-
 import threading
 
 from batchyard.errors import RateLimitError, RequestError

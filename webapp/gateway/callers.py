@@ -1,7 +1,5 @@
 """Callers of live requests: their keys, projects and budgets, cached, so that a request waits for no database."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

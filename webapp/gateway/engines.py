@@ -1,7 +1,5 @@
 """The engines that answer live requests, as the gateway knows them: which there are, which one gets a request."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

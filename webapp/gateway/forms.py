@@ -1,7 +1,5 @@
 """Forms of live requests: audio comes as a file in a multipart form, as OpenAI's clients send it."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Mapping
 from typing import Any

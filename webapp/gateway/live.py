@@ -1,7 +1,5 @@
 """Live requests: checked as a batch's lines are, given to an engine, and answered as that answers."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools

@@ -4,8 +4,6 @@ The web app has a thread for each request that it answers. So small bodies are p
 ones at the pace that `webapp.gateway.pace` asks for, and each sender in its turn (`webapp.gateway.places`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -4,8 +4,6 @@ Proxies end connections that are silent for 30 to 60 s. The status says what an 
 within COMMENT_SECONDS. After that it is 200, and an error is an event, as in the middle of a stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping

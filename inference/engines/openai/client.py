@@ -5,8 +5,6 @@ What is sent is a body as JSON, or as a form where the endpoint takes a file.
 An endpoint's error may quote a prompt or a key, so it goes into that request's answer and nowhere else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os

@@ -5,8 +5,6 @@ it fails and another attempt can help, it is tried again, at another endpoint if
 endpoints are in endpoints.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

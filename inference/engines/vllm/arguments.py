@@ -1,7 +1,5 @@
 """The arguments of vLLM's engine, their names, and the environment that it reads in the process it starts in."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib.util

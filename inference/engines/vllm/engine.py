@@ -3,8 +3,6 @@
 Modelled on vllm/entrypoints/launchers/run_batch.py of vLLM 0.32.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import importlib.util

@@ -1,7 +1,5 @@
 """The cause of a failure of vLLM: how its processes ended, and what the innermost wrote."""
 
-from __future__ import annotations
-
 import multiprocessing
 import re
 import threading

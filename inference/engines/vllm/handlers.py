@@ -1,7 +1,5 @@
 """Which part of vLLM's server answers each endpoint, with requests as its schemas and its errors as answers."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple

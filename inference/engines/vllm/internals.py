@@ -5,8 +5,6 @@ names public, and moves them between minor versions. pyproject.toml therefore pi
 build; tests/inference/test_private_apis.py checks every name in both.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -3,8 +3,6 @@
 Importing this module imports torch. Only a process that runs such a model does so.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

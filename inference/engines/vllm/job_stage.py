@@ -4,8 +4,6 @@ vLLM's render server reads the requests and its response classes form the answer
 module imports torch.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import os

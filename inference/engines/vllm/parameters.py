@@ -1,7 +1,5 @@
 """The request parameters that vLLM honours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
