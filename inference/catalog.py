@@ -31,10 +31,7 @@ def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
 
 
 def each(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec | ConfigurationError]:
-    """Return the models of a models.toml by name, or why one cannot be used.
-
-    Raises ConfigurationError: the file as a whole cannot be used.
-    """
+    """Return models of a models.toml by name, or their errors. Raises ConfigurationError for the file."""
     outcomes: dict[str, ModelSpec | ConfigurationError] = {}
     for name, entry in models.read(path).items():
         try:
@@ -45,10 +42,7 @@ def each(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec | 
 
 
 def derived(base: str, entry: dict[str, Any]) -> ModelSpec:
-    """Return the model that is derived from the served model `base`: its entry is `entry`.
-
-    Raises ConfigurationError: as `load`.
-    """
+    """Return the model with this entry that is derived from a served one. Raises ConfigurationError."""
     spec = _spec("", Path(), base, entry, allow_simulated=True)  # or the base would not be served
     return spec.model_copy(update={"name": models.derived_name(spec)})
 

@@ -99,10 +99,7 @@ class LiveReplicas:
 
 
 def deaths(model: str | None = None) -> list[Death]:
-    """Return the deaths of engines that this process has seen alive, of one model or of all, each once.
-
-    An engine that was stopped has not died.
-    """
+    """Return deaths of engines that this process saw alive, each once."""
     found = []
     for engine, (name, handle) in list(SEEN.items()):
         if model not in (None, model_and_replica(name)[0]) or actor_state(handle) != "DEAD":

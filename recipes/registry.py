@@ -119,10 +119,7 @@ class Catalogue:
         return _named("recipe", self.recipes, name, param)
 
     def reward(self, name: str, param: str = "options.reward") -> Reward:
-        """Return the reward of that name, or the one that the JSON of a grader describes.
-
-        Raises RequestError: no reward has that name, or the grader cannot be used. Has `param`.
-        """
+        """Return the reward of a name or of a grader's JSON. Raises RequestError with `param`."""
         if name.startswith("{"):
             try:
                 return graders.reward(name)
@@ -158,10 +155,7 @@ class Catalogue:
         return Path(self._places[id(entry)]).name
 
     def add(self, entry: Entry) -> None:
-        """Take in a recipe, a reward, a gate or a tool.
-
-        Raises ConfigurationError: its name is taken or cannot be one; so is a data source of a reward.
-        """
+        """Take in an entry. Raises ConfigurationError for a name or a data source that is taken or cannot be."""
         if id(entry) in self._places:  # a file has imported it from another one
             return
         place, file = _place(entry)
@@ -211,10 +205,7 @@ class Catalogue:
 
 
 def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
-    """Import all recipes, rewards, gates and tools: built-in ones, those of packages, those of the folder's files.
-
-    Raises ConfigurationError: something cannot be imported, or a name is taken. Names file and line, or the package.
-    """
+    """Import all entries: built-in, of packages, of the folder. Raises ConfigurationError with the place."""
     catalogue = Catalogue(reserved)
     entries: list[Entry] = [*BUILT_IN_GATES.values(), *REWARDS.load(), *GATES.load(), *TOOLS.load()]
     for entry in entries:

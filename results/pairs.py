@@ -103,10 +103,7 @@ class Pairs:
         return self._second.table[column].take(pa.array(self._places, mask=self._places < 0))
 
     def page(self, limit: int, *, after: int | None = None, only: Only = "") -> PairPage:
-        """Return the first `limit` pairs behind line `after` of the first batch, only those that differ or changed so.
-
-        Raises NotFoundError: the first batch has no such line.
-        """
+        """Return the first `limit` pairs after a line that differ or changed so. Raises NotFoundError."""
         differing = only == "differ"
         wanted = {"better": self._changes > 0, "worse": self._changes < 0, "changed": self._changes != 0}
         left = np.flatnonzero(wanted.get(only, self._places >= 0))

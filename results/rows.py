@@ -145,10 +145,7 @@ class Rows(ABC):
         return Entry(row, state_of(ok, code), code, grade)
 
     def page(self, chosen: Filter, limit: int, *, after: int | None = None, before: int | None = None) -> Page:
-        """Return the first `limit` requests that a filter leaves; those behind line `after` or in front of `before`.
-
-        Raises NotFoundError: there is no such line.
-        """
+        """Return the first `limit` filtered requests behind `after` or in front of `before`. Raises NotFoundError."""
         left = self.positions(chosen)
         number = None if chosen.text else left.size
         if after is not None:

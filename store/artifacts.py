@@ -104,10 +104,7 @@ class Artifacts:
             return file.read()
 
     def names(self, shard: str) -> list[str]:
-        """Return the names in a shard: SHA-256s, or those of unfinished writes in `incoming`.
-
-        Raises UnavailableError: the store cannot be reached.
-        """
+        """Return the names in a shard: SHA-256s, or in `incoming` unfinished writes. Raises UnavailableError."""
         with self._translated("reached"):
             try:
                 paths = self._fs.ls(f"{self._root}/{shard}", detail=False)
@@ -208,10 +205,7 @@ def translated(name: str, action: str) -> Iterator[None]:
 
 
 def file_system(url: str) -> tuple[AbstractFileSystem, str]:
-    """Return the file system of a URL, whose calls end within seconds, and the path in it.
-
-    Raises ConfigurationError: fsspec has no implementation for the URL.
-    """
+    """Return a URL's file system, with time limits, and its path. Raises ConfigurationError."""
     scheme = url.partition("://")[0]
     if scheme in _OPTIONS:
         plugins.require("s3", f"a URL of {scheme}://")

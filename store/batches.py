@@ -146,10 +146,7 @@ def close(session: Session, by: Principal, batch_id: str) -> Batch:
 
 
 def latest_latencies(session: Session, project_id: str | None, at: float) -> list[Latencies]:
-    """Return the latencies of the batches that have not ended or were created in the LATEST_SECONDS before `at`.
-
-    `project_id`: of this project only; None for all.
-    """
+    """Return latencies of batches that run, or began since LATEST_SECONDS before `at`."""
     recent = or_(Batch.status.in_(RUNNING), Batch.id > first_id("batch_", at - LATEST_SECONDS))
     statement = select(Batch.latencies).where(recent)
     if project_id is not None:

@@ -106,10 +106,7 @@ def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer], 
 
 
 def excess(session: Session) -> dict[str, int]:
-    """Return the bytes over its limit of each project that is over it, by id.
-
-    Without `cache_bytes` the limit is 0.
-    """
+    """Return the bytes of each project over its limit. Without `cache_bytes` that is 0."""
     size, limit = func.sum(CachedAnswer.bytes), func.coalesce(Project.cache_bytes, 0)
     rows = session.execute(
         select(Project.id, size - limit)
@@ -121,10 +118,7 @@ def excess(session: Session) -> dict[str, int]:
 
 
 def evict(session: Session, project_id: str, size: int) -> int:
-    """Delete a project's least recently used answers: `size` bytes or more, at most CHUNK answers.
-
-    Return the freed bytes.
-    """
+    """Delete a project's least recently used answers: `size` bytes, at most CHUNK answers. Return the freed bytes."""
     in_project = CachedAnswer.project_id == project_id
     oldest = session.execute(
         select(CachedAnswer.key, CachedAnswer.bytes)

@@ -142,10 +142,7 @@ class Database:
             session.execute(text("SELECT 1"))
 
     def truncate_log(self) -> bool:
-        """Empty SQLite's write-ahead log, which has earlier versions of pages. False if a reader still needs it.
-
-        Another database is left alone.
-        """
+        """Empty SQLite's write-ahead log, which has earlier versions of pages. False if a reader needs it."""
         if not self.sqlite:
             return True
         with self._turn():

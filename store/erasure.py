@@ -53,10 +53,7 @@ _CONTENT: dict[type[Base], InstrumentedAttribute[str]] = {
 
 
 class Family(NamedTuple):
-    """The ids of what is erased together: a batch; or a job with its batches, the jobs that it has started, and theirs.
-
-    All are locked.
-    """
+    """The ids, all locked, of what is erased together: a batch; or a job, its batches and children, and theirs."""
 
     batch_ids: list[str]
     job_ids: list[str]
@@ -170,10 +167,7 @@ def _delete_files(session: Session, file_ids: Collection[str]) -> None:
 
 
 def delete_unused_files(session: Session, project_id: str, before: float) -> int:
-    """Delete files of a project, older than `before` (Unix seconds), that no batch, job or schedule needs.
-
-    Return their number, retention.ROWS at most.
-    """
+    """Delete old files that no work or schedule needs, retention.ROWS at most. Return their number."""
     unused = select(File.id).where(File.project_id == project_id, File.created_at <= before, UNUSED)
     file_ids = session.scalars(unused.limit(retention.ROWS)).all()
     _delete_files(session, file_ids)
@@ -224,10 +218,7 @@ def running(session: Session, life: Lifecycle[Record], project_id: str) -> Seque
 
 
 def ended(session: Session, life: Lifecycle[Record], project_id: str, before: float, after: str) -> Sequence[str]:
-    """Return ids of batches or jobs of a project that ended before `before` (Unix seconds), by id from `after` on.
-
-    Those of a job go with it. At most retention.BATCHES.
-    """
+    """Return at most retention.BATCHES ids, after `after`, of work that ended before `before`."""
     record = life.record
     over = (record.project_id == project_id, record.status.in_(TERMINAL), ended_at(record) <= before)
     statement = select(record.id).where(*over, _whole(record), record.id > after)
@@ -274,10 +265,7 @@ def delete_rows(session: Session, old: Old, keys: Sequence[Row[Any]]) -> int:
 
 
 def content(session: Session, before: float, after: str) -> Sequence[str]:
-    """Return SHA-256s of content that was erased before `before` (Unix seconds), in order from `after` on.
-
-    At most retention.ROWS.
-    """
+    """Return at most retention.ROWS SHA-256s, after `after`, of content erased before `before`."""
     statement = select(ErasedContent.sha256).where(ErasedContent.erased_at <= before, ErasedContent.sha256 > after)
     return session.scalars(statement.order_by(ErasedContent.sha256).limit(retention.ROWS)).all()
 

@@ -201,10 +201,7 @@ def note_use(session: Session, key_id: str) -> None:
 
 
 def authenticate(session: Session, key: str) -> Principal | None:
-    """Return the caller of a key; None if the key is invalid.
-
-    Takes the same time whether the key exists or not.
-    """
+    """Return the caller of a key, or None. Takes the same time for an unknown key."""
     _, key_id, secret = [*key.split("-", 2), "", ""][:3]
     record = session.scalar(select(ApiKey).where(ApiKey.id == key_id, in_use(now())))
     matches = hmac.compare_digest(record.secret_sha256 if record else "0" * 64, _digest(secret))

@@ -80,10 +80,7 @@ def acquire_job(session: Session, job_id: str, holder: str, seconds: float) -> L
 
 
 def revoke_job(session: Session, job_id: str, epoch: int) -> bool:
-    """End the epoch of a job's lease, for a holder that can do nothing any more.
-
-    False if another has a later one. It counts as no attempt.
-    """
+    """End a lease of a stuck holder, without an attempt. False if another has a later one."""
     last = or_(Job.epoch == epoch, Job.holder.is_(None))
     return bool(changed(session, update(Job).where(Job.id == job_id, last).values(**_revoked())))
 

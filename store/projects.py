@@ -75,10 +75,7 @@ def all_(session: Session) -> Sequence[Project]:
 
 
 def page(session: Session, *, after: str | None, limit: int) -> tuple[Sequence[Project], bool]:
-    """Return projects after the one with id `after`, newest first, and True if there are more.
-
-    Raises RequestError: `after` is not a project.
-    """
+    """Return projects, newest first, and if more follow. Raises RequestError."""
     return listing.page(session, Project, true(), after=after, limit=limit, descending=True)
 
 

@@ -141,10 +141,7 @@ def beside(session: Session, segment: SegmentLease) -> tuple[dict[str, int], int
 
 
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
-    """Give a pending segment a slot. A worker must start it within `seconds`.
-
-    Return the new epoch; None if the segment is not pending, or its batch does not go on.
-    """
+    """Give a pending segment a slot for `seconds`. Return the new epoch; None if it cannot start."""
     return session.scalar(
         update(Segment)
         .where(Segment.id == segment_id, Segment.state == "pending", _batch_goes_on())
@@ -318,10 +315,7 @@ def hold_up(session: Session, segment: SegmentLease, reason: str) -> None:
 
 
 def recover(session: Session) -> int:
-    """Make segments with an expired lease pending again: their message was lost or their worker died.
-
-    Return the number of recovered segments.
-    """
+    """Make segments with an expired lease pending again. Return their number."""
     now = time.time()
     lost = update(Segment).where(Segment.lease_expires_at < now).execution_options(synchronize_session=False)
     ended = lost.where(Segment.state.in_(("dispatched", "running")))

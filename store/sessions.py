@@ -60,10 +60,7 @@ def create(session: Session, key_id: str) -> str:
 
 
 def find(session: Session, token: str) -> Visitor | None:
-    """Return the visitor of a session.
-
-    None if it has expired or ended, or its key opens nothing any more.
-    """
+    """Return the visitor of a session; None if it has ended, or its key opens nothing any more."""
     row = session.execute(
         select(ApiKey, Project.name)
         .join(WebSession, WebSession.key_id == ApiKey.id)

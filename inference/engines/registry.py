@@ -41,18 +41,12 @@ ENGINES: Registry[type[Capabilities]] = Registry("engine", "batchyard.engines", 
 
 
 def capabilities(name: str) -> type[Capabilities]:
-    """Return the class of the engine with this name.
-
-    Raises ConfigurationError: no engine has that name; names the nearest. Or a package's entry point is broken.
-    """
+    """Return the class of an engine. Raises ConfigurationError, with the nearest name, or for a broken entry point."""
     return ENGINES.get(name)
 
 
 def engine_class(name: str) -> type[Engine]:
-    """Return the class of the engine with this name, to be started.
-
-    Raises ConfigurationError: no engine has that name, or it runs as a job.
-    """
+    """Return the class of an engine that can be started by itself. Raises ConfigurationError for any other."""
     engine = capabilities(name)
     if not issubclass(engine, Engine):
         raise ConfigurationError(f"engine {name} cannot be started by itself: it runs within a job")

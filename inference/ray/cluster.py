@@ -97,10 +97,7 @@ def _join(address: str, ship_code: bool = False) -> None:
 
 
 def alive() -> bool:
-    """Return True if this process's cluster still answers and is still the same one.
-
-    A restarted cluster has the old address and another id.
-    """
+    """Return True if this process's cluster answers. A new one at its address has another id."""
     address = ray.get_runtime_context().gcs_address
     try:
         _knock(address)

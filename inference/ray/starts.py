@@ -51,10 +51,7 @@ class StartOutcome:
 
 
 def outcome(spec: ModelSpec, handle: ActorHandle, result: StartedEngine | RayError | None) -> StartOutcome:
-    """Return what came of a start. An actor whose engine cannot start is killed.
-
-    `result`: what `EngineActor.ready` has returned or raised.
-    """
+    """Return what came of a start by `EngineActor.ready`'s result. Kills an actor that cannot start."""
     if isinstance(result, RayTaskError):
         ray.kill(handle)
         failure = start_error(spec, result)

@@ -108,10 +108,7 @@ class Mailbox:
         await self._changed.wait()
 
     async def collect(self, seconds: float, enough: int) -> list[LineReply]:
-        """Return the replies that are ready by line: the first one, and those of the next `seconds`.
-
-        Returns as soon as there are `enough`, or none is missing. Raises what a call raised.
-        """
+        """Return what is ready in `seconds` after the first reply, up to `enough`. Raises what a call raised."""
         while not self._ready and self._expected:
             await self._change()
         with contextlib.suppress(TimeoutError):

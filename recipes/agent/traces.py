@@ -16,10 +16,7 @@ FINISH_REASONS = ("stop", "length", "tool_calls")
 
 
 def trace_of(item: EndedItem, prompt: Messages, tools: Sequence[Tool], options: AgentLoop) -> dict[str, Any]:
-    """Return the trace of an item that has had a turn.
-
-    `prompt`: the messages before the first turn.
-    """
+    """Return the trace of an item after the messages of `prompt`."""
     turns: Sequence[Mapping[str, Any]] = item.result.get("turns") or []
     nodes = _Nodes()
     for message in prompt:

@@ -16,10 +16,7 @@ PLACE = re.compile(r"\{\{ *([^{} ]+) *\}\}")
 
 
 def filled(text: str, item: Item, quote: Callable[[str], str] = str) -> str:
-    """Return the text with each `{{column}}` replaced by the item's value, which `quote` may escape.
-
-    Raises KeyError: the item has no such column.
-    """
+    """Return the text with columns for `{{column}}`, escaped by `quote`. Raises KeyError for an unknown one."""
     return PLACE.sub(lambda place: quote(str(_value(item.columns, place[1]))), text)
 
 

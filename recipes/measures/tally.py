@@ -219,10 +219,7 @@ class Tally:
             self._unjudged[len(prompt.counted)] += 1
 
     def metrics(self) -> dict[str, Any]:
-        """Return the counts, each metric averaged over the prompts that have it, and `intervals` of 95 %.
-
-        To be called once, after all prompts.
-        """
+        """Return counts, mean metrics over the prompts that have them, and `intervals`; once, after all prompts."""
         unknown = ("pass@", "pass^") if self.correct is None else ()
         columns = {name: column for name, column in self._columns.items() if not name.startswith(unknown)}
         for number, count in self._unjudged.items():

@@ -148,10 +148,7 @@ def diagnose(result: CellResult, base: TunedModel) -> Diagnosis | None:
 
 
 def repair(result: CellResult, base: TunedModel, taken: Sequence[str]) -> Cell | None:
-    """Return the cell that tries the remedy of a failed one, if one can. A repair gets none.
-
-    `taken`: names of other cells.
-    """
+    """Return the cell that tries a remedy, or None. A repair gets none. `taken`: names of others."""
     diagnosis = diagnose(result, base)
     if diagnosis is None or not diagnosis.overrides or result.cell.repair_of is not None:
         return None

@@ -107,10 +107,7 @@ class SLO:
 
 
 def parse(text: str) -> SLO:
-    """Return the SLO of a text, or of a preset's name.
-
-    Raises ValueError: it cannot be read; says the column, from 1, and the nearest name.
-    """
+    """Return the SLO of a text or a preset. Raises ValueError with the column and the nearest name."""
     text = PRESETS.get(text.strip(), text)
     bounds: list[Bound] = []
     place = 0

@@ -43,10 +43,7 @@ LIVE = "live:"
 
 @dataclass(frozen=True)
 class UsageEntry:
-    """Usage of one day, model, project and key, as far as it is listed by them.
-
-    `cost` is None without a tariff.
-    """
+    """Usage of one day, model, project and key, as listed by them. `cost` is None without a tariff."""
 
     amounts: Amounts
     currency: str | None
@@ -116,10 +113,7 @@ def spent(session: Session, month: Month, project_ids: Collection[str]) -> dict[
 
 
 def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: str | None) -> list[UsageEntry]:
-    """Return the usage of a month, sorted, of one project or of all (None).
-
-    There is a line for each currency.
-    """
+    """Return the usage of a month, sorted, by currency; of one project or of all (None)."""
     columns = [_COLUMNS[dimension] for dimension in by]
     statement = _sums(*columns).where(_within(month))
     if project_id is not None:

@@ -90,10 +90,7 @@ class BackupFolder:
                 yield sha256, f"artifacts/{shard}/{sha256}"
 
     def manifest(self) -> BackupManifest:
-        """Return the manifest.
-
-        Raises ConfigurationError: there is none, or it is not one of this version's.
-        """
+        """Return the manifest. Raises ConfigurationError without one of this version."""
         try:
             fields = json.loads((self.path / MANIFEST).read_bytes())
         except FileNotFoundError as error:

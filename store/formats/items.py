@@ -81,10 +81,7 @@ def write(artifacts: Artifacts, items: Iterable[tuple[int, str, bytes]]) -> tupl
 
 
 class Reader:
-    """Reads items by position. It keeps the row group that was read last. Not for several threads.
-
-    `total`: items in the file.
-    """
+    """Reads items by position, for one thread. It keeps the row group that was read last."""
 
     def __init__(self, artifacts: Artifacts, sha256: str) -> None:
         """Raises UnavailableError, BatchyardError, as `read` does."""

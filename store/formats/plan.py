@@ -256,9 +256,6 @@ def requests(
 
 
 def body_rows(table: pa.Table) -> pa.Int32Array:
-    """Return the row of each request's body: a duplicate's is the original's.
-
-    `table`: columns line and same_as of all requests of the segment.
-    """
+    """Return the row of each request's body, that of its original for a duplicate."""
     lines = table["line"].combine_chunks()
     return pc.index_in(pc.coalesce(table["same_as"].combine_chunks(), lines), value_set=lines)

@@ -122,10 +122,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO[bytes] | None) -> ResultRow | None:
-    """Return the request on an input line with its answer, taken from its reader.
-
-    None if no reader has it next.
-    """
+    """Return a line's request and answer; None if no reader has it next."""
     invalid = next((reader for reader in readers if output_lines.invalid_line(reader.next) == line), None)
     if invalid is not None:
         refusal = invalid.take()

@@ -97,10 +97,7 @@ class RepeatedIds(Exception):
 
 
 def repeated(session: Session, batch_id: str, key: str | None, sha256: str) -> Append | None:
-    """Return what was added to the batch with this idempotency key, or None.
-
-    Raises ConflictError: other requests were.
-    """
+    """Return what was added to the batch with this key, or None. Raises ConflictError for other requests."""
     if key is None:
         return None
     append = session.scalar(select(Append).where(Append.batch_id == batch_id, Append.idempotency_key == key))

@@ -27,10 +27,7 @@ class StoredObject(NamedTuple):
 
 
 class Bucket:
-    """The object at a URL, or the objects in the folder that the URL names.
-
-    Raises ConfigurationError: fsspec has no implementation for the URL.
-    """
+    """The object at a URL, or those in the folder there. Raises ConfigurationError."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -33,10 +33,7 @@ def create(
 
 
 def get(session: Session, project_id: str, upload_id: str, *, lock: bool = False) -> FileUpload:
-    """Return an upload, locked until the end of the transaction if `lock` is set.
-
-    Raises NotFoundError: the project has no such upload.
-    """
+    """Return an upload, with `lock` until the transaction ends. Raises NotFoundError."""
     statement = select(FileUpload).where(FileUpload.id == upload_id, FileUpload.project_id == project_id)
     upload = session.scalar(statement.with_for_update() if lock else statement)
     if upload is None:
@@ -149,10 +146,7 @@ def file_of(session: Session, upload: FileUpload) -> File | None:
 
 
 def cancel(session: Session, project_id: str, upload_id: str) -> FileUpload:
-    """Cancel an upload. Cancelling it twice changes nothing.
-
-    Raises NotFoundError, ConflictError: there is no such upload, or it has ended in another way.
-    """
+    """Cancel an upload. Cancelling it twice changes nothing. Raises NotFoundError; ConflictError if it has ended."""
     upload = get(session, project_id, upload_id, lock=True)
     if upload.status != "cancelled":
         refuse_ended(upload, "cancel")

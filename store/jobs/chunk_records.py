@@ -51,10 +51,7 @@ def of_job(
 
 
 def of_batch(session: Session, batch_id: str, after: int) -> list[tuple[int, str]]:
-    """Return (id, SHA-256) of a batch's result chunks with ids above `after`, ascending.
-
-    Ids rise in the order of commits, so no chunk with a lower id comes later.
-    """
+    """Return (id, SHA-256) of later result chunks. Ids rise in the order of commits."""
     rows = session.execute(
         select(ResultChunk.id, ResultChunk.sha256)
         .where(ResultChunk.batch_id == batch_id, ResultChunk.id > after)

@@ -29,10 +29,7 @@ def of_job(session: Session, job_id: str) -> list[JobStage]:
 
 
 def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str) -> Batch:
-    """Create a stage's open batch, in progress, and the stage if it is new.
-
-    It is paused if the job is.
-    """
+    """Create a stage's batch, paused if the job is, and a new stage."""
     at = now()
     # The lease's guard holds the job's row: whoever pauses the job meanwhile waits, and finds this batch.
     pause = session.execute(select(Job.paused_at, Job.paused_by).where(Job.id == job.id)).one()
@@ -74,9 +71,6 @@ def seal(session: Session, batch_id: str) -> None:
 
 
 def cancel_batches(session: Session, job_id: str) -> None:
-    """Request that all batches of a job in progress stop.
-
-    Their answers are kept. Those that end anyway do so.
-    """
+    """Request that all batches of a job in progress stop. Their answers are kept."""
     for batch in session.scalars(select(Batch).where(Batch.job_id == job_id, Batch.status == "in_progress")).all():
         batches.request_cancel(session, batch)

@@ -80,10 +80,7 @@ class Lifecycle(ABC, Generic[Record]):
         return added(session, work)
 
     def repeated(self, session: Session, project_id: str, idempotency: tuple[str, str]) -> Record | None:
-        """Return what was created with this idempotency key, or None.
-
-        Raises ConflictError: that came from another request.
-        """
+        """Return what this idempotency key created, or None. Raises ConflictError if it was for another request."""
         record, (key, sha256) = self.record, idempotency
         work = session.scalar(select(record).where(record.project_id == project_id, record.idempotency_key == key))
         if work is not None and work.idempotency_sha256 != sha256:

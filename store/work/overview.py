@@ -70,10 +70,7 @@ def unfinished(session: Session, project_id: str | None = None) -> int:
 
 
 def bytes_in_flight(session: Session, project_id: str) -> int:
-    """Return the input bytes of the project's unfinished work.
-
-    What a job has started has the input of that job.
-    """
+    """Return the input bytes of the project's unfinished work, each input once."""
     sizes = 0
     for record, top in ((Batch, true()), (Job, Job.parent_id.is_(None))):
         statement = (

@@ -275,10 +275,7 @@ class LiveRequests:
         )
 
     async def _forward(self, request: web.Request, live: LiveRequest, headers: dict[str, str]) -> web.StreamResponse:
-        """Give the request to a replica, and answer as that does; to another one if that has not begun it.
-
-        Raises NoEngine: no replica runs in time, or none can.
-        """
+        """Let replicas answer until one has begun the request. Raises NoEngine if none runs in time, or can."""
         failed: list[str] = []
         for _ in range(ATTEMPTS):
             replica = await self._engines.replica(live.spec.name, live.affinity, failed)

@@ -138,10 +138,7 @@ async def _passed_back(request: web.Request, upstream: aiohttp.ClientResponse, p
 
 
 class _Body:
-    """A body on its way to the web app.
-
-    `problem`: why it was not read to its end.
-    """
+    """A body on its way to the web app. `problem`: why it was not read to its end."""
 
     def __init__(self, request: web.Request, pace: Pace) -> None:
         self._request, self._pace = request, pace

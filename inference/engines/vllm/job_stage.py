@@ -86,10 +86,7 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
         )
 
     def _last_output(self, method: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-        """Wrap a method of the engine: yield only a request's last output, within the request timeout.
-
-        Raises TimeoutError: on iteration, if the request takes longer.
-        """
+        """Wrap a method to yield only a request's last output. Raises TimeoutError on iteration after the timeout."""
 
         async def last_output(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             async with asyncio.timeout(self._request_timeout):
