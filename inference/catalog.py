@@ -21,11 +21,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
-    """Return the models of a models.toml by name.
-
-    Raises ConfigurationError: the file, a key or a value cannot be used; names the file, the key and the remedy. Or a
-    package adds an engine that cannot be used.
-    """
+    """Return the models of a models.toml by name. Raises ConfigurationError with file, key and remedy."""
     entries = models.read(path)
     return {name: _spec(f"{path}: ", path.parent, name, entry, allow_simulated) for name, entry in entries.items()}
 

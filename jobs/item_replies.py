@@ -70,9 +70,7 @@ def give_verdict(
 def put_back(context: AppContext, caller: Principal, job_id: str, number: int, hint: str | None) -> None:
     """Have a stuck or failed item begin its next life.
 
-    Raises:
-        NotFoundError: as `give_verdict`.
-        ConflictError: the item is in another state, or was resolved or put back already; or the job is not in progress.
+    Raises NotFoundError; ConflictError for another state or job, or an item put back or resolved already.
     """
     ended = f"retry its items in a new job: POST /v1/jobs/{job_id}/retry"
     job, cursor = _find(context, caller.project_id, job_id, number)

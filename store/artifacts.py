@@ -117,11 +117,9 @@ class Artifacts:
         return sorted({match["name"] for match in matches})
 
     def collect(self, shard: str, name: str, seconds: float) -> int | None:
-        """Delete a name in a shard unless it is younger than `seconds`.
+        """Delete a name in a shard unless it is younger than `seconds`. Raises UnavailableError.
 
         Return the freed bytes, 0 if it is gone already; None if it is younger.
-
-        Raises UnavailableError: the store cannot be reached.
         """
         path = f"{self._root}/{shard}/{name}"
         with self._translated("reached"):

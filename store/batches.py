@@ -131,11 +131,9 @@ def create(
 
 
 def close(session: Session, by: Principal, batch_id: str) -> Batch:
-    """Close an open batch: it gets no more requests, and ends when all that it has are done. Any other stays as it is.
+    """Close an open batch: it gets no more requests, and ends with the last of them. Any other stays as it is.
 
-    Raises:
-        NotFoundError: the project has no such batch.
-        ConflictError: it is a job's.
+    Raises NotFoundError; ConflictError for a job's batch.
     """
     batch = get(session, by.project_id, batch_id)
     refuse_stage(batch, "wait for")

@@ -62,9 +62,7 @@ class Family(NamedTuple):
 def family(session: Session, life: Lifecycle[Record], project_id: str, work_id: str) -> Family:
     """Return what is erased with a batch or a job.
 
-    Raises:
-        NotFoundError: the project has none with that id.
-        ConflictError: some of it has not ended, or other work that runs needs it; or it is part of a job.
+    Raises NotFoundError; ConflictError if some of it has not ended, other work needs it, or it is part of a job.
     """
     work = life.get(session, project_id, work_id)
     refuse_stage(work, "delete")
@@ -180,9 +178,7 @@ def delete_unused_files(session: Session, project_id: str, before: float) -> int
 def begin(session: Session, by: Principal, project_id: str) -> Project:
     """Begin to erase a project: its keys, schedules and webhooks end at once. Beginning twice changes nothing.
 
-    Raises:
-        NotFoundError.
-        ConflictError: no administrator would be left who could see its end.
+    Raises NotFoundError; ConflictError if no administrator would be left who could see its end.
     """
     project = projects.get(session, project_id, lock=True)
     if project.erasing_at is not None:

@@ -123,12 +123,7 @@ def admin_projects(session: Session) -> Sequence[str]:
 def page(
     session: Session, *, project: str | None = None, after: str | None = None, limit: int = 100
 ) -> tuple[Sequence[Key], bool]:
-    """Return keys of one project or of all, newest first, and True if there are more.
-
-    `project`: name of the project; None for all projects.
-
-    Raises RequestError: `after` is not one of these keys.
-    """
+    """Return keys of a project's name or of all (None), newest first, and if more follow. Raises RequestError."""
     names = {record.id: record.name for record in session.scalars(select(Project))}
     scope = true() if project is None else ApiKey.project_id.in_(select(Project.id).where(Project.name == project))
     records, more = listing.page(session, ApiKey, scope, after=after, limit=limit, descending=True)

@@ -17,12 +17,7 @@ MAX_NAME = 128
 
 
 def get_or_create(session: Session, name: str) -> Project:
-    """Return the project of that name. Create it if it does not exist.
-
-    Raises:
-        RequestError: the name is empty, longer than 128 characters, or has control characters.
-        ConflictError: it is being erased.
-    """
+    """Return the project of that name, or a new one. Raises RequestError; ConflictError while it is erased."""
     if not 1 <= len(name) <= MAX_NAME or any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
         raise RequestError(
             f"Invalid value for 'project': a name has 1 to {MAX_NAME} characters, none of them a control character.",

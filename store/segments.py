@@ -157,10 +157,9 @@ def _batch_goes_on() -> ColumnElement[bool]:
 
 
 def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: float) -> SegmentLease | None:
-    """Acquire the lease on a dispatched segment.
+    """Acquire the lease on a dispatched segment. None if the message is stale or the batch does not go on.
 
-    None if the message is stale: its epoch is over or has started, or the batch does not go on. Then the segment is
-    pending again, since no other message of this epoch comes.
+    Then the segment is pending again, since no other message of its epoch comes.
     """
     batch_id = select(Segment.batch_id).where(Segment.id == segment_id).scalar_subquery()
     moves = and_(Batch.id == batch_id, Batch.status == "in_progress", Batch.attempt_error.is_not(None))

@@ -93,11 +93,9 @@ def find_user(session: Session, user: User, project: str, *, admin: bool) -> Vis
 
 
 def enter(session: Session, user: User, project: str, *, admin: bool) -> Visitor:
-    """Return a user as a visitor of a project, by its name. Create the project and their record, or update that.
+    """Return a user as a visitor of a project. Create the project and their record, or update that.
 
-    Raises:
-        PermissionDeniedError: an administrator has revoked their access.
-        RequestError: no project can have that name.
+    Raises PermissionDeniedError for a revoked user; RequestError for a name that no project can have.
     """
     project_id = projects.get_or_create(session, project).id
     key_id = _key_id(user, project_id)

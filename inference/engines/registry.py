@@ -54,11 +54,7 @@ def engine_class(name: str) -> type[Engine]:
 
 
 def check_arguments(spec: ModelSpec) -> None:
-    """Refuse engine_args that the engine does not know, without starting it. It checks their values at start.
-
-    Raises ConfigurationError: names the model, the key and the nearest right one, or the value and what is wrong with
-    it.
-    """
+    """Refuse unknown engine_args without a start, which checks their values. Raises ConfigurationError with the key."""
     engine = capabilities(spec.engine)
     schema, names = engine.arguments, engine.argument_names()
     for key in spec.engine_args:

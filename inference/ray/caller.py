@@ -217,11 +217,9 @@ def nothing(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def answer_here(table: pa.Table, run: EngineRun, stopped: threading.Event) -> Generator[pa.Table | Death]:
-    """Yield the answers to the rows, and deaths, as they come, from a caller in this thread.
+    """Yield answers and deaths as they come, from a caller in this thread.
 
-    Raises:
-        Stopped: `stopped` is set.
-        EngineError: as `EngineCaller.answers`.
+    Raises Stopped; EngineError as `EngineCaller.answers`.
     """
 
     async def begin() -> AsyncGenerator[pa.Table | Death]:

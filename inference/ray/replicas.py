@@ -198,12 +198,7 @@ class Replicas:
         return error and (failures[0] if failures else error)
 
     async def watch(self, handle: ActorHandle, reference: Any) -> Any:
-        """Return the call's result; wait for it as long as the engine shows work.
-
-        Raises:
-            EngineDied: the engine's process ended, or hangs and was killed.
-            EngineError: the call itself failed.
-        """
+        """Return a call's result, waiting while the engine works. Raises EngineDied; EngineError if it fails."""
         patience = self._timeouts.request_timeout + self._timeouts.hang_margin
         ping = min(PING_SECONDS, self._timeouts.hang_margin)
         call = asyncio.ensure_future(awaited(reference))

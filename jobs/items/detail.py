@@ -77,12 +77,7 @@ def _judged(artifacts: Artifacts, sha256: str) -> npt.NDArray[np.int32]:
 
 
 def item(storage: Storage, job: Job, number: int) -> ItemDetails:
-    """Return an item with all that it has asked and got.
-
-    Raises:
-        NotFoundError: the job has no such item.
-        ConflictError: the job ended so long ago that only its artifacts have it.
-    """
+    """Return an item with all that it has asked and got. Raises as `jobs.items.states.find`."""
     known, position = find(storage, job, number)
     (row,) = known.reader.read(position, 1)
     end = known.rows([position], ["result", "error", "started_at", "ended_at"]).get(position)

@@ -32,11 +32,9 @@ def lines(storage: Storage, job: Job, after: int, limit: int | None) -> Iterator
 
 
 def event_lines(storage: Storage, recipe: Recipe[Any], job: Job, after: int, limit: int | None) -> Iterator[bytes]:
-    """Return the events of each item of `lines`, in pieces.
+    """Return the events of each item of `lines`, in pieces. Raises as `lines`.
 
-    `sequence` is the number of the item's line in `lines`, from 1: that of the last line, as `after`, reads on.
-
-    Raises RequestError, ConflictError: as `lines`.
+    `sequence` is the number of the item's line, from 1: that of the last line, as `after`, reads on.
     """
     options = recipe.options.model_validate(job.options)
 

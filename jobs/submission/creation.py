@@ -91,11 +91,9 @@ def dry_run(context: AppContext, project_id: str, request: JobRequest) -> JobOut
 
 
 def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft:
-    """Check and prepare a job. Reads the artifact store, so it precedes the transaction.
+    """Check and prepare a job before its transaction, since that reads the artifact store.
 
-    Raises:
-        RequestError: something in the request is unknown or invalid; `param` says what.
-        PermissionDeniedError: the recipe is for administrators.
+    Raises RequestError, with `param`; PermissionDeniedError if the recipe is for administrators.
     """
     configuration = check(context, request.recipe, request.options, request.completion_window, admin=request.admin)
     check_named_jobs(context, project_id, configuration)

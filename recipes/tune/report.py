@@ -27,12 +27,7 @@ OTHER_VALUES = "Cells that ran with other values"
 
 
 def document(options: TuneOptions, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> dict[str, Any]:
-    """Return tune.json.
-
-    Args:
-        bases: of `options.models`, in that order.
-        results: of all cells, in the order in which they ran.
-    """
+    """Return tune.json of `options.models` in their order, and of all results in theirs."""
     slo = objective(options)
     by_name = {base.name: base for base in bases}
     states = Counter(result.state for result in results)

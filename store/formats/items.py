@@ -95,12 +95,7 @@ class Reader:
         self._group: tuple[int, pa.Table] | None = None
 
     def read(self, first: int, count: int) -> list[StoredItem]:
-        """Return at most `count` items from position `first` on.
-
-        Raises:
-            UnavailableError: the store does not have the file or cannot be reached.
-            BatchyardError: the file is damaged.
-        """
+        """Return at most `count` items from `first` on. Raises UnavailableError; BatchyardError if damaged."""
         rows: list[StoredItem] = []
         stop = min(first + count, self.total)
         while first < stop:

@@ -232,12 +232,7 @@ def _numbers(values: array.array[int]) -> pa.Int64Array:
 
 
 def segment(artifacts: Artifacts, plan_sha256: str, row_group: int) -> pa.Table:
-    """Return the requests of one segment.
-
-    Raises:
-        UnavailableError: the store does not have the plan or cannot be reached.
-        BatchyardError: the plan is damaged.
-    """
+    """Return the requests of a segment. Raises UnavailableError; BatchyardError if the plan is damaged."""
     with parquet.opened(artifacts, plan_sha256, "plan") as file:
         return file.read_row_group(row_group, columns=SCHEMA.names)
 

@@ -143,9 +143,7 @@ def take_answer(custom_id: str, readers: Iterable[AnswerReader]) -> dict[str, An
 def rows(
     source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None, seconds: IO[bytes] | None = None
 ) -> Iterator[ResultRow]:
-    """Yield a batch's requests in input order, each with its output or error line.
-
-    `output`, `errors`, `seconds`: None if the batch has no such file.
+    """Yield a batch's requests in input order, each with its line of these files, where they are not None.
 
     Raises BatchyardError: a request has no line in either file.
     """

@@ -44,12 +44,7 @@ def write(file: ArtifactWriter, rows: pa.Table) -> None:
 
 
 def read(artifacts: Artifacts, sha256: str) -> pa.Table:
-    """Return the rows. About 50 bytes each, and their custom_ids.
-
-    Raises:
-        UnavailableError: the store does not have them or cannot be reached.
-        BatchyardError: they are damaged.
-    """
+    """Return the rows, about 50 bytes each and custom_ids. Raises UnavailableError; BatchyardError if damaged."""
     with parquet.opened(artifacts, sha256, "rows") as file:
         return file.read(use_threads=False)
 

@@ -34,12 +34,7 @@ def of_job(
     since: float | None = None,
     until: float | None = None,
 ) -> list[JobChunkEntry]:
-    """Return a job's chunks in the order in which they were added.
-
-    Args:
-        kind: only those of this kind; None for all.
-        since, until: only those added between these times.
-    """
+    """Return a job's chunks in the order in which they were added: of a kind, and between these times, or all."""
     statement = select(JobChunk.id, JobChunk.kind, JobChunk.sha256, JobChunk.rows).where(JobChunk.job_id == job_id)
     if kind is not None:
         statement = statement.where(JobChunk.kind == kind)

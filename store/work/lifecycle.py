@@ -114,12 +114,7 @@ class Lifecycle(ABC, Generic[Record]):
         newest_first: bool = True,
         **columns: str | None,
     ) -> tuple[Sequence[Record], bool]:
-        """Return the project's after the one with id `after`, and True if there are more.
-
-        `columns`: the values that they have; None for any.
-
-        Raises RequestError: `after` is not one of the project's.
-        """
+        """Return the project's with these values of columns, None for any, and if more follow. Raises RequestError."""
         record = self.record
         shown = and_(true(), *(getattr(record, name) == value for name, value in columns.items() if value is not None))
         scope = record.project_id == project_id

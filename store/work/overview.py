@@ -103,11 +103,9 @@ def page(
     limit: int,
     condition: Condition | None = None,
 ) -> tuple[list[Work], bool]:
-    """Return at most `limit` of the project's work after id `after`, and if more follow.
+    """Return at most `limit` of the project's work after id `after`, and if more follow. Raises RequestError.
 
     `condition`: a further condition, of batches and of jobs.
-
-    Raises RequestError: `after` is no work of the project.
     """
     parts = _PARTS[sort]
     cursor = None if after is None else _find(session, project_id, after)

@@ -74,9 +74,7 @@ def _steps(batch: Batch) -> list[str]:
 def merge(context: AppContext, batch_id: str, holder: str) -> bool:
     """Write the output and error files. Return False if another holder finishes this batch or it has ended.
 
-    Raises:
-        BatchyardError: a line has no answer though it should, or two; then nothing is published.
-        LeaseLost: another holder has the batch now; nothing is published.
+    Raises, before anything is published, LeaseLost; BatchyardError if a line lacks its one answer.
     """
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         batch = _ending(context, batch_id) if lease else None

@@ -114,9 +114,7 @@ def template(context: AppContext, schedule: Schedule) -> str | None:
 def source(context: AppContext, schedule: Schedule, cron: Cron, at: int) -> File | NewInput:
     """Return the input of a run at Unix time `at`: the schedule's file, even a deleted one, its template, or objects.
 
-    Raises:
-        RequestError: there is nothing at its URL that can be an input.
-        UnavailableError: the artifact store or the bucket is away, or an object changed meanwhile.
+    Raises RequestError if its URL has no input; UnavailableError if the store or the bucket is away or changing.
     """
     if schedule.input["kind"] == "url":
         imported = imports.joined(context, schedule.project_id, fill(schedule.input["url"], cron, at))

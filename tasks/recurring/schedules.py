@@ -115,9 +115,7 @@ def run_one(context: AppContext, schedule: Schedule, at: int) -> None:
 def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleRun:
     """Run a schedule now, even if it is paused. Its times stay as they are.
 
-    Raises:
-        NotFoundError, UnavailableError.
-        ConflictError: another request is changing it.
+    Raises NotFoundError, UnavailableError; ConflictError if another request is changing it.
     """
     with context.database.read() as session:
         schedule = schedules.get(session, project_id, schedule_id)

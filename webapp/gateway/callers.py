@@ -64,12 +64,7 @@ class Callers:
             self._refreshing.cancel()
 
     async def caller(self, key: str) -> Caller:
-        """Return the caller with this key.
-
-        Raises:
-            AuthenticationError: there is no such key.
-            UnavailableError: nobody has used it lately, and the database is away.
-        """
+        """Return a key's caller. Raises AuthenticationError; UnavailableError for an unused key without a database."""
         digest = hashlib.sha256(key.encode()).digest()
         caller, now = self._callers.get(digest), time.monotonic()
         if caller is None and self._unknown.get(digest, 0.0) < now:

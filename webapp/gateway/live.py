@@ -211,12 +211,7 @@ class LiveRequests:
             return errors.of_error(request.path, error, headers=headers, request_id=request_id)
 
     async def _body(self, request: web.Request, endpoint: str, pace: Pace, held: HeldBytes) -> bytes:
-        """Return a body as JSON: as it came, or made of the form that audio comes in.
-
-        Raises:
-            RequestError: as `bodies.read`; or it is a form that cannot be read.
-            UnavailableError: there is no memory for it.
-        """
+        """Return a body as JSON, as it came or of audio's form. Raises RequestError, UnavailableError."""
         if endpoint in AUDIO and request.content_type == "multipart/form-data":
             too_large = TooLargeError(f"The file {TOO_LARGE}.", code="file_too_large", param="file")
             form = await bodies.read(request, forms.MAX_FORM_BYTES, pace, held, too_large)
@@ -230,12 +225,7 @@ class LiveRequests:
     def _checked(
         self, request: web.Request, endpoint: str, raw: bytes, caller: Caller, request_id: str, arrived: float
     ) -> LiveRequest:
-        """Return the request as it goes to an engine.
-
-        Raises:
-            LineError: as a line of a batch with this body.
-            RequestError: the project, the model or the tier does not allow it.
-        """
+        """Return the request for an engine. Raises LineError as in a batch; RequestError if it is not allowed."""
         if caller.refusal is not None:
             raise caller.refusal
         if other_encoding(raw):

@@ -88,9 +88,7 @@ def _fields(parameters: Mapping[str, Any]) -> dict[str, Any]:
 async def _downloaded(url: str) -> tuple[str, bytes]:
     """Fetch a file from a URL that the model's media policy allows; no redirects, which could lead elsewhere.
 
-    Raises:
-        ValueError: there is none, for this reason.
-        aiohttp.ClientError, TimeoutError: it cannot be fetched.
+    Raises ValueError with the reason; aiohttp.ClientError, TimeoutError.
     """
     data = bytearray()
     async with (
