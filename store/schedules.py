@@ -104,21 +104,9 @@ def _unfinished(record: type[Made], running: Sequence[str], schedule: Schedule) 
     return select(record).where(*active).order_by(record.id.desc())
 
 
-def add_run(
-    session: Session,
-    schedule: Schedule,
-    state: State,
-    *,
-    scheduled_at: int | None,
-    missed_from: int | None,
-    batch_id: str | None = None,
-    job_id: str | None = None,
-    reason: str | None = None,
-) -> ScheduleRun:
-    """Record a run of a schedule. `scheduled_at` is None for a manual run."""
-    times = {"scheduled_at": scheduled_at, "missed_from": missed_from}
-    outcome = {"state": state, "batch_id": batch_id, "job_id": job_id, "reason": reason}
-    run = ScheduleRun(project_id=schedule.project_id, schedule_id=schedule.id, **times, **outcome)
+def add_run(session: Session, schedule: Schedule, state: State, **values: Any) -> ScheduleRun:
+    """Record a run of a schedule, with these columns. `scheduled_at` is None for a manual run."""
+    run = ScheduleRun(project_id=schedule.project_id, schedule_id=schedule.id, state=state, **values)
     return added(session, run)
 
 
