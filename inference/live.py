@@ -40,13 +40,9 @@ class LiveReplicas:
         self._timeouts = timeouts
 
     def start(self, spec: ModelSpec, stopped: Event, on_death: Callable[[Death], None]) -> list[ReplicaAddress]:
-        """Start the model's replicas unless they run, and return those that answer live requests, one at least.
+        """Start the model's replicas, and return those that answer live requests, one at least.
 
-        Raises:
-            Stopped: `stopped` is set.
-            GpuBusy: other models' engines are at work on the GPUs.
-            EngineStartError: no replica starts.
-            UnavailableError: the nodes of the replicas do not answer, or none of them answers live requests.
+        Raises Stopped; GpuBusy; EngineStartError if no replica starts; UnavailableError if none answers.
         """
         start_replicas(spec, self._timeouts, stopped, on_death)
         # On a busy machine one that runs may be late to say so: without it nobody would have an address.

@@ -215,9 +215,7 @@ def start(
 
     The versions are engine, version, torch, model_sha256, … `on_death` is as for `run`.
 
-    Raises:
-        Stopped: `stopped` is set.
-        EngineStartError: the engine is not running and does not start.
+    Raises Stopped; EngineStartError: the engine is not running and does not start.
     """
     stopped = stopped or Event()
     engine = capabilities(spec.engine)

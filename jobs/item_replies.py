@@ -94,14 +94,9 @@ def resolve(
     text: str,
     by: str | None,
 ) -> None:
-    """Complete a stuck or failed item with a text of a person.
+    """Complete a stuck or failed item with a text of a person: `by`, or the key if None.
 
-    `by`: who that is; the id of the key if None.
-
-    Raises:
-        NotFoundError: as `give_verdict`.
-        ConflictError: as `put_back`, but the job may have ended; or it ended so long ago that only its artifacts are
-            left.
+    Raises as `put_back`, but the job may have ended; ConflictError if only its artifacts are left.
     """
     job, cursor = _find(context, caller.project_id, job_id, number)
     _check_mendable(number, cursor, "resolved")

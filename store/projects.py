@@ -92,13 +92,9 @@ def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
 
 
 def update(session: Session, project_id: str, **values: str | int | None) -> Project:
-    """Set some of a project's tier, limits, `cache_bytes`, `live_tier` and `zero_retention_minutes`.
+    """Set some of a project's limits; None removes one. Zero retention empties and excludes a result cache.
 
-    None removes one. A project with zero retention has no result cache: what it had is emptied.
-
-    Raises:
-        NotFoundError.
-        RequestError: it would have both.
+    Raises NotFoundError; RequestError: it would have both.
     """
     project = get(session, project_id, lock=True)
     if values.get("zero_retention_minutes") is not None:

@@ -144,13 +144,9 @@ def _with_events(session: Session, records: Sequence[Delivery]) -> list[tuple[De
 
 
 def redeliver(session: Session, webhook: Webhook, delivery_id: str) -> tuple[Delivery, Event]:
-    """Make a delivery in any state due now, and return it with its event.
+    """Make a delivery due now, unless it is being sent, and return it with its event.
 
-    One that is being sent stays as it is.
-
-    Raises:
-        NotFoundError: the webhook has no such delivery.
-        ConflictError: the webhook is disabled.
+    Raises NotFoundError; ConflictError: the webhook is disabled.
     """
     statement = select(Delivery).where(Delivery.id == delivery_id, Delivery.webhook_id == webhook.id)
     delivery = session.scalar(statement)

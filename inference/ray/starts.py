@@ -93,14 +93,9 @@ def hopeless(
 def start_replicas(
     spec: ModelSpec, timeouts: EngineTimeouts, stopped: Event, on_death: Callable[[Death], None]
 ) -> StartedEngine:
-    """Start every replica that is not running, and return the first one that runs.
+    """Start every replica that is not running, and return the first one that runs; callers take in the others.
 
-    Callers take in the others as they come.
-
-    Raises:
-        Stopped: `stopped` is set.
-        EngineStartError: no replica starts.
-        UnavailableError: the nodes of the replicas do not answer.
+    Raises Stopped; EngineStartError if no replica starts; UnavailableError if their nodes do not answer.
     """
     deaths: dict[str, Death] = {}
     for failures in range(ATTEMPTS):

@@ -32,10 +32,7 @@ def rows(
 ) -> Iterator[Columns | RowError]:
     """Yield the columns of each row, or its error; see `reading`.
 
-    Args:
-        name: the file's name, whose suffixes say format and compression.
-        settings: its limits of a line, and of a compressed file's content.
-        null_values: cells of csv and tsv that are empty.
+    `name` says format and compression by its suffixes; cells of csv and tsv in `null_values` are empty.
 
     Raises RequestError: the file as a whole cannot be read.
     """

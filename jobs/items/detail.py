@@ -1,7 +1,7 @@
 """One item of a job, with all that it has asked and got."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import job_chunks
 from store.jobs import chunk_records, replies
-from store.records import Job
+from store.records import Job, JobReply
 
 SLACK_SECONDS = 60.0
 """A chunk is stored so long after what stands in it, at the latest; and clocks of machines differ."""
@@ -43,23 +43,12 @@ class TurnRow:
 
 
 @dataclass
-class ReplyRow:
-    """What a person or a CI has said to an item."""
-
-    life: int
-    turn: int
-    kind: str
-    body: dict[str, Any]
-    created_at: int
-
-
-@dataclass
 class ItemDetails(ItemRow):
     """An item and its history. `previous` and `next` number its neighbours."""
 
     columns: dict[str, Any] = field(default_factory=dict)
     turns: list[TurnRow] = field(default_factory=list)
-    replies: list[ReplyRow] = field(default_factory=list)
+    replies: Sequence[JobReply] = ()
     waits_for: dict[str, Any] | None = None
     result: Any = None
     error: dict[str, Any] | None = None
@@ -97,10 +86,7 @@ def item(storage: Storage, job: Job, number: int) -> ItemDetails:
     details.question, details.answer, details.scores = texts_of
     details.turns = _turns(storage, job, position, details)
     with storage.database.read() as session:
-        details.replies = [
-            ReplyRow(reply.life, reply.turn, reply.kind, reply.body, reply.created_at)
-            for reply in replies.of_item(session, job.id, position)
-        ]
+        details.replies = replies.of_item(session, job.id, position)
     if details.state == "live":
         details.life = max([details.life, *(turn.life for turn in details.turns)])
         unanswered = [request.stage for turn in details.turns for request in turn.requests if request.is_open]

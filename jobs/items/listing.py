@@ -1,7 +1,7 @@
 """Lists of the items of a job: of all, or of those whose samples are sometimes right, or wrong."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -78,17 +78,7 @@ def _add_stages(storage: Storage, job: Job, positions: Sequence[int], rows: Sequ
             live[position].stage = group.stage
 
 
-class ScoredItem(NamedTuple):
-    """An item with the scores of its samples."""
-
-    number: int
-    custom_id: str
-    question: str | None
-    answer: str | None
-    scores: list[float]
-
-
-def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) -> tuple[list[ScoredItem], int | None]:
+def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) -> tuple[list[ItemRow], int | None]:
     """Return items of a kind after the first `after` result lines.
 
     Beside them stands the number of lines read, or None if these were all.
@@ -102,7 +92,7 @@ def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) 
     reader = Reader(storage.artifacts, job.items_sha256)
     end = sum(chunk.rows for chunk in stored)
     stop = min(after + SCORED_ROWS, end)
-    items: list[ScoredItem] = []
+    items: list[ItemRow] = []
     remaining = SCORED_BYTES
     rows = (
         row
@@ -114,9 +104,8 @@ def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) 
         samples = texts.samples(json_lines.loads(row["result"]) if row["result"] else None)
         differ = row["state"] == "completed" and len({sample["score"] for sample in samples}) > 1
         if any(map(is_wrong, samples)) if kind == WRONG else differ:
-            items.append(
-                ScoredItem(row["number"], row["custom_id"], *texts.of(job, reader, row["position"], row["result"]))
-            )
+            shown = texts.of(job, reader, row["position"], row["result"])
+            items.append(ItemRow(row["number"], row["custom_id"], row["state"], **shown._asdict()))
         remaining -= len(row["result"] or "")
         if len(items) == limit or remaining <= 0:
             return items, line if line < end else None

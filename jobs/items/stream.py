@@ -20,13 +20,9 @@ from store.records import Job
 
 
 def lines(storage: Storage, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
-    """Return a line of JSON for each ended item, in pieces.
+    """Return a line of JSON for each ended item, in pieces. The same `after` always means the same line.
 
-    Chunks are only ever added, so the same `after` always means the same line.
-
-    Raises:
-        RequestError: there are fewer than `after` lines.
-        ConflictError: the job ended so long ago that only its artifacts have the results.
+    Raises RequestError without `after` lines; ConflictError if only the job's artifacts have the results.
     """
     return _read(storage, job, after, limit, lambda number, row: _line(row))
 

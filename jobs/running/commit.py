@@ -29,9 +29,7 @@ def commit(context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments
 
     `done`: all have, unless one was put back since the replies were read.
 
-    Raises:
-        LeaseLost: another process has the job now.
-        JobEnding: the job is no longer in progress.
+    Raises LeaseLost; JobEnding: the job is no longer in progress.
     """
     job, items, new = live.job, live.items, live.items.uncommitted
     planned = segments.write(context.artifacts, cuts)

@@ -136,9 +136,7 @@ def add(session: Session, batch: Batch, key: str | None, new: NewRequests) -> Ap
 
     Those that were added before with this idempotency key are returned and not added again.
 
-    Raises:
-        ConflictError: the batch is not open, or the key was used for other requests.
-        RepeatedIds.
+    Raises RepeatedIds; ConflictError if the batch is closed, or the key was used for other requests.
     """
     append = repeated(session, batch.id, key, new.sha256)
     if append is not None:

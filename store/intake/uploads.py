@@ -56,12 +56,9 @@ def refuse_ended(upload: FileUpload, action: str) -> None:
 
 
 def add_part(session: Session, project_id: str, upload_id: str, *, sha256: str, size: int) -> UploadPart:
-    """Add stored content of `size` bytes to a pending upload. Return its part, the same one for the same content.
+    """Add stored content of `size` bytes to a pending upload. The same content is the same part.
 
-    Raises:
-        NotFoundError, ConflictError: there is no such upload, or it is not pending.
-        RequestError: its parts would have SENT_TWICE times the bytes of its file, or be more than MAX_PARTS, or the
-            project may not store so much.
+    Raises NotFoundError; ConflictError if it is not pending; RequestError above one of the limits.
     """
     upload = get(session, project_id, upload_id, lock=True)  # two concurrent sums would exceed the limit
     refuse_ended(upload, "add a part to")

@@ -158,11 +158,7 @@ class Lifecycle(ABC, Generic[Record]):
     def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Record:
         """Request that work stops. What it has is kept. Cancelling it twice changes nothing.
 
-        `by`: who requests it; None for a schedule.
-
-        Raises:
-            NotFoundError: the project has none with that id.
-            ConflictError: it has ended, or is a job's batch.
+        Raises NotFoundError; ConflictError: it has ended, or is a job's batch.
         """
         work = self.get(session, project_id, work_id)
         refuse_stage(work, "cancel")
@@ -208,13 +204,9 @@ class Lifecycle(ABC, Generic[Record]):
         return values if done else {}
 
     def control(self, session: Session, by: Principal, work_id: str, verb: Verb) -> Record:
-        """Cancel, pause or resume work. Doing so twice changes nothing.
+        """Cancel, pause or resume work. Doing so twice changes nothing, and its window goes on.
 
-        No more requests of paused work are sent. Its window goes on.
-
-        Raises:
-            NotFoundError: the project has none with that id.
-            ConflictError: all its requests were sent, it is ending, or is a job's batch; see `cancel`, too.
+        Raises as `cancel`; ConflictError if all requests of what is to be paused were sent, too.
         """
         if verb == "cancel":
             return self.cancel(session, by.project_id, work_id, by)

@@ -100,9 +100,7 @@ def write(
 
     With `skip_invalid` a row that makes no request has a line that says why; validation makes it an error line.
 
-    Raises:
-        RequestError: a prompt is invalid or too long, there are no prompts, or more than `limit`.
-        TooLargeError: the requests have more than `max_bytes`.
+    Raises RequestError for no prompts, too many, or a bad one; TooLargeError above `max_bytes`.
     """
     count = 0
     checked = False

@@ -138,14 +138,10 @@ def due_if_created_now(context: AppContext, work: Batch | Job) -> int:
 
 
 def admit(context: AppContext, session: Session, project_id: str, size: int) -> int | None:
-    """Count `size` new bytes against the project's limit of bytes in flight, until the end of the transaction.
+    """Count `size` new bytes until the end of the transaction. Return when work is due by its tier, if it is.
 
-    Returns:
-        Seconds until new work of the project is due by its tier; None if its window decides.
-
-    Raises:
-        RateLimitError: the project would have too many bytes in flight, or it has too much that was not validated yet.
-        PermissionDeniedError: it has spent its budget.
+    Raises RateLimitError: too many bytes are in flight, or too much is not validated yet; PermissionDeniedError: the
+    budget is spent.
     """
     project = projects.get(session, project_id, lock=True)  # two concurrent sums would exceed the limit
     budgets.check(session, project_id, project.name)
