@@ -52,10 +52,7 @@ class LiveReplicas:
         return engines
 
     def running(self, spec: ModelSpec, first_seconds: float = 0.0) -> list[ReplicaAddress]:
-        """Return the model's replicas that run and answer live requests.
-
-        `first_seconds`: the longest wait for the first of them, in addition to that for each.
-        """
+        """Return the model's replicas that answer live requests. The first may take `first_seconds` more."""
         calls = {
             name: handle.ready.remote(self._timeouts.idle_seconds)
             for name, handle in replicas_of(spec, self._timeouts.request_timeout).items()

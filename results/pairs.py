@@ -43,10 +43,7 @@ class Pair(NamedTuple):
 
 
 class PairPage(NamedTuple):
-    """Some of the pairs. The next page goes on behind line `after` of the first batch; None if there is none.
-
-    `stopped` says that the search has ended there before it had found enough.
-    """
+    """Some pairs. The next page goes on behind line `after`; `stopped` there before enough were found."""
 
     pairs: list[Pair]
     after: int | None

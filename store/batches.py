@@ -44,10 +44,7 @@ class Batches(Lifecycle[Batch]):
         return super().request_cancel(session, work, by, open=False, **values)
 
     def give_up(self, session: Session) -> list[str]:
-        """End every batch whose validation or finishing fails without end. Return their ids.
-
-        The deadline is the completion window for validation, FINISHING_SECONDS for finishing.
-        """
+        """End each batch whose validation or finishing fails beyond its window or FINISHING_SECONDS. Return the ids."""
         ending_at = func.coalesce(Batch.cancelling_at, Batch.finalizing_at, Batch.created_at)
         deadline = case((~Batch.planned, Batch.expires_at), else_=ending_at + FINISHING_SECONDS)
         hopeless = self.hopeless(session, ("validating", "finalizing", "cancelling"), deadline)

@@ -78,10 +78,7 @@ def touch(session: Session, project_id: str, keys: Collection[str]) -> None:
 
 
 def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer], batch_id: str | None = None) -> None:
-    """Add answers to a project's cache, by key. Existing ones stay as they are.
-
-    `batch_id`: the batch that has computed them. Nothing is added once that was deleted.
-    """
+    """Add answers of a batch to a project's cache, by key, unless it was deleted. Existing ones stay."""
     now = time.time()
     if batch_id is not None:
         # Locked: whoever deletes the batch waits for this transaction, and finds its answers.

@@ -77,10 +77,7 @@ class Database:
 
     @contextmanager
     def write(self, *, serial: bool = False) -> Iterator[Session]:
-        """Open a transaction. The end of the block commits it; an exception rolls it back.
-
-        Serial transactions run one at a time, over all processes.
-        """
+        """Open a transaction, serial over all processes or not. The block's end commits it; an error rolls back."""
         with self._turn(), self._session(self._writer) as session, session.begin():
             if serial and not self.sqlite:  # SQLite has one writer anyway
                 session.execute(_SERIAL)

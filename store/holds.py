@@ -41,10 +41,7 @@ LAST_SHARE = 10
 
 
 def hold(session: Session, model: str, reason: str) -> Hold:
-    """Hold a model after a failed start, or extend its hold.
-
-    Emit `batch.held` for each batch that waits for it.
-    """
+    """Hold a model after a failed start, or longer. Each batch that waits for it has a `batch.held`."""
     _fail(_failure(session, model), reason, 0, "starts_again")
     return _hold(session, model, reason)
 

@@ -289,10 +289,7 @@ def append(
 
 
 def end(session: Session, segment: SegmentLease, *, done: bool, engine: Mapping[str, Any] | None) -> None:
-    """Release the segment: done, or pending again because its batch has stopped or is paused. Raises LeaseLost.
-
-    One whose requests are all answered is done.
-    """
+    """Release the segment: done, or pending again with requests left. Raises LeaseLost."""
     state = "done" if done else case((Segment.answered >= Segment.requests, "done"), else_="pending")
     segment.lease.release(session, state=state, engine=engine)
 

@@ -36,10 +36,7 @@ class Visitor:
 
 @dataclass(frozen=True)
 class User:
-    """Somebody whom a trusted proxy or an OpenID provider has authenticated.
-
-    `issuer` and `subject` identify the user for good; `name` is what people call them.
-    """
+    """Somebody whom a proxy or a provider has authenticated: `issuer` and `subject` for good, `name` for people."""
 
     issuer: str
     subject: str
@@ -79,10 +76,7 @@ def end(session: Session, token: str) -> None:
 
 
 def find_user(session: Session, user: User, project: str, *, admin: bool) -> Visitor | None:
-    """Return a user as a visitor of a project, by its name; None if `enter` must write their record first.
-
-    Raises PermissionDeniedError: an administrator has revoked their access.
-    """
+    """Return a user as a visitor of a project; None before `enter`. Raises PermissionDeniedError if revoked."""
     project_id = session.scalar(select(Project.id).where(Project.name == project))
     record = None if project_id is None else session.get(ApiKey, _key_id(user, project_id))
     if record is None:

@@ -172,10 +172,7 @@ def measure_first(
 
 
 def answering_seconds(session: Session, model: str, config_sha256: str, request_class: str, amount: float) -> float:
-    """Return the seconds that an amount of work takes at the measured speed.
-
-    Without a speed that is all the time there is.
-    """
+    """Return the seconds of an amount of work at the measured speed, infinite without one."""
     speed = _speed(session, model, config_sha256, request_class)
     return amount * speed.seconds / work(speed.requests, speed.tokens) if speed.measurements else math.inf
 

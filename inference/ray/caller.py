@@ -66,10 +66,7 @@ class EngineCaller:
         self._closed = False
 
     async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table | Death]:
-        """Yield answers as they come, those within TOGETHER_SECONDS in one table, and each death.
-
-        Raises EngineError: engines die without end, or none starts.
-        """
+        """Yield answers within TOGETHER_SECONDS as tables, and each death. Raises EngineError in the end."""
         lines, bodies, positions = (table.column(name).to_pylist() for name in ("line", "body", "position"))
         self._missing = len(lines)
         items = (custom_id.rpartition("/")[0] for custom_id in table.column("custom_id").to_pylist())

@@ -165,10 +165,7 @@ class Replicas:
         return dropped
 
     async def join(self, replica: Replica) -> None:
-        """Take in a replica as soon as it is there, with failed starts repeated.
-
-        Raises EngineError: no replica can start.
-        """
+        """Take in a replica, with failed starts repeated. Raises EngineError if no replica can start."""
         replica.failure = None
         for failures in itertools.count(1):
             handle = replica.starting = get_or_create_engine(self._spec, self._timeouts.request_timeout, replica.index)

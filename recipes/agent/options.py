@@ -51,10 +51,7 @@ class AgentLoop(RewardOptions):
         return ENDPOINTS[self.endpoint]
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of every request, as the endpoint names them.
-
-        The limit of one answer is never named `max_tokens`, as the loop calls that of all answers.
-        """
+        """Return the endpoint's parameters. `max_tokens` is the loop's, never that of one answer."""
         values = self.sampling.model_dump(exclude_none=True)
         limits = [values.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
         name = "max_output_tokens" if self.endpoint == "responses" else "max_completion_tokens"

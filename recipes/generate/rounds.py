@@ -76,10 +76,7 @@ def candidate(number: int, seeds: int, options: Making) -> Candidate:
 
 
 def of_item(seed: int, seeds: int, options: Making) -> list[int]:
-    """Return the candidates that the first round makes of a seed, from 0.
-
-    They are a few where tokens are limited, to see what one takes.
-    """
+    """Return the first round's candidates of a seed: a few where tokens are limited, to measure one."""
     wanted = math.ceil(options.count * (FIRST_SPARE if options.tokens is None else FIRST_SHARE))
     number = min(wanted, options.most_requests // options.cost, seeds * ITEM_CANDIDATES, ROUND_CANDIDATES)
     return list(range(seed, number, seeds))

@@ -238,10 +238,7 @@ def _ran(document: Document) -> Table:
 
 
 def heat_map(document: Document) -> Matrix | None:
-    """Return tokens/s over the first two dimensions of which there are several values, None without two.
-
-    Of several cells at one place the fastest counts. `batch` and `concurrency` come first.
-    """
+    """Return tokens/s over the first two dimensions with several values, by the fastest cells, or None."""
     rows = [row for row in document["cells"] if row["medians"] and row["state"] == "completed"]
     dimensions = {name: [row["cell"][name] for row in rows] for name in ("batch", "concurrency", "model")}
     for key in document["options"]["set"]:

@@ -145,10 +145,7 @@ def _written(file: Path) -> Iterator[TextIO]:
 
 
 def copy_content(source: Artifacts, target: Artifacts, hashes: Collection[str]) -> set[str]:
-    """Copy content. Return the hashes of what the source does not have, or not as it was written.
-
-    Raises UnavailableError: a store cannot be reached, or is full.
-    """
+    """Copy content. Return the hashes of what the source lacks, or has otherwise. Raises UnavailableError."""
     with ThreadPoolExecutor(THREADS) as pool:
         copied = pool.map(partial(_copy, source, target), hashes)
         return {sha256 for sha256, done in zip(hashes, copied, strict=True) if not done}

@@ -240,10 +240,7 @@ def segment(artifacts: Artifacts, plan_sha256: str, row_group: int) -> pa.Table:
 def requests(
     artifacts: Artifacts, plans: Iterable[tuple[str, int]], columns: Sequence[str] = ("line", "custom_id")
 ) -> Iterator[pa.Table]:
-    """Yield these columns of every request, segment by segment. Raises as `segment` does.
-
-    `plans`: SHA-256 of the plan and row group of each segment.
-    """
+    """Yield these columns of the requests of each (plan SHA-256, row group). Raises as `segment` does."""
     for plan_sha256, segments in itertools.groupby(plans, key=itemgetter(0)):
         with parquet.opened(artifacts, plan_sha256, "plan") as file:
             for _, row_group in segments:

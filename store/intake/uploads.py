@@ -23,10 +23,7 @@ SENT_TWICE = 2
 def create(
     session: Session, project_id: str, *, filename: str, purpose: str, size: int, file_expires_after: int | None
 ) -> FileUpload:
-    """Create a pending upload of a file of `size` bytes, which expires `file_expires_after` seconds after it is one.
-
-    Raises RequestError: the project may not store so much.
-    """
+    """Create a pending upload of a file of `size` bytes. Raises RequestError without room for it."""
     files.check_room(session, project_id, size)
     values = {"filename": filename, "purpose": purpose, "bytes": size, "file_expires_after": file_expires_after}
     return added(session, FileUpload(project_id=project_id, expires_at=now() + EXPIRES_AFTER, **values))
@@ -82,10 +79,7 @@ def add_part(session: Session, project_id: str, upload_id: str, *, sha256: str, 
 
 
 def chosen_parts(session: Session, upload: FileUpload, part_ids: Sequence[str]) -> list[UploadPart]:
-    """Return the parts of a pending upload with these ids, in the order of these.
-
-    Raises RequestError: the upload has no such part, or the parts have another size than the file.
-    """
+    """Return an upload's parts by these ids. Raises RequestError if they are not the whole file."""
     of_upload = session.scalars(select(UploadPart).where(UploadPart.upload_id == upload.id))
     by_id = {part.id: part for part in of_upload}
     for number, part_id in enumerate(part_ids):

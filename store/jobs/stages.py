@@ -57,10 +57,7 @@ def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str
 
 
 def extend(session: Session, batch_id: str, added: Sequence[AddedSegment]) -> None:
-    """Add segments to an open batch, numbered on from its last one, with the configurations that its job has.
-
-    Raises ConflictError: the batch is not open any more, since its window has passed or its job was cancelled.
-    """
+    """Add segments to a batch, with its job's configurations. Raises ConflictError if it is not open."""
     models = session.execute(select(Job.models).join(Batch, Batch.job_id == Job.id).where(Batch.id == batch_id))
     appends.extend(session, batch_id, added, models.scalar_one())
 

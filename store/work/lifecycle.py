@@ -166,10 +166,7 @@ class Lifecycle(ABC, Generic[Record]):
         return work
 
     def request_cancel(self, session: Session, work: Record, by: Principal | None = None, **values: Any) -> bool:
-        """Request that work stops, with these columns. False if that was requested before.
-
-        Raises ConflictError: it has ended.
-        """
+        """Request that work stops. False if that was requested before. Raises ConflictError if it has ended."""
         while work.status not in ("cancelling", "cancelled"):
             if work.status in TERMINAL:
                 raise self._conflict("cancel", work)

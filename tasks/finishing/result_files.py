@@ -144,10 +144,7 @@ def _codes(answers: pa.RecordBatch) -> pa.StringArray:
 
 
 def _unanswered(planned: Numbers, answered: Numbers, *, complete: bool) -> Numbers:
-    """Return the planned lines without an answer.
-
-    Raises BatchyardError: a line has two answers or is not in the plan; or, if `complete`, a line has none.
-    """
+    """Return planned lines without an answer. Raises BatchyardError for any that should not be so, or has two."""
     lines, times = np.unique(answered, return_counts=True)
     unanswered = np.setdiff1d(planned, lines)
     faults = {

@@ -25,10 +25,7 @@ def change(
     priority: Priority | None = None,
     metadata: Mapping[str, str | None],
 ) -> Batch:
-    """Change a batch. What is None stays; `metadata` is as in `batches.change`, which raises, too.
-
-    Raises RequestError: the deployment does not offer this window, or counted from the batch's creation it has ended.
-    """
+    """Change a batch; None stays. Raises as `batches.change`; RequestError for a window that cannot be."""
     order: dict[str, Any] = {} if priority is None else {"priority": PRIORITIES[priority]}
     with context.database.write() as session:
         batch = batches.get(session, by.project_id, batch_id)

@@ -137,10 +137,7 @@ class LiveRequests:
     async def answer(
         self, request: web.Request, endpoint: str, principal: Principal | None = None, raw: bytes | None = None
     ) -> web.StreamResponse:
-        """Answer a live request to an endpoint.
-
-        `principal`, `raw`: of a request that the web app sends in somebody's name (see webapp.gateway.tickets).
-        """
+        """Answer a live request to an endpoint; of the web app, in somebody's name (webapp.gateway.tickets)."""
         arrived, request_id = time.monotonic(), f"req_{secrets.token_hex(12)}"
         status = 499  # until there is a response: the client has gone
         try:

@@ -20,10 +20,7 @@ LOOK_SECONDS = 1.0
 
 
 class EventStream:
-    """The stream of one answer.
-
-    `response`: the response to the client, which begins with what is sent first.
-    """
+    """The stream of one answer, and the response that begins with its first event."""
 
     def __init__(self, request: web.Request, endpoint: str, headers: Mapping[str, str], pace: Pace) -> None:
         self._request, self._endpoint, self._pace = request, endpoint, pace

@@ -43,10 +43,7 @@ class Finish:
 
 
 class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no types
-    """Maps rows (line, custom_id, body) to rows with the columns of `answers.ANSWERS`.
-
-    Raises EngineStartError: in the constructor, with vLLM's reason on one line.
-    """
+    """Maps rows (line, custom_id, body) to ANSWERS. The constructor raises EngineStartError."""
 
     def __init__(self, *, spec: ModelSpec, endpoint: str, request_timeout: float, **kwargs: Any) -> None:
         self._spec = spec
