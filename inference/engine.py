@@ -258,23 +258,12 @@ class JobEngine(Capabilities):
         start_timeout: float,
         stopped: threading.Event,
     ) -> Generator[pa.Table]:
-        """Answer every row: rows, tables, `stopped` and errors are those of `inference.pipeline.run`.
-
-        Raises:
-            Stopped: `stopped` is set.
-            EngineStartError: with the engine's reason.
-            EngineError: the job failed.
-        """
+        """Answer every row. Rows, tables, `stopped` and errors are those of `inference.pipeline.run`."""
 
     @classmethod
     @abstractmethod
     def versions(cls, spec: ModelSpec, *, start_timeout: float, stopped: threading.Event) -> dict[str, str]:
-        """Return the engine and all that its answers depend on, as `Engine.versions` does.
-
-        Raises:
-            Stopped: `stopped` is set.
-            EngineStartError: with the engine's reason.
-        """
+        """Return the versions as `Engine.versions` does. Raises Stopped; EngineStartError, with the reason."""
 
 
 def refusal_code(message: str) -> str | None:

@@ -184,12 +184,7 @@ class Artifacts:
 
 @contextmanager
 def translated(name: str, action: str) -> Iterator[None]:
-    """Raise UnavailableError for an error of a file system, or of the library behind it.
-
-    Args:
-        name: what cannot be reached, for the message.
-        action: a participle, such as "read".
-    """
+    """Raise UnavailableError for an error of a file system: `name` cannot be `action` (a participle)."""
     try:
         yield
     except Exception as error:

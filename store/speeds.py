@@ -267,12 +267,7 @@ def _throughput(speed: Speed, *, limit: float, lead: Expected, start: Expected |
 def measure_duration(
     session: Session, kind: DurationKind, name: str, variant: str, seconds: float, units: float = 0.0
 ) -> None:
-    """Add one time of something that takes time.
-
-    Args:
-        name, variant: the model and the SHA-256 of its configuration; or what is finished, and how.
-        units: what the time may grow with.
-    """
+    """Add one time of a model's, or of finishing something in some way, which may grow with `units`."""
     record = _record(session, Duration, (kind, name, variant[:256]))
     amounts = {
         "number": 1.0,

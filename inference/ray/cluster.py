@@ -108,11 +108,6 @@ def alive() -> bool:
 
 
 def _knock(address: str) -> None:
-    """Open a plain connection to `host:port`, and close it.
-
-    It comes before Ray's client, which waits for minutes if nobody listens.
-
-    Raises OSError: nobody listens there.
-    """
+    """Connect to `host:port` before Ray's client, which waits for minutes. Raises OSError if nobody listens."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()

@@ -38,12 +38,7 @@ def page(
     after: int | None,
     limit: int,
 ) -> tuple[list[ItemRow], bool]:
-    """Return items after number `after`, and True if there are more.
-
-    `state`, `custom_id`: only the items with these.
-
-    Raises ConflictError: the job ended so long ago that only its artifacts have them.
-    """
+    """Return items after number `after`, and if more follow. Raises ConflictError if only artifacts have them."""
     if not job.total:
         return [], False
     known = ItemStates(storage, job)

@@ -142,12 +142,7 @@ def _check_source(context: AppContext, job: Job, job_id: str) -> None:
 
 
 def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: tuple[str, str] | None = None) -> Job:
-    """Create a job if the limits allow it; `idempotency` as in `store.jobs.lifecycle.repeated`.
-
-    After the transaction the caller calls `send`.
-
-    Raises RateLimitError: the project has too many bytes in flight.
-    """
+    """Create a job that the caller sends after the transaction. Raises RateLimitError for too many bytes."""
     job, source, due_after = draft.job, draft.source, None
     if isinstance(source, NewInput):
         source = submission.name_input(session, job.project_id, source, purpose="user_data")

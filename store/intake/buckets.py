@@ -35,12 +35,9 @@ class Bucket:
         self._translated = functools.partial(translated, f"the bucket of {url}")
 
     def objects(self, limit: int) -> list[StoredObject]:
-        """Return the objects by path, without empty ones and those whose names begin with a dot or an underscore.
+        """Return objects by path, without empty and hidden ones.
 
-        Raises:
-            NotFoundError: there is none.
-            RequestError: there are more than `limit`.
-            UnavailableError: the bucket cannot be reached.
+        Raises NotFoundError without any; RequestError above `limit`; UnavailableError.
         """
         root = self._root.rstrip("/")
         with self._translated("listed"):

@@ -100,12 +100,9 @@ def forecast_of(context: AppContext, batch: Batch, first_line: bytes, size: int)
 
 
 def submit(context: AppContext, session: Session, draft: Draft, idempotency: tuple[str, str] | None = None) -> Batch:
-    """Create a batch if the limits allow it; `idempotency` as in `batches.create`.
+    """Create a batch if the limits allow it. Raises RateLimitError; also where `refuse` admits none that is late.
 
     After the transaction the caller sends `messages.validate`, then calls `estimate_completion`.
-
-    Raises RateLimitError: the project has too many bytes in flight, or admission is `refuse` and the batch would be
-    late.
     """
     project_id, source = draft.batch.project_id, draft.source
     if isinstance(source, NewInput):
