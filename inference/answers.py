@@ -1,7 +1,5 @@
 """What goes from the engines to whoever runs the pipeline: tables of answers, and deaths of engines."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The models that a deployment serves: models.toml, checked against what its engines say of themselves."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -23,20 +21,13 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
-    """Return the models of a models.toml by name.
-
-    Raises ConfigurationError: the file, a key or a value cannot be used; names the file, the key and the remedy. Or a
-    package adds an engine that cannot be used.
-    """
+    """Return the models of a models.toml by name. Raises ConfigurationError with file, key and remedy."""
     entries = models.read(path)
     return {name: _spec(f"{path}: ", path.parent, name, entry, allow_simulated) for name, entry in entries.items()}
 
 
 def each(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec | ConfigurationError]:
-    """Return the models of a models.toml by name, or why one cannot be used.
-
-    Raises ConfigurationError: the file as a whole cannot be used.
-    """
+    """Return models of a models.toml by name, or their errors. Raises ConfigurationError for the file."""
     outcomes: dict[str, ModelSpec | ConfigurationError] = {}
     for name, entry in models.read(path).items():
         try:
@@ -47,10 +38,7 @@ def each(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec | 
 
 
 def derived(base: str, entry: dict[str, Any]) -> ModelSpec:
-    """Return the model that is derived from the served model `base`: its entry is `entry`.
-
-    Raises ConfigurationError: as `load`.
-    """
+    """Return the model with this entry that is derived from a served one. Raises ConfigurationError."""
     spec = _spec("", Path(), base, entry, allow_simulated=True)  # or the base would not be served
     return spec.model_copy(update={"name": models.derived_name(spec)})
 

@@ -131,10 +131,7 @@ class Capabilities(ABC):
 
     @classmethod
     def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
-        """Return the most bytes of one replica's KV cache without a GPU; None until a start.
-
-        `token_bytes`: what one token takes in it; None if unknown.
-        """
+        """Return the most bytes of a replica's KV cache, with so many a token; None before a start."""
         return None
 
     @classmethod
@@ -149,10 +146,7 @@ class Capabilities(ABC):
 
     @classmethod
     def adapter_refusal(cls, spec: ModelSpec, config: Mapping[str, Any]) -> str | None:
-        """Return why the engine cannot load an adapter, with the remedy; None if it may. Light.
-
-        `config`: the adapter's adapter_config.json.
-        """
+        """Return why the engine cannot load an adapter of this configuration, or None. Light."""
         return None
 
     @classmethod
@@ -162,10 +156,7 @@ class Capabilities(ABC):
 
     @classmethod
     def structure(cls, kind: str, value: Any) -> dict[str, Any] | None:
-        """Return the parameters of a body that make the answer follow `value`; None if the engine cannot.
-
-        `kind`: `json` (a schema), `regex`, `choice` (a list of texts) or `grammar`.
-        """
+        """Return parameters by which answers follow a `json`, `regex`, `choice` or `grammar`, or None."""
         return None
 
 
@@ -267,23 +258,12 @@ class JobEngine(Capabilities):
         start_timeout: float,
         stopped: threading.Event,
     ) -> Generator[pa.Table]:
-        """Answer every row: rows, tables, `stopped` and errors are those of `inference.pipeline.run`.
-
-        Raises:
-            Stopped: `stopped` is set.
-            EngineStartError: with the engine's reason.
-            EngineError: the job failed.
-        """
+        """Answer every row. Rows, tables, `stopped` and errors are those of `inference.pipeline.run`."""
 
     @classmethod
     @abstractmethod
     def versions(cls, spec: ModelSpec, *, start_timeout: float, stopped: threading.Event) -> dict[str, str]:
-        """Return the engine and all that its answers depend on, as `Engine.versions` does.
-
-        Raises:
-            Stopped: `stopped` is set.
-            EngineStartError: with the engine's reason.
-        """
+        """Return the versions as `Engine.versions` does. Raises Stopped; EngineStartError, with the reason."""
 
 
 def refusal_code(message: str) -> str | None:

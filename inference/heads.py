@@ -1,7 +1,5 @@
 """What a model can do, by the architecture that its `config.json` names."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -74,10 +72,7 @@ def served(spec: ModelSpec, serves: Collection[str]) -> list[str]:
 
 
 def usual(spec: ModelSpec, able: Collection[str]) -> tuple[str, ...]:
-    """Return those of the endpoints it is able to answer on that a model serves unless models.toml says which.
-
-    A model for text serves those for text. Engines load it otherwise to make vectors.
-    """
+    """Return the endpoints that a model serves by default. One that generates makes no vectors."""
     kind = None if _OVERRIDES & spec.engine_args.keys() else head(_config(spec))
     return tuple(path for path in able if kind not in (None, "generate") or (path in _TEXT and path not in AUDIO))
 

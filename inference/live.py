@@ -1,7 +1,5 @@
 """Engines for live requests: started if need be, and where they answer."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from threading import Event
@@ -42,13 +40,9 @@ class LiveReplicas:
         self._timeouts = timeouts
 
     def start(self, spec: ModelSpec, stopped: Event, on_death: Callable[[Death], None]) -> list[ReplicaAddress]:
-        """Start the model's replicas unless they run, and return those that answer live requests, one at least.
+        """Start the model's replicas, and return those that answer live requests, one at least.
 
-        Raises:
-            Stopped: `stopped` is set.
-            GpuBusy: other models' engines are at work on the GPUs.
-            EngineStartError: no replica starts.
-            UnavailableError: the nodes of the replicas do not answer, or none of them answers live requests.
+        Raises Stopped; GpuBusy; EngineStartError if no replica starts; UnavailableError if none answers.
         """
         start_replicas(spec, self._timeouts, stopped, on_death)
         # On a busy machine one that runs may be late to say so: without it nobody would have an address.
@@ -58,10 +52,7 @@ class LiveReplicas:
         return engines
 
     def running(self, spec: ModelSpec, first_seconds: float = 0.0) -> list[ReplicaAddress]:
-        """Return the model's replicas that run and answer live requests.
-
-        `first_seconds`: the longest wait for the first of them, in addition to that for each.
-        """
+        """Return the model's replicas that answer live requests. The first may take `first_seconds` more."""
         calls = {
             name: handle.ready.remote(self._timeouts.idle_seconds)
             for name, handle in replicas_of(spec, self._timeouts.request_timeout).items()
@@ -101,10 +92,7 @@ class LiveReplicas:
 
 
 def deaths(model: str | None = None) -> list[Death]:
-    """Return the deaths of engines that this process has seen alive, of one model or of all, each once.
-
-    An engine that was stopped has not died.
-    """
+    """Return deaths of engines that this process saw alive, each once."""
     found = []
     for engine, (name, handle) in list(SEEN.items()):
         if model not in (None, model_and_replica(name)[0]) or actor_state(handle) != "DEAD":

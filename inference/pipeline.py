@@ -1,7 +1,5 @@
 """Rows to answers: Ray Data over resident engines."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading
@@ -217,9 +215,7 @@ def start(
 
     The versions are engine, version, torch, model_sha256, … `on_death` is as for `run`.
 
-    Raises:
-        Stopped: `stopped` is set.
-        EngineStartError: the engine is not running and does not start.
+    Raises Stopped; EngineStartError: the engine is not running and does not start.
     """
     stopped = stopped or Event()
     engine = capabilities(spec.engine)

@@ -1,7 +1,5 @@
 """The progress of a request in its engine: tokens as the engine counts them, and when they came."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextvars import ContextVar

@@ -3,8 +3,6 @@
 Ray is pinned to one version in pyproject.toml. tests/inference/test_private_apis.py checks every private name.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Generator, Mapping

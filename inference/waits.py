@@ -1,7 +1,5 @@
 """Waits for Ray that end when work is no longer wanted. Ray's own cannot be ended."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from threading import Event
@@ -17,10 +15,7 @@ SLICE_SECONDS = 0.2
 def wait(
     references: Sequence[ray.ObjectRef], stopped: Event, *, timeout: float, num_returns: int = 1
 ) -> tuple[list[ray.ObjectRef], list[ray.ObjectRef]]:
-    """Wait as `ray.wait` does: until `num_returns` of the references are ready, or `timeout` seconds have passed.
-
-    Raises Stopped: `stopped` is set.
-    """
+    """Wait as `ray.wait` does. Raises Stopped if `stopped` is set."""
     until = time.monotonic() + timeout
     while not stopped.is_set():
         left = max(0.0, until - time.monotonic())

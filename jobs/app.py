@@ -1,7 +1,5 @@
 """The Celery tasks of jobs, and the one that advances a job: its kind does what is next, once its lease is taken."""
 
-from __future__ import annotations
-
 from celery import Task
 
 from jobs import messages

@@ -1,7 +1,5 @@
 """The recipes, rewards, gates and tools that jobs of a deployment may name."""
 
-from __future__ import annotations
-
 from recipes import registry
 from recipes.registry import Catalogue
 from tasks.context import AppContext

@@ -1,7 +1,5 @@
 """Finishing a job: its artifacts, and its end."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from pathlib import Path

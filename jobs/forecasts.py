@@ -1,7 +1,5 @@
 """Forecasts of jobs: the ends of their last batches and last requests, and which jobs are late."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 

@@ -4,8 +4,6 @@ The next tick of the job reads verdicts and items that were put back. A resolved
 is written at once; if the job has ended, too, its artifacts are written again (jobs.finish).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -72,9 +70,7 @@ def give_verdict(
 def put_back(context: AppContext, caller: Principal, job_id: str, number: int, hint: str | None) -> None:
     """Have a stuck or failed item begin its next life.
 
-    Raises:
-        NotFoundError: as `give_verdict`.
-        ConflictError: the item is in another state, or was resolved or put back already; or the job is not in progress.
+    Raises NotFoundError; ConflictError for another state or job, or an item put back or resolved already.
     """
     ended = f"retry its items in a new job: POST /v1/jobs/{job_id}/retry"
     job, cursor = _find(context, caller.project_id, job_id, number)
@@ -98,15 +94,9 @@ def resolve(
     text: str,
     by: str | None,
 ) -> None:
-    """Complete a stuck or failed item with a text of a person.
+    """Complete a stuck or failed item with a text of a person: `by`, or the key if None.
 
-    Args:
-        by: who that is; the id of the key if None.
-
-    Raises:
-        NotFoundError: as `give_verdict`.
-        ConflictError: as `put_back`, but the job may have ended; or it ended so long ago that only its artifacts are
-            left.
+    Raises as `put_back`, but the job may have ended; ConflictError if only its artifacts are left.
     """
     job, cursor = _find(context, caller.project_id, job_id, number)
     _check_mendable(number, cursor, "resolved")

@@ -1,7 +1,5 @@
 """Messages about jobs to workers: Celery tasks sent by name. Housekeeping sends a lost one again."""
 
-from __future__ import annotations
-
 import logging
 
 import redis

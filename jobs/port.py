@@ -1,7 +1,5 @@
 """What jobs implement of the port of batches, `tasks.port`."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from typing import IO, Any, cast

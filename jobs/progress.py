@@ -1,7 +1,5 @@
 """The progress of a job: `batch_job_status:{id}` in Redis, as for batches, counted in items; and totals of all jobs."""
 
-from __future__ import annotations
-
 import bisect
 import json
 import logging

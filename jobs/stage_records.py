@@ -1,7 +1,5 @@
 """What is recorded of a job's stages: plan files and result chunks, with the answers in these."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

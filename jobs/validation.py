@@ -1,7 +1,5 @@
 """Validation of a job: its kind checks what it is given, and writes its items file."""
 
-from __future__ import annotations
-
 import logging
 
 from batchyard.telemetry import spans

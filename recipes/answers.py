@@ -1,7 +1,5 @@
 """The core's answers as a recipe is sent them, and whether they can be used."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Mapping
 from typing import Any, TypeAlias, TypeVar

@@ -1,12 +1,10 @@
 """Recipe `batch`: each row is one request, all of them one flat batch."""
 
-from __future__ import annotations
-
 from pydantic import ConfigDict, Field
 
-from batchyard.recipes import BASIC, Ask, Flow, Item, Options, Result, recipe
+from batchyard.recipes import Ask, Flow, Item, Options, Result, recipe
 from recipes.answers import lost
-from recipes.options import Sampling
+from recipes.options import SamplingOption
 
 STAGE = "answer"
 
@@ -17,9 +15,7 @@ class FlatBatchOptions(Options):
     model_config = ConfigDict(title="Batch")
 
     model: str = Field(description="Model that answers")
-    sampling: Sampling = Field(
-        default_factory=Sampling, description="Temperature, top_p, max_tokens and the like", json_schema_extra=BASIC
-    )
+    sampling: SamplingOption
     fresh: bool = Field(False, description="Compute each answer: none comes from the cache or from an equal request")
 
     @property

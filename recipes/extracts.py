@@ -3,8 +3,6 @@
 Numbers become one text for all that have one value: 95, 95.0 and 9.5e1 agree. Other texts are stripped.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice

@@ -87,11 +87,7 @@ class RemoteTool:
 
 
 def tools_of(folder: Path) -> list[Tool]:
-    """Return the tools of all servers of a folder, named `<server>_<tool>`, or as the file says.
-
-    Raises:
-        ConfigurationError: a file is wrong, or the package `mcp` is missing.
-    """
+    """Return the tools of all servers of a folder. Raises ConfigurationError."""
     tools = []
     for file in sorted(folder.glob(f"[!.]*{SUFFIX}")):
         try:
@@ -126,11 +122,7 @@ def renamed(server: str, tools: Sequence[McpTool]) -> list[McpTool]:
 
 
 async def asked(server: McpServer) -> list[McpTool]:
-    """Return the tools that a server says it has.
-
-    Raises:
-        ConfigurationError: the package `mcp` is missing, or the server does not answer.
-    """
+    """Return the tools that a server says it has. Raises ConfigurationError if it cannot be asked."""
     plugins.require("mcp", server.command or str(server.url))
     try:
         async with asyncio.timeout(server.seconds):

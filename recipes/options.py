@@ -1,10 +1,8 @@
 """What options of several recipes have in common: sampling, gates, models by name, and keys that are paths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,6 +34,12 @@ class Sampling(BaseModel):
     def parameters(self) -> dict[str, Any]:
         """Return those that are set, as arguments of an Ask."""
         return self.model_dump(exclude_none=True)
+
+
+SamplingOption: TypeAlias = Annotated[
+    Sampling,
+    Field(default_factory=Sampling, description="Temperature, top_p, max_tokens and the like", json_schema_extra=BASIC),
+]
 
 
 def column_of(columns: Mapping[str, Any], path: str) -> Any:

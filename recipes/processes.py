@@ -1,7 +1,5 @@
 """Processes that run what authors of recipes, rewards and gates have written, since a process can be killed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import threading
 from collections.abc import Callable
@@ -15,11 +13,7 @@ class KillablePool:
     """Processes that are killed with a call that takes too long. They start with the first call."""
 
     def __init__(self, number: int, seconds: float, load: Callable[[], object] | None = None) -> None:
-        """
-        Args:
-            seconds: the longest that one call may take.
-            load: what a process calls before the first call, without that limit. Can be pickled.
-        """
+        """Limit each call to `seconds`. `load`, which can be pickled, runs before the first call without a limit."""
         self._number = number
         self._seconds = seconds
         self._load = load

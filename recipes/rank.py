@@ -1,7 +1,5 @@
 """Recipe `rank`: the passages of a row in the order of their similarity to its prompt, by an embedding model."""
 
-from __future__ import annotations
-
 import base64
 from array import array
 from collections.abc import Mapping, Sequence

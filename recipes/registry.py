@@ -4,8 +4,6 @@ There are the built-in ones, those of installed packages (entry points `batchyar
 `batchyard.gates`, `batchyard.tools`), and those of the Python files in the folder BATCHYARD_RECIPES.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib
@@ -86,31 +84,25 @@ REWARDS: Registry[Reward] = Registry(
         "regex": "recipes.rewards.comparing:regex",
         "gsm8k": "recipes.rewards.gsm8k:gsm8k",
         "gsm8k-flexible": "recipes.rewards.gsm8k:gsm8k_flexible",
-        "math": "recipes.rewards.mathematics:math",
+        "math": "recipes.rewards.comparing:math",
         "choice": "recipes.rewards.choices:choice",
         "f1": "recipes.rewards.overlap:f1",
         "rouge-1": "recipes.rewards.overlap:rouge_1",
         "rouge-2": "recipes.rewards.overlap:rouge_2",
         "rouge-l": "recipes.rewards.overlap:rouge_l",
         "bleu": "recipes.rewards.overlap:bleu",
-        "json-fields": "recipes.rewards.json_fields:json_fields",
+        "json-fields": "recipes.rewards.comparing:json_fields",
     },
     _checked(Reward),
 )
-GATES: Registry[Gate] = Registry(
-    "gate",
-    "batchyard.gates",
-    {},
-    _checked(Gate),
-)
+GATES: Registry[Gate] = Registry("gate", "batchyard.gates", {}, _checked(Gate))
 TOOLS: Registry[Tool] = Registry("tool", "batchyard.tools", {}, _checked(Tool))
 
 
 class Catalogue:
     """What jobs of this deployment may name.
 
-    Attributes:
-        recipes, rewards, gates, tools: by name, the built-in ones first.
+    `recipes`, `rewards`, `gates`, `tools`: by name, the built-in ones first.
     """
 
     def __init__(self, reserved: Iterable[str] = COMMANDS) -> None:
@@ -127,11 +119,7 @@ class Catalogue:
         return _named("recipe", self.recipes, name, param)
 
     def reward(self, name: str, param: str = "options.reward") -> Reward:
-        """Return the reward of that name, or the one that the JSON of a grader describes.
-
-        Raises:
-            RequestError: no reward has that name, or the grader cannot be used. Has `param`.
-        """
+        """Return the reward of a name or of a grader's JSON. Raises RequestError with `param`."""
         if name.startswith("{"):
             try:
                 return graders.reward(name)
@@ -167,11 +155,7 @@ class Catalogue:
         return Path(self._places[id(entry)]).name
 
     def add(self, entry: Entry) -> None:
-        """Take in a recipe, a reward, a gate or a tool.
-
-        Raises:
-            ConfigurationError: its name is taken or cannot be one; so is a data source of a reward.
-        """
+        """Take in an entry. Raises ConfigurationError for a name or a data source that is taken or cannot be."""
         if id(entry) in self._places:  # a file has imported it from another one
             return
         place, file = _place(entry)
@@ -221,20 +205,11 @@ class Catalogue:
 
 
 def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
-    """Import all recipes, rewards, gates and tools: built-in ones, those of packages, those of the folder's files.
-
-    Raises:
-        ConfigurationError: something cannot be imported, or a name is taken. Names file and line, or the package.
-    """
+    """Import all entries: built-in, of packages, of the folder. Raises ConfigurationError with the place."""
     catalogue = Catalogue(reserved)
-    for gate in BUILT_IN_GATES.values():
-        catalogue.add(gate)
-    for reward in REWARDS.load():
-        catalogue.add(reward)
-    for gate in GATES.load():
-        catalogue.add(gate)
-    for tool in TOOLS.load():
-        catalogue.add(tool)
+    entries: list[Entry] = [*BUILT_IN_GATES.values(), *REWARDS.load(), *GATES.load(), *TOOLS.load()]
+    for entry in entries:
+        catalogue.add(entry)
     for recipe in RECIPES.load():
         catalogue.add(recipe.recipe_of(catalogue) if isinstance(recipe, RewardedRecipe) else recipe)
     for tool in mcp_servers.tools_of(Path(folder)) if folder else ():

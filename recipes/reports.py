@@ -1,7 +1,5 @@
 """How recipes write their reports: tables as Markdown and CSV, plots as SVG files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

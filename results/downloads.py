@@ -3,8 +3,6 @@
 Memory holds PIECE rows at once, whatever the batch's size is.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools
@@ -38,13 +36,9 @@ Rowed = tuple[Entry, Raw]
 
 
 def rows(storage: Storage, batch: Batch, chosen: Filter, stack: ExitStack, *, merged: bool) -> Iterator[Rowed]:
-    """Return the requests that a filter leaves. Files are opened in `stack` before anything is read.
+    """Return the requests that a filter leaves, from files opened in `stack`. Raises as `open_rows`.
 
-    Args:
-        merged: a request without a good answer gets the one of the newest retry of the batch that has one.
-
-    Raises:
-        NotFoundError, UnavailableError: as `open_rows`.
+    `merged`: a request without a good answer gets the newest good one of the batch's retries.
     """
     rows = stack.enter_context(open_rows(storage, batch))
     if not merged:

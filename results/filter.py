@@ -1,7 +1,5 @@
 """Filters: which requests of a batch are shown, decided without reading a request or an answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

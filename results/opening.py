@@ -1,7 +1,5 @@
 """Opens the requests of a batch: from its files if it has ended, from its plan and its result chunks while it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO
@@ -30,12 +28,7 @@ _NO_ANSWERS = pa.Table.from_batches([], pa.schema([("line", pa.int64()), ("ok", 
 
 @contextmanager
 def open_rows(storage: Storage, batch: Batch) -> Iterator[Rows]:
-    """Open the requests of a batch that is planned.
-
-    Raises:
-        NotFoundError: the batch has ended without its input.
-        UnavailableError: the artifact store is away or has lost what is needed.
-    """
+    """Open a planned batch. Raises NotFoundError without its input; UnavailableError for the store, or a loss there."""
     with ExitStack() as stack:
         if batch.status in TERMINAL and (batch.rows_sha256 or batch.output_file_id or batch.error_file_id):
             rows = MergedRows(storage, batch, stack)

@@ -5,8 +5,6 @@ known without reading any text, and a page reads the lines that it shows. Only a
 it compares, COMPARED_BYTES for a page at most; the next page goes on.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -45,10 +43,7 @@ class Pair(NamedTuple):
 
 
 class PairPage(NamedTuple):
-    """Some of the pairs. The next page goes on behind line `after` of the first batch; None if there is none.
-
-    `stopped` says that the search has ended there before it had found enough.
-    """
+    """Some pairs. The next page goes on behind line `after`; `stopped` there before enough were found."""
 
     pairs: list[Pair]
     after: int | None
@@ -105,11 +100,7 @@ class Pairs:
         return self._second.table[column].take(pa.array(self._places, mask=self._places < 0))
 
     def page(self, limit: int, *, after: int | None = None, only: Only = "") -> PairPage:
-        """Return the first `limit` pairs behind line `after` of the first batch, only those that differ or changed so.
-
-        Raises:
-            NotFoundError: the first batch has no such line.
-        """
+        """Return the first `limit` pairs after a line that differ or changed so. Raises NotFoundError."""
         differing = only == "differ"
         wanted = {"better": self._changes > 0, "worse": self._changes < 0, "changed": self._changes != 0}
         left = np.flatnonzero(wanted.get(only, self._places >= 0))

@@ -1,7 +1,5 @@
 """Problems: the failures of a batch by their code, with a few examples of each, for display."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ that runs, its plan and its result chunks say the same. So a filter reads no req
 those that it shows. Only a search for a text reads what it searches, SEARCH_BYTES for a page at most.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import IO, NamedTuple
@@ -147,11 +145,7 @@ class Rows(ABC):
         return Entry(row, state_of(ok, code), code, grade)
 
     def page(self, chosen: Filter, limit: int, *, after: int | None = None, before: int | None = None) -> Page:
-        """Return the first `limit` requests that a filter leaves; those behind line `after` or in front of `before`.
-
-        Raises:
-            NotFoundError: there is no such line.
-        """
+        """Return the first `limit` filtered requests behind `after` or in front of `before`. Raises NotFoundError."""
         left = self.positions(chosen)
         number = None if chosen.text else left.size
         if after is not None:

@@ -1,7 +1,5 @@
 """Search: which requests or answers contain a text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple

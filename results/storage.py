@@ -1,7 +1,5 @@
 """What results are read from, and the tables that this process keeps for the next reader."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable

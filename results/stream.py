@@ -1,7 +1,5 @@
 """The result stream: answered lines of a batch that runs, in the order in which they were appended."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 
@@ -21,12 +19,9 @@ def lines(
 ) -> Iterator[bytes]:
     """Return output lines after the first `after`, at most `limit`, as JSONL in pieces of many lines.
 
-    Result chunks are only ever appended, so the same `after` always means the same line. `with_seconds` adds
-    `{"batchyard": {"seconds": …}}` to each line, which is not part of OpenAI's format.
+    The same `after` always means the same line. `with_seconds` adds `{"batchyard": {"seconds": …}}` to each line.
 
-    Raises:
-        RequestError: fewer than `after` lines are answered.
-        ConflictError: the batch ended so long ago that only its files have the answers.
+    Raises RequestError without `after` lines; ConflictError if only the batch's files have the answers.
     """
     with storage.database.read() as session:
         chunks = segments.chunks(session, batch.id)

@@ -1,7 +1,5 @@
 """Results as a table: a row for each request, with its answer and its error."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

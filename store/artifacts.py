@@ -104,10 +104,7 @@ class Artifacts:
             return file.read()
 
     def names(self, shard: str) -> list[str]:
-        """Return the names in a shard: SHA-256s, or those of unfinished writes in `incoming`.
-
-        Raises UnavailableError: the store cannot be reached.
-        """
+        """Return the names in a shard: SHA-256s, or in `incoming` unfinished writes. Raises UnavailableError."""
         with self._translated("reached"):
             try:
                 paths = self._fs.ls(f"{self._root}/{shard}", detail=False)
@@ -120,11 +117,9 @@ class Artifacts:
         return sorted({match["name"] for match in matches})
 
     def collect(self, shard: str, name: str, seconds: float) -> int | None:
-        """Delete a name in a shard unless it is younger than `seconds`.
+        """Delete a name in a shard unless it is younger than `seconds`. Raises UnavailableError.
 
         Return the freed bytes, 0 if it is gone already; None if it is younger.
-
-        Raises UnavailableError: the store cannot be reached.
         """
         path = f"{self._root}/{shard}/{name}"
         with self._translated("reached"):
@@ -189,12 +184,7 @@ class Artifacts:
 
 @contextmanager
 def translated(name: str, action: str) -> Iterator[None]:
-    """Raise UnavailableError for an error of a file system, or of the library behind it.
-
-    Args:
-        name: what cannot be reached, for the message.
-        action: a participle, such as "read".
-    """
+    """Raise UnavailableError for an error of a file system: `name` cannot be `action` (a participle)."""
     try:
         yield
     except Exception as error:
@@ -208,10 +198,7 @@ def translated(name: str, action: str) -> Iterator[None]:
 
 
 def file_system(url: str) -> tuple[AbstractFileSystem, str]:
-    """Return the file system of a URL, whose calls end within seconds, and the path in it.
-
-    Raises ConfigurationError: fsspec has no implementation for the URL.
-    """
+    """Return a URL's file system, with time limits, and its path. Raises ConfigurationError."""
     scheme = url.partition("://")[0]
     if scheme in _OPTIONS:
         plugins.require("s3", f"a URL of {scheme}://")

@@ -1,7 +1,5 @@
 """Batches: their life, and what is special to them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -48,10 +46,7 @@ class Batches(Lifecycle[Batch]):
         return super().request_cancel(session, work, by, open=False, **values)
 
     def give_up(self, session: Session) -> list[str]:
-        """End every batch whose validation or finishing fails without end. Return their ids.
-
-        The deadline is the completion window for validation, FINISHING_SECONDS for finishing.
-        """
+        """End each batch whose validation or finishing fails beyond its window or FINISHING_SECONDS. Return the ids."""
         ending_at = func.coalesce(Batch.cancelling_at, Batch.finalizing_at, Batch.created_at)
         deadline = case((~Batch.planned, Batch.expires_at), else_=ending_at + FINISHING_SECONDS)
         hopeless = self.hopeless(session, ("validating", "finalizing", "cancelling"), deadline)
@@ -135,11 +130,9 @@ def create(
 
 
 def close(session: Session, by: Principal, batch_id: str) -> Batch:
-    """Close an open batch: it gets no more requests, and ends when all that it has are done. Any other stays as it is.
+    """Close an open batch: it gets no more requests, and ends with the last of them. Any other stays as it is.
 
-    Raises:
-        NotFoundError: the project has no such batch.
-        ConflictError: it is a job's.
+    Raises NotFoundError; ConflictError for a job's batch.
     """
     batch = get(session, by.project_id, batch_id)
     refuse_stage(batch, "wait for")
@@ -150,10 +143,7 @@ def close(session: Session, by: Principal, batch_id: str) -> Batch:
 
 
 def latest_latencies(session: Session, project_id: str | None, at: float) -> list[Latencies]:
-    """Return the latencies of the batches that have not ended or were created in the LATEST_SECONDS before `at`.
-
-    `project_id`: of this project only; None for all.
-    """
+    """Return latencies of batches that run, or began since LATEST_SECONDS before `at`."""
     recent = or_(Batch.status.in_(RUNNING), Batch.id > first_id("batch_", at - LATEST_SECONDS))
     statement = select(Batch.latencies).where(recent)
     if project_id is not None:

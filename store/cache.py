@@ -78,10 +78,7 @@ def touch(session: Session, project_id: str, keys: Collection[str]) -> None:
 
 
 def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer], batch_id: str | None = None) -> None:
-    """Add answers to a project's cache, by key. Existing ones stay as they are.
-
-    `batch_id`: the batch that has computed them. Nothing is added once that was deleted.
-    """
+    """Add answers of a batch to a project's cache, by key, unless it was deleted. Existing ones stay."""
     now = time.time()
     if batch_id is not None:
         # Locked: whoever deletes the batch waits for this transaction, and finds its answers.
@@ -106,10 +103,7 @@ def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer], 
 
 
 def excess(session: Session) -> dict[str, int]:
-    """Return the bytes over its limit of each project that is over it, by id.
-
-    Without `cache_bytes` the limit is 0.
-    """
+    """Return the bytes of each project over its limit. Without `cache_bytes` that is 0."""
     size, limit = func.sum(CachedAnswer.bytes), func.coalesce(Project.cache_bytes, 0)
     rows = session.execute(
         select(Project.id, size - limit)
@@ -121,10 +115,7 @@ def excess(session: Session) -> dict[str, int]:
 
 
 def evict(session: Session, project_id: str, size: int) -> int:
-    """Delete a project's least recently used answers: `size` bytes or more, at most CHUNK answers.
-
-    Return the freed bytes.
-    """
+    """Delete a project's least recently used answers: `size` bytes, at most CHUNK answers. Return the freed bytes."""
     in_project = CachedAnswer.project_id == project_id
     oldest = session.execute(
         select(CachedAnswer.key, CachedAnswer.bytes)

@@ -1,7 +1,5 @@
 """The database: SQLite (WAL) or PostgreSQL, with a schema that Alembic migrates."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time
@@ -79,10 +77,7 @@ class Database:
 
     @contextmanager
     def write(self, *, serial: bool = False) -> Iterator[Session]:
-        """Open a transaction. The end of the block commits it; an exception rolls it back.
-
-        Serial transactions run one at a time, over all processes.
-        """
+        """Open a transaction, serial over all processes or not. The block's end commits it; an error rolls back."""
         with self._turn(), self._session(self._writer) as session, session.begin():
             if serial and not self.sqlite:  # SQLite has one writer anyway
                 session.execute(_SERIAL)
@@ -144,10 +139,7 @@ class Database:
             session.execute(text("SELECT 1"))
 
     def truncate_log(self) -> bool:
-        """Empty SQLite's write-ahead log, which has earlier versions of pages. False if a reader still needs it.
-
-        Another database is left alone.
-        """
+        """Empty SQLite's write-ahead log, which has earlier versions of pages. False if a reader needs it."""
         if not self.sqlite:
             return True
         with self._turn():

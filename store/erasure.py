@@ -4,8 +4,6 @@ The rows go first, in one transaction with the SHA-256 of their content (store.r
 dies anywhere leaves nothing behind that nobody removes. Amounts of usage stay, but for those of an erased project.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
@@ -55,10 +53,7 @@ _CONTENT: dict[type[Base], InstrumentedAttribute[str]] = {
 
 
 class Family(NamedTuple):
-    """The ids of what is erased together: a batch; or a job with its batches, the jobs that it has started, and theirs.
-
-    All are locked.
-    """
+    """The ids, all locked, of what is erased together: a batch; or a job, its batches and children, and theirs."""
 
     batch_ids: list[str]
     job_ids: list[str]
@@ -67,9 +62,7 @@ class Family(NamedTuple):
 def family(session: Session, life: Lifecycle[Record], project_id: str, work_id: str) -> Family:
     """Return what is erased with a batch or a job.
 
-    Raises:
-        NotFoundError: the project has none with that id.
-        ConflictError: some of it has not ended, or other work that runs needs it; or it is part of a job.
+    Raises NotFoundError; ConflictError if some of it has not ended, other work needs it, or it is part of a job.
     """
     work = life.get(session, project_id, work_id)
     refuse_stage(work, "delete")
@@ -172,10 +165,7 @@ def _delete_files(session: Session, file_ids: Collection[str]) -> None:
 
 
 def delete_unused_files(session: Session, project_id: str, before: float) -> int:
-    """Delete files of a project, older than `before` (Unix seconds), that no batch, job or schedule needs.
-
-    Return their number, retention.ROWS at most.
-    """
+    """Delete old files that no work or schedule needs, retention.ROWS at most. Return their number."""
     unused = select(File.id).where(File.project_id == project_id, File.created_at <= before, UNUSED)
     file_ids = session.scalars(unused.limit(retention.ROWS)).all()
     _delete_files(session, file_ids)
@@ -188,9 +178,7 @@ def delete_unused_files(session: Session, project_id: str, before: float) -> int
 def begin(session: Session, by: Principal, project_id: str) -> Project:
     """Begin to erase a project: its keys, schedules and webhooks end at once. Beginning twice changes nothing.
 
-    Raises:
-        NotFoundError.
-        ConflictError: no administrator would be left who could see its end.
+    Raises NotFoundError; ConflictError if no administrator would be left who could see its end.
     """
     project = projects.get(session, project_id, lock=True)
     if project.erasing_at is not None:
@@ -226,10 +214,7 @@ def running(session: Session, life: Lifecycle[Record], project_id: str) -> Seque
 
 
 def ended(session: Session, life: Lifecycle[Record], project_id: str, before: float, after: str) -> Sequence[str]:
-    """Return ids of batches or jobs of a project that ended before `before` (Unix seconds), by id from `after` on.
-
-    Those of a job go with it. At most retention.BATCHES.
-    """
+    """Return at most retention.BATCHES ids, after `after`, of work that ended before `before`."""
     record = life.record
     over = (record.project_id == project_id, record.status.in_(TERMINAL), ended_at(record) <= before)
     statement = select(record.id).where(*over, _whole(record), record.id > after)
@@ -276,10 +261,7 @@ def delete_rows(session: Session, old: Old, keys: Sequence[Row[Any]]) -> int:
 
 
 def content(session: Session, before: float, after: str) -> Sequence[str]:
-    """Return SHA-256s of content that was erased before `before` (Unix seconds), in order from `after` on.
-
-    At most retention.ROWS.
-    """
+    """Return at most retention.ROWS SHA-256s, after `after`, of content erased before `before`."""
     statement = select(ErasedContent.sha256).where(ErasedContent.erased_at <= before, ErasedContent.sha256 > after)
     return session.scalars(statement.order_by(ErasedContent.sha256).limit(retention.ROWS)).all()
 

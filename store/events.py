@@ -4,8 +4,6 @@ Each is written in the transaction of its change, so none is lost. Webhooks get 
 names the client, and may be about keys, files and the like.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -80,10 +78,7 @@ Action = Literal[
 
 
 def record(session: Session, subject: Batch | Job, type_: str, **data: Any) -> Event:
-    """Record an event of a batch or a job and its deliveries.
-
-    `data` goes into the event's data, beside the id.
-    """
+    """Record an event of work with its data, and its deliveries."""
     event = Event(**_owner(subject), project_id=subject.project_id, type=type_, data={"id": subject.id, **data})
     return _deliver(session, event)
 
@@ -107,10 +102,7 @@ def _deliver(session: Session, event: Event) -> Event:
 
 
 def act(session: Session, by: Principal | None, type_: Action, subject: Batch | Job | str, **data: Any) -> None:
-    """Record a client's action on something, by id; nothing if no client acted.
-
-    `data`: what has changed. No secrets.
-    """
+    """Record a client's action on something, by id, without secrets; nothing if no client acted."""
     if by is None:
         return
     subject_id, of_work = (subject, {}) if isinstance(subject, str) else (subject.id, _owner(subject))
@@ -119,10 +111,7 @@ def act(session: Session, by: Principal | None, type_: Action, subject: Batch | 
 
 
 def actions(session: Session, project_id: str | None, *, after: str | None, limit: int) -> tuple[Sequence[Event], bool]:
-    """Return clients' actions in one project or all (None), newest first, and if more follow.
-
-    Raises RequestError: `after` is not one of these events.
-    """
+    """Return clients' actions, newest first, and if more follow. None: of all projects. Raises RequestError."""
     scope: ColumnElement[bool] = Event.key_id.is_not(None)
     if project_id is not None:
         scope = and_(scope, Event.project_id == project_id)
@@ -135,10 +124,7 @@ def recorded(session: Session, subject: Batch | Job, type_: str) -> bool:
 
 
 def page(session: Session, subject: Batch | Job, *, after: str | None, limit: int) -> tuple[Sequence[Event], bool]:
-    """Return events of a batch or a job, oldest first, and True if there are more.
-
-    Raises RequestError: `after` is not one of them.
-    """
+    """Return events of work, oldest first, and if more follow. Raises RequestError."""
     return listing.page(session, Event, _of(subject), after=after, limit=limit, descending=False)
 
 

@@ -1,7 +1,5 @@
 """Files: names for content in the artifact store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
@@ -131,10 +129,7 @@ def page(
     descending: bool,
     purpose: str | None,
 ) -> tuple[Sequence[File], bool]:
-    """Return files after the one with id `after`, by creation, and True if there are more.
-
-    Raises RequestError: `after` was never a file of the project. It may have been deleted since.
-    """
+    """Return files by creation, and if more follow. `after` may be deleted by now. Raises RequestError."""
     shown = live(now()) if purpose is None else and_(live(now()), File.purpose == purpose)
     in_project = File.project_id == project_id
     return listing.page(session, File, in_project, after=after, limit=limit, descending=descending, shown=shown)

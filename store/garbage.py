@@ -1,7 +1,5 @@
 """Garbage: find the content that records still reference, and delete the records of old result chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -59,10 +57,7 @@ def _references(live_at: float, results_at: float) -> Iterator[Select[Any]]:
 
 
 def forget_chunks(session: Session, hashes: Sequence[str], before: float) -> int:
-    """Delete records of chunks with these SHA-256 whose batch and job ended before `before` (Unix seconds).
-
-    Return the number of deleted records.
-    """
+    """Delete records of these chunks whose batch and job ended before `before`. Return their number."""
     of_kept_job = select(Job.id).where(Job.id == Batch.job_id, _kept(before))
     ended = select(Batch.id).where(
         Batch.id == ResultChunk.batch_id, Batch.status.in_(TERMINAL), before > ended_at(Batch), ~of_kept_job.exists()

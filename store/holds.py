@@ -4,8 +4,6 @@ Either a model's engine cannot start, or its engines die and answer nothing, or 
 has failed last is kept until an engine of the model answers.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 
@@ -43,10 +41,7 @@ LAST_SHARE = 10
 
 
 def hold(session: Session, model: str, reason: str) -> Hold:
-    """Hold a model after a failed start, or extend its hold.
-
-    Emit `batch.held` for each batch that waits for it.
-    """
+    """Hold a model after a failed start, or longer. Each batch that waits for it has a `batch.held`."""
     _fail(_failure(session, model), reason, 0, "starts_again")
     return _hold(session, model, reason)
 
@@ -54,10 +49,7 @@ def hold(session: Session, model: str, reason: str) -> Hold:
 def record_death(
     session: Session, batch_id: str, *, model: str, engine: str, replica: int, reason: str, requests: int, next_: str
 ) -> bool:
-    """Count an engine's death for a batch; record its event and the model's last failure.
-
-    False if another run has reported the death of this engine before.
-    """
+    """Count an engine's death for a batch, with its event. False if it was reported before."""
     reason = cut(reason, MAX_REASON)
     batch = session.get_one(Batch, batch_id, with_for_update={"key_share": True})
     deaths = batch.engine_deaths or {}
@@ -76,10 +68,7 @@ def record_death(
 def record_death_without_batch(
     session: Session, *, model: str, engine: str, replica: int, reason: str, requests: int, next_: str
 ) -> bool:
-    """Record the death of an engine with no batch's requests: an event of each project that has an admin key.
-
-    False if it was reported before.
-    """
+    """Record a death without a batch for projects with an admin key. False if it was reported before."""
     if not record_model_death(session, model=model, engine=engine, reason=reason, requests=requests, next_=next_):
         return False
     death = {"model": model, "replica": replica, "reason": cut(reason, MAX_REASON), "requests": requests}

@@ -3,8 +3,6 @@
 The secret is 256 random bits, so one plain hash is as good as a slow one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets
@@ -125,12 +123,7 @@ def admin_projects(session: Session) -> Sequence[str]:
 def page(
     session: Session, *, project: str | None = None, after: str | None = None, limit: int = 100
 ) -> tuple[Sequence[Key], bool]:
-    """Return keys of one project or of all, newest first, and True if there are more.
-
-    `project`: name of the project; None for all projects.
-
-    Raises RequestError: `after` is not one of these keys.
-    """
+    """Return keys of a project's name or of all (None), newest first, and if more follow. Raises RequestError."""
     names = {record.id: record.name for record in session.scalars(select(Project))}
     scope = true() if project is None else ApiKey.project_id.in_(select(Project.id).where(Project.name == project))
     records, more = listing.page(session, ApiKey, scope, after=after, limit=limit, descending=True)
@@ -203,10 +196,7 @@ def note_use(session: Session, key_id: str) -> None:
 
 
 def authenticate(session: Session, key: str) -> Principal | None:
-    """Return the caller of a key; None if the key is invalid.
-
-    Takes the same time whether the key exists or not.
-    """
+    """Return the caller of a key, or None. Takes the same time for an unknown key."""
     _, key_id, secret = [*key.split("-", 2), "", ""][:3]
     record = session.scalar(select(ApiKey).where(ApiKey.id == key_id, in_use(now())))
     matches = hmac.compare_digest(record.secret_sha256 if record else "0" * 64, _digest(secret))

@@ -1,7 +1,6 @@
 """Leases: one holder at a time works on a record, and writes under its lease's epoch."""
 
-from __future__ import annotations
-
+import functools
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -71,21 +70,8 @@ def end_all(session: Session) -> None:
         session.execute(update(record).where(record.lease_expires_at > time.time()).values(lease_expires_at=0))
 
 
-def acquire_batch(session: Session, batch_id: str, holder: str, seconds: float) -> Lease | None:
-    """Acquire the lease on a batch's validation or finishing. None if another holder has it."""
-    return _acquire(session, Batch, batch_id, holder, seconds)
-
-
-def acquire_job(session: Session, job_id: str, holder: str, seconds: float) -> Lease | None:
-    """Acquire the lease on a job's validation, advance or finishing. None if another holder has it."""
-    return _acquire(session, Job, job_id, holder, seconds)
-
-
 def revoke_job(session: Session, job_id: str, epoch: int) -> bool:
-    """End the epoch of a job's lease, for a holder that can do nothing any more.
-
-    False if another has a later one. It counts as no attempt.
-    """
+    """End a lease of a stuck holder, without an attempt. False if another has a later one."""
     last = or_(Job.epoch == epoch, Job.holder.is_(None))
     return bool(changed(session, update(Job).where(Job.id == job_id, last).values(**_revoked())))
 
@@ -100,8 +86,9 @@ def _revoked() -> dict[str, Any]:
 
 
 def _acquire(
-    session: Session, record: type[Batch] | type[Job], record_id: str, holder: str, seconds: float
+    record: type[Batch] | type[Job], session: Session, record_id: str, holder: str, seconds: float
 ) -> Lease | None:
+    """Acquire the lease on the own work of a batch or a job. None if another holder has it."""
     now = time.time()
     free = or_(record.holder.is_(None), record.lease_expires_at < now)
     epoch = session.scalar(
@@ -111,6 +98,9 @@ def _acquire(
         .returning(record.epoch)
     )
     return None if epoch is None else Lease(record, record_id, epoch)
+
+
+acquire_batch, acquire_job = functools.partial(_acquire, Batch), functools.partial(_acquire, Job)
 
 
 def claim(session: Session, record: type[Batch] | type[Job], condition: ColumnElement[bool], pause: float) -> list[str]:

@@ -1,7 +1,5 @@
 """Pages of lists, by cursor. Ids sort by creation, so pages are stable while objects come and go."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Projects: the tenants, with their tier and limits."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Collection, Sequence
 
@@ -19,12 +17,7 @@ MAX_NAME = 128
 
 
 def get_or_create(session: Session, name: str) -> Project:
-    """Return the project of that name. Create it if it does not exist.
-
-    Raises:
-        RequestError: the name is empty, longer than 128 characters, or has control characters.
-        ConflictError: it is being erased.
-    """
+    """Return the project of that name, or a new one. Raises RequestError; ConflictError while it is erased."""
     if not 1 <= len(name) <= MAX_NAME or any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
         raise RequestError(
             f"Invalid value for 'project': a name has 1 to {MAX_NAME} characters, none of them a control character.",
@@ -77,10 +70,7 @@ def all_(session: Session) -> Sequence[Project]:
 
 
 def page(session: Session, *, after: str | None, limit: int) -> tuple[Sequence[Project], bool]:
-    """Return projects after the one with id `after`, newest first, and True if there are more.
-
-    Raises RequestError: `after` is not a project.
-    """
+    """Return projects, newest first, and if more follow. Raises RequestError."""
     return listing.page(session, Project, true(), after=after, limit=limit, descending=True)
 
 
@@ -102,13 +92,9 @@ def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
 
 
 def update(session: Session, project_id: str, **values: str | int | None) -> Project:
-    """Set some of a project's tier, limits, `cache_bytes`, `live_tier` and `zero_retention_minutes`.
+    """Set some of a project's limits; None removes one. Zero retention empties and excludes a result cache.
 
-    None removes one. A project with zero retention has no result cache: what it had is emptied.
-
-    Raises:
-        NotFoundError.
-        RequestError: it would have both.
+    Raises NotFoundError; RequestError: it would have both.
     """
     project = get(session, project_id, lock=True)
     if values.get("zero_retention_minutes") is not None:

@@ -1,7 +1,5 @@
 """The queue of all projects or one: waiting and running segments and their speed, for metrics and forecasts."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
@@ -148,10 +146,7 @@ def jobs(session: Session) -> Sequence[Job]:
 
 
 def backlog_of_job(job: Job, segment_requests: int) -> list[BacklogEntry]:
-    """Return a job's requests outside any batch, as pending segments under the job's id.
-
-    A paused job has none.
-    """
+    """Return a job's requests outside any batch, as pending segments under its id. A paused job has none."""
     requests = ((job.ahead or {}).get("requests") or {}) if job.paused_at is None else {}
     return [
         BacklogEntry(

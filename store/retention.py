@@ -4,8 +4,6 @@ What is unfinished stays, and so does what it needs: a delivery that may still b
 its batch or job, and these and a schedule keep their input files. The batches of a job go with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -69,10 +67,7 @@ class Old(NamedTuple):
 
 
 def events(before: float) -> list[Old]:
-    """Return events and deliveries that are older than `before` (Unix seconds), and finished.
-
-    What clients have done stays as long as the batch or the job.
-    """
+    """Return finished events and deliveries older than `before`. Clients' actions stay with their work."""
     batch_ended = select(Batch.id).where(Batch.id == Event.batch_id, Batch.status.in_(TERMINAL))
     job_ended = select(Job.id).where(Job.id == Event.job_id, Job.status.in_(TERMINAL))
     ended = or_(batch_ended.exists(), job_ended.exists())

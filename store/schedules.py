@@ -3,8 +3,6 @@
 A compare-and-set of `next_run_at` claims a time; the winner creates the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
@@ -27,10 +25,7 @@ Made = TypeVar("Made", Batch, Job)
 
 
 def create(session: Session, project_id: str, **values: Any) -> Schedule:
-    """Create a schedule. Call it in a serial transaction, so that the limit holds.
-
-    Raises RequestError: the project has MAX_PER_PROJECT schedules.
-    """
+    """Create a schedule in a serial transaction. Raises RequestError if there are MAX_PER_PROJECT."""
     count = select(func.count()).select_from(Schedule).where(Schedule.project_id == project_id)
     if (session.scalar(count) or 0) >= MAX_PER_PROJECT:
         raise RequestError(
@@ -41,10 +36,7 @@ def create(session: Session, project_id: str, **values: Any) -> Schedule:
 
 
 def get(session: Session, project_id: str, schedule_id: str, *, lock: bool = False) -> Schedule:
-    """Return a schedule. With `lock`, no other transaction changes or claims it until this one ends.
-
-    Raises NotFoundError: the project has no such schedule.
-    """
+    """Return a schedule, with `lock` until the transaction ends. Raises NotFoundError."""
     statement = select(Schedule).where(Schedule.id == schedule_id, Schedule.project_id == project_id)
     schedule = session.scalar(statement.with_for_update() if lock else statement)
     if schedule is None:
@@ -53,19 +45,13 @@ def get(session: Session, project_id: str, schedule_id: str, *, lock: bool = Fal
 
 
 def page(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Schedule], bool]:
-    """Return the project's schedules, newest first, and True if there are more.
-
-    Raises RequestError: `after` is not one of them.
-    """
+    """Return the project's schedules, newest first, and if more follow. Raises RequestError."""
     in_project = Schedule.project_id == project_id
     return listing.page(session, Schedule, in_project, after=after, limit=limit, descending=True)
 
 
 def change(session: Session, schedule: Schedule, **values: Any) -> Schedule:
-    """Change a schedule unless it changed since it was read. Return it, read again.
-
-    Raises ConflictError: another transaction has changed or deleted it meanwhile.
-    """
+    """Change a schedule and return it, read again. Raises ConflictError if it changed since it was read."""
     statement = update(Schedule).where(Schedule.id == schedule.id, Schedule.version == schedule.version)
     if not changed(session, statement.values(version=schedule.version + 1, **values)):
         raise ConflictError(
@@ -88,10 +74,7 @@ def due(session: Session, at: int, limit: int) -> Sequence[Schedule]:
 
 
 def claim(session: Session, schedule: Schedule, next_run_at: int | None) -> bool:
-    """Compare-and-set the schedule's next time. False if another transaction has claimed its time or changed it.
-
-    No other transaction can claim, change or delete it until this one ends.
-    """
+    """Compare-and-set the next time, and lock the schedule. False if another transaction has changed it."""
     unchanged = (
         Schedule.id == schedule.id,
         Schedule.version == schedule.version,
@@ -121,29 +104,14 @@ def _unfinished(record: type[Made], running: Sequence[str], schedule: Schedule) 
     return select(record).where(*active).order_by(record.id.desc())
 
 
-def add_run(
-    session: Session,
-    schedule: Schedule,
-    state: State,
-    *,
-    scheduled_at: int | None,
-    missed_from: int | None,
-    batch_id: str | None = None,
-    job_id: str | None = None,
-    reason: str | None = None,
-) -> ScheduleRun:
-    """Record a run of a schedule. `scheduled_at` is None for a manual run."""
-    times = {"scheduled_at": scheduled_at, "missed_from": missed_from}
-    outcome = {"state": state, "batch_id": batch_id, "job_id": job_id, "reason": reason}
-    run = ScheduleRun(project_id=schedule.project_id, schedule_id=schedule.id, **times, **outcome)
+def add_run(session: Session, schedule: Schedule, state: State, **values: Any) -> ScheduleRun:
+    """Record a run of a schedule, with these columns. `scheduled_at` is None for a manual run."""
+    run = ScheduleRun(project_id=schedule.project_id, schedule_id=schedule.id, state=state, **values)
     return added(session, run)
 
 
 def runs(session: Session, schedule: Schedule, *, after: str | None, limit: int) -> tuple[Sequence[ScheduleRun], bool]:
-    """Return the schedule's runs, newest first, and True if there are more.
-
-    Raises RequestError: `after` is not one of them.
-    """
+    """Return the schedule's runs, newest first, and if more follow. Raises RequestError."""
     of_schedule = ScheduleRun.schedule_id == schedule.id
     return listing.page(session, ScheduleRun, of_schedule, after=after, limit=limit, descending=True)
 

@@ -3,8 +3,6 @@
 A segment is `pending`, `dispatched` (it has a slot, and its message is on the way to a worker), `running` or `done`.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -145,10 +143,7 @@ def beside(session: Session, segment: SegmentLease) -> tuple[dict[str, int], int
 
 
 def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
-    """Give a pending segment a slot. A worker must start it within `seconds`.
-
-    Return the new epoch; None if the segment is not pending, or its batch does not go on.
-    """
+    """Give a pending segment a slot for `seconds`. Return the new epoch; None if it cannot start."""
     return session.scalar(
         update(Segment)
         .where(Segment.id == segment_id, Segment.state == "pending", _batch_goes_on())
@@ -169,10 +164,9 @@ def _batch_goes_on() -> ColumnElement[bool]:
 
 
 def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: float) -> SegmentLease | None:
-    """Acquire the lease on a dispatched segment.
+    """Acquire the lease on a dispatched segment. None if the message is stale or the batch does not go on.
 
-    None if the message is stale: its epoch is over or has started, or the batch does not go on. Then the segment is
-    pending again, since no other message of this epoch comes.
+    Then the segment is pending again, since no other message of its epoch comes.
     """
     batch_id = select(Segment.batch_id).where(Segment.id == segment_id).scalar_subquery()
     moves = and_(Batch.id == batch_id, Batch.status == "in_progress", Batch.attempt_error.is_not(None))
@@ -303,10 +297,7 @@ def append(
 
 
 def end(session: Session, segment: SegmentLease, *, done: bool, engine: Mapping[str, Any] | None) -> None:
-    """Release the segment: done, or pending again because its batch has stopped or is paused. Raises LeaseLost.
-
-    One whose requests are all answered is done.
-    """
+    """Release the segment: done, or pending again with requests left. Raises LeaseLost."""
     state = "done" if done else case((Segment.answered >= Segment.requests, "done"), else_="pending")
     segment.lease.release(session, state=state, engine=engine)
 
@@ -328,10 +319,7 @@ def hold_up(session: Session, segment: SegmentLease, reason: str) -> None:
 
 
 def recover(session: Session) -> int:
-    """Make segments with an expired lease pending again: their message was lost or their worker died.
-
-    Return the number of recovered segments.
-    """
+    """Make segments with an expired lease pending again. Return their number."""
     now = time.time()
     lost = update(Segment).where(Segment.lease_expires_at < now).execution_options(synchronize_session=False)
     ended = lost.where(Segment.state.in_(("dispatched", "running")))

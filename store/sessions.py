@@ -5,8 +5,6 @@ authenticated has a record beside the API keys in each project that they enter, 
 has a name, usage is theirs, and an administrator can revoke their access.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from dataclasses import dataclass
@@ -38,10 +36,7 @@ class Visitor:
 
 @dataclass(frozen=True)
 class User:
-    """Somebody whom a trusted proxy or an OpenID provider has authenticated.
-
-    `issuer` and `subject` identify the user for good; `name` is what people call them.
-    """
+    """Somebody whom a proxy or a provider has authenticated: `issuer` and `subject` for good, `name` for people."""
 
     issuer: str
     subject: str
@@ -62,10 +57,7 @@ def create(session: Session, key_id: str) -> str:
 
 
 def find(session: Session, token: str) -> Visitor | None:
-    """Return the visitor of a session.
-
-    None if it has expired or ended, or its key opens nothing any more.
-    """
+    """Return the visitor of a session; None if it has ended, or its key opens nothing any more."""
     row = session.execute(
         select(ApiKey, Project.name)
         .join(WebSession, WebSession.key_id == ApiKey.id)
@@ -84,10 +76,7 @@ def end(session: Session, token: str) -> None:
 
 
 def find_user(session: Session, user: User, project: str, *, admin: bool) -> Visitor | None:
-    """Return a user as a visitor of a project, by its name; None if `enter` must write their record first.
-
-    Raises PermissionDeniedError: an administrator has revoked their access.
-    """
+    """Return a user as a visitor of a project; None before `enter`. Raises PermissionDeniedError if revoked."""
     project_id = session.scalar(select(Project.id).where(Project.name == project))
     record = None if project_id is None else session.get(ApiKey, _key_id(user, project_id))
     if record is None:
@@ -98,11 +87,9 @@ def find_user(session: Session, user: User, project: str, *, admin: bool) -> Vis
 
 
 def enter(session: Session, user: User, project: str, *, admin: bool) -> Visitor:
-    """Return a user as a visitor of a project, by its name. Create the project and their record, or update that.
+    """Return a user as a visitor of a project. Create the project and their record, or update that.
 
-    Raises:
-        PermissionDeniedError: an administrator has revoked their access.
-        RequestError: no project can have that name.
+    Raises PermissionDeniedError for a revoked user; RequestError for a name that no project can have.
     """
     project_id = projects.get_or_create(session, project).id
     key_id = _key_id(user, project_id)

@@ -8,8 +8,6 @@ A speed holds for the number of requests that were in flight. With more of them 
 most as many times as fast as there are more; nothing else is known before it is measured.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Collection, Mapping
@@ -174,10 +172,7 @@ def measure_first(
 
 
 def answering_seconds(session: Session, model: str, config_sha256: str, request_class: str, amount: float) -> float:
-    """Return the seconds that an amount of work takes at the measured speed.
-
-    Without a speed that is all the time there is.
-    """
+    """Return the seconds of an amount of work at the measured speed, infinite without one."""
     speed = _speed(session, model, config_sha256, request_class)
     return amount * speed.seconds / work(speed.requests, speed.tokens) if speed.measurements else math.inf
 
@@ -272,12 +267,7 @@ def _throughput(speed: Speed, *, limit: float, lead: Expected, start: Expected |
 def measure_duration(
     session: Session, kind: DurationKind, name: str, variant: str, seconds: float, units: float = 0.0
 ) -> None:
-    """Add one time of something that takes time.
-
-    Args:
-        name, variant: the model and the SHA-256 of its configuration; or what is finished, and how.
-        units: what the time may grow with.
-    """
+    """Add one time of a model's, or of finishing something in some way, which may grow with `units`."""
     record = _record(session, Duration, (kind, name, variant[:256]))
     amounts = {
         "number": 1.0,

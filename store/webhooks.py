@@ -5,8 +5,6 @@ delivery, so no two senders make the same attempt. An attempt whose sender has d
 at least once, always with the same id.
 """
 
-from __future__ import annotations
-
 import base64
 import secrets
 import time
@@ -53,10 +51,7 @@ def secrets_of(webhook: Webhook) -> list[str]:
 
 
 def create(session: Session, project_id: str, *, name: str, url: str, event_types: list[str]) -> Webhook:
-    """Create a webhook, enabled, that receives `event_types`.
-
-    Raises RequestError: the project has MAX_WEBHOOKS webhooks.
-    """
+    """Create a webhook, enabled, for `event_types`. Raises RequestError if there are MAX_WEBHOOKS."""
     projects.get(session, project_id, lock=True)  # two concurrent counts would exceed the limit
     if session.scalars(select(func.count()).where(Webhook.project_id == project_id)).one() >= MAX_WEBHOOKS:
         raise RequestError(
@@ -68,19 +63,13 @@ def create(session: Session, project_id: str, *, name: str, url: str, event_type
 
 
 def page(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Webhook], bool]:
-    """Return the project's webhooks, newest first, and True if there are more.
-
-    Raises RequestError: `after` is not one of them.
-    """
+    """Return the project's webhooks, newest first, and if more follow. Raises RequestError."""
     in_project = Webhook.project_id == project_id
     return listing.page(session, Webhook, in_project, after=after, limit=limit, descending=True)
 
 
 def get(session: Session, project_id: str, webhook_id: str, *, lock: bool = False) -> Webhook:
-    """Return a webhook. With `lock`, no other transaction changes it until this one ends.
-
-    Raises NotFoundError: the project has no such webhook.
-    """
+    """Return a webhook, with `lock` until the transaction ends. Raises NotFoundError."""
     statement = select(Webhook).where(Webhook.id == webhook_id, Webhook.project_id == project_id)
     webhook = session.scalar(statement.with_for_update() if lock else statement)
     if webhook is None:
@@ -99,10 +88,7 @@ def change(session: Session, project_id: str, webhook_id: str, values: dict[str,
 
 
 def rotate_secret(session: Session, project_id: str, webhook_id: str, *, keep_old: bool) -> Webhook:
-    """Replace the signing secret. With `keep_old`, the last one signs too, for 24 hours.
-
-    Raises NotFoundError: the project has no such webhook.
-    """
+    """Replace the secret. With `keep_old`, the last one signs too, for 24 hours. Raises NotFoundError."""
     webhook = get(session, project_id, webhook_id, lock=True)
     rotated_at = now()
     webhook.old_secret = webhook.secret if keep_old else None
@@ -112,10 +98,7 @@ def rotate_secret(session: Session, project_id: str, webhook_id: str, *, keep_ol
 
 
 def remove(session: Session, project_id: str, webhook_id: str) -> None:
-    """Delete a webhook and its deliveries. The events stay. Call it in a serial transaction, as `claim`.
-
-    Raises NotFoundError: the project has no such webhook.
-    """
+    """Delete a webhook and its deliveries in a serial transaction, as `claim`. Raises NotFoundError."""
     # Lock first: a concurrent event has added its delivery by then, or does not see this webhook.
     webhook = get(session, project_id, webhook_id, lock=True)
     session.execute(delete(Delivery).where(Delivery.webhook_id == webhook.id))
@@ -148,10 +131,7 @@ def deliver_to_all(session: Session, event: Event) -> None:
 def deliveries(
     session: Session, webhook: Webhook, *, after: str | None, limit: int
 ) -> tuple[list[tuple[Delivery, Event]], bool]:
-    """Return a webhook's deliveries with their events, newest first, and True if there are more.
-
-    Raises RequestError: `after` is not one of them.
-    """
+    """Return deliveries with their events, newest first, and if more follow. Raises RequestError."""
     of_webhook = Delivery.webhook_id == webhook.id
     records, more = listing.page(session, Delivery, of_webhook, after=after, limit=limit, descending=True)
     return _with_events(session, records), more
@@ -164,13 +144,9 @@ def _with_events(session: Session, records: Sequence[Delivery]) -> list[tuple[De
 
 
 def redeliver(session: Session, webhook: Webhook, delivery_id: str) -> tuple[Delivery, Event]:
-    """Make a delivery in any state due now, and return it with its event.
+    """Make a delivery due now, unless it is being sent, and return it with its event.
 
-    One that is being sent stays as it is.
-
-    Raises:
-        NotFoundError: the webhook has no such delivery.
-        ConflictError: the webhook is disabled.
+    Raises NotFoundError; ConflictError: the webhook is disabled.
     """
     statement = select(Delivery).where(Delivery.id == delivery_id, Delivery.webhook_id == webhook.id)
     delivery = session.scalar(statement)

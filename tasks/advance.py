@@ -1,7 +1,5 @@
 """Advance: a task that ends starts what may run next; housekeeping repeats it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """The tasks of the Celery application: each is one call."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

@@ -1,7 +1,5 @@
 """The Celery application without its tasks: all that beat and Flower need. `tasks.app` adds them for workers."""
 
-from __future__ import annotations
-
 import functools
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The application context of a process: settings, models, database, artifacts and Redis."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from dataclasses import dataclass

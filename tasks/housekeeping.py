@@ -1,7 +1,5 @@
 """Housekeeping, from beat: recovers lost work from the database, and sends the messages of what is due by the clock."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

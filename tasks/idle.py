@@ -4,8 +4,6 @@ The key is there while nothing is unfinished, and nothing will be due before an 
 writes it, and whoever brings work in clears it. Without Redis nobody is idle.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import redis

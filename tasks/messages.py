@@ -1,7 +1,5 @@
 """Messages to workers: Celery tasks sent by name. Housekeeping sends a lost one again."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

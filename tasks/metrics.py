@@ -1,7 +1,5 @@
 """Metrics: a snapshot of the deployment for /metrics, /v1/queue and `metrics.json`."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -93,11 +91,7 @@ class Snapshot:
 
 
 def collect(context: AppContext, *, with_processes: bool = True, project_id: str | None = None) -> Snapshot:
-    """Take a snapshot. The cost grows with the queue, not with past batches; reading local processes costs most.
-
-    Args:
-        project_id: the project whose queue is taken; None for that of all.
-    """
+    """Take a snapshot of a project's queue, or of all (None). Its cost grows with the queue, not with past batches."""
     now = time.time()
     with context.database.read() as session:
         unfinished = queue.snapshot(session, project_id)

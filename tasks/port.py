@@ -108,11 +108,7 @@ class BatchPort:
     def draft(
         self, context: AppContext, schedule: Schedule, source: File | NewInput, values: Mapping[str, Any]
     ) -> CheckedJob:
-        """Check the job of a schedule's run. Raises RequestError.
-
-        Args:
-            values: `name`, `metadata`, `completion_window` and `output_expires_after` (seconds) of the run.
-        """
+        """Check the job of a schedule's run, with its name, metadata, window and expiry. Raises RequestError."""
         raise RequestError("This deployment runs no jobs.")
 
     def submit(self, context: AppContext, session: Session, checked: CheckedJob) -> Job:

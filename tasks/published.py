@@ -1,7 +1,5 @@
 """What tasks publish in Redis, where it may be lost: hashes that one computes for all, and failures to write."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

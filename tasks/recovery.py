@@ -1,7 +1,5 @@
 """What housekeeping finds of batches, or of jobs: past their window, past help, or without their message."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import NamedTuple, Self

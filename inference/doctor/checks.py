@@ -1,7 +1,5 @@
 """All checks of the models of a models.toml."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checks of a model's folder: tokenizer and chat template. They read files, and import no engine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

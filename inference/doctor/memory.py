@@ -1,7 +1,5 @@
 """The memory that a model's engines need, from its files, and the memory that is there."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -3,8 +3,6 @@
 `python -m inference.doctor.starting` reads a ModelSpec as JSON from standard input. Its last line is the outcome.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

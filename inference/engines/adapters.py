@@ -1,7 +1,5 @@
 """LoRA adapters as PEFT writes them: a folder with `adapter_config.json` and the weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,10 +22,7 @@ def downloaded(source: str) -> Path:
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """Return an adapter's configuration.
-
-    Raises ValueError: it cannot be read, or has no rank; says why.
-    """
+    """Return an adapter's configuration. Raises ValueError, with the reason, if it cannot be used."""
     file = folder / CONFIG
     try:
         config = json.loads(file.read_bytes())

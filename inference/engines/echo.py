@@ -1,7 +1,5 @@
 """Engine `echo`: simulated answers, for tests and overhead measurements."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -207,10 +205,7 @@ class Echo(Engine):
 
 
 class DecodeSlots:
-    """Slots that are given first come, first served, on a timetable that no late wake-up shifts.
-
-    All times are the event loop's, in seconds.
-    """
+    """Slots on a timetable that no late wake-up shifts. Times are the event loop's."""
 
     def __init__(self, number: int) -> None:
         self._free = number

@@ -3,8 +3,6 @@
 Vectors and scores follow from the words alone, so equal texts have equal ones. Tokens are words.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -4,8 +4,6 @@ The processes of an engine (vLLM's EngineCore and workers) outlive an owner that
 has no children any more, so an environment variable that they inherit tags them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -4,8 +4,6 @@ Importing this is light: an engine's module is imported when its name is looked 
 starts.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -43,18 +41,12 @@ ENGINES: Registry[type[Capabilities]] = Registry("engine", "batchyard.engines", 
 
 
 def capabilities(name: str) -> type[Capabilities]:
-    """Return the class of the engine with this name.
-
-    Raises ConfigurationError: no engine has that name; names the nearest. Or a package's entry point is broken.
-    """
+    """Return the class of an engine. Raises ConfigurationError, with the nearest name, or for a broken entry point."""
     return ENGINES.get(name)
 
 
 def engine_class(name: str) -> type[Engine]:
-    """Return the class of the engine with this name, to be started.
-
-    Raises ConfigurationError: no engine has that name, or it runs as a job.
-    """
+    """Return the class of an engine that can be started by itself. Raises ConfigurationError for any other."""
     engine = capabilities(name)
     if not issubclass(engine, Engine):
         raise ConfigurationError(f"engine {name} cannot be started by itself: it runs within a job")
@@ -62,11 +54,7 @@ def engine_class(name: str) -> type[Engine]:
 
 
 def check_arguments(spec: ModelSpec) -> None:
-    """Refuse engine_args that the engine does not know, without starting it. It checks their values at start.
-
-    Raises ConfigurationError: names the model, the key and the nearest right one, or the value and what is wrong with
-    it.
-    """
+    """Refuse unknown engine_args without a start, which checks their values. Raises ConfigurationError with the key."""
     engine = capabilities(spec.engine)
     schema, names = engine.arguments, engine.argument_names()
     for key in spec.engine_args:

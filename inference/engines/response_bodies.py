@@ -1,7 +1,5 @@
 """Response bodies of engines that make them themselves: OpenAI's, Anthropic's and vLLM's shapes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

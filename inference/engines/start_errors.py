@@ -1,7 +1,5 @@
 """The messages of an engine that does not start in the cluster."""
 
-from __future__ import annotations
-
 import json
 
 import ray

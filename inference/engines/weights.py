@@ -1,7 +1,5 @@
 """Folders of models and adapters, and the fingerprints of their weights for manifests and the result cache."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -11,8 +11,6 @@ alone, its requests move to another replica, or are run alone (inference.ray.iso
 began the run, at its place among the answers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import threading
@@ -68,10 +66,7 @@ class EngineCaller:
         self._closed = False
 
     async def answers(self, table: pa.Table) -> AsyncGenerator[pa.Table | Death]:
-        """Yield answers as they come, those within TOGETHER_SECONDS in one table, and each death.
-
-        Raises EngineError: engines die without end, or none starts.
-        """
+        """Yield answers within TOGETHER_SECONDS as tables, and each death. Raises EngineError in the end."""
         lines, bodies, positions = (table.column(name).to_pylist() for name in ("line", "body", "position"))
         self._missing = len(lines)
         items = (custom_id.rpartition("/")[0] for custom_id in table.column("custom_id").to_pylist())
@@ -219,11 +214,9 @@ def nothing(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def answer_here(table: pa.Table, run: EngineRun, stopped: threading.Event) -> Generator[pa.Table | Death]:
-    """Yield the answers to the rows, and deaths, as they come, from a caller in this thread.
+    """Yield answers and deaths as they come, from a caller in this thread.
 
-    Raises:
-        Stopped: `stopped` is set.
-        EngineError: as `EngineCaller.answers`.
+    Raises Stopped; EngineError as `EngineCaller.answers`.
     """
 
     async def begin() -> AsyncGenerator[pa.Table | Death]:

@@ -1,7 +1,5 @@
 """The connection of this process to the Ray cluster, opened on first use."""
 
-from __future__ import annotations
-
 import logging
 import os
 import platform
@@ -99,10 +97,7 @@ def _join(address: str, ship_code: bool = False) -> None:
 
 
 def alive() -> bool:
-    """Return True if this process's cluster still answers and is still the same one.
-
-    A restarted cluster has the old address and another id.
-    """
+    """Return True if this process's cluster answers. A new one at its address has another id."""
     address = ray.get_runtime_context().gcs_address
     try:
         _knock(address)
@@ -113,11 +108,6 @@ def alive() -> bool:
 
 
 def _knock(address: str) -> None:
-    """Open a plain connection to `host:port`, and close it.
-
-    It comes before Ray's client, which waits for minutes if nobody listens.
-
-    Raises OSError: nobody listens there.
-    """
+    """Connect to `host:port` before Ray's client, which waits for minutes. Raises OSError if nobody listens."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()

@@ -5,8 +5,6 @@ reason. They run again on a fresh engine with nothing else in it, in halves, unt
 It is answered `engine_died`; all others get their answers.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The replicas of a run: the rows of each, and its life from start to death."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging
@@ -167,10 +165,7 @@ class Replicas:
         return dropped
 
     async def join(self, replica: Replica) -> None:
-        """Take in a replica as soon as it is there, with failed starts repeated.
-
-        Raises EngineError: no replica can start.
-        """
+        """Take in a replica, with failed starts repeated. Raises EngineError if no replica can start."""
         replica.failure = None
         for failures in itertools.count(1):
             handle = replica.starting = get_or_create_engine(self._spec, self._timeouts.request_timeout, replica.index)
@@ -200,12 +195,7 @@ class Replicas:
         return error and (failures[0] if failures else error)
 
     async def watch(self, handle: ActorHandle, reference: Any) -> Any:
-        """Return the call's result; wait for it as long as the engine shows work.
-
-        Raises:
-            EngineDied: the engine's process ended, or hangs and was killed.
-            EngineError: the call itself failed.
-        """
+        """Return a call's result, waiting while the engine works. Raises EngineDied; EngineError if it fails."""
         patience = self._timeouts.request_timeout + self._timeouts.hang_margin
         ping = min(PING_SECONDS, self._timeouts.hang_margin)
         call = asyncio.ensure_future(awaited(reference))

@@ -1,7 +1,5 @@
 """Starts of replicas: their outcomes, when to try again, and when to give up."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -53,10 +51,7 @@ class StartOutcome:
 
 
 def outcome(spec: ModelSpec, handle: ActorHandle, result: StartedEngine | RayError | None) -> StartOutcome:
-    """Return what came of a start. An actor whose engine cannot start is killed.
-
-    `result`: what `EngineActor.ready` has returned or raised.
-    """
+    """Return what came of a start by `EngineActor.ready`'s result. Kills an actor that cannot start."""
     if isinstance(result, RayTaskError):
         ray.kill(handle)
         failure = start_error(spec, result)
@@ -98,14 +93,9 @@ def hopeless(
 def start_replicas(
     spec: ModelSpec, timeouts: EngineTimeouts, stopped: Event, on_death: Callable[[Death], None]
 ) -> StartedEngine:
-    """Start every replica that is not running, and return the first one that runs.
+    """Start every replica that is not running, and return the first one that runs; callers take in the others.
 
-    Callers take in the others as they come.
-
-    Raises:
-        Stopped: `stopped` is set.
-        EngineStartError: no replica starts.
-        UnavailableError: the nodes of the replicas do not answer.
+    Raises Stopped; EngineStartError if no replica starts; UnavailableError if their nodes do not answer.
     """
     deaths: dict[str, Death] = {}
     for failures in range(ATTEMPTS):

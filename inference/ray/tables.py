@@ -1,7 +1,5 @@
 """What a caller sends: answers as tables, deaths of engines, and the error that ended its run."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from typing import TypeAlias

@@ -4,8 +4,6 @@ An engine that runs out of cache takes it from a running request, which it compu
 requests enter only as long as what they will need fits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

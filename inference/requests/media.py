@@ -6,8 +6,6 @@ For the same reason a request has no parameter that makes a server run code or c
 `allowed_parameters` names it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ of the texts' prefix tree from left to right, and a cache that holds one path co
 arXiv 2312.07104, theorem 3.1; BatchLLM, arXiv 2412.03594).
 """
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Mapping

@@ -101,10 +101,7 @@ class EngineActor:
         self._idle_watch: asyncio.Task[None] | None = None
 
     async def ready(self, idle_seconds: float) -> StartedEngine | None:
-        """Start the engine unless it runs, and wait for it; return None if it is stopping.
-
-        Raises EngineStartError: with the engine's reason; the actor cannot be used then.
-        """
+        """Start the engine unless it runs, and wait; None if it is stopping. Raises EngineStartError; then end it."""
         if self._over:
             return None
         self._idle_seconds = idle_seconds
@@ -243,10 +240,7 @@ class EngineActor:
                 task.cancel()
 
     async def answer_alone(self, endpoint: str, bodies: list[str], permit: str) -> list[EngineReply] | None:
-        """Run bodies as the only requests in the engine. Return their replies; None if it is over.
-
-        `permit`: from `reserve`.
-        """
+        """Run bodies as the only requests in the engine, by a `reserve` permit. Return replies; None if over."""
         timer = self._permits.pop(permit, None)
         with self._busy():
             if timer is None:

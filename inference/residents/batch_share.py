@@ -6,8 +6,6 @@ targets, and rise by a step when they do not (as TCP's congestion control does).
 begin at a time, for their prompts hold up every token of the others; the second, when that is one, how many there are.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The directory of engine actors in the cluster: listed and stopped by name."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time
@@ -58,10 +56,7 @@ def replicas_of(spec: ModelSpec, request_timeout: float) -> dict[str, ActorHandl
 
 
 def states(timeout: float = 5.0) -> dict[str, ResidentStatus]:
-    """Return the status of each actor that has its resources, by name.
-
-    A starting actor does not answer in time.
-    """
+    """Return the status of each placed actor by name. One that starts does not answer in time."""
     handles = {name: handle for name, handle in engine_actors().items() if actor_state(handle) not in UNPLACED}
     references = {name: handle.state.remote() for name, handle in handles.items()}
     if references:

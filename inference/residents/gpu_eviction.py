@@ -1,7 +1,5 @@
 """GPU eviction: idle engines of other models are stopped for a replica that finds no free GPU."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The engine runs a killed caller's requests to their end. The next session with t
 replies, so no request runs twice because its caller died.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
@@ -110,10 +108,7 @@ class Mailbox:
         await self._changed.wait()
 
     async def collect(self, seconds: float, enough: int) -> list[LineReply]:
-        """Return the replies that are ready by line: the first one, and those of the next `seconds`.
-
-        Returns as soon as there are `enough`, or none is missing. Raises what a call raised.
-        """
+        """Return what is ready in `seconds` after the first reply, up to `enough`. Raises what a call raised."""
         while not self._ready and self._expected:
             await self._change()
         with contextlib.suppress(TimeoutError):

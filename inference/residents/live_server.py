@@ -165,10 +165,7 @@ class LiveServer:
 
     @contextlib.asynccontextmanager
     async def _admitted(self, headers: Mapping[str, str], body: dict[str, Any]) -> AsyncIterator[None]:
-        """Wait until the request is admitted; it is in the engine until the block ends.
-
-        Raises _NotInTime: it has waited as long as it may.
-        """
+        """Wait until the request is admitted; it is in the engine in the block. Raises _NotInTime."""
         size = len(json_lines.dumps(body)) / BYTES_PER_TOKEN + min(OUTPUT_TOKENS, most_output(body))
         seconds = self._engine.request_timeout
         turn = self._admission.admit_live(headers.get(PROJECT, ""), round(size))

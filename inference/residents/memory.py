@@ -1,7 +1,5 @@
 """The memory of an engine: of its actor, of all processes below it, and of its GPUs."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Memory eviction: idle engines on this machine are stopped for one that would not fit into its memory."""
 
-from __future__ import annotations
-
 import logging
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The process of an engine: whether it is still there."""
 
-from __future__ import annotations
-
 import functools
 import os
 from pathlib import Path

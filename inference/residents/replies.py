@@ -45,12 +45,7 @@ class EngineReply(NamedTuple):
 
     @classmethod
     def of(cls, answer: EngineAnswer, seconds: float, *, apart: bool = False) -> EngineReply:
-        """Return the reply with an engine's answer.
-
-        `apart`: set embeddings aside from the body.
-
-        Raises TypeError: the answer's body is no JSON.
-        """
+        """Return the reply with an answer, its embeddings `apart` or not. Raises TypeError for no JSON."""
         error = None if answer.error is None else {name: _text(value) for name, value in answer.error.items()}
         if answer.body is None:
             return cls(answer.status_code, None, error, seconds=seconds)

@@ -1,7 +1,5 @@
 """Engine sessions: one run of a segment as its engines know it, and its time limits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

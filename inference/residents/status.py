@@ -1,7 +1,5 @@
 """The status of a resident engine: what its actor says, what is published, and what /v1/queue answers."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field

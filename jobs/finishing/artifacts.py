@@ -1,7 +1,5 @@
 """The artifacts of an ended job: its results, metrics and configuration, those of its steps, and the manifest."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

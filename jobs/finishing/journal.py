@@ -8,8 +8,6 @@ message, extra (strings; extra is JSON), value (string, JSON of the outcome), in
 sample and retry.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice

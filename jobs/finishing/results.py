@@ -1,7 +1,5 @@
 """The ended items of a job, as its recipe's finish hook and its post-processing steps see them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -31,12 +29,7 @@ from tasks.context import AppContext
 
 @dataclass
 class JobResults:
-    """The ended items of a job (batchyard.recipes.Results), in a local file.
-
-    Attributes:
-        artifacts: SHA-256, bytes and lines of each artifact by name.
-        status: what became of the recipe's report.
-    """
+    """The ended items of a job (batchyard.recipes.Results) in a local file, its artifacts and its report's status."""
 
     _context: AppContext
     _job: Job

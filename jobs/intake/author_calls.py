@@ -3,8 +3,6 @@
 No thread of a web server can be interrupted. The built-in recipes are quick and are called in the thread.
 """
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import threading
@@ -34,8 +32,7 @@ def call(
         what: what is called, and `remedy`: what its author has to do if it does not end; for the message.
         function: of a module, since a process imports it; it gets the recipe that this process has loaded.
 
-    Raises:
-        RequestError: what `function` raises of these; or the call took longer than SECONDS, or ended its process.
+    Raises RequestError: what `function` raises of these; or the call took longer than SECONDS, or ended its process.
     """
     is_built_in = recipe.name in registry.RECIPES.built_in
     if is_built_in or multiprocessing.current_process().daemon:  # which can have no process; Celery limits its time

@@ -1,7 +1,5 @@
 """Drafts: jobs that are to be created, and what was checked of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

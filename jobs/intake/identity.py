@@ -1,7 +1,5 @@
 """Identity of a job: hashes over what its outcome and its requests depend on."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

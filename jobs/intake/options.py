@@ -1,7 +1,5 @@
 """Options of a recipe, from a client: parsed, and every name in them looked up."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter
@@ -161,8 +159,7 @@ def models(
 ) -> dict[str, ModelSpec]:
     """Return the models that options or examples name; all without any.
 
-    Raises:
-        RequestError: a model, reward or gate is unknown, or an example request cannot run; names the option.
+    Raises RequestError: a model, reward or gate is unknown, or an example request cannot run; names the option.
     """
     values = options.model_dump(mode="json")
     for path, kind, name in _names(options, ROOT):

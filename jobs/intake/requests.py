@@ -1,7 +1,5 @@
 """A recipe's requests as the core runs them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The rows of a job's input, of each format of `batchyard.tables`, row by row or as Arrow tables."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import IO, Any, TypeAlias
@@ -34,13 +32,9 @@ def rows(
 ) -> Iterator[Columns | RowError]:
     """Yield the columns of each row, or its error; see `reading`.
 
-    Args:
-        name: the file's name, whose suffixes say format and compression.
-        settings: its limits of a line, and of a compressed file's content.
-        null_values: cells of csv and tsv that are empty.
+    `name` says format and compression by its suffixes; cells of csv and tsv in `null_values` are empty.
 
-    Raises:
-        RequestError: the file as a whole cannot be read.
+    Raises RequestError: the file as a whole cannot be read.
     """
     kind = formats.kind_of(name)
     if kind is None:

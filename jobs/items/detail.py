@@ -1,9 +1,7 @@
 """One item of a job, with all that it has asked and got."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +17,7 @@ from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import job_chunks
 from store.jobs import chunk_records, replies
-from store.records import Job
+from store.records import Job, JobReply
 
 SLACK_SECONDS = 60.0
 """A chunk is stored so long after what stands in it, at the latest; and clocks of machines differ."""
@@ -45,23 +43,12 @@ class TurnRow:
 
 
 @dataclass
-class ReplyRow:
-    """What a person or a CI has said to an item."""
-
-    life: int
-    turn: int
-    kind: str
-    body: dict[str, Any]
-    created_at: int
-
-
-@dataclass
 class ItemDetails(ItemRow):
     """An item and its history. `previous` and `next` number its neighbours."""
 
     columns: dict[str, Any] = field(default_factory=dict)
     turns: list[TurnRow] = field(default_factory=list)
-    replies: list[ReplyRow] = field(default_factory=list)
+    replies: Sequence[JobReply] = ()
     waits_for: dict[str, Any] | None = None
     result: Any = None
     error: dict[str, Any] | None = None
@@ -79,12 +66,7 @@ def _judged(artifacts: Artifacts, sha256: str) -> npt.NDArray[np.int32]:
 
 
 def item(storage: Storage, job: Job, number: int) -> ItemDetails:
-    """Return an item with all that it has asked and got.
-
-    Raises:
-        NotFoundError: the job has no such item.
-        ConflictError: the job ended so long ago that only its artifacts have it.
-    """
+    """Return an item with all that it has asked and got. Raises as `jobs.items.states.find`."""
     known, position = find(storage, job, number)
     (row,) = known.reader.read(position, 1)
     end = known.rows([position], ["result", "error", "started_at", "ended_at"]).get(position)
@@ -104,10 +86,7 @@ def item(storage: Storage, job: Job, number: int) -> ItemDetails:
     details.question, details.answer, details.scores = texts_of
     details.turns = _turns(storage, job, position, details)
     with storage.database.read() as session:
-        details.replies = [
-            ReplyRow(reply.life, reply.turn, reply.kind, reply.body, reply.created_at)
-            for reply in replies.of_item(session, job.id, position)
-        ]
+        details.replies = replies.of_item(session, job.id, position)
     if details.state == "live":
         details.life = max([details.life, *(turn.life for turn in details.turns)])
         unanswered = [request.stage for turn in details.turns for request in turn.requests if request.is_open]

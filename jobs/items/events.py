@@ -1,7 +1,5 @@
 """Items that have ended, from their result rows, and their events: those of the recipe, or one that every item has."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,9 +1,7 @@
 """Lists of the items of a job: of all, or of those whose samples are sometimes right, or wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -40,14 +38,7 @@ def page(
     after: int | None,
     limit: int,
 ) -> tuple[list[ItemRow], bool]:
-    """Return items after number `after`, and True if there are more.
-
-    Args:
-        state, custom_id: only the items with these.
-
-    Raises:
-        ConflictError: the job ended so long ago that only its artifacts have them.
-    """
+    """Return items after number `after`, and if more follow. Raises ConflictError if only artifacts have them."""
     if not job.total:
         return [], False
     known = ItemStates(storage, job)
@@ -82,32 +73,21 @@ def _add_stages(storage: Storage, job: Job, positions: Sequence[int], rows: Sequ
             live[position].stage = group.stage
 
 
-class ScoredItem(NamedTuple):
-    """An item with the scores of its samples."""
-
-    number: int
-    custom_id: str
-    question: str | None
-    answer: str | None
-    scores: list[float]
-
-
-def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) -> tuple[list[ScoredItem], int | None]:
+def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) -> tuple[list[ItemRow], int | None]:
     """Return items of a kind after the first `after` result lines.
 
     Beside them stands the number of lines read, or None if these were all.
 
     At most SCORED_ROWS lines, or a little more than SCORED_BYTES, are read at a time.
 
-    Raises:
-        ConflictError: the job ended so long ago that only its artifacts have them.
+    Raises ConflictError: the job ended so long ago that only its artifacts have them.
     """
     stored = result_chunks(storage, job)
     assert job.items_sha256 is not None
     reader = Reader(storage.artifacts, job.items_sha256)
     end = sum(chunk.rows for chunk in stored)
     stop = min(after + SCORED_ROWS, end)
-    items: list[ScoredItem] = []
+    items: list[ItemRow] = []
     remaining = SCORED_BYTES
     rows = (
         row
@@ -119,9 +99,8 @@ def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) 
         samples = texts.samples(json_lines.loads(row["result"]) if row["result"] else None)
         differ = row["state"] == "completed" and len({sample["score"] for sample in samples}) > 1
         if any(map(is_wrong, samples)) if kind == WRONG else differ:
-            items.append(
-                ScoredItem(row["number"], row["custom_id"], *texts.of(job, reader, row["position"], row["result"]))
-            )
+            shown = texts.of(job, reader, row["position"], row["result"])
+            items.append(ItemRow(row["number"], row["custom_id"], row["state"], **shown._asdict()))
         remaining -= len(row["result"] or "")
         if len(items) == limit or remaining <= 0:
             return items, line if line < end else None

@@ -1,7 +1,5 @@
 """The requests of an item, from the plan files of its job's batches, with their answers."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass

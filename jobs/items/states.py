@@ -1,7 +1,5 @@
 """The states of all items of a job, read from its result chunks by position."""
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -175,12 +173,7 @@ def cursor(storage: Storage, job: Job, number: int) -> ItemCursor:
 
 
 def find(storage: Storage, job: Job, number: int) -> tuple[ItemStates, int]:
-    """Return the items of a job, and the position of one.
-
-    Raises:
-        NotFoundError: the job has no such item.
-        ConflictError: the job ended so long ago that only its artifacts have it.
-    """
+    """Return a job's items, and the position of one. Raises NotFoundError; ConflictError if only artifacts have it."""
     if job.total:
         known = ItemStates(storage, job)
         positions = np.flatnonzero(known.numbers == min(number, 2**63 - 1))

@@ -1,7 +1,5 @@
 """The ended items of a job: their results and events, as lines of JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,24 +20,17 @@ from store.records import Job
 
 
 def lines(storage: Storage, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
-    """Return a line of JSON for each ended item, in pieces.
+    """Return a line of JSON for each ended item, in pieces. The same `after` always means the same line.
 
-    Chunks are only ever added, so the same `after` always means the same line.
-
-    Raises:
-        RequestError: there are fewer than `after` lines.
-        ConflictError: the job ended so long ago that only its artifacts have the results.
+    Raises RequestError without `after` lines; ConflictError if only the job's artifacts have the results.
     """
     return _read(storage, job, after, limit, lambda number, row: _line(row))
 
 
 def event_lines(storage: Storage, recipe: Recipe[Any], job: Job, after: int, limit: int | None) -> Iterator[bytes]:
-    """Return the events of each item of `lines`, in pieces.
+    """Return the events of each item of `lines`, in pieces. Raises as `lines`.
 
-    `sequence` is the number of the item's line in `lines`, from 1: that of the last line, as `after`, reads on.
-
-    Raises:
-        RequestError, ConflictError: as `lines`.
+    `sequence` is the number of the item's line, from 1: that of the last line, as `after`, reads on.
     """
     options = recipe.options.model_validate(job.options)
 

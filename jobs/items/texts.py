@@ -1,7 +1,5 @@
 """The texts of items in lists: what each asks, what it was answered, and how that was scored; cut."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

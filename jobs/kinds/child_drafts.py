@@ -1,7 +1,5 @@
 """Jobs that other jobs start: all of them answer rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

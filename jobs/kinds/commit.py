@@ -1,7 +1,5 @@
 """What a tick of a job of jobs has decided becomes its records, in one transaction; and its items that have ended."""
 
-from __future__ import annotations
-
 import functools
 import json
 import logging
@@ -45,8 +43,7 @@ def commit(
         cells: an item has several jobs, and its id is their variant; else it is the key of its job.
         items: SHA-256 and length of a new items file, None for the one that there is.
 
-    Raises:
-        LeaseLost: another process has the composite.
+    Raises LeaseLost: another process has the composite.
     """
     table = pa.Table.from_pylist(list(rows), job_chunks.RESULT)
     sha256 = job_chunks.write(context.artifacts, table) if rows else ""

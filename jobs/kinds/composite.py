@@ -4,8 +4,6 @@ A child is found again by its composite and its key, which are unique together, 
 killed. All that a tick decides is committed in one transaction, which the epoch of the composite's lease guards.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence

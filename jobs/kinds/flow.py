@@ -1,7 +1,5 @@
 """The kind of recipes whose items are rows of an input, each answered by a program."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

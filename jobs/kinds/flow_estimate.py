@@ -1,7 +1,5 @@
 """The estimate of a job of rows: items, requests by stage, and when it would be done."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter, defaultdict

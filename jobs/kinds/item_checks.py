@@ -3,8 +3,6 @@
 The items of a retry are there already. They are checked like rows of an input, since its options may be others.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import threading
@@ -115,11 +113,9 @@ class ItemChecker:
     def order_columns(self, rows: Iterable[Mapping[str, Any] | RowError], *, uniform: bool) -> None:
         """Put all columns of the template in the order that the rows decide, without those that options name.
 
-        Args:
-            uniform: all rows have the same columns.
+        `uniform`: all rows have the same columns.
 
-        Raises:
-            RequestError: each row would have an order of its own, or there are too many columns.
+        Raises RequestError: each row would have an order of its own, or there are too many columns.
         """
         try:
             template = parsed(self._options.template or "")

@@ -105,14 +105,9 @@ class RecipeKind(ABC, Generic[R]):
     def check(
         self, context: AppContext, recipe: R, values: Mapping[str, Any], completion_window: str, *, admin: bool = False
     ) -> Configuration:
-        """Return what a job with these options runs.
+        """Return what a job with these options, wanted by an administrator or not, runs.
 
-        Args:
-            admin: an administrator wants it.
-
-        Raises:
-            RequestError: something is unknown or invalid; `param` says what.
-            PermissionDeniedError: the recipe is for administrators.
+        Raises RequestError, with `param`; PermissionDeniedError if the recipe is for administrators.
         """
 
     @abstractmethod

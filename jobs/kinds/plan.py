@@ -1,7 +1,5 @@
 """Which children of a composite start now: a pure function of the children and how they stand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The kind of each recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls of tools by a job's items: their keys, which may be made, and what becomes of one that a crash has cut off."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

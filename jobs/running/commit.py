@@ -1,7 +1,5 @@
 """What a tick has decided becomes the job's records, in one transaction."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -27,14 +25,9 @@ class JobEnding(Exception):
 
 
 def commit(context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments.Cut], *, done: bool) -> bool:
-    """Write what the tick has decided, in one transaction. True if the job's items have all ended.
+    """Commit what the tick has decided. Raises LeaseLost; JobEnding if the job is not in progress.
 
-    Args:
-        done: all have, unless one was put back since the replies were read.
-
-    Raises:
-        LeaseLost: another process has the job now.
-        JobEnding: the job is no longer in progress.
+    True if all items have ended: they are `done`, and none was put back since the replies were read.
     """
     job, items, new = live.job, live.items, live.items.uncommitted
     planned = segments.write(context.artifacts, cuts)

@@ -3,8 +3,6 @@
 A chunk of calls that overruns or dies is judged again call by call, so a bad call harms its own sample alone.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable, Sequence

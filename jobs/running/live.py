@@ -4,8 +4,6 @@ Each item's program says what it wants, and waits here until that has come. What
 time as what follows from it. So whoever writes both in one transaction can build the same state again.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -81,8 +79,7 @@ class LiveItems:
 
         If the recipe's file has changed, and the program does not ask what was recorded, the item begins its next life.
 
-        Raises:
-            NotDeterministic: the program asks something else than it did before, and the file is the same.
+        Raises NotDeterministic: the program asks something else than it did before, and the file is the same.
         """
         started_at = time.time()
         life = Life(item.life, self.programs.created_sha256)

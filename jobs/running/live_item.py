@@ -1,7 +1,5 @@
 """A live item with its program and the outcomes of its turn; and the requests of items that have no answer yet."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field

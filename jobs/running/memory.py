@@ -1,7 +1,5 @@
 """The jobs whose items are in the memory of this process."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from dataclasses import dataclass, field

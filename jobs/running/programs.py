@@ -1,7 +1,5 @@
 """The programs of a job's items: how they start, go on, and are run again."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """Builds a job in memory from its records, at its first tick here and after a fault."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

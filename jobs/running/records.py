@@ -1,7 +1,5 @@
 """What was recorded of items before their programs were lost, and what a tick adds to it."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter, defaultdict

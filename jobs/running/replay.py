@@ -1,7 +1,5 @@
 """Replay: rebuilds the live items of a job from its records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field

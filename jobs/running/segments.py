@@ -1,7 +1,5 @@
 """Stages: which requests of a job become segments of its open batches, and when."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ All that a tick decides is committed in one transaction, which the epoch of the 
 equals the records; if it fails, memory is thrown away and built again from them.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

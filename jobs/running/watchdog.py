@@ -257,11 +257,9 @@ def record(database: Database, artifacts: Artifacts, process: str, reasons: Mapp
 
     A step is recorded only while no other process advances its job: what that one decides counts.
 
-    Args:
-        process: what the names of that process's leases begin with.
+    `process`: what the names of that process's leases begin with.
 
-    Raises:
-        UnavailableError: the database or the artifact store cannot be reached. Nothing is recorded.
+    Raises UnavailableError: the database or the artifact store cannot be reached. Nothing is recorded.
     """
     import pyarrow as pa
 

@@ -1,7 +1,5 @@
 """Jobs over an ended one's items: a retry asks again, a rescoring judges anew."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,15 +27,9 @@ _SAME_REQUESTS = ("recipe", "recipe_sha256", "models", "simulated", "completion_
 
 
 def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[str, Any]) -> JobDraft:
-    """Prepare a job that judges the answers of an ended one anew. It issues no request.
+    """Prepare a job that judges an ended one's answers anew, with `values` over its options, and asks nothing.
 
-    Args:
-        values: options that replace those of the job; they may only judge.
-
-    Raises:
-        NotFoundError: the project has no such job.
-        ConflictError: it has not ended, or its answers are not kept any more.
-        RequestError: an option is unknown, invalid, or does more than judge.
+    Raises NotFoundError; ConflictError if it runs or its answers are gone; RequestError for options that do more.
     """
     with context.database.read() as session:
         source = lifecycle.get(session, project_id, job_id)

@@ -1,7 +1,5 @@
 """Creation: checks of a new job, its record, and its outlook before it is made."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -93,11 +91,9 @@ def dry_run(context: AppContext, project_id: str, request: JobRequest) -> JobOut
 
 
 def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft:
-    """Check and prepare a job. Reads the artifact store, so it precedes the transaction.
+    """Check and prepare a job before its transaction, since that reads the artifact store.
 
-    Raises:
-        RequestError: something in the request is unknown or invalid; `param` says what.
-        PermissionDeniedError: the recipe is for administrators.
+    Raises RequestError, with `param`; PermissionDeniedError if the recipe is for administrators.
     """
     configuration = check(context, request.recipe, request.options, request.completion_window, admin=request.admin)
     check_named_jobs(context, project_id, configuration)
@@ -146,13 +142,7 @@ def _check_source(context: AppContext, job: Job, job_id: str) -> None:
 
 
 def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: tuple[str, str] | None = None) -> Job:
-    """Create a job if the limits allow it; `idempotency` as in `store.jobs.lifecycle.repeated`.
-
-    After the transaction the caller calls `send`.
-
-    Raises:
-        RateLimitError: the project has too many bytes in flight.
-    """
+    """Create a job that the caller sends after the transaction. Raises RateLimitError for too many bytes."""
     job, source, due_after = draft.job, draft.source, None
     if isinstance(source, NewInput):
         source = submission.name_input(session, job.project_id, source, purpose="user_data")

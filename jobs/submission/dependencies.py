@@ -1,7 +1,5 @@
 """Dependencies: a waiting job starts once other jobs and batches have ended as it wants."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any

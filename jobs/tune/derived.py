@@ -4,8 +4,6 @@ They stand in the records of the jobs that run on them, and are known as long as
 name one: what checks requests and options knows the served models only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@ Each repeat begins when the one before has ended, and each cell when the engines
 that a tick knows stands in the records, so a tick after a crash decides the same, and nothing is measured twice.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Recipe `agent`: a model works on each row with tools. What it leaves behind is in `report`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,14 +1,12 @@
 """Options of recipe `agent`."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field
 
 from batchyard.endpoints.catalog import CHAT, RESPONSES
 from batchyard.recipes import BASIC, ColumnName, Judgement
-from recipes.options import Sampling
+from recipes.options import SamplingOption
 from recipes.rewards import graders
 from recipes.rollout.options import GROUND_TRUTH, RewardOptions
 
@@ -28,9 +26,7 @@ class AgentLoop(RewardOptions):
     stop_tool: str | None = Field(None, description="Tool that hands over the result: a call of it is the last one")
     tool_choice: Literal["auto", "required"] | None = Field(None, description="`required`: each answer is a call")
     endpoint: Literal["chat", "responses"] = Field("chat", description="Endpoint of the requests")
-    sampling: Sampling = Field(
-        default_factory=Sampling, description="Temperature, top_p, max_tokens and the like", json_schema_extra=BASIC
-    )
+    sampling: SamplingOption
     logprobs: bool = Field(False, description="Keep the log-probability of each token")
     response_ids: bool = Field(False, description="Keep the ids of the tokens of prompts and answers")
     ground_truth: ColumnName[str | None] = Field(
@@ -55,10 +51,7 @@ class AgentLoop(RewardOptions):
         return ENDPOINTS[self.endpoint]
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of every request, as the endpoint names them.
-
-        The limit of one answer is never named `max_tokens`, as the loop calls that of all answers.
-        """
+        """Return the endpoint's parameters. `max_tokens` is the loop's, never that of one answer."""
         values = self.sampling.model_dump(exclude_none=True)
         limits = [values.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
         name = "max_output_tokens" if self.endpoint == "responses" else "max_completion_tokens"

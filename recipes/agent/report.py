@@ -5,8 +5,6 @@ multi-turn data sets (`verl/utils/dataset/multiturn_sft_dataset.py`), and the to
 the names of verl's agent loops.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

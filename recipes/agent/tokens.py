@@ -5,8 +5,6 @@ writes the history in another way than the model did: arguments of a call with o
 Then the turn begins a branch, with all of its prompt, since no sequence holds both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ of the prompt before them, too, as engines do not say which message a token belo
 still has all tokens in their order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,11 +16,7 @@ FINISH_REASONS = ("stop", "length", "tool_calls")
 
 
 def trace_of(item: EndedItem, prompt: Messages, tools: Sequence[Tool], options: AgentLoop) -> dict[str, Any]:
-    """Return the trace of an item that has had a turn.
-
-    Args:
-        prompt: the messages before the first turn.
-    """
+    """Return the trace of an item after the messages of `prompt`."""
     turns: Sequence[Mapping[str, Any]] = item.result.get("turns") or []
     nodes = _Nodes()
     for message in prompt:

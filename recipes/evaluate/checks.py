@@ -1,7 +1,5 @@
 """What is refused of options and rows before anything runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

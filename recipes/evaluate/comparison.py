@@ -1,7 +1,5 @@
 """The comparison of an evaluation with an earlier one, question by question."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Recipe `evaluate`: answers to questions whose right answers are known, scored by metrics that people know."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchyard.recipes import Answer, Ask, Check, Flow, Item, Recipe, Result, Score, Stage, is_wrong, recipe

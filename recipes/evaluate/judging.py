@@ -1,7 +1,5 @@
 """The judge of recipe `evaluate`: marks, comparisons in both orders, and what people say of the same answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ As lm-evaluation-harness does for `multiple_choice`: `acc` takes the log-probabi
 `acc_norm` divides it by the choice's characters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,13 +33,7 @@ def asks(model: str, context: str, choices: Sequence[str]) -> list[Ask]:
 
 
 def logprob(answer: Answer, context: str, choice: str) -> float:
-    """Return the log-probability of a choice's tokens.
-
-    A token that begins within the context counts as the context's.
-
-    Raises:
-        ValueError: the answer has no log-probabilities of the prompt.
-    """
+    """Return the log-probability of the tokens after the context. Raises ValueError without those of the prompt."""
     logprobs = answer.extra.get("logprobs") or {}
     offsets, values = logprobs.get("text_offset") or (), logprobs.get("token_logprobs") or ()
     end = len(context) + len(choice)

@@ -1,7 +1,5 @@
 """Options of recipe `evaluate`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """What became of each question: its metrics, its cluster, its slices, and what was predicted."""
 
-from __future__ import annotations
-
 import functools
 from array import array
 from collections import Counter, defaultdict

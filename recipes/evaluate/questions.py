@@ -1,7 +1,5 @@
 """What is asked of a row: the system message, solved questions, and the question itself."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from random import Random

@@ -1,7 +1,5 @@
 """What recipe `evaluate` leaves behind: answers.jsonl with the wrong ones first, metrics, and blocks of its page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The scores of a question's answers: rewards, gates, graders and the judge, each kind in one turn."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Generator, Mapping, Sequence
@@ -98,11 +96,7 @@ def solution(options: Evaluate, metric: MetricOptions, answer: Answer) -> str:
 
 
 def asserts_of(columns: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
-    """Return the gates that a row's answer has to pass, as `gate`, `value` and `weight`.
-
-    Raises:
-        InvalidItem: the column holds something else.
-    """
+    """Return the gates of a row, with value and weight. Raises InvalidItem."""
     entries = columns.get(column)
     if entries is None:
         return []

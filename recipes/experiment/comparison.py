@@ -3,8 +3,6 @@
 Reports, plots and the page are made of comparison.json alone, so every number in them has a source.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

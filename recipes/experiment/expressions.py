@@ -4,8 +4,6 @@ Without a variant on the left side, the expression speaks of each variant. Names
 and dots; of variants that begin one operand the longest counts.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -43,11 +41,7 @@ class Expression:
 
 
 def parse(text: str, variants: Sequence[str]) -> list[Expression]:
-    """Return what an expression says, one statement for each variant that it speaks of.
-
-    Raises:
-        ValueError: it cannot be read; says the column, from 1, and the nearest variant.
-    """
+    """Return a statement for each variant of an expression. Raises ValueError, with column and nearest variant."""
     operators = list(_OPERATOR.finditer(text))
     if not operators:
         raise ValueError(

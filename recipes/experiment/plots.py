@@ -1,7 +1,5 @@
 """Plots of a comparison as SVG files: means and percentiles of variants, with intervals."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -41,11 +39,7 @@ def of(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def svg(title: str, points: Sequence[Point], *, zero: bool = False) -> str:
-    """Return a row for each point: its label, a dot, a line over its interval, and its value.
-
-    Args:
-        zero: the axis has 0, with a rule.
-    """
+    """Return a row for each point: label, dot, interval and value; with `zero` on an axis that has 0."""
     reach = [value for _, at, ends in points for value in (at, *(ends or ()))] + [0.0] * zero
     low, high = min(reach), max(reach)
     if low == high:

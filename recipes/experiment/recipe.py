@@ -3,8 +3,6 @@
 What is compared, and how, is in `recipes.experiment`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reports of a comparison: comparison.csv, comparison.md, final_report.md, and the blocks of the job's page."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime

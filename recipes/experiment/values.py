@@ -6,8 +6,6 @@ Of `rollout` the metrics of its prompt (recipes.measures.tally), of `panel` the 
 `refine` `pass_rate` (1 if it was accepted) and `attempts`. A mean of that name in metrics.json is that of the column.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping

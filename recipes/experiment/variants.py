@@ -1,7 +1,5 @@
 """A variant of an experiment: its children of the last round, its metrics, and their differences from another's."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

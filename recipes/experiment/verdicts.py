@@ -1,7 +1,5 @@
 """What becomes of an experiment's expectations: held, not held, or not decidable."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Each but `external` has a twin `not-<name>`, which fails what the other passes. 
 `{{column}}` stands for a column of the item: `equals:{{answer}}`. Gates import neither Celery, Ray nor the store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -5,8 +5,6 @@ The Check of the first two has that as its text: the finish reason, or the secon
 no process can.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

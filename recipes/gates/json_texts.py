@@ -1,7 +1,5 @@
 """Gates over JSON in the text: is-json, contains-json. Both may have a JSON schema as their value."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -27,11 +25,7 @@ def _pattern(validator: Validator, pattern: str, instance: Any, schema: Any) -> 
 
 
 def schema_of(value: Any) -> Validator | None:
-    """Return the validator of a gate's JSON schema, as object or text; None for None.
-
-    Raises:
-        ValueError: it is no schema, refers to another document, or has what is not linear in time.
-    """
+    """Return the validator of a JSON schema or its text. Raises ValueError if it cannot be used."""
     return None if value is None else _validator(value if isinstance(value, str) else json.dumps(value))
 
 

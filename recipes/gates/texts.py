@@ -3,8 +3,6 @@
 Their values may name the item's columns: `{{answer}}`, or `{{reward_model.ground_truth}}` for a field within.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,11 +16,7 @@ PLACE = re.compile(r"\{\{ *([^{} ]+) *\}\}")
 
 
 def filled(text: str, item: Item, quote: Callable[[str], str] = str) -> str:
-    """Return the text with each `{{column}}` replaced by the item's value, which `quote` may escape.
-
-    Raises:
-        KeyError: the item has no such column.
-    """
+    """Return the text with columns for `{{column}}`, escaped by `quote`. Raises KeyError for an unknown one."""
     return PLACE.sub(lambda place: quote(str(_value(item.columns, place[1]))), text)
 
 

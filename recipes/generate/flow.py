@@ -1,7 +1,5 @@
 """Recipe `generate-round`: candidates of a seed are written, filtered, answered and rated."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

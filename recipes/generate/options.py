@@ -1,7 +1,5 @@
 """Options of recipe `generate`, and of `generate-round`, which makes one of its rounds."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal
 
@@ -10,7 +8,7 @@ from pydantic import BeforeValidator, Field
 from batchyard.recipes import BASIC, BareOptions, CompositeOptions, NestedOptions, Options
 from batchyard.tables.template import Template
 from recipes.measures import similarity
-from recipes.options import Sampling, as_gate, as_model, option
+from recipes.options import Sampling, SamplingOption, as_gate, as_model, option
 
 RATING = (
     "Rate this text from 1 (useless) to 10 (excellent):\n\n{text}\n\nIs it correct, clear and useful? Answer with the "
@@ -68,9 +66,7 @@ class Making(BareOptions):
         description="Who writes: fills {persona} in templates and system",
     )
     system: str | None = Field(None, description="System message of the drafts; may have {persona}")
-    sampling: Sampling = Field(
-        default_factory=Sampling, description="Temperature, top_p, max_tokens and the like", json_schema_extra=BASIC
-    )
+    sampling: SamplingOption
     gates: list[Annotated[FilterOptions, BeforeValidator(as_gate, json_schema_input_type=str | FilterOptions)]] = Field(
         [],
         max_length=32,

@@ -1,7 +1,5 @@
 """Recipe `generate`: rounds until there are as many good rows as wanted, and the data set of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Candidate k, from 0, is made of seed k mod S, and of the next pair of template a
 candidates of all rounds are one sequence, and what a round makes follows from what those before it have made.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -78,10 +76,7 @@ def candidate(number: int, seeds: int, options: Making) -> Candidate:
 
 
 def of_item(seed: int, seeds: int, options: Making) -> list[int]:
-    """Return the candidates that the first round makes of a seed, from 0.
-
-    They are a few where tokens are limited, to see what one takes.
-    """
+    """Return the first round's candidates of a seed: a few where tokens are limited, to measure one."""
     wanted = math.ceil(options.count * (FIRST_SPARE if options.tokens is None else FIRST_SHARE))
     number = min(wanted, options.most_requests // options.cost, seeds * ITEM_CANDIDATES, ROUND_CANDIDATES)
     return list(range(seed, number, seeds))

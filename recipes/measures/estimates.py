@@ -1,7 +1,5 @@
 """Means with their 95 % intervals, of questions or of clusters of questions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

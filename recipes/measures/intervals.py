@@ -1,7 +1,5 @@
 """Intervals of 95 %: a bootstrap of prompts for means, Wilson's for proportions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from math import cos, pi, sin, sqrt
@@ -24,10 +22,7 @@ BLOCK = 1 << 20
 
 
 def of_means(columns: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return the interval of the mean of each column, of the means of DRAWS draws.
-
-    Columns are of one length, and drawn from with the same indices.
-    """
+    """Return the intervals of the means of columns, by the same draws."""
     drawn = draws([np.asarray(column, np.float64) for column in columns])
     return [of_draws(means, len(column)) for means, column in zip(drawn, columns, strict=True)]
 
@@ -69,10 +64,7 @@ def student(freedom: int) -> float:
 
 
 def draws(columns: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-    """Return the means of DRAWS draws with replacement from each column.
-
-    Columns of one length are drawn from with the same indices.
-    """
+    """Return the means of DRAWS draws with replacement. Columns are of one length, and drawn alike."""
     means: list[NDArray[np.float64]] = [np.empty(0)] * len(columns)
     for count in {len(column) for column in columns}:
         places = [place for place, column in enumerate(columns) if len(column) == count]

@@ -1,7 +1,5 @@
 """Paired comparisons: tests of mean differences, Holm's correction for several, and the agreement of two judges."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import erfc, exp, lgamma, log, sqrt
@@ -45,8 +43,7 @@ def differences(pairs: Sequence[tuple[Values, Values]]) -> list[Difference]:
     could have been had each pair been swapped or not by chance. Where all values are 0 or 1, that is McNemar's exact
     test. Above `intervals.MOST_DRAWN` pairs both are the normal ones.
 
-    Args:
-        pairs: columns without gaps, two of one length.
+    `pairs`: columns without gaps, two of one length.
     """
     columns = [left - right for left, right in pairs]
     means = iter(intervals.draws([column for column in columns if drawn(len(column))]))
@@ -128,8 +125,7 @@ def _as_far(swapped: NDArray[np.int64], table: Values) -> Values:
 def mcnemar(gained: int, lost: int) -> float:
     """Return the p of McNemar's exact test (1947): gains and losses are as frequent, by the binomial distribution.
 
-    Args:
-        gained, lost: pairs that differ in the one and in the other way.
+    `gained`, `lost`: pairs that differ in the one and in the other way.
     """
     count, fewer = gained + lost, min(gained, lost)
     if count <= EXACT:
@@ -168,8 +164,7 @@ def kappa(one: Values, other: Values, scale: Sequence[float] | None = None) -> f
 
     Source: J. Cohen, A coefficient of agreement for nominal scales (1960); Weighted kappa (1968).
 
-    Args:
-        one, other: verdicts of one length, at least one.
+    `one`, `other`: verdicts of one length, at least one.
     """
     labels = np.asarray(scale) if scale is not None else np.unique(np.concatenate([one, other]))
     table = np.zeros((len(labels), len(labels)))

@@ -4,8 +4,6 @@ Sources: A. Broder, On the resemblance and containment of documents (1997); J. L
 Datasets, chapter 3. The signatures are rensa's, which depend on the text and a seed alone.
 """
 
-from __future__ import annotations
-
 import unicodedata
 
 from rensa import RMinHash, RMinHashLSH

@@ -1,7 +1,5 @@
 """Metrics of samples: of each prompt, averaged over prompts, with intervals."""
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,8 +55,7 @@ def all_binary(results: Iterable[Sequence[Mapping[str, Any]]]) -> bool:
 def samples_of(result: Sequence[Mapping[str, Any]], size: int, *, binary: bool) -> Iterator[Sample]:
     """Yield the kept samples of an item; all `size` are lost if it was never asked.
 
-    Args:
-        binary: a score of 1 is a right answer where the reward does not say which is.
+    `binary`: a score of 1 is a right answer where the reward does not say which is.
     """
     for kept in result or [{"text": None}] * size:
         if kept["text"] is None:
@@ -148,8 +145,7 @@ class SampledPrompt:
 class _Column:
     """The values of one metric. Of many only their number and their sums are kept.
 
-    Attributes:
-        values: all of them, or if there were more than MOST_DRAWN the last ones.
+    `values`: all of them, or if there were more than MOST_DRAWN the last ones.
     """
 
     def __init__(self) -> None:
@@ -193,8 +189,7 @@ class _Column:
 class Tally:
     """Prompts of a job, or of one data source of it.
 
-    Attributes:
-        correct: prompts by the number of right samples and of all; None if that is unknown for one of them.
+    `correct`: prompts by the number of right samples and of all; None if that is unknown for one of them.
     """
 
     def __init__(self) -> None:
@@ -224,10 +219,7 @@ class Tally:
             self._unjudged[len(prompt.counted)] += 1
 
     def metrics(self) -> dict[str, Any]:
-        """Return the counts, each metric averaged over the prompts that have it, and `intervals` of 95 %.
-
-        To be called once, after all prompts.
-        """
+        """Return counts, mean metrics over the prompts that have them, and `intervals`; once, after all prompts."""
         unknown = ("pass@", "pass^") if self.correct is None else ()
         columns = {name: column for name, column in self._columns.items() if not name.startswith(unknown)}
         for number, count in self._unjudged.items():

@@ -5,8 +5,6 @@ They are those of `process_validation_metrics`, `bootstrap_metric` and `calc_maj
 seeds each time; here one table of draws serves all prompts with as many samples.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 
@@ -31,12 +29,7 @@ def draws(samples: int, size: int) -> NDArray[np.int64]:
 
 
 def metrics(values: Sequence[float], preds: Sequence[str | None] | None = None) -> dict[str, float]:
-    """Return the metrics of one prompt by name.
-
-    Args:
-        values: of each sample, at least one.
-        preds: what each sample predicts. Without all of them there is no maj@k.
-    """
+    """Return the metrics of one prompt's samples by name; maj@k only if each has a prediction."""
     votes = None
     if preds is not None and all(pred is not None for pred in preds):
         numbers: dict[str | None, int] = {}

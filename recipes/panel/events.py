@@ -1,7 +1,5 @@
 """What recipe panel tells clients of a task: an event for each agent, and one for the deliberation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,8 +32,7 @@ class _Event(BaseModel):
 class AgentCompleted(_Event):
     """An agent has a proposal. `duration_ms` is the time of its requests in the engine.
 
-    Attributes:
-        proposal: content, author_id, author_role, model, temperature, tokens (in and out), finish_reason.
+    `proposal`: content, author_id, author_role, model, temperature, tokens (in and out), finish_reason.
     """
 
     type: Literal["agent.response.completed"] = "agent.response.completed"

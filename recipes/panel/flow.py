@@ -1,7 +1,5 @@
 """Recipe `panel`: agents in roles propose, criticise each other in a ring, revise, and are ranked."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Options of recipe `panel`, the agents that they describe, and the messages made of their prompts."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

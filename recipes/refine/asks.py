@@ -1,7 +1,5 @@
 """The requests that recipe `refine` makes, by stage."""
 
-from __future__ import annotations
-
 from batchyard.recipes import Ask, Check, Messages, Score
 from recipes.refine.options import ArbiterOptions, Refine, ReviewerOptions, VoteOptions
 

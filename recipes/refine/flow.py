@@ -4,8 +4,6 @@ Its requests are made in `refine.asks`, what follows a failure is decided in `re
 is written in `refine.report`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Options of recipe `refine`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """Decisions of recipe `refine`, as pure functions: a count of votes, and what follows a failed attempt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -97,8 +95,7 @@ def decide(history: Sequence[Attempt], rules: PolicyOptions, budgets: Sequence[i
     present tier alone count: the first rule that holds gives the tier up, for the next one, or for a person after the
     last one.
 
-    Args:
-        budgets: most attempts on each tier.
+    `budgets`: most attempts on each tier.
     """
     texts = [attempt.text for attempt in history[-rules.unchanged :]]
     if len(texts) == rules.unchanged and texts[0] is not None and len(set(texts)) == 1:

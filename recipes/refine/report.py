@@ -1,7 +1,5 @@
 """What recipe refine leaves behind: artifacts, metrics, and blocks for the job's page."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field

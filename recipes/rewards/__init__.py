@@ -1,7 +1,5 @@
 """The built-in rewards: an answer and its ground truth to a score. Pure functions."""
 
-from __future__ import annotations
-
 from batchyard import plugins
 
 LINEAR = frozenset({"exact", "numeric", "regex", "gsm8k", "gsm8k-flexible", "choice", "f1", "rouge-1", "rouge-2"})

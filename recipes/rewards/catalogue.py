@@ -1,7 +1,5 @@
 """The rewards and tools of a deployment, as a recipe sees them, and a recipe that needs them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol

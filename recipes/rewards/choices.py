@@ -1,7 +1,5 @@
 """Reward `choice`: the letter that an answer chooses."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -7,8 +7,6 @@ that is JSON, `{{sample.output_json.name}}`. A grader's `extra_info` is the item
 See https://platform.openai.com/docs/guides/graders.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import json
@@ -213,11 +211,7 @@ def of_model(grader_json: str | None) -> ModelGrader | None:
 
 @functools.lru_cache(maxsize=128)
 def reward(grader_json: str) -> Reward:
-    """Make a reward of a grader's JSON. That of a grader that asks a model cannot be called.
-
-    Raises:
-        ValueError: it is no grader that can be used; the message begins with the path in the grader.
-    """
+    """Make a reward of a grader's JSON. One that asks a model cannot be called. Raises ValueError."""
     grader = _parsed(grader_json)
     threshold = grader.pass_threshold if isinstance(grader, TextSimilarity) else None
 

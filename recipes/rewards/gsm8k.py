@@ -1,7 +1,5 @@
 """Rewards `gsm8k` and `gsm8k-flexible`, as verl's `verl/utils/reward_score/gsm8k.py` (0.9.1) defines both methods."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

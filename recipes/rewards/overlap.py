@@ -3,8 +3,6 @@
 A ground truth may be a list of texts: the best of them counts, but for BLEU, which takes them all as references.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -1,7 +1,5 @@
 """Recipe `rollout`: n samples of each prompt, scored by a reward. What it leaves behind is in `report`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
@@ -60,8 +58,7 @@ def check_rewards(options: RewardOptions, rewards: RewardCatalogue) -> None:
 def columns_of(options: Rollout, row: Mapping[str, Any], rewards: RewardCatalogue) -> Sequence[str]:
     """Return the columns that a row's reward needs.
 
-    Raises:
-        InvalidItem: its data source has no reward, or a column has the name of one of the results.
+    Raises InvalidItem: its data source has no reward, or a column has the name of one of the results.
     """
     check_columns(row, rollout_report.COLUMNS)
     name = reward_of(row, options, rewards)

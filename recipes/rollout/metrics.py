@@ -1,7 +1,5 @@
 """Metrics of recipe `rollout`, over all and by data source, and the blocks of its page."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any

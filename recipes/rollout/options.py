@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from batchyard.recipes import BASIC, ColumnName, Judgement, Options
-from recipes.options import Sampling, column_of
+from recipes.options import SamplingOption, column_of
 from recipes.rewards import graders
 
 GROUND_TRUTH = "reward_model.ground_truth"
@@ -48,9 +48,7 @@ class Rollout(RewardOptions):
         description="Samples of each prompt, each a request with a seed of its own",
         json_schema_extra=BASIC,
     )
-    sampling: Sampling = Field(
-        default_factory=Sampling, description="Temperature, top_p, max_tokens and the like", json_schema_extra=BASIC
-    )
+    sampling: SamplingOption
     ground_truth: ColumnName[str | None] = Field(
         None, description=f"Column with the right answer, if it is not {GROUND_TRUTH}", json_schema_extra=BASIC
     )

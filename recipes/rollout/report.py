@@ -4,8 +4,6 @@
 samples. `samples.jsonl` has the keys of verl's dump of generations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice

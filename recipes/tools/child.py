@@ -1,7 +1,5 @@
 """The process of one call: what it may use, and what the tool returns."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect
@@ -27,12 +25,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def run(tool: Tool, arguments: Mapping[str, Any], key: str, folder: Path, result: int, printed: int) -> NoReturn:
-    """Call a tool in this process, which was forked for it, and end.
-
-    Args:
-        folder: the working directory, which is the call's own.
-        result, printed: descriptors for the outcome as JSON, and for what the tool prints.
-    """
+    """Call a tool in this forked process, in its own `folder`, and end. Outcome and prints go to descriptors."""
     status = 1
     try:
         kinship.end_with_parent()

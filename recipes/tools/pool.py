@@ -1,7 +1,5 @@
 """The calls of tools of this process: a server process runs them, and is started again when it has ended."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import queue

@@ -5,8 +5,6 @@ to standard output, in any order. It has one thread, as it forks. A call has a s
 that it leaves are killed with it: Linux gives this process those that have left the session, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

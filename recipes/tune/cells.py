@@ -1,7 +1,5 @@
 """The options of `tune`, and the cells that they ask for: configurations of models, each measured alone."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -183,12 +181,10 @@ class Cell(BaseModel):
 def cells(options: TuneOptions, bases: Sequence[TunedModel]) -> list[Cell]:
     """Return the cells of a matrix: the product of its dimensions, models first.
 
-    Args:
-        bases: of `options.models`, in that order.
+    `bases`: of `options.models`, in that order.
 
-    Raises:
-        ValueError: with the path of the option, for dimensions that cannot be. Two cells that are one configuration are
-            refused by both names.
+    Raises ValueError: with the path of the option, for dimensions that cannot be. Two cells that are one configuration
+    are refused by both names.
     """
     _check(options, bases)
     by_name = {base.name: base for base in bases}

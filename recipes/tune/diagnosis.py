@@ -3,8 +3,6 @@
 The table of causes is that of all engines (`batchyard.failures`). Here stand the remedies that know the cell.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -150,11 +148,7 @@ def diagnose(result: CellResult, base: TunedModel) -> Diagnosis | None:
 
 
 def repair(result: CellResult, base: TunedModel, taken: Sequence[str]) -> Cell | None:
-    """Return the cell that tries the remedy of a failed one, if one can. A repair gets none.
-
-    Args:
-        taken: names of other cells.
-    """
+    """Return the cell that tries a remedy, or None. A repair gets none. `taken`: names of others."""
     diagnosis = diagnose(result, base)
     if diagnosis is None or not diagnosis.overrides or result.cell.repair_of is not None:
         return None

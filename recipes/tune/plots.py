@@ -1,7 +1,5 @@
 """Plots of a tune as SVG: throughput over p95, and a heat map of two dimensions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -69,8 +67,7 @@ def _throughput(rows: Sequence[Mapping[str, Any]], recommended: str | None) -> s
 def _label(name: str, x: float, y: float, kind: str, taken: list[tuple[float, float, float]]) -> str:
     """Return a name beside its dot, on the first side on which it covers no other; empty without such a side.
 
-    Args:
-        taken: left end, right end and baseline of each name so far.
+    `taken`: left end, right end and baseline of each name so far.
     """
     text = shortened(name)
     width = CHARACTER * len(text)

@@ -4,8 +4,6 @@ A cell is a derived model (tasks.derived) under `concurrency` equal jobs of reci
 `jobs.tune.kind` runs them; which cells there are, and what their measurements say, is in `recipes.tune`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,8 +80,7 @@ class TuneRecipe(Recipe[Tune]):
 
     Its jobs start and stop engines, so only administrators make them.
 
-    Attributes:
-        cells: those that are known before it begins, by its options and its models.
+    `cells`: those that are known before it begins, by its options and its models.
     """
 
     kind = "tune"

@@ -1,7 +1,5 @@
 """Which cell to run with and why, and its entry of models.toml."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 `document` is tune.json. All others are made of it alone, so every number in them has a source.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,12 +27,7 @@ OTHER_VALUES = "Cells that ran with other values"
 
 
 def document(options: TuneOptions, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> dict[str, Any]:
-    """Return tune.json.
-
-    Args:
-        bases: of `options.models`, in that order.
-        results: of all cells, in the order in which they ran.
-    """
+    """Return tune.json of `options.models` in their order, and of all results in theirs."""
     slo = objective(options)
     by_name = {base.name: base for base in bases}
     states = Counter(result.state for result in results)
@@ -245,10 +238,7 @@ def _ran(document: Document) -> Table:
 
 
 def heat_map(document: Document) -> Matrix | None:
-    """Return tokens/s over the first two dimensions of which there are several values, None without two.
-
-    Of several cells at one place the fastest counts. `batch` and `concurrency` come first.
-    """
+    """Return tokens/s over the first two dimensions with several values, by the fastest cells, or None."""
     rows = [row for row in document["cells"] if row["medians"] and row["state"] == "completed"]
     dimensions = {name: [row["cell"][name] for row in rows] for name in ("batch", "concurrency", "model")}
     for key in document["options"]["set"]:

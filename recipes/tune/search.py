@@ -1,7 +1,5 @@
 """Which cell comes next: a pure function, so a resumed tune measures no cell again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -129,8 +127,7 @@ def proposed(options: TuneOptions, matrix: Sequence[Cell], results: Sequence[Cel
     tree-structured Parzen estimator (Bergstra et al. 2011) over the place of each value in its list, and maximizes the
     tokens/s of cells that meet the SLO; the others count 0.
 
-    Args:
-        matrix: the cells of the product of the options' lists, in its order.
+    `matrix`: the cells of the product of the options' lists, in its order.
     """
     import optuna  # of the extra `optuna`; takes most of a second
 

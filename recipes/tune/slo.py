@@ -1,7 +1,5 @@
 """Service level objectives: `p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s`, bounds of a cell's medians."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable
@@ -18,8 +16,7 @@ _VALUE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(\S*)")
 class Metric(NamedTuple):
     """What a bound may bound: its better side, its units, and how a value is written.
 
-    Attributes:
-        example: a value, for messages.
+    `example`: a value, for messages.
     """
 
     upper: bool
@@ -110,11 +107,7 @@ class SLO:
 
 
 def parse(text: str) -> SLO:
-    """Return the SLO of a text, or of a preset's name.
-
-    Raises:
-        ValueError: it cannot be read; says the column, from 1, and the nearest name.
-    """
+    """Return the SLO of a text or a preset. Raises ValueError with the column and the nearest name."""
     text = PRESETS.get(text.strip(), text)
     bounds: list[Bound] = []
     place = 0

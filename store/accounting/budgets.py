@@ -4,8 +4,6 @@ What it has spent is its usage with the budget's currency, which is exact. A bud
 last, as `2026-11 warning`: a compare-and-set of it announces each step once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -163,10 +161,7 @@ def _notice(standing: Standing) -> str | None:
 
 
 def announce(session: Session, standing: Standing) -> bool:
-    """Announce a budget that stands worse than before, and pause or resume work as it says.
-
-    True if it stands otherwise than before, and no other caller has found that.
-    """
+    """Announce a budget that stands worse, and pause or resume work. True if no other caller has."""
     budget, before, notice = standing.budget, standing.budget.notice, _notice(standing)
     unchanged = (Budget.project_id == budget.project_id, Budget.notice.is_not_distinct_from(before))
     if not changed(session, update(Budget).where(*unchanged).values(notice=notice)):

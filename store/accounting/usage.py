@@ -4,8 +4,6 @@ The transaction that appends a result chunk adds it here, so the sum over all ba
 kept: an answer that a killed worker could not append is counted when it is appended, once. Rows outlive their batches.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,10 +43,7 @@ LIVE = "live:"
 
 @dataclass(frozen=True)
 class UsageEntry:
-    """Usage of one day, model, project and key, as far as it is listed by them.
-
-    `cost` is None without a tariff.
-    """
+    """Usage of one day, model, project and key, as listed by them. `cost` is None without a tariff."""
 
     amounts: Amounts
     currency: str | None
@@ -118,10 +113,7 @@ def spent(session: Session, month: Month, project_ids: Collection[str]) -> dict[
 
 
 def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: str | None) -> list[UsageEntry]:
-    """Return the usage of a month, sorted, of one project or of all (None).
-
-    There is a line for each currency.
-    """
+    """Return the usage of a month, sorted, by currency; of one project or of all (None)."""
     columns = [_COLUMNS[dimension] for dimension in by]
     statement = _sums(*columns).where(_within(month))
     if project_id is not None:

@@ -5,8 +5,6 @@ there, but for what the garbage collection of the running deployment deletes in 
 more.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from contextlib import closing

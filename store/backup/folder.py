@@ -8,8 +8,6 @@ manifest.json       what the backup is; without it the backup was never finished
 And the copying of artifacts from one store to another, whose SHA-256 is checked on the way.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -92,10 +90,7 @@ class BackupFolder:
                 yield sha256, f"artifacts/{shard}/{sha256}"
 
     def manifest(self) -> BackupManifest:
-        """Return the manifest.
-
-        Raises ConfigurationError: there is none, or it is not one of this version's.
-        """
+        """Return the manifest. Raises ConfigurationError without one of this version."""
         try:
             fields = json.loads((self.path / MANIFEST).read_bytes())
         except FileNotFoundError as error:
@@ -150,10 +145,7 @@ def _written(file: Path) -> Iterator[TextIO]:
 
 
 def copy_content(source: Artifacts, target: Artifacts, hashes: Collection[str]) -> set[str]:
-    """Copy content. Return the hashes of what the source does not have, or not as it was written.
-
-    Raises UnavailableError: a store cannot be reached, or is full.
-    """
+    """Copy content. Return the hashes of what the source lacks, or has otherwise. Raises UnavailableError."""
     with ThreadPoolExecutor(THREADS) as pool:
         copied = pool.map(partial(_copy, source, target), hashes)
         return {sha256 for sha256, done in zip(hashes, copied, strict=True) if not done}

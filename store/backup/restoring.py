@@ -4,8 +4,6 @@ Everything is checked before anything is written. The artifacts come first, as c
 one transaction. What ran when the backup was made goes on as after a crash of its workers.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,11 +18,9 @@ from store.database import Database, revisions
 
 
 def restore(path: Path, database: Database, artifacts: Artifacts) -> BackupManifest:
-    """Restore a backup to an empty database and an empty artifact store, and migrate an older schema.
+    """Restore a backup to an empty deployment, and migrate an older schema.
 
-    Raises:
-        ConfigurationError: the backup is unfinished, damaged or of a newer version; or a target is not empty.
-        UnavailableError: a target does not answer, or is full.
+    Raises ConfigurationError if the backup or a target cannot be used; UnavailableError.
     """
     folder = BackupFolder(path)
     manifest = folder.manifest()

@@ -1,7 +1,5 @@
 """All rows of a database, from one moment: to a SQLite file, and from one to another database."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing
@@ -37,11 +35,9 @@ _JSON = JSON(none_as_null=True)
 
 
 def snapshot(source: Database, file: Path) -> str:
-    """Copy all rows, as they are at one moment, to a new SQLite file. Return the revision of its schema.
+    """Copy all rows, as they are at one moment, to a new SQLite file. Return its schema's revision.
 
-    Raises:
-        ConfigurationError: the database has another schema than this version's.
-        UnavailableError: it does not answer, or the file cannot be written.
+    Raises ConfigurationError if the schema is another than this version's; UnavailableError.
     """
     if source.is_missing:  # opening it would make it
         raise ConfigurationError(f"database {source.url.database} is not there; name the data folder with --data")

@@ -7,8 +7,6 @@ Columns: those of a plan (store.formats.plan), whose lines count on from the bat
     turn: int32, of the item, from 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
@@ -38,23 +36,13 @@ def write(file: ArtifactWriter, tables: Iterable[pa.Table]) -> None:
 
 
 def read(artifacts: Artifacts, sha256: str, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return these columns of the requests of one segment, or all of them.
-
-    Raises:
-        UnavailableError: the store does not have the file or cannot be reached.
-        BatchyardError: the file is damaged.
-    """
+    """Return these columns of a segment's requests, or all. Raises UnavailableError; BatchyardError if damaged."""
     with parquet.opened(artifacts, sha256, "plan") as file:
         return file.read_row_group(row_group, columns=SCHEMA.names if columns is None else list(columns))
 
 
 def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) -> pa.Table:
-    """Return the requests of one item in one segment.
-
-    A duplicate gets the body of the request whose answer it shares.
-
-    Raises UnavailableError, BatchyardError: as `read`.
-    """
+    """Return the requests of one item in one segment, each duplicate with a body. Raises as `read`."""
     table = read(artifacts, sha256, row_group)
     rows = table.filter(pc.equal(table["position"], position))
     leaders = pc.index_in(rows["same_as"], value_set=table["line"].combine_chunks())

@@ -6,8 +6,6 @@ embeddings has them apart from their answers, in a column that readers do not se
 they would be four times as large, and take 20 times the CPU to compress.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -36,12 +34,7 @@ def write(artifacts: Artifacts, answers: pa.Table) -> str:
 
 
 def read(artifacts: Artifacts, sha256: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Yield these columns of a result chunk, or all of them, in tables of about TABLE_BYTES.
-
-    Raises:
-        UnavailableError: the store does not have the chunk or cannot be reached.
-        BatchyardError: the chunk is damaged.
-    """
+    """Yield these columns of a chunk, or all, in tables of TABLE_BYTES. Raises UnavailableError; BatchyardError."""
     with parquet.opened(artifacts, sha256, "result chunk") as file:
         size = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
         names = SCHEMA.names if columns is None else columns

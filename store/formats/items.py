@@ -4,8 +4,6 @@ Columns: position (int64, from 0, that order), number (int64, row of the input, 
 (string, the row's columns as JSON). A row group holds at most GROUP_ITEMS items or GROUP_BYTES of text.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Collection, Iterable
@@ -83,10 +81,7 @@ def write(artifacts: Artifacts, items: Iterable[tuple[int, str, bytes]]) -> tupl
 
 
 class Reader:
-    """Reads items by position. It keeps the row group that was read last. Not for several threads.
-
-    `total`: items in the file.
-    """
+    """Reads items by position, for one thread. It keeps the row group that was read last."""
 
     def __init__(self, artifacts: Artifacts, sha256: str) -> None:
         """Raises UnavailableError, BatchyardError, as `read` does."""
@@ -100,12 +95,7 @@ class Reader:
         self._group: tuple[int, pa.Table] | None = None
 
     def read(self, first: int, count: int) -> list[StoredItem]:
-        """Return at most `count` items from position `first` on.
-
-        Raises:
-            UnavailableError: the store does not have the file or cannot be reached.
-            BatchyardError: the file is damaged.
-        """
+        """Return at most `count` items from `first` on. Raises UnavailableError; BatchyardError if damaged."""
         rows: list[StoredItem] = []
         stop = min(first + count, self.total)
         while first < stop:

@@ -14,8 +14,6 @@ that began because the file has changed. The newest counts, so it has a time `at
 back would be no new chunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -64,11 +62,6 @@ def write(artifacts: Artifacts, table: pa.Table) -> str:
 
 
 def read(artifacts: Artifacts, sha256: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return these columns of a chunk, or all of them.
-
-    Raises:
-        UnavailableError: the store does not have the chunk or cannot be reached.
-        BatchyardError: the chunk is damaged.
-    """
+    """Return these columns of a chunk, or all. Raises UnavailableError; BatchyardError if it is damaged."""
     with parquet.opened(artifacts, sha256, "job chunk") as file:
         return file.read(columns=None if columns is None else list(columns), use_threads=False)

@@ -1,7 +1,5 @@
 """The lines of JSONL files: request files, output files and error files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import IO
 

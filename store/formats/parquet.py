@@ -1,7 +1,5 @@
 """Parquet artifacts: opened for reading, with Arrow's errors translated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

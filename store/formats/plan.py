@@ -237,12 +237,7 @@ def _numbers(values: array.array[int]) -> pa.Int64Array:
 
 
 def segment(artifacts: Artifacts, plan_sha256: str, row_group: int) -> pa.Table:
-    """Return the requests of one segment.
-
-    Raises:
-        UnavailableError: the store does not have the plan or cannot be reached.
-        BatchyardError: the plan is damaged.
-    """
+    """Return the requests of a segment. Raises UnavailableError; BatchyardError if the plan is damaged."""
     with parquet.opened(artifacts, plan_sha256, "plan") as file:
         return file.read_row_group(row_group, columns=SCHEMA.names)
 
@@ -250,10 +245,7 @@ def segment(artifacts: Artifacts, plan_sha256: str, row_group: int) -> pa.Table:
 def requests(
     artifacts: Artifacts, plans: Iterable[tuple[str, int]], columns: Sequence[str] = ("line", "custom_id")
 ) -> Iterator[pa.Table]:
-    """Yield these columns of every request, segment by segment. Raises as `segment` does.
-
-    `plans`: SHA-256 of the plan and row group of each segment.
-    """
+    """Yield these columns of the requests of each (plan SHA-256, row group). Raises as `segment` does."""
     for plan_sha256, segments in itertools.groupby(plans, key=itemgetter(0)):
         with parquet.opened(artifacts, plan_sha256, "plan") as file:
             for _, row_group in segments:
@@ -261,9 +253,6 @@ def requests(
 
 
 def body_rows(table: pa.Table) -> pa.Int32Array:
-    """Return the row of each request's body: a duplicate's is the original's.
-
-    `table`: columns line and same_as of all requests of the segment.
-    """
+    """Return the row of each request's body, that of its original for a duplicate."""
     lines = table["line"].combine_chunks()
     return pc.index_in(pc.coalesce(table["same_as"].combine_chunks(), lines), value_set=lines)

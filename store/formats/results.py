@@ -122,10 +122,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO[bytes] | None) -> ResultRow | None:
-    """Return the request on an input line with its answer, taken from its reader.
-
-    None if no reader has it next.
-    """
+    """Return a line's request and answer; None if no reader has it next."""
     invalid = next((reader for reader in readers if output_lines.invalid_line(reader.next) == line), None)
     if invalid is not None:
         refusal = invalid.take()
@@ -146,9 +143,7 @@ def take_answer(custom_id: str, readers: Iterable[AnswerReader]) -> dict[str, An
 def rows(
     source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None, seconds: IO[bytes] | None = None
 ) -> Iterator[ResultRow]:
-    """Yield a batch's requests in input order, each with its output or error line.
-
-    `output`, `errors`, `seconds`: None if the batch has no such file.
+    """Yield a batch's requests in input order, each with its line of these files, where they are not None.
 
     Raises BatchyardError: a request has no line in either file.
     """

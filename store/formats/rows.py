@@ -9,8 +9,6 @@ Columns, a row for each request in input order:
     answer: int64, byte of the output file, or of the error file unless `ok`, at which its line begins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -46,12 +44,7 @@ def write(file: ArtifactWriter, rows: pa.Table) -> None:
 
 
 def read(artifacts: Artifacts, sha256: str) -> pa.Table:
-    """Return the rows. About 50 bytes each, and their custom_ids.
-
-    Raises:
-        UnavailableError: the store does not have them or cannot be reached.
-        BatchyardError: they are damaged.
-    """
+    """Return the rows, about 50 bytes each and custom_ids. Raises UnavailableError; BatchyardError if damaged."""
     with parquet.opened(artifacts, sha256, "rows") as file:
         return file.read(use_threads=False)
 

@@ -8,8 +8,6 @@ Each line is about a request that has an expected answer, in input order:
     expected, answer: texts. `answer` is null if there is none, and `error` says why it is wrong then.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -29,10 +27,7 @@ def line(entry: dict[str, Any]) -> bytes:
 
 
 def read(artifacts: Artifacts, sha256: str) -> pa.Table:
-    """Return the columns of SCHEMA; about 20 bytes a row are kept, whatever the answers' length is.
-
-    Raises UnavailableError: the store does not have them or cannot be reached.
-    """
+    """Return the columns of SCHEMA, which take about 20 bytes a row. Raises UnavailableError."""
     pieces = [pa.Table.from_batches([], SCHEMA)]
     with artifacts.open(sha256) as file:
         while lines := list(itertools.islice(file, PIECE)):

@@ -4,8 +4,6 @@ Line n of the input has a little-endian 64-bit float at byte 8 * (n - 1), NaN if
 any line are read without those before it.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from typing import IO

@@ -1,7 +1,5 @@
 """Appends: open batches get more segments while others of them run, and the requests that clients add to them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -99,10 +97,7 @@ class RepeatedIds(Exception):
 
 
 def repeated(session: Session, batch_id: str, key: str | None, sha256: str) -> Append | None:
-    """Return what was added to the batch with this idempotency key, or None.
-
-    Raises ConflictError: other requests were.
-    """
+    """Return what was added to the batch with this key, or None. Raises ConflictError for other requests."""
     if key is None:
         return None
     append = session.scalar(select(Append).where(Append.batch_id == batch_id, Append.idempotency_key == key))
@@ -141,9 +136,7 @@ def add(session: Session, batch: Batch, key: str | None, new: NewRequests) -> Ap
 
     Those that were added before with this idempotency key are returned and not added again.
 
-    Raises:
-        ConflictError: the batch is not open, or the key was used for other requests.
-        RepeatedIds.
+    Raises RepeatedIds; ConflictError if the batch is closed, or the key was used for other requests.
     """
     append = repeated(session, batch.id, key, new.sha256)
     if append is not None:

@@ -1,7 +1,5 @@
 """Buckets: objects of a file system of fsspec, listed and read as they were when they were listed."""
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Iterator, Mapping
@@ -29,10 +27,7 @@ class StoredObject(NamedTuple):
 
 
 class Bucket:
-    """The object at a URL, or the objects in the folder that the URL names.
-
-    Raises ConfigurationError: fsspec has no implementation for the URL.
-    """
+    """The object at a URL, or those in the folder there. Raises ConfigurationError."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -40,12 +35,9 @@ class Bucket:
         self._translated = functools.partial(translated, f"the bucket of {url}")
 
     def objects(self, limit: int) -> list[StoredObject]:
-        """Return the objects by path, without empty ones and those whose names begin with a dot or an underscore.
+        """Return objects by path, without empty and hidden ones.
 
-        Raises:
-            NotFoundError: there is none.
-            RequestError: there are more than `limit`.
-            UnavailableError: the bucket cannot be reached.
+        Raises NotFoundError without any; RequestError above `limit`; UnavailableError.
         """
         root = self._root.rstrip("/")
         with self._translated("listed"):

@@ -1,7 +1,5 @@
 """Uploads: files that arrive in parts, until they are completed or cancelled, or an hour has passed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, cast
 
@@ -25,21 +23,14 @@ SENT_TWICE = 2
 def create(
     session: Session, project_id: str, *, filename: str, purpose: str, size: int, file_expires_after: int | None
 ) -> FileUpload:
-    """Create a pending upload of a file of `size` bytes, which expires `file_expires_after` seconds after it is one.
-
-    Raises:
-        RequestError: the project may not store so much.
-    """
+    """Create a pending upload of a file of `size` bytes. Raises RequestError without room for it."""
     files.check_room(session, project_id, size)
     values = {"filename": filename, "purpose": purpose, "bytes": size, "file_expires_after": file_expires_after}
     return added(session, FileUpload(project_id=project_id, expires_at=now() + EXPIRES_AFTER, **values))
 
 
 def get(session: Session, project_id: str, upload_id: str, *, lock: bool = False) -> FileUpload:
-    """Return an upload, locked until the end of the transaction if `lock` is set.
-
-    Raises NotFoundError: the project has no such upload.
-    """
+    """Return an upload, with `lock` until the transaction ends. Raises NotFoundError."""
     statement = select(FileUpload).where(FileUpload.id == upload_id, FileUpload.project_id == project_id)
     upload = session.scalar(statement.with_for_update() if lock else statement)
     if upload is None:
@@ -62,12 +53,9 @@ def refuse_ended(upload: FileUpload, action: str) -> None:
 
 
 def add_part(session: Session, project_id: str, upload_id: str, *, sha256: str, size: int) -> UploadPart:
-    """Add stored content of `size` bytes to a pending upload. Return its part, the same one for the same content.
+    """Add stored content of `size` bytes to a pending upload. The same content is the same part.
 
-    Raises:
-        NotFoundError, ConflictError: there is no such upload, or it is not pending.
-        RequestError: its parts would have SENT_TWICE times the bytes of its file, or be more than MAX_PARTS, or the
-            project may not store so much.
+    Raises NotFoundError; ConflictError if it is not pending; RequestError above one of the limits.
     """
     upload = get(session, project_id, upload_id, lock=True)  # two concurrent sums would exceed the limit
     refuse_ended(upload, "add a part to")
@@ -91,10 +79,7 @@ def add_part(session: Session, project_id: str, upload_id: str, *, sha256: str, 
 
 
 def chosen_parts(session: Session, upload: FileUpload, part_ids: Sequence[str]) -> list[UploadPart]:
-    """Return the parts of a pending upload with these ids, in the order of these.
-
-    Raises RequestError: the upload has no such part, or the parts have another size than the file.
-    """
+    """Return an upload's parts by these ids. Raises RequestError if they are not the whole file."""
     of_upload = session.scalars(select(UploadPart).where(UploadPart.upload_id == upload.id))
     by_id = {part.id: part for part in of_upload}
     for number, part_id in enumerate(part_ids):
@@ -152,10 +137,7 @@ def file_of(session: Session, upload: FileUpload) -> File | None:
 
 
 def cancel(session: Session, project_id: str, upload_id: str) -> FileUpload:
-    """Cancel an upload. Cancelling it twice changes nothing.
-
-    Raises NotFoundError, ConflictError: there is no such upload, or it has ended in another way.
-    """
+    """Cancel an upload. Cancelling it twice changes nothing. Raises NotFoundError; ConflictError if it has ended."""
     upload = get(session, project_id, upload_id, lock=True)
     if upload.status != "cancelled":
         refuse_ended(upload, "cancel")

@@ -1,7 +1,5 @@
 """Chunks: those of a job's results and judgements, and the result chunks of its batches."""
 
-from __future__ import annotations
-
 import time
 from typing import NamedTuple
 
@@ -36,12 +34,7 @@ def of_job(
     since: float | None = None,
     until: float | None = None,
 ) -> list[JobChunkEntry]:
-    """Return a job's chunks in the order in which they were added.
-
-    Args:
-        kind: only those of this kind; None for all.
-        since, until: only those added between these times.
-    """
+    """Return a job's chunks in the order in which they were added: of a kind, and between these times, or all."""
     statement = select(JobChunk.id, JobChunk.kind, JobChunk.sha256, JobChunk.rows).where(JobChunk.job_id == job_id)
     if kind is not None:
         statement = statement.where(JobChunk.kind == kind)
@@ -53,10 +46,7 @@ def of_job(
 
 
 def of_batch(session: Session, batch_id: str, after: int) -> list[tuple[int, str]]:
-    """Return (id, SHA-256) of a batch's result chunks with ids above `after`, ascending.
-
-    Ids rise in the order of commits, so no chunk with a lower id comes later.
-    """
+    """Return (id, SHA-256) of later result chunks. Ids rise in the order of commits."""
     rows = session.execute(
         select(ResultChunk.id, ResultChunk.sha256)
         .where(ResultChunk.batch_id == batch_id, ResultChunk.id > after)

@@ -1,7 +1,5 @@
 """Composites: the jobs that another job has started, their models, completed jobs of the same configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

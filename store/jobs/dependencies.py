@@ -1,7 +1,5 @@
 """Dependencies: what a waiting job waits for, and the ways in which it goes on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The life of jobs, and what is special to them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -163,10 +161,7 @@ def cancel_children(session: Session, job_id: str) -> None:
 def validated(
     session: Session, job_id: str, *, items_sha256: str, total: int, options: Mapping[str, Any] | None = None
 ) -> bool:
-    """Start a job whose items are known. False if it is no longer validating.
-
-    `options`: those with what validation has decided, such as the order of a template's columns; None: no change.
-    """
+    """Start a job, with options that validation has completed. False if it is no longer validating."""
     values = {"items_sha256": items_sha256, "total": total, "attempts": 0, "attempt_error": None}
     if options is not None:
         values["options"] = options

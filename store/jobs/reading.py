@@ -1,7 +1,5 @@
 """What clients see of jobs: stages with their batches, children, artifacts, and where an item's answers are."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -73,10 +71,7 @@ def same(session: Session, project_id: str, config_sha256: str) -> str | None:
 
 
 class PlanGroup(NamedTuple):
-    """A segment of a stage, and the row group of the plan file that has its requests.
-
-    `number` is the stage's.
-    """
+    """A segment of stage `number`, and the row group with its requests."""
 
     number: int
     stage: str

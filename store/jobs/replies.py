@@ -4,8 +4,6 @@ A reply is committed before anything follows from it, so it is read again after 
 life of its item, which has one reply of each kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

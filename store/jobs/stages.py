@@ -4,8 +4,6 @@ An open batch gets segments while others of it run. Every write here belongs int
 lease: one holder at a time extends a job's batches.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 
@@ -31,10 +29,7 @@ def of_job(session: Session, job_id: str) -> list[JobStage]:
 
 
 def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str) -> Batch:
-    """Create a stage's open batch, in progress, and the stage if it is new.
-
-    It is paused if the job is.
-    """
+    """Create a stage's batch, paused if the job is, and a new stage."""
     at = now()
     # The lease's guard holds the job's row: whoever pauses the job meanwhile waits, and finds this batch.
     pause = session.execute(select(Job.paused_at, Job.paused_by).where(Job.id == job.id)).one()
@@ -62,10 +57,7 @@ def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str
 
 
 def extend(session: Session, batch_id: str, added: Sequence[AddedSegment]) -> None:
-    """Add segments to an open batch, numbered on from its last one, with the configurations that its job has.
-
-    Raises ConflictError: the batch is not open any more, since its window has passed or its job was cancelled.
-    """
+    """Add segments to a batch, with its job's configurations. Raises ConflictError if it is not open."""
     models = session.execute(select(Job.models).join(Batch, Batch.job_id == Job.id).where(Batch.id == batch_id))
     appends.extend(session, batch_id, added, models.scalar_one())
 
@@ -76,9 +68,6 @@ def seal(session: Session, batch_id: str) -> None:
 
 
 def cancel_batches(session: Session, job_id: str) -> None:
-    """Request that all batches of a job in progress stop.
-
-    Their answers are kept. Those that end anyway do so.
-    """
+    """Request that all batches of a job in progress stop. Their answers are kept."""
     for batch in session.scalars(select(Batch).where(Batch.job_id == job_id, Batch.status == "in_progress")).all():
         batches.request_cancel(session, batch)

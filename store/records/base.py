@@ -1,7 +1,5 @@
 """What all records share: the base class, ids, times, and columns of several tables."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from typing import Any, ClassVar, Literal, TypeVar

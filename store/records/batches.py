@@ -1,7 +1,5 @@
 """Batches: their segments, and the result chunks of these."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, UniqueConstraint, false

@@ -1,7 +1,5 @@
 """What was measured of models and their engines."""
 
-from __future__ import annotations
-
 from sqlalchemy import String
 from sqlalchemy.orm import Mapped, mapped_column
 

@@ -1,7 +1,5 @@
 """Events, the webhooks that receive them with their deliveries, and schedules with their runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import ForeignKey, Index, String, UniqueConstraint

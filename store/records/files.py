@@ -1,7 +1,5 @@
 """Files, those that batches and jobs produced, and files that arrive in parts."""
 
-from __future__ import annotations
-
 from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 

@@ -1,7 +1,5 @@
 """Jobs: a job is one run of a recipe over the items of an input."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint

@@ -1,7 +1,5 @@
 """Projects: keys and sessions, budgets and usage, and cached answers."""
 
-from __future__ import annotations
-
 from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 

@@ -1,7 +1,5 @@
 """The files of a project, grouped by the batch or the job that they belong to."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -102,10 +100,7 @@ class FileGroup:
 def page(
     session: Session, project_id: str, wanted: FileFilter, *, after: str | None, limit: int
 ) -> tuple[list[FileGroup], bool]:
-    """Return the groups after the one of the work with id `after`, newest first, and True if there are more.
-
-    Raises RequestError: `after` is no work of the project.
-    """
+    """Return the groups of files by work, newest first, and if more follow. Raises RequestError."""
     records, has_more = overview.page(
         session, project_id, sort="newest", after=after, limit=limit, condition=wanted.of_work
     )
@@ -137,10 +132,7 @@ def page(
 def unused(
     session: Session, project_id: str, text: str | None, *, after: str | None, limit: int
 ) -> tuple[Sequence[File], bool]:
-    """Return files that belong to no batch or job, after the one with id `after`, newest first, and True if more.
-
-    Raises RequestError: `after` was never a file of the project.
-    """
+    """Return files of no work, newest first, and if more follow. Raises RequestError."""
     shown = and_(
         live(now()),
         File.id.not_in(select(Batch.input_file_id)),

@@ -1,7 +1,5 @@
 """Lifecycle: create and find batches and jobs, and change their status by a table of allowed transitions."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -82,10 +80,7 @@ class Lifecycle(ABC, Generic[Record]):
         return added(session, work)
 
     def repeated(self, session: Session, project_id: str, idempotency: tuple[str, str]) -> Record | None:
-        """Return what was created with this idempotency key, or None.
-
-        Raises ConflictError: that came from another request.
-        """
+        """Return what this idempotency key created, or None. Raises ConflictError if it was for another request."""
         record, (key, sha256) = self.record, idempotency
         work = session.scalar(select(record).where(record.project_id == project_id, record.idempotency_key == key))
         if work is not None and work.idempotency_sha256 != sha256:
@@ -119,12 +114,7 @@ class Lifecycle(ABC, Generic[Record]):
         newest_first: bool = True,
         **columns: str | None,
     ) -> tuple[Sequence[Record], bool]:
-        """Return the project's after the one with id `after`, and True if there are more.
-
-        `columns`: the values that they have; None for any.
-
-        Raises RequestError: `after` is not one of the project's.
-        """
+        """Return the project's with these values of columns, None for any, and if more follow. Raises RequestError."""
         record = self.record
         shown = and_(true(), *(getattr(record, name) == value for name, value in columns.items() if value is not None))
         scope = record.project_id == project_id
@@ -168,11 +158,7 @@ class Lifecycle(ABC, Generic[Record]):
     def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Record:
         """Request that work stops. What it has is kept. Cancelling it twice changes nothing.
 
-        `by`: who requests it; None for a schedule.
-
-        Raises:
-            NotFoundError: the project has none with that id.
-            ConflictError: it has ended, or is a job's batch.
+        Raises NotFoundError; ConflictError: it has ended, or is a job's batch.
         """
         work = self.get(session, project_id, work_id)
         refuse_stage(work, "cancel")
@@ -180,10 +166,7 @@ class Lifecycle(ABC, Generic[Record]):
         return work
 
     def request_cancel(self, session: Session, work: Record, by: Principal | None = None, **values: Any) -> bool:
-        """Request that work stops, with these columns. False if that was requested before.
-
-        Raises ConflictError: it has ended.
-        """
+        """Request that work stops. False if that was requested before. Raises ConflictError if it has ended."""
         while work.status not in ("cancelling", "cancelled"):
             if work.status in TERMINAL:
                 raise self._conflict("cancel", work)
@@ -218,13 +201,9 @@ class Lifecycle(ABC, Generic[Record]):
         return values if done else {}
 
     def control(self, session: Session, by: Principal, work_id: str, verb: Verb) -> Record:
-        """Cancel, pause or resume work. Doing so twice changes nothing.
+        """Cancel, pause or resume work. Doing so twice changes nothing, and its window goes on.
 
-        No more requests of paused work are sent. Its window goes on.
-
-        Raises:
-            NotFoundError: the project has none with that id.
-            ConflictError: all its requests were sent, it is ending, or is a job's batch; see `cancel`, too.
+        Raises as `cancel`; ConflictError if all requests of what is to be paused were sent, too.
         """
         if verb == "cancel":
             return self.cancel(session, by.project_id, work_id, by)

@@ -1,7 +1,5 @@
 """Overview: one list of a project's batches and jobs, without stages of jobs and children of composites."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,10 +70,7 @@ def unfinished(session: Session, project_id: str | None = None) -> int:
 
 
 def bytes_in_flight(session: Session, project_id: str) -> int:
-    """Return the input bytes of the project's unfinished work.
-
-    What a job has started has the input of that job.
-    """
+    """Return the input bytes of the project's unfinished work, each input once."""
     sizes = 0
     for record, top in ((Batch, true()), (Job, Job.parent_id.is_(None))):
         statement = (
@@ -108,11 +103,9 @@ def page(
     limit: int,
     condition: Condition | None = None,
 ) -> tuple[list[Work], bool]:
-    """Return at most `limit` of the project's work after id `after`, and if more follow.
+    """Return at most `limit` of the project's work after id `after`, and if more follow. Raises RequestError.
 
     `condition`: a further condition, of batches and of jobs.
-
-    Raises RequestError: `after` is no work of the project.
     """
     parts = _PARTS[sort]
     cursor = None if after is None else _find(session, project_id, after)

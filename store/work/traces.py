@@ -1,7 +1,5 @@
 """Traces: the span of a batch or a job, written when it has ended."""
 
-from __future__ import annotations
-
 import time
 
 from sqlalchemy import event

@@ -1,7 +1,5 @@
 """What waits for its turn to be validated or finished: of each project the oldest."""
 
-from __future__ import annotations
-
 import time
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Answering: a segment's requests without an answer go through the engine, and answers are stored as they come."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The chunk writer: appends answers to a segment as result chunks, about one a second."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -71,9 +69,7 @@ class ChunkWriter:
     def flush(self, *, ends: bool = False) -> None:
         """Append the answers so far. `ends`: no others come.
 
-        Raises:
-            LeaseLost: the segment has another holder; nothing is appended.
-            UnavailableError: the database or the store is away, and the segment is no longer wanted.
+        Raises LeaseLost; UnavailableError if the database or the store is away, and the segment no longer wanted.
         """
         if not self._tables:
             return

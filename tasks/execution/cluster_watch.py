@@ -1,7 +1,5 @@
 """The Ray cluster that this process is connected to: whether it still answers."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Deaths: those of engines in a segment's run, recorded for its batch and its model."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import asdict
 

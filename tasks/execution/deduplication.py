@@ -1,7 +1,5 @@
 """Deduplication: of equal requests of a segment one runs, and the others get its answer."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -32,8 +30,7 @@ class Duplicates:
         A duplicate's response has the custom_id of the request that ran in `batchyard.same_as`. It has the same usage
         and no `seconds`.
 
-        Args:
-            shared: value of `shared` for `answers`; True if no engine computed them either.
+        `shared`: value of `shared` for `answers`; True if no engine computed them either.
         """
         marked = answers.append_column("shared", pa.array([shared] * answers.num_rows, pa.bool_()))
         begin, size, copies = 0, 0, list[pa.Table]()

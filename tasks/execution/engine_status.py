@@ -4,8 +4,6 @@ Only these processes are connected to the Ray cluster. Nothing polls an idle eng
 must have stopped itself, or until a process on its machine sees that it is gone.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -142,10 +140,7 @@ def capabilities(spec: ModelSpec) -> type[Capabilities]:
 
 
 def answer_forms(spec: ModelSpec) -> list[AnswerForm]:
-    """Return what clients can rely on that the model's chats can be held to.
-
-    A server that someone else runs knows the parameter of OpenAI, and not always those of vLLM.
-    """
+    """Return the forms that the model's chats can follow. Remote servers may know OpenAI's alone."""
     forms: list[AnswerForm] = ["json"] if capabilities(spec).passes_on else list(ANSWER_FORMS)
     return [form for form in forms if _follows(spec, form, ANSWER_FORMS[form])]
 

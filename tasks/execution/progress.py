@@ -3,8 +3,6 @@
 Counts come from the records, rates from the last minute's result chunks, forecasts from tasks.scheduling.deadlines.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time

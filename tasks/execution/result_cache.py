@@ -1,7 +1,5 @@
 """The result cache: lookups and additions of a segment, and eviction."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -37,12 +35,7 @@ class Cache:
         self._missing: dict[int, str] = {}
 
     def find(self, requests: pa.Table, engine: Mapping[str, str]) -> Iterator[pa.Table]:
-        """Yield cached answers in the form of the engine's, with `batchyard.cached` in their response bodies.
-
-        Args:
-            requests: the requests to run, with the plan's columns.
-            engine: versions of the engine that would run them.
-        """
+        """Yield cached answers to planned requests, of an engine of these versions, marked `batchyard.cached`."""
         if self._segment.cache_bytes is None or "model_sha256" not in engine:
             return
         requests = requests.filter(pc.is_valid(requests["fingerprint"]))

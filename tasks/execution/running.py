@@ -1,7 +1,5 @@
 """Running segments: those of this process, which end together when it ends."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Segments: one is run under its lease, and given back, failed or ended as its run ends."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

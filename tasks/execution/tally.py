@@ -3,8 +3,6 @@
 They begin again at 0 if Redis loses them.
 """
 
-from __future__ import annotations
-
 import bisect
 import logging
 import time

@@ -4,8 +4,6 @@ Content is stored before its record. So what was erased is removed GRACE_SECONDS
 and nobody has stored it again since.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter
@@ -35,12 +33,7 @@ POLICY = "zero retention"
 
 
 def delete(context: AppContext, by: Principal, kind: Lifecycle[Record], work_id: str) -> None:
-    """Delete a batch or a job that has ended, with all that it had.
-
-    Raises:
-        NotFoundError: the project has none with that id.
-        ConflictError: it has not ended, is needed by work that runs, or is part of a job.
-    """
+    """Delete a batch or a job that has ended, with all that it had. Raises as `store.erasure.family`."""
     with context.database.write() as session:
         members = erasure.family(session, kind, by.project_id, work_id)
     more = True

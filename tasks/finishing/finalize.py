@@ -3,8 +3,6 @@
 Without steps the end merges, too, so that there is one message instead of two, or none (`start_ready`).
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from contextlib import ExitStack
@@ -42,8 +40,7 @@ UNINSTALLED = "_uninstalled"
 def start_ready(context: AppContext, *, keep_one: bool = False) -> str | None:
     """Start to finish every batch whose segments are all done or no longer wanted.
 
-    Args:
-        keep_one: send no message for one small batch without steps. The caller has to `end` it.
+    `keep_one`: send no message for one small batch without steps. The caller has to `end` it.
 
     Returns:
         The id of that batch, if there is one.
@@ -78,9 +75,7 @@ def _steps(batch: Batch) -> list[str]:
 def merge(context: AppContext, batch_id: str, holder: str) -> bool:
     """Write the output and error files. Return False if another holder finishes this batch or it has ended.
 
-    Raises:
-        BatchyardError: a line has no answer though it should, or two; then nothing is published.
-        LeaseLost: another holder has the batch now; nothing is published.
+    Raises, before anything is published, LeaseLost; BatchyardError if a line lacks its one answer.
     """
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         batch = _ending(context, batch_id) if lease else None
@@ -132,8 +127,7 @@ def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> 
 
     A step that fails is recorded with its error; the batch still completes.
 
-    Raises:
-        UnavailableError: the database or the store is away, and has not been for STEP_SECONDS.
+    Raises UnavailableError: the database or the store is away, and has not been for STEP_SECONDS.
     """
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         batch = _ending(context, batch_id) if lease else None
@@ -198,8 +192,7 @@ class _Results:
 def end(context: AppContext, batch_id: str, holder: str, *, merge: bool = False) -> Batch | None:
     """Write the manifest and end the batch. Do nothing if another holder finishes it or it has ended.
 
-    Args:
-        merge: `merge` has not run yet. The same is raised.
+    `merge`: `merge` has not run yet. The same is raised.
 
     Returns:
         The batch as it was before its end; None if this holder has not ended it.

@@ -4,8 +4,6 @@ Content is stored before its record, so new content without a record may still g
 `BATCHYARD_GARBAGE_GRACE_SECONDS` is deleted. Reading and deleting a few hundred names takes far less time than that.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

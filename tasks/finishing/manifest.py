@@ -1,7 +1,5 @@
 """The manifest: an artifact that names a batch's input, models, engines, outputs and counts."""
 
-from __future__ import annotations
-
 import json
 
 from sqlalchemy.orm import Session

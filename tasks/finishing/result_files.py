@@ -4,8 +4,6 @@ Result chunks come in any order. Their answers go through a spool (tasks.finishi
 at once, and for each line of the batch about 120 bytes and its custom_id.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -146,11 +144,7 @@ def _codes(answers: pa.RecordBatch) -> pa.StringArray:
 
 
 def _unanswered(planned: Numbers, answered: Numbers, *, complete: bool) -> Numbers:
-    """Return the planned lines without an answer.
-
-    Raises:
-        BatchyardError: a line has two answers or is not in the plan; or, if `complete`, a line has none.
-    """
+    """Return planned lines without an answer. Raises BatchyardError for any that should not be so, or has two."""
     lines, times = np.unique(answered, return_counts=True)
     unanswered = np.setdiff1d(planned, lines)
     faults = {
@@ -180,11 +174,9 @@ def _error_lines(requests: pa.Table, code: str, message: str) -> pa.Table:
 def write_input(artifacts: Artifacts, plans: Sequence[tuple[str, int]], endpoint: str, file: ArtifactWriter) -> None:
     """Write the requests of a batch as a client would have uploaded them, by line.
 
-    Args:
-        plans: plan and row group of each segment.
+    `plans`: plan and row group of each segment.
 
-    Raises:
-        UnavailableError: the store cannot be reached, or the local disk is full.
+    Raises UnavailableError: the store cannot be reached, or the local disk is full.
     """
     with spool.opened() as lines:
         for table in requests(artifacts, plans):

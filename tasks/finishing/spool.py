@@ -3,8 +3,6 @@
 Memory holds no more than READ_BYTES of texts, or one text if that is longer, and about 20 bytes for each line.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Appending: requests that a client adds to an open batch are validated, planned and added, all or none."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 

@@ -1,7 +1,5 @@
 """Budgets: refuses new work of projects that spent theirs, and announces how they stand."""
 
-from __future__ import annotations
-
 import logging
 from fractions import Fraction
 
@@ -28,10 +26,7 @@ def check(session: Session, project_id: str, name: str) -> None:
 
 
 def check_resume(session: Session, by: Principal, work: Batch | Job) -> None:
-    """Raise PermissionDeniedError for work that its exceeded budget keeps paused, unless an administrator resumes it.
-
-    Where a budget pauses work, it keeps that paused, too, which somebody else has paused before.
-    """
+    """Raise PermissionDeniedError if an exceeded budget pauses work, unless by an administrator."""
     standing = None if by.admin or work.paused_at is None else budgets.standing(session, work.project_id)
     if standing is None or standing.state != "exceeded":
         return

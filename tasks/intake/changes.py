@@ -1,7 +1,5 @@
 """Changes: a new deadline, priority, name or description of a batch that a client has created."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -27,11 +25,7 @@ def change(
     priority: Priority | None = None,
     metadata: Mapping[str, str | None],
 ) -> Batch:
-    """Change a batch. What is None stays; `metadata` is as in `batches.change`, which raises, too.
-
-    Raises:
-        RequestError: the deployment does not offer this window, or counted from the batch's creation it has ended.
-    """
+    """Change a batch; None stays. Raises as `batches.change`; RequestError for a window that cannot be."""
     order: dict[str, Any] = {} if priority is None else {"priority": PRIORITIES[priority]}
     with context.database.write() as session:
         batch = batches.get(session, by.project_id, batch_id)

@@ -1,7 +1,5 @@
 """Envelopes: what an inline request leaves out of a file's line, because the batch says it already."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from batchyard import json_lines

@@ -1,7 +1,5 @@
 """Imports: objects of the buckets that the operator allows become inputs, each for itself or joined to one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -50,12 +48,8 @@ def _is_below(url: str, prefix: str) -> bool:
 def joined(context: AppContext, project_id: str, url: str) -> NewInput:
     """Store all objects at a URL as one content, by path, decompressed; lines end at the end of an object.
 
-    Raises:
-        PermissionDeniedError, NotFoundError: the URL is not allowed, or nothing is there.
-        RequestError: there are too many objects, or those cannot follow each other in one file, or the project may not
-            store so much.
-        TooLargeError: they have more bytes than an upload may have.
-        UnavailableError: the bucket cannot be reached, takes too long, or an object changed meanwhile.
+    Raises PermissionDeniedError, NotFoundError, TooLargeError; RequestError if they are too many for the limits or
+    cannot follow each other in one file; UnavailableError if the bucket is away, slow, or changing.
     """
     source = bucket(context.settings, project_id, url)
     objects = source.objects(MAX_OBJECTS)

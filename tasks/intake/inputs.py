@@ -1,7 +1,5 @@
 """Inputs: what a client sends, prompts or whole requests, becomes a stored file of whole requests."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Preview: the first requests of an input and the errors in its beginning, before it runs."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Prompts in a list, text, table (CSV or Parquet) or JSON lines, as a batch's requests."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -102,9 +100,7 @@ def write(
 
     With `skip_invalid` a row that makes no request has a line that says why; validation makes it an error line.
 
-    Raises:
-        RequestError: a prompt is invalid or too long, there are no prompts, or more than `limit`.
-        TooLargeError: the requests have more than `max_bytes`.
+    Raises RequestError for no prompts, too many, or a bad one; TooLargeError above `max_bytes`.
     """
     count = 0
     checked = False
@@ -212,8 +208,7 @@ def of_file(
         max_line_bytes: most bytes of a line.
         max_bytes: most bytes of the values of Parquet.
 
-    Raises:
-        RequestError: the file or the template cannot be used; the message names the line.
+    Raises RequestError: the file or the template cannot be used; the message names the line.
     """
     if template is not None:
         _check_kind(template, kind)

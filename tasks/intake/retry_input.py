@@ -1,7 +1,5 @@
 """Retry input: the requests of a batch without a good answer, as the input of another batch."""
 
-from __future__ import annotations
-
 from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.errors import ConflictError, RequestError

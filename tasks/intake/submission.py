@@ -100,12 +100,9 @@ def forecast_of(context: AppContext, batch: Batch, first_line: bytes, size: int)
 
 
 def submit(context: AppContext, session: Session, draft: Draft, idempotency: tuple[str, str] | None = None) -> Batch:
-    """Create a batch if the limits allow it; `idempotency` as in `batches.create`.
+    """Create a batch if the limits allow it. Raises RateLimitError; also where `refuse` admits none that is late.
 
     After the transaction the caller sends `messages.validate`, then calls `estimate_completion`.
-
-    Raises:
-        RateLimitError: the project has too many bytes in flight, or admission is `refuse` and the batch would be late.
     """
     project_id, source = draft.batch.project_id, draft.source
     if isinstance(source, NewInput):
@@ -138,14 +135,10 @@ def due_if_created_now(context: AppContext, work: Batch | Job) -> int:
 
 
 def admit(context: AppContext, session: Session, project_id: str, size: int) -> int | None:
-    """Count `size` new bytes against the project's limit of bytes in flight, until the end of the transaction.
+    """Count `size` new bytes until the end of the transaction. Return when work is due by its tier, if it is.
 
-    Returns:
-        Seconds until new work of the project is due by its tier; None if its window decides.
-
-    Raises:
-        RateLimitError: the project would have too many bytes in flight, or it has too much that was not validated yet.
-        PermissionDeniedError: it has spent its budget.
+    Raises RateLimitError: too many bytes are in flight, or too much is not validated yet; PermissionDeniedError: the
+    budget is spent.
     """
     project = projects.get(session, project_id, lock=True)  # two concurrent sums would exceed the limit
     budgets.check(session, project_id, project.name)

@@ -167,9 +167,7 @@ class Validator:
     By default one invalid line fails the file, as OpenAI does it. With `skip_invalid` such lines are planned as
     requests that were refused, and the others run.
 
-    Attributes:
-        warnings: of the valid lines.
-        sample: numbers of lines that are planned before all others.
+    `warnings`: of the valid lines. `sample`: numbers of lines that are planned before all others.
     """
 
     def __init__(

@@ -3,8 +3,6 @@
 They may be lost or old: who finds nobody there says which model is wanted (`tasks.live.demand`), and they come again.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Demand: which models answer live requests, and which of them are waited for: workers read these in Redis."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import cast

@@ -1,7 +1,5 @@
 """What clients may change of schedules: their definition, and whether they are paused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,14 +17,7 @@ from tasks.recurring import run_templates
 def define(
     context: AppContext, project_id: str, fields: Mapping[str, Any], old: Schedule | None = None
 ) -> dict[str, Any]:
-    """Return a schedule's values for the fields of a request; fields it omits stay as in `old`.
-
-    Args:
-        fields: those of the create body that the client sent.
-
-    Raises:
-        RequestError: a value is not usable.
-    """
+    """Return a schedule's values for the fields of a request; others stay as in `old`. Raises RequestError."""
 
     def field(name: str) -> Any:
         return fields[name] if name in fields else getattr(old, name)

@@ -5,8 +5,6 @@ and `{{scheduled_at}}` by its time: 2026-11-21 and 2026-11-21T06:30:00+01:00 in 
 It replaces nothing else.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Mapping
@@ -51,9 +49,8 @@ def pin(
         source: `file_id`, `artifact`, `template` and `url` as the client sent them; one of them is not None.
         of_job: the runs are jobs, which read more formats than batches.
 
-    Raises:
-        RequestError: the project has no such file, or no such artifact of an ended batch or job; or it may not read
-            the URL.
+    Raises RequestError: the project has no such file, or no such artifact of an ended batch or job; or it may not read
+    the URL.
     """
     if source.get("url") is not None:
         imports.bucket(context.settings, project_id, fill(source["url"], _ANY_TIME, now()), param="input.url")
@@ -117,9 +114,7 @@ def template(context: AppContext, schedule: Schedule) -> str | None:
 def source(context: AppContext, schedule: Schedule, cron: Cron, at: int) -> File | NewInput:
     """Return the input of a run at Unix time `at`: the schedule's file, even a deleted one, its template, or objects.
 
-    Raises:
-        RequestError: there is nothing at its URL that can be an input.
-        UnavailableError: the artifact store or the bucket is away, or an object changed meanwhile.
+    Raises RequestError if its URL has no input; UnavailableError if the store or the bucket is away or changing.
     """
     if schedule.input["kind"] == "url":
         imported = imports.joined(context, schedule.project_id, fill(schedule.input["url"], cron, at))

@@ -4,8 +4,6 @@ So concurrent ticks, a killed tick and a lost message are harmless. An unclaimed
 the batch or job of a claimed one to a worker.
 """
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,6 +64,13 @@ class _Outcome:
     created: Batch | Job | None = None
     outlook: Outlook | None = None
 
+    @property
+    def ids(self) -> dict[str, str]:
+        """The column of a run with what was created."""
+        if self.created is None:
+            return {}
+        return {"batch_id" if isinstance(self.created, Batch) else "job_id": self.created.id}
+
 
 def scheduled_time(cron: Cron, catch_up: CatchUp, first: int, at: int) -> ScheduledTime:
     """Return the time to run at Unix time `at` of a schedule that is due since `first`."""
@@ -110,16 +115,15 @@ def run_one(context: AppContext, schedule: Schedule, at: int) -> None:
         if schedules.has_run(session, schedule, current.time):
             return
         outcome = prepared if isinstance(prepared, _Outcome) else _create(context, session, schedule, prepared)
-        run = _record(session, schedule, outcome, scheduled_at=current.time, missed_from=current.missed_from)
+        planned = {"scheduled_at": current.time, "missed_from": current.missed_from}
+        run = schedules.add_run(session, schedule, outcome.state, reason=outcome.reason, **outcome.ids, **planned)
     _announce(context, run, outcome)
 
 
 def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleRun:
     """Run a schedule now, even if it is paused. Its times stay as they are.
 
-    Raises:
-        NotFoundError, UnavailableError.
-        ConflictError: another request is changing it.
+    Raises NotFoundError, UnavailableError; ConflictError if another request is changing it.
     """
     with context.database.read() as session:
         schedule = schedules.get(session, project_id, schedule_id)
@@ -129,7 +133,7 @@ def run_now(context: AppContext, project_id: str, schedule_id: str) -> ScheduleR
     with context.database.write() as session:
         schedule = schedules.change(session, schedule)  # a concurrent tick then fails to claim it
         outcome = prepared if isinstance(prepared, _Outcome) else _create(context, session, schedule, prepared)
-        run = _record(session, schedule, outcome, scheduled_at=None, missed_from=None)
+        run = schedules.add_run(session, schedule, outcome.state, reason=outcome.reason, **outcome.ids)
     _announce(context, run, outcome)
     return run
 
@@ -185,21 +189,6 @@ def _create(context: AppContext, session: Session, schedule: Schedule, draft: Dr
             return _Outcome("created", created=port().submit(context, session, draft))
     except RequestError as error:
         return _Outcome("failed", error.message)
-
-
-def _record(
-    session: Session, schedule: Schedule, outcome: _Outcome, *, scheduled_at: int | None, missed_from: int | None
-) -> ScheduleRun:
-    return schedules.add_run(
-        session,
-        schedule,
-        outcome.state,
-        scheduled_at=scheduled_at,
-        missed_from=missed_from,
-        batch_id=outcome.created.id if isinstance(outcome.created, Batch) else None,
-        job_id=outcome.created.id if isinstance(outcome.created, Job) else None,
-        reason=outcome.reason,
-    )
 
 
 def _announce(context: AppContext, run: ScheduleRun, outcome: _Outcome) -> None:

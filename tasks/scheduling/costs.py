@@ -121,12 +121,7 @@ def _work_per_request(entry: BacklogEntry, answers: Answered | None, throughput:
 
 
 def relative_error(throughput: Throughput, answers: Answered | None, left: float, seconds: float) -> float:
-    """Return the relative standard error of a duration: the spread of speed and work.
-
-    Args:
-        left: the number of requests.
-        seconds: that they take.
-    """
+    """Return the relative standard error of the `seconds` of the requests left, by speed and work."""
     # Requests are counted in stretches of time: as any count, and those in flight at its ends are in or out by chance.
     counted = (1 + throughput.request_spread**2) / throughput.requests
     counted += (throughput.in_flight / throughput.requests) ** 2 / 12

@@ -1,7 +1,5 @@
 """Deadlines: forecasts of all unfinished batches, published at intervals, and warnings before a batch is late."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -4,8 +4,6 @@ The whole queue is forecast with k replicas of a model, which are k times as fas
 measured speed divided by the replicas that were there.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -62,8 +60,7 @@ def replicas_needed(
 
     None for a model that was never measured. Its work is left out, as nobody knows how long it holds up others.
 
-    Args:
-        throughputs: of one replica, by model and request class.
+    `throughputs`: of one replica, by model and request class.
     """
     needed: dict[str, int | None] = dict.fromkeys(sorted({entry.model for entry in entries}))
     # What is out of reach today is not with more replicas.

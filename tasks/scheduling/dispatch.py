@@ -1,7 +1,5 @@
 """Dispatch: starts pending segments within the limits, in the order of the policy."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time
@@ -96,10 +94,7 @@ def _select(context: AppContext, session: Session, demands: Iterable[EngineDeman
 
 
 def makes_way(context: AppContext, model: str) -> bool:
-    """True if a running segment of the background has to give its place back.
-
-    Other work of its model fills the engines, other work fills the deployment, or another model waits for its GPUs.
-    """
+    """True if a running background segment has to give its place to other work."""
     with context.database.read() as session:
         active, allowed = segments.active(session), limits(context, session)
     others = [entry for entry in active if not entry.background]

@@ -6,8 +6,6 @@ same policy as dispatch, so it counts the work that will run before a batch. Wit
 A range holds the true end in 80 of 100 cases, if what it assumes is so (`costs`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -163,8 +161,7 @@ def with_ends(
 
     A start that was never measured counts as no time. While an engine starts for the first time there is no forecast.
 
-    Args:
-        drains: False leaves the emptying out.
+    `drains`: False leaves the emptying out.
     """
     answering = {
         entry.model

@@ -5,8 +5,6 @@ Their running segments go on to the end. Then their engines are idle and can be 
 hold a slot in vain. Demands live in Redis and expire unless they are renewed.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

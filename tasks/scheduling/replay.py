@@ -6,8 +6,6 @@ on, goes first. A segment drains once fewer of its requests remain than fill an 
 its lead passes meanwhile. Nothing here answers a request.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

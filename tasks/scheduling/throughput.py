@@ -116,8 +116,7 @@ class ThroughputMeter:
     def measure(self, session: Session, answers: pa.Table) -> float:
         """Record a measurement since the last chunk, in the transaction that adds this one.
 
-        Args:
-            answers: those of the chunk that the engine has computed.
+        `answers`: those of the chunk that the engine has computed.
 
         Returns:
             Seconds of the model's time that these took. No second counts for two chunks.

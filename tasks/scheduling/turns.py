@@ -5,8 +5,6 @@ So what a project sends at once makes nobody else wait for more than what runs a
 pieces of work, so each message has to do one while there is one.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Step `parquet`: the results as one table."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The steps by name: the built-in ones, and those that installed packages add (entry points `batchyard.steps`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -45,12 +43,7 @@ def checks(entries: Iterable[dict[str, Any]]) -> list[Callable[[Mapping[str, Any
 
 
 def run(entry: dict[str, Any], results: Results) -> dict[str, Any]:
-    """Run the step of an entry of `post_process`. Return its outcome: `status`, and `summary` if the step has one.
-
-    Raises:
-        ValueError: the summary is too large.
-        Exception: whatever the step raises.
-    """
+    """Run a step of `post_process`. Return its status and summary, if any. Raises ValueError for a long summary."""
     step = STEPS.get(entry["step"])
     summary = step.run(results, step.options.model_validate(entry))
     if not summary:

@@ -1,7 +1,5 @@
 """Step `score`: the share of correct answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -15,9 +13,8 @@ from tasks.steps.step import Results, Step, StepOptions
 class ScoreOptions(StepOptions):
     """The way to compare.
 
-    Attributes:
-        method: exact: the same text, stripped. numeric: the last numbers have the same value; `expected` may be a
-            number. regex: the expected text is a regular expression (RE2) that matches somewhere in the answer.
+    `method`: exact: the same text, stripped. numeric: the last numbers have the same value; `expected` may be a number.
+    regex: the expected text is a regular expression (RE2) that matches somewhere in the answer.
     """
 
     step: Literal["score"]

@@ -1,7 +1,5 @@
 """Delivery: sends events to webhooks, and retries failed deliveries."""
 
-from __future__ import annotations
-
 import logging
 import time
 from datetime import UTC, datetime

@@ -4,8 +4,6 @@ A host name is resolved once and every address is checked. The connection goes t
 has no effect. Redirects and the environment's proxies are ignored, and only the head of the response is read.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading
@@ -60,9 +58,7 @@ def check(url: str, *, allow_private: bool) -> SplitResult:
 def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool) -> ReceiverAnswer:
     """Send a POST request and return the head of the response, within TOTAL_SECONDS after name resolution.
 
-    Raises:
-        RequestError: the URL is not allowed.
-        OSError, http.client.HTTPException: no response, or not an HTTP response.
+    Raises RequestError for a URL that is not allowed; OSError, http.client.HTTPException.
     """
     parts = check(url, allow_private=allow_private)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]

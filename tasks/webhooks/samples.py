@@ -1,7 +1,5 @@
 """Sample events, which a client sends to a webhook to try it."""
 
-from __future__ import annotations
-
 import threading
 
 from batchyard.errors import RateLimitError, RequestError
@@ -19,12 +17,7 @@ _sending: list[str] = []
 
 
 def send_sample(context: AppContext, webhook: Webhook, type_: str) -> int:
-    """Send a sample event now; return the status of the response.
-
-    Raises:
-        RateLimitError: SAMPLES_AT_ONCE samples are being sent, or one of the project.
-        RequestError: the receiver did not respond.
-    """
+    """Send a sample event now; return the response's status. Raises RateLimitError; RequestError without a response."""
     with _lock:
         if len(_sending) >= SAMPLES_AT_ONCE or webhook.project_id in _sending:
             raise RateLimitError("A sample is being sent; wait for its receiver.", retry_after=5.0)

@@ -13,7 +13,7 @@ from batchyard.tables.template import Template, TemplateError
 from inference.requests import media
 from recipes.rewards import graders
 from recipes.rewards.choices import chosen
-from recipes.rewards.json_fields import fields_of
+from recipes.rewards.comparing import fields_of
 from recipes.tune.slo import parse
 
 

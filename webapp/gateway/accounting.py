@@ -3,8 +3,6 @@
 What is not written yet is lost if this process is killed: the usage of a second, or of as long as the database is away.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

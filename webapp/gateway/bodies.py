@@ -71,11 +71,8 @@ class HeldBytes:
 async def read(request: web.Request, most: int, pace: Pace, held: HeldBytes, too_large: TooLargeError) -> bytes:
     """Return a request's body, decompressed.
 
-    Raises:
-        TooLargeError: it has more than `most` bytes.
-        TooSlowError: it comes too slowly.
-        RateLimitError, UnavailableError: there is no memory for it.
-        RequestError: it cannot be decompressed.
+    Raises TooLargeError above `most` bytes; TooSlowError; RequestError if it cannot be decompressed; and without memory
+    RateLimitError, UnavailableError.
     """
     encoding = encoding_of(request.headers.get("Content-Encoding"))
     inflater = Inflater(encoding) if encoding else None

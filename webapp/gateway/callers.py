@@ -1,7 +1,5 @@
 """Callers of live requests: their keys, projects and budgets, cached, so that a request waits for no database."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
@@ -66,12 +64,7 @@ class Callers:
             self._refreshing.cancel()
 
     async def caller(self, key: str) -> Caller:
-        """Return the caller with this key.
-
-        Raises:
-            AuthenticationError: there is no such key.
-            UnavailableError: nobody has used it lately, and the database is away.
-        """
+        """Return a key's caller. Raises AuthenticationError; UnavailableError for an unused key without a database."""
         digest = hashlib.sha256(key.encode()).digest()
         caller, now = self._callers.get(digest), time.monotonic()
         if caller is None and self._unknown.get(digest, 0.0) < now:

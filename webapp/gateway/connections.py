@@ -1,7 +1,5 @@
 """Connections of clients: how many there may be, and how long one may take to send its first request."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import socket

@@ -1,7 +1,5 @@
 """Pages of other origins, whose browsers ask before they send a request (CORS)."""
 
-from __future__ import annotations
-
 from aiohttp import web
 
 METHODS = "GET, POST, DELETE, OPTIONS"

@@ -1,7 +1,5 @@
 """The engines that answer live requests, as the gateway knows them: which there are, which one gets a request."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
@@ -40,9 +38,8 @@ class LiveReplica:
 class _LiveModel:
     """What is known of a model's replicas, and when it was renewed.
 
-    Attributes:
-        gone: by name and URL of a replica that did not answer, when it had been published (EngineAddress.at). If a
-            worker publishes it again, it runs, and was only late.
+    `gone`: by name and URL of a replica that did not answer, when it had been published (EngineAddress.at). If a worker
+    publishes it again, it runs, and was only late.
     """
 
     replicas: dict[str, LiveReplica] = field(default_factory=dict)
@@ -74,8 +71,7 @@ class LiveEngines:
             affinity: requests with the same one go to the same replica, as long as that has places.
             avoid: names of replicas that have failed this request.
 
-        Raises:
-            NoEngine: none runs within BATCHYARD_LIVE_START_SECONDS, or none can start.
+        Raises NoEngine: none runs within BATCHYARD_LIVE_START_SECONDS, or none can start.
         """
         deadline = time.monotonic() + self._context.settings.live_start_seconds
         known = self._models.setdefault(model, _LiveModel())

@@ -1,7 +1,5 @@
 """Errors of the gateway, in the dialect of the path: OpenAI's, or Anthropic's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Forms of live requests: audio comes as a file in a multipart form, as OpenAI's clients send it."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,11 +21,9 @@ _LISTS = ("timestamp_granularities", "include")
 
 
 async def audio_body(request: web.Request, form: bytes) -> dict[str, Any]:
-    """Return the form of a transcription as the body of a request whose `file_url` holds the file.
+    """Return the form of a transcription as a body whose `file_url` holds the file.
 
-    Raises:
-        TooLargeError: the file is larger than MAX_AUDIO_BYTES.
-        RequestError: the form has no file, too many fields, or a number that is none.
+    Raises TooLargeError above MAX_AUDIO_BYTES; RequestError for a form that cannot be read.
     """
     stream = StreamReader(request.protocol, limit=len(form))
     stream.feed_data(form)

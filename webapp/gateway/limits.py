@@ -3,8 +3,6 @@
 They are counted in this process: a request would wait longer for Redis than for all else here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter

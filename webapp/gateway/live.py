@@ -1,7 +1,5 @@
 """Live requests: checked as a batch's lines are, given to an engine, and answered as that answers."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools
@@ -139,11 +137,7 @@ class LiveRequests:
     async def answer(
         self, request: web.Request, endpoint: str, principal: Principal | None = None, raw: bytes | None = None
     ) -> web.StreamResponse:
-        """Answer a live request to an endpoint.
-
-        Args:
-            principal, raw: of a request that the web app sends in somebody's name (see webapp.gateway.tickets).
-        """
+        """Answer a live request to an endpoint; of the web app, in somebody's name (webapp.gateway.tickets)."""
         arrived, request_id = time.monotonic(), f"req_{secrets.token_hex(12)}"
         status = 499  # until there is a response: the client has gone
         try:
@@ -214,12 +208,7 @@ class LiveRequests:
             return errors.of_error(request.path, error, headers=headers, request_id=request_id)
 
     async def _body(self, request: web.Request, endpoint: str, pace: Pace, held: HeldBytes) -> bytes:
-        """Return a body as JSON: as it came, or made of the form that audio comes in.
-
-        Raises:
-            RequestError: as `bodies.read`; or it is a form that cannot be read.
-            UnavailableError: there is no memory for it.
-        """
+        """Return a body as JSON, as it came or of audio's form. Raises RequestError, UnavailableError."""
         if endpoint in AUDIO and request.content_type == "multipart/form-data":
             too_large = TooLargeError(f"The file {TOO_LARGE}.", code="file_too_large", param="file")
             form = await bodies.read(request, forms.MAX_FORM_BYTES, pace, held, too_large)
@@ -233,12 +222,7 @@ class LiveRequests:
     def _checked(
         self, request: web.Request, endpoint: str, raw: bytes, caller: Caller, request_id: str, arrived: float
     ) -> LiveRequest:
-        """Return the request as it goes to an engine.
-
-        Raises:
-            LineError: as a line of a batch with this body.
-            RequestError: the project, the model or the tier does not allow it.
-        """
+        """Return the request for an engine. Raises LineError as in a batch; RequestError if it is not allowed."""
         if caller.refusal is not None:
             raise caller.refusal
         if other_encoding(raw):
@@ -278,11 +262,7 @@ class LiveRequests:
         )
 
     async def _forward(self, request: web.Request, live: LiveRequest, headers: dict[str, str]) -> web.StreamResponse:
-        """Give the request to a replica, and answer as that does; to another one if that has not begun it.
-
-        Raises:
-            NoEngine: no replica runs in time, or none can.
-        """
+        """Let replicas answer until one has begun the request. Raises NoEngine if none runs in time, or can."""
         failed: list[str] = []
         for _ in range(ATTEMPTS):
             replica = await self._engines.replica(live.spec.name, live.affinity, failed)

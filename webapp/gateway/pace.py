@@ -4,8 +4,6 @@ A client may pause for BATCHYARD_TRANSFER_PAUSE_SECONDS. What it pauses is used 
 it back, so that on the average it has to send and to read BATCHYARD_TRANSFER_BYTES_PER_SECOND.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable

@@ -26,12 +26,7 @@ class Places:
         self._senders: dict[str, _Sender] = {}
 
     async def take(self, sender: str) -> Callable[[], None]:
-        """Wait for a sender's turn. Return the function that ends it, which may be called twice.
-
-        Raises:
-            RateLimitError: the sender has too many requests.
-            UnavailableError: its turn has not come in time.
-        """
+        """Wait for a sender's turn. Return what ends it, once or twice. Raises RateLimitError, UnavailableError."""
         own = self._senders.setdefault(sender, _Sender())
         if own.requests >= REQUESTS_EACH:
             message = f"More than {REQUESTS_EACH} requests at once with one key; wait for answers."

@@ -4,8 +4,6 @@ The web app has a thread for each request that it answers. So small bodies are p
 ones at the pace that `webapp.gateway.pace` asks for, and each sender in its turn (`webapp.gateway.places`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -140,11 +138,7 @@ async def _passed_back(request: web.Request, upstream: aiohttp.ClientResponse, p
 
 
 class _Body:
-    """A body on its way to the web app.
-
-    Attributes:
-        problem: why it was not read to its end.
-    """
+    """A body on its way to the web app. `problem`: why it was not read to its end."""
 
     def __init__(self, request: web.Request, pace: Pace) -> None:
         self._request, self._pace = request, pace

@@ -3,8 +3,6 @@
 python -m webapp.gateway.server --host=0.0.0.0 --port=8000 --web=http://web:8001
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc

@@ -4,8 +4,6 @@ Proxies end connections that are silent for 30 to 60 s. The status says what an 
 within COMMENT_SECONDS. After that it is 200, and an error is an event, as in the middle of a stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping
@@ -22,11 +20,7 @@ LOOK_SECONDS = 1.0
 
 
 class EventStream:
-    """The stream of one answer.
-
-    Attributes:
-        response: the response to the client, which begins with what is sent first.
-    """
+    """The stream of one answer, and the response that begins with its first event."""
 
     def __init__(self, request: web.Request, endpoint: str, headers: Mapping[str, str], pace: Pace) -> None:
         self._request, self._endpoint, self._pace = request, endpoint, pace

@@ -4,8 +4,6 @@ A session opens pages and never the API. So the web app checks session and form 
 which says in whose name the gateway sends which request to a model. Only the web app's own responses are read as such.
 """
 
-from __future__ import annotations
-
 import html
 import time
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,7 +1,5 @@
 """Traces of live requests: the span of each that its client samples, and of a share of those that say nothing."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 

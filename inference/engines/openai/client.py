@@ -5,8 +5,6 @@ What is sent is a body as JSON, or as a form where the endpoint takes a file.
 An endpoint's error may quote a prompt or a key, so it goes into that request's answer and nowhere else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os
@@ -49,10 +47,7 @@ MISCONFIGURED = (*range(300, 400), 401, 403, 404, 405)
 
 
 class Content(NamedTuple):
-    """The content of a request, and its type.
-
-    `plain`: the response is a text, not JSON.
-    """
+    """The content of a request, and its type. `plain`: the response is a text, not JSON."""
 
     data: bytes
     media_type: str = "application/json"
@@ -93,9 +88,7 @@ def _fields(parameters: Mapping[str, Any]) -> dict[str, Any]:
 async def _downloaded(url: str) -> tuple[str, bytes]:
     """Fetch a file from a URL that the model's media policy allows; no redirects, which could lead elsewhere.
 
-    Raises:
-        ValueError: there is none, for this reason.
-        aiohttp.ClientError, TimeoutError: it cannot be fetched.
+    Raises ValueError with the reason; aiohttp.ClientError, TimeoutError.
     """
     data = bytearray()
     async with (
@@ -164,10 +157,7 @@ class EndpointClient:
     async def post(
         self, endpoint: RemoteEndpoint, path: str, content: Content, *, streams: bool = False
     ) -> EndpointReply:
-        """Send a request to `path`, such as /v1/chat/completions. Raises NoReply.
-
-        `streams`: return a stream of events unread. Whoever gets it closes it.
-        """
+        """Send a request; with `streams`, whoever gets the response reads and closes it. Raises NoReply."""
         # Routes beside OpenAI's, such as vLLM's /tokenize, stand beside /v1.
         of_openai, root = path.startswith("/v1/"), endpoint.url.removesuffix("/v1")
         url = endpoint.url + path.removeprefix("/v1") if of_openai else root + path
@@ -190,10 +180,7 @@ class EndpointClient:
             yield b"\n".join(lines)
 
     async def probe(self, endpoint: RemoteEndpoint, model: str) -> None:
-        """Check that its /models lists the model if it lists any, or else that its server is healthy.
-
-        Raises ProbeFailed: why it cannot be used.
-        """
+        """Check that /models lists the model, or that the server is healthy. Raises ProbeFailed, with the reason."""
         variable = endpoint.api_key_env
         if variable and not os.environ.get(variable):
             raise ProbeFailed(f"environment variable {variable} is not set", fatal=True)

@@ -1,7 +1,5 @@
 """Endpoint files: a server's job (such as one under SLURM) writes the server's address into a shared folder."""
 
-from __future__ import annotations
-
 import logging
 from datetime import UTC, datetime
 from pathlib import Path

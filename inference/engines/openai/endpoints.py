@@ -3,8 +3,6 @@
 But for the queue this module has no clock and no network: `now` is the caller's time.monotonic(), in seconds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -5,8 +5,6 @@ it fails and another attempt can help, it is tried again, at another endpoint if
 endpoints are in endpoints.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -245,10 +243,7 @@ class OpenAI(Engine):
         return {**parameters, "model": self._model}  # some servers refuse a name even with null
 
     async def _events(self, opened: OpenStream, end: StreamEnd, *, shows_usage: bool) -> AsyncGenerator[bytes]:
-        """Yield the events of an endpoint's stream, under our name of the model.
-
-        Raises EngineError: the connection broke off, the stream reports an error, or it has no end.
-        """
+        """Yield a stream's events under our name of the model. Raises EngineError if it breaks off."""
         progress = PROGRESS.get()
         try:
             async for event in self._client.events(opened.response):
@@ -366,10 +361,7 @@ class OpenAI(Engine):
         streams: bool = False,
         bare: Content | None = None,
     ) -> EngineAnswer | OpenStream:
-        """Answer a request at one endpoint after the other.
-
-        `bare`: the request without options that a server may not know.
-        """
+        """Answer a request at one endpoint after the other. `bare`: without options that some do not know."""
         arrived = time.monotonic()
         endpoint = await self._slots.acquire(
             lambda: max(arrived, self._served_at) + self.request_timeout, prefix=prefix

@@ -1,7 +1,5 @@
 """Responses (OpenAI) and Messages (Anthropic) as chats: text in, text out."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from typing import Any

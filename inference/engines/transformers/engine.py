@@ -1,7 +1,5 @@
 """Engine `transformers`: torch and Hugging Face transformers in this process, batched, on any device torch has."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

@@ -1,7 +1,5 @@
 """Generation: chats and completions as samples, and the finished samples as response bodies."""
 
-from __future__ import annotations
-
 import threading
 import time
 import uuid

@@ -1,7 +1,5 @@
 """What requests say, as the token ids that the model reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 

@@ -85,10 +85,7 @@ class LogprobWriter:
         return {"content": content, "refusal": None}
 
     def completion(self, texts: Sequence[Sequence[int]], logprobs: Sequence[TokenLogprob | None]) -> dict[str, Any]:
-        """Return the `logprobs` of a completion's choice, whose token at a place may have none.
-
-        `texts`: the tokens of the texts that it is made of.
-        """
+        """Return the `logprobs` of a completion. Its first token may have none."""
         pieces = [piece for tokens in texts for piece in self._pieces(tokens)]
         places = [place for tokens in texts for place in self._places(tokens)]
         ends = list(itertools.accumulate(map(len, pieces), initial=0))

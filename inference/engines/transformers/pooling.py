@@ -173,10 +173,7 @@ class Pooler:
 
 
 def pooling_of(source: str, revision: str | None) -> Pooling:
-    """Return how the model's tokens become a vector; the mean where it does not say.
-
-    Raises ValueError: it says another way, in its file for sentence-transformers.
-    """
+    """Return how tokens become a vector, by default their mean. Raises ValueError for an unknown way."""
     from transformers.utils import cached_file
 
     missing = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
@@ -205,10 +202,7 @@ def _pooled(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch
 
 
 def sides(body: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
-    """Return the queries and the documents of a request for scores or a ranking, each with its parameter.
-
-    Raises Refused: it has none, or some that are no text.
-    """
+    """Return queries and documents, each with its parameter. Raises Refused without texts."""
     names = next(
         ((left, right) for left, right in (("query", "documents"), *PAIRS) if body.get(left) and body.get(right)), None
     )
@@ -222,10 +216,7 @@ def sides(body: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
 
 
 def activation(config: Any) -> Callable[[Vector], Vector]:
-    """Return what makes scores and probabilities of logits, by vLLM's rules.
-
-    Raises ValueError: the model names a function that is none of torch's.
-    """
+    """Return what makes scores of logits, by vLLM's rules. Raises ValueError if torch has no such function."""
     import torch
 
     named = (getattr(config, "sentence_transformers", None) or {}).get("activation_fn")

@@ -1,7 +1,5 @@
 """The arguments of vLLM's engine, their names, and the environment that it reads in the process it starts in."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib.util
@@ -110,10 +108,7 @@ def engine_arguments(spec: ModelSpec) -> Namespace:
 
 
 def _adapters(spec: ModelSpec) -> dict[str, Any]:
-    """Return the arguments with which the engine loads the model's adapters at its start, and keeps them.
-
-    Raises ConfigurationError: with fewer places than are needed on the CPU, answers would be wrong.
-    """
+    """Return the arguments that load all adapters. Raises ConfigurationError for too few CPU places."""
     folders = {name: adapters.downloaded(adapter.source) for name, adapter in spec.adapters.items()}
     number, most = len(folders), max(adapters.rank(adapters.config_of(folder)) for folder in folders.values())
     ranks: tuple[int, ...] = get_args(internals.MaxLoRARanks)

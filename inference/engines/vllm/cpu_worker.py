@@ -1,7 +1,5 @@
 """vLLM's CPU worker, mended for seeds and bfloat16. vLLM imports it by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Modelled on vllm/entrypoints/launchers/run_batch.py of vLLM 0.32.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import importlib.util
@@ -196,10 +194,7 @@ class VLLM(OfVLLM, Engine):
         }
 
     async def _try_out(self) -> None:
-        """Answer a request. An engine that loads but cannot run, for want of a kernel, does not start.
-
-        Raises EngineDied: with the cause.
-        """
+        """Answer a request: an engine that loads may lack a kernel. Raises EngineDied, with the cause."""
         config = self._client.model_config
         tokens = min(TRY_OUT_TOKENS, config.max_model_len - 2)
         prompt = [0] * tokens if config.skip_tokenizer_init else TRY_OUT

@@ -1,7 +1,5 @@
 """The cause of a failure of vLLM: how its processes ended, and what the innermost wrote."""
 
-from __future__ import annotations
-
 import multiprocessing
 import re
 import threading
@@ -75,10 +73,7 @@ class Processes:
         return self.death(summary) if ELSEWHERE.search(summary) else summary
 
     def death(self, summary: str) -> str:
-        """Return why the engine died, on one line. It may wait for END_SECONDS, in which the process ends.
-
-        `summary`: what vLLM's client says.
-        """
+        """Return why the engine died, on one line, by vLLM's `summary` too. It may wait for END_SECONDS."""
         deadline = time.monotonic() + END_SECONDS
         while (cause := self._known(summary)) is None and time.monotonic() < deadline:
             time.sleep(0.1)

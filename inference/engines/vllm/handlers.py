@@ -1,7 +1,5 @@
 """Which part of vLLM's server answers each endpoint, with requests as its schemas and its errors as answers."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,10 +14,7 @@ from inference.engines.vllm import internals
 
 
 class Handler(NamedTuple):
-    """The schema of an endpoint's requests, and what answers one.
-
-    `answer` also takes the HTTP request, here None.
-    """
+    """The schema of an endpoint's requests, and what answers one and its HTTP request, here None."""
 
     schema: Any
     answer: Callable[[Any, None], Coroutine[Any, Any, Any]]
@@ -64,10 +59,7 @@ _AUDIO = {
 
 
 def handlers(state: Any, media_domains: Sequence[str]) -> Mapping[str, Handler]:
-    """Return the handlers of the endpoints that the model of `state`, vLLM's server, can do; by path.
-
-    `media_domains`: from which audio may be fetched.
-    """
+    """Return by path the handlers of vLLM's server that its model can do. Audio comes from `media_domains`."""
     able = {
         endpoint: Handler(getattr(internals, place.schema), getattr(getattr(state, place.attribute), place.method))
         for endpoint, place in (_PLACES | _AUDIO).items()

@@ -5,8 +5,6 @@ names public, and moves them between minor versions. pyproject.toml therefore pi
 build; tests/inference/test_private_apis.py checks every name in both.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 
@@ -67,12 +65,7 @@ METHODS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of vLLM at its first use, and keep it.
-
-    Raises:
-        AttributeError: the name is not in NAMES.
-        ImportError: vLLM is not installed, or does not have it there.
-    """
+    """Import a name of vLLM at its first use, and keep it. Raises AttributeError, ImportError."""
     if name not in NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = NAMES[name].partition(":")

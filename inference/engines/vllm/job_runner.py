@@ -3,8 +3,6 @@
 Importing this module imports torch. Only a process that runs such a model does so.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re
@@ -80,12 +78,7 @@ def run(
 
 
 def versions(spec: ModelSpec, *, start_timeout: float, stopped: threading.Event) -> dict[str, str]:
-    """The versions behind this model's answers, from a process of the cluster: engine, version, ray, torch, …
-
-    Raises:
-        Stopped: `stopped` is set.
-        EngineStartError: vLLM or the model is missing, or no process started within `start_timeout` seconds.
-    """
+    """Return the versions behind answers, from the cluster. Raises Stopped; EngineStartError, with the reason."""
     reference = ray.remote(_versions).options(num_cpus=LIGHT_CPUS).remote(spec)
     ready, _ = wait([reference], stopped, timeout=start_timeout)
     if not ready:

@@ -4,8 +4,6 @@ vLLM's render server reads the requests and its response classes form the answer
 module imports torch.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import os
@@ -45,10 +43,7 @@ class Finish:
 
 
 class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no types
-    """Maps rows (line, custom_id, body) to rows with the columns of `answers.ANSWERS`.
-
-    Raises EngineStartError: in the constructor, with vLLM's reason on one line.
-    """
+    """Maps rows (line, custom_id, body) to ANSWERS. The constructor raises EngineStartError."""
 
     def __init__(self, *, spec: ModelSpec, endpoint: str, request_timeout: float, **kwargs: Any) -> None:
         self._spec = spec
@@ -88,10 +83,7 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
         )
 
     def _last_output(self, method: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-        """Wrap a method of the engine: yield only a request's last output, within the request timeout.
-
-        Raises TimeoutError: on iteration, if the request takes longer.
-        """
+        """Wrap a method to yield only a request's last output. Raises TimeoutError on iteration after the timeout."""
 
         async def last_output(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             async with asyncio.timeout(self._request_timeout):

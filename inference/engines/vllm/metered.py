@@ -1,7 +1,5 @@
 """vLLM's engine client with a meter: tokens of each request as they come, and batches behind live requests."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The request parameters that vLLM honours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,10 +80,7 @@ CALLING = frozenset({catalog.CHAT.path, catalog.RESPONSES.path, catalog.MESSAGES
 
 
 def unusable_tools(endpoint: str, body: Mapping[str, Any], able: bool) -> tuple[str, str] | None:
-    """Return parameter and reason if vLLM would refuse what a body says of tools.
-
-    `able`: the model has a parser of tool calls; without one vLLM answers with texts only.
-    """
+    """Return what vLLM refuses of tools; without a parser (`able`) it answers with texts only."""
     if endpoint not in CALLING:
         return None
     if endpoint == catalog.CHAT.path and body.get("tools") == []:

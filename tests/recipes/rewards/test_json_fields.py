@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchyard.recipes import scored
-from recipes.rewards.json_fields import json_fields
+from recipes.rewards.comparing import json_fields
 
 TRUTH = {"name": "Ann", "age": 3, "tags": ["a", "b"]}
 
