@@ -195,6 +195,9 @@ class Extension(BaseModel):
     cancelled: int = Field(description="requests that were never run because the batch was cancelled")
     cut_off: int = Field(description="of the completed requests, those whose answer ended at a limit of tokens")
     empty: int = Field(description="of the completed requests, those whose answer has no text")
+    invalid: int = Field(
+        description="of the completed requests, those whose answer lacks the form that they ask for, such as a schema's"
+    )
     shared: Shared = Field(description="what no engine computed, because another request's answer served")
     cost: Cost | None = Field(description="so far; null: no model with a tariff has answered yet")
     simulated: bool

@@ -103,7 +103,7 @@ class RowsCommand:
     def report(self, errors: Sequence[str | None], simulated: bool, flaws: Mapping[str, int] | None = None) -> None:
         """Say how many rows have an answer, and why others have none. Raises Unsuccessful.
 
-        `flaws`: how many answers were cut off or are empty.
+        `flaws`: how many answers have each of wording.FLAWS.
         """
         from batchyard.client.asking import is_unsent
 

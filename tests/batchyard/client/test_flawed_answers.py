@@ -37,6 +37,13 @@ def test_pandas_warns_with_counts_and_where_to_look(server: EngineServer) -> Non
         batchyard.classify(TABLE, "{t}", labels=["x", "y"], model="echo", server=server)
 
 
+def test_answers_without_the_form_that_was_asked_for_are_counted(server: EngineServer) -> None:
+    asked = {"structured_outputs": {"json": {"type": "number"}}}
+    with pytest.warns(UserWarning, match=r"^of the answers, 1 not in the form that was asked for$"):
+        answers = batchyard.map([{"t": "12"}, {"t": "twelve"}], "{t}", model="echo", server=server, **asked)
+    assert answers == ["12", "twelve"]
+
+
 def test_nothing_is_said_of_whole_answers(server: EngineServer) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
