@@ -59,6 +59,7 @@ def test_map_counts_them_and_has_a_column_on_request(
     ended = command("map", "in.csv", *options, folder=tmp_path)
     assert "2 of 2 rows answered, 2 cut off at their limit of tokens (simulated): out.csv" in ended.stdout
     assert ended.returncode == 0 and (tmp_path / "out.csv").read_text().startswith("t,answer,error,tokens")
+    assert ended.stderr.splitlines()[-1] == "batchyard: warning: of the answers, 2 cut off at their limit of tokens"
     ended = command("map", "in.csv", *options, "--finish-reason", "--json", folder=tmp_path)
     assert '"cut_off": 2' in ended.stdout
     assert (tmp_path / "out.csv").read_text().splitlines()[1].startswith("a b c,a b,length,")
