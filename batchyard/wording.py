@@ -94,15 +94,22 @@ def without_code(message: str, code: object) -> str:
     return message.removesuffix(f" ({code})")
 
 
+FLAWS = {
+    "cut_off": "cut off at their limit of tokens",
+    "empty": "empty",
+    "invalid": "not in the form that was asked for",
+}
+"""What may be wrong with an answer, by the name of its count, and how it is said."""
+
+
 def flaws(counted: Mapping[str, int], before: str = "") -> str:
-    """Return what is said of answers that were cut off or are empty; empty if there are none.
+    """Return what is said of answers with flaws; empty if there are none.
 
     Args:
-        counted: `cut_off` and `empty`; more keys do no harm.
+        counted: how many answers have each of FLAWS; more keys do no harm.
         before: stands before what is said.
     """
-    parts = [(counted.get("cut_off"), "cut off at their limit of tokens"), (counted.get("empty"), "empty")]
-    said = ", ".join(f"{number:,} {what}" for number, what in parts if number)
+    said = ", ".join(f"{number:,} {what}" for name, what in FLAWS.items() if (number := counted.get(name)))
     return said and before + said
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
+from batchyard.comparing import schemas
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.plugins import Registry
 from batchyard.recipes import Gate, Recipe, Reward, Tool
@@ -25,7 +26,6 @@ from batchyard.settings import Settings
 from batchyard.wording import quoted, suggestion
 from recipes import mcp_servers
 from recipes.gates import BUILT_IN as BUILT_IN_GATES
-from recipes.gates import json_texts
 from recipes.rewards import graders
 from recipes.rewards.catalogue import RewardedRecipe
 
@@ -186,7 +186,7 @@ class Catalogue:
                     )
         if isinstance(entry, Tool):
             try:
-                json_texts.schema_of(dict(entry.parameters))
+                schemas.schema_of(dict(entry.parameters))
             except ValueError as error:
                 raise ConfigurationError(
                     f"{place}: the parameters of tool {entry.name!r} cannot be used: {error}"

@@ -45,7 +45,7 @@ def _exceeds(session: Session, batch: Batch, name: str, limit: float) -> float |
     if name == "tokens":
         tokens = batch.input_tokens + batch.output_tokens
         return tokens if tokens >= limit else None
-    found = {"failed": batch.failed, "length": batch.cut_off, "empty": batch.empty}[name]
+    found = {"failed": batch.failed, "length": batch.cut_off, "empty": batch.empty, "invalid": batch.invalid}[name]
     answered = batch.completed + batch.failed
     return found / answered if evidence(found, answered, limit) >= -math.log(ERROR) else None
 

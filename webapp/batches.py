@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from batchyard import latency
 from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import PRIORITIES, TERMINAL, priority_name
+from batchyard.wording import FLAWS
 from results import stream
 from store import batches, holds, segments
 from store.artifacts import ArtifactWriter
@@ -113,7 +114,7 @@ def _object(
     )
 
 
-_COPIED = ("expired", "cancelled", "cut_off", "empty", "open", "job_id", "stage")
+_COPIED = ("expired", "cancelled", *FLAWS, "open", "job_id", "stage")
 
 
 def _held(batch: Batch, hold: Hold | None) -> wire.Held | None:

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from batchyard.models import ModelSpec
+from batchyard.wording import FLAWS
 from tasks import metrics
 from tasks.context import AppContext
 from tasks.execution import tally
@@ -160,7 +161,7 @@ def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
 TOTALS = {
     "requests": ("Requests answered.", ("model", "outcome")),
     "shared_requests": ("Requests that got another's answer.", ("model",)),
-    "flawed_answers": ("Answers that were cut off or are empty.", ("model", "flaw")),
+    "flawed_answers": ("Answers that were cut off, are empty, or lack the form that was asked for.", ("model", "flaw")),
     "tokens": ("Tokens, as engines count them.", ("model", "kind")),
     "request_errors": ("Requests that failed, by code.", ("model", "code")),
     "segment_retries": ("Segments that failed and run again.", ("model",)),
@@ -170,7 +171,7 @@ TOTALS = {
 """Counters of what was answered, by name: what they mean, and their labels."""
 OF_TOTALS = {
     **{what: ("requests", (what,)) for what in ("completed", "failed")},
-    **{what: ("flawed_answers", (what,)) for what in ("cut_off", "empty")},
+    **{what: ("flawed_answers", (what,)) for what in FLAWS},
     **{
         f"{kind}_tokens": ("tokens", (kind,)) for kind in ("input", "cached", "output", "shared_input", "shared_output")
     },

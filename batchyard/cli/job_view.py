@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from batchyard import durations
+from batchyard import durations, wording
 from batchyard.cli import view
 from batchyard.cli.output import lines_of, plain, when
 from batchyard.client.progress import bar, labelled, percent
@@ -50,6 +50,7 @@ def facts(job: dict[str, Any]) -> str:
             ("engine deaths", view.deaths(ours)),
             ("progress", bar(job)),
             (STATES, _counts(job)),
+            *((("of the answers", flaws),) if (flaws := wording.flaws(ours)) else ()),
             ("expired, cancelled", f"{counts['expired']}, {counts['cancelled']}"),
             ("waiting for a verdict", ours["waiting_for_verdict"] or None),
             ("tokens in, out", f"{usage['input_tokens']}, {usage['output_tokens']}"),

@@ -14,7 +14,7 @@ import click
 from batchyard.cli import completion, job_view, requests, view
 from batchyard.cli.options import connect, server_options
 from batchyard.cli.output import say, say_table, when
-from batchyard.cli.watch import Unsuccessful, interruptible, print_results, print_status
+from batchyard.cli.watch import conclude, interruptible, print_results, print_status
 from batchyard.client import progress, resume
 from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError
@@ -286,23 +286,25 @@ def save(
 
 
 def check_success(document: dict[str, Any]) -> None:
-    """Raise Unsuccessful if an ended job has uncompleted items or no report."""
-    if document["status"] not in TERMINAL:
-        return
+    """Conclude if the job has ended; it fails with uncompleted items or without a report."""
+    if document["status"] in TERMINAL:
+        conclude(_failure(document), document["batchyard"])
+
+
+def _failure(document: dict[str, Any]) -> str | None:
     name, status, counts = document["id"], document["status"], document["request_counts"]
     if status != "completed":
-        raise Unsuccessful(view.refusal(document, "batchyard job status"))
+        return view.refusal(document, "batchyard job status")
     report = document["batchyard"]["report"] or {}
     if report.get("status") == "failed":
-        raise Unsuccessful(f"job {name}: its artifacts could not be made: {report.get('error')}")
+        return f"job {name}: its artifacts could not be made: {report.get('error')}"
     kind = job_view.kind_of(document)
     if kind.has_verdict and (document["batchyard"]["metrics"] or {}).get("passed") is False:
-        raise Unsuccessful(f"job {name}: not all of `pass` holds; its artifact comparison.md says what does not")
+        return f"job {name}: not all of `pass` holds; its artifact comparison.md says what does not"
     if kind.may_fail_in_part and counts["completed"]:
-        return
+        return None
     for state, words in (("failed", "failed"), ("stuck", "are stuck")):
         if counts[state]:
-            raise Unsuccessful(
-                f"job {name}: {counts[state]} of {counts['total']} items {words}; "
-                f"`batchyard job items {name} --state {state}` tells why"
-            )
+            tells = f"`batchyard job items {name} --state {state}` tells why"
+            return f"job {name}: {counts[state]} of {counts['total']} items {words}; {tells}"
+    return None

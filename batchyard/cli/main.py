@@ -33,7 +33,8 @@ eval "$(_BATCHYARD_COMPLETE=bash_source batchyard)"
 A recipe in the folder BATCHYARD_RECIPES has a command of its name.
 
 \b
-Exit codes: 0 done; 1 the batch or job failed, expired or was cancelled, or some of its requests or items failed;
+Exit codes: 0 done; 1 the batch or job failed, expired or was cancelled, or some of its requests or items failed
+(answers with flaws are no failure: the last line on standard error counts them);
 2 usage or configuration; 3 the server cannot be reached; 4 the server refused the request;
 5 something broke; 130 Ctrl-C. With --json, standard output holds one JSON document."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from batchyard import wording
 from batchyard.cli import view
 from batchyard.cli.output import complain, plain
 from batchyard.client import resume
@@ -107,18 +108,36 @@ def interruptible(remedy: str) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def conclude(failure: str | None, flaws: Mapping[str, int]) -> None:
+    """End a command that waited for answers: its last line on standard error says what lacks one or has a flaw.
+
+    Args:
+        failure: what has no answer, and what tells why. An answer with a flaw is no failure, nor is a row that was not
+            sent since a cell is empty.
+        flaws: how many answers have each of wording.FLAWS.
+
+    Raises Unsuccessful for a failure.
+    """
+    said = wording.flaws(flaws, "of the answers, ")
+    if failure is not None:
+        raise Unsuccessful(f"{failure}; {said}" if said else failure)
+    if said:
+        complain(f"warning: {said}")
+
+
 def check_success(batch: dict[str, Any], counts: Mapping[str, int] | None = None) -> None:
-    """Raise Unsuccessful if the batch has ended without an answer to every request.
+    """Conclude if the batch has ended; it fails without an answer to every request.
 
     `counts`: of the batch and those that it retries; those of the batch by default.
     """
     if batch["status"] not in TERMINAL:
         return
-    counts = counts or batch["request_counts"]
+    counts, failure = counts or batch["request_counts"] | batch["batchyard"], None
     if batch["status"] != "completed":
-        raise Unsuccessful(view.refusal(batch, "batchyard status"))
-    if counts["failed"]:
-        raise Unsuccessful(
+        failure = view.refusal(batch, "batchyard status")
+    elif counts["failed"]:
+        failure = (
             f"batch {batch['id']}: {counts['failed']} of {counts['total']} requests failed; "
             f"`batchyard results {batch['id']} --errors FILE` tells why"
         )
+    conclude(failure, counts)

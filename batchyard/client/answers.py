@@ -49,7 +49,6 @@ class RowText(NamedTuple):
     error: str | None = None
     finish_reason: str | None = None
     is_cut_off: bool = False
-    is_empty: bool = False
 
 
 def outcome(line: bytes) -> RowAnswer:
@@ -68,7 +67,7 @@ def outcome(line: bytes) -> RowAnswer:
 def text(body: Mapping[str, Any]) -> RowText:
     """Return the text of a response's body."""
     output = responses.output(body)
-    ending = (output.finish_reason, output.is_cut_off, output.is_empty)
+    ending = (output.finish_reason, output.is_cut_off)
     if output.no_text is not None:
         return RowText(None, f"{output.no_text.code}: {output.no_text.message}", *ending)
     return RowText(output.text, None, *ending)

@@ -25,7 +25,7 @@ from batchyard.errors import ConfigurationError, NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError
 from batchyard.tables.template import Template, TemplateError
-from batchyard.wording import MAX_LIST, NEWER, column_order, cut, flaws, nearest, quoted
+from batchyard.wording import FLAWS, MAX_LIST, NEWER, column_order, cut, flaws, nearest, quoted
 
 MAX_REQUESTS = 50_000
 MAX_BYTES = 200_000_000
@@ -60,7 +60,7 @@ class CallOptions:
 
 
 class AnswerWarning(UserWarning):
-    """Some rows have no answer, or one that may not be whole. `counted`: the latter, `cut_off` and `empty`."""
+    """Some rows have no answer, or one with a flaw. `counted`: the latter, by wording.FLAWS."""
 
     def __init__(self, message: str, counted: Mapping[str, int]) -> None:
         super().__init__(message)
@@ -74,12 +74,14 @@ class RowResults(ABC):
         errors: why a row has no answer; None if it has one.
         tokens: of its request and its answer; None if nobody counted.
         unusable: the first row with a cell that no request can have, and why.
+        flaws: how many answers have each of wording.FLAWS, as their batches say.
     """
 
     def __init__(self) -> None:
         self.errors: list[str | None] = []
         self.tokens: list[int | None] = []
         self.unusable: str | None = None
+        self.flaws = dict.fromkeys(FLAWS, 0)
         self._ended = bytearray()
         """Of each row: 0 without an answer, 1 with one or a lasting error, 2 with an error for a passing reason."""
 
@@ -125,24 +127,20 @@ class RowResults(ABC):
             if not ended:
                 self.errors[row] = GONE
 
-    def flaws(self) -> dict[str, int]:
-        """Return how many answers were cut off, and how many are empty."""
-        return {}
-
     def warn(self) -> None:
-        """Warn of rows without an answer, and of answers that may not be whole."""
+        """Warn of rows without an answer, and of answers with flaws."""
         reasons = Counter(error for error in self.errors if error is not None)
-        found = flaws(counted := self.flaws())
+        found = flaws(self.flaws)
         parts = []
         if reasons:
             reason, most = reasons.most_common(1)[0]
             rows = f"{reasons.total():,} of {len(self):,} rows have no answer"
             parts.append(f"{rows}; {most:,} of these: {cut(reason, MAX_LIST)} (details=True adds a column error)")
         if found:
-            where = "; raise max_tokens; finish_reason=True adds a column" if counted.get("cut_off") else ""
+            where = "; raise max_tokens; finish_reason=True adds a column" if self.flaws["cut_off"] else ""
             parts.append(f"of the answers, {found}{where}")
         if parts:
-            warnings.warn(AnswerWarning("; ".join(parts), counted), stacklevel=3)
+            warnings.warn(AnswerWarning("; ".join(parts), self.flaws), stacklevel=3)
 
     def details(self) -> dict[str, Column]:
         return {"error": Column(self.errors), "tokens": Column(self.tokens, "integer")}
@@ -366,6 +364,8 @@ class _Call:
         if batch["id"] in self._taken:
             return
         self._taken.add(batch["id"])
+        for name in FLAWS:
+            self._results.flaws[name] += batch["batchyard"].get(name, 0)
         for file_id in filter(None, (batch["output_file_id"], batch["error_file_id"])):
             try:
                 self._server.download(file_id, self._scratch)

@@ -42,7 +42,7 @@ def map(
     The same call again, also after a crash, takes up the batches of the first: nothing is computed twice. Rows that
     failed for a passing reason, or whose answers were deleted meanwhile, are asked again, and only those.
     A row with an empty cell (None, NaN, NA, no text) in a column that a template names is not sent. A warning counts
-    rows without an answer, and answers that were cut off or are empty.
+    rows without an answer, and answers that were cut off, are empty, or lack the form that was asked for.
 
     Args:
         data: a DataFrame of pandas or polars, a table of pyarrow or of a library that exports Arrow's, a Dataset of
@@ -112,10 +112,6 @@ class TextResults(RowResults):
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
         self._texts[row] = text = answers.text(body)
         return text.error
-
-    def flaws(self) -> dict[str, int]:
-        texts = self._texts.values()
-        return {"cut_off": sum(text.is_cut_off for text in texts), "empty": sum(text.is_empty for text in texts)}
 
     def finish_reasons(self) -> Column:
         """Return why each answer ended, None where nobody knows."""

@@ -19,7 +19,7 @@ from batchyard.client.resume import AGAIN, name_of
 from batchyard.endpoints import output_lines
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
-from batchyard.wording import count
+from batchyard.wording import FLAWS, count
 
 NOTHING = "nothing_to_retry"
 """The server's code where every request has an answer or an error that would come again."""
@@ -71,7 +71,7 @@ def counts(chain: list[dict[str, Any]]) -> dict[str, int]:
     """Return the requests of the first batch, and how many have an answer in it or in one of its retries."""
     total = chain[0]["request_counts"]["total"]
     completed = sum(batch["request_counts"]["completed"] for batch in chain)
-    flaws = {name: sum(batch["batchyard"].get(name, 0) for batch in chain) for name in ("cut_off", "empty")}
+    flaws = {name: sum(batch["batchyard"].get(name, 0) for batch in chain) for name in FLAWS}
     return {"total": total, "completed": completed, "failed": total - completed, **flaws}
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import orjson
 
 from batchyard import json_lines
+from batchyard.comparing import schemas
 from batchyard.recipes import Call, Called, Item, Tool
 from batchyard.wording import quoted, suggestion
-from recipes.gates import json_texts
 from recipes.tools.pool import INTERRUPTED
 
 
@@ -49,7 +49,7 @@ class Tools:
         if tool is None:
             remedy = suggestion(call.tool, self.tools, sentence=True)
             return Called.failed("tool_not_found", f"No tool is named {quoted(call.tool)}. {remedy}")
-        violation = json_texts.violation(tool.parameters, call.arguments)
+        violation = schemas.violation(tool.parameters, call.arguments)
         return None if violation is None else Called.failed("invalid_arguments", violation)
 
     def interruption(self, call: Call, key: str) -> Called | None:

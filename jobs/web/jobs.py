@@ -11,6 +11,7 @@ from flask import Blueprint, Response
 
 from batchyard.errors import RequestError
 from batchyard.statuses import TERMINAL
+from batchyard.wording import FLAWS
 from jobs import item_replies
 from jobs.catalogue import catalogue_of
 from jobs.intake.drafts import JobDraft
@@ -115,6 +116,7 @@ def _object(
         usage=work.token_usage(*usage),
         batchyard=JobExtension(
             **{name: getattr(job, name) for name in _EXTENSION},
+            **{flaw: sum(getattr(batch, flaw) for _, batch in stages if batch is not None) for flaw in FLAWS},
             **work.extension_fields(job, related, held=waits or bool(held), deaths=deaths),
             held=held,
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],

@@ -83,7 +83,8 @@ class AnswerAmounts:
 
     `cached_tokens` counts input tokens from the engine's prefix cache, `reasoning_tokens` output tokens as engines
     report them. The `shared_` columns count requests that were answered with another request's answer, and its tokens.
-    `cut_off` and `empty` count those of the completed whose answer ended at a limit of tokens, or has no text.
+    `cut_off`, `empty` and `invalid` count those of the completed whose answer ended at a limit of tokens, has no text,
+    or lacks the form that its request asks for.
     """
 
     completed: Mapped[int] = mapped_column(default=0)
@@ -97,6 +98,7 @@ class AnswerAmounts:
     shared_output_tokens: Mapped[int] = mapped_column(default=0)
     cut_off: Mapped[int] = mapped_column(default=0)
     empty: Mapped[int] = mapped_column(default=0)
+    invalid: Mapped[int] = mapped_column(default=0)
 
 
 AMOUNTS = tuple(AnswerAmounts.__annotations__)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from batchyard import durations
 from batchyard.errors import ConflictError, NotFoundError
 from batchyard.statuses import TERMINAL
+from batchyard.wording import FLAWS
 from store import events, files, listing
 from store.database import changed
 from store.keys import Principal
@@ -27,7 +28,7 @@ MESSAGE_SECONDS = 30.0
 """The message of new work is sent again if no worker has taken it by then."""
 FINISHING_SECONDS = 86400.0
 """Seconds that finishing may wait for a part of the deployment that is away."""
-_COUNTS = ("total", "completed", "failed", "expired", "cancelled", "cut_off", "empty")
+_COUNTS = ("total", "completed", "failed", "expired", "cancelled", *FLAWS)
 """Columns of ended work that its event has."""
 _FAILURES = {"validated": "validation_failed", "continued": "advance_failed", "finished": "finishing_failed"}
 """The code of the error of work that could not be so."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchyard import json_lines
-from batchyard.endpoints import output_lines
+from batchyard.endpoints import forms, output_lines
 from batchyard.errors import EngineStartError, Stopped
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec, is_derived
@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 
 REFUSED_REQUESTS = 20
 """A model goes on hold if its endpoints refuse the key, the quota or the bill of so many requests and answer none."""
+
+
+CHECK_SECONDS = 30.0
+"""Seconds of CPU that checks of the form of a segment's answers may take: the schemas are clients'."""
 
 
 class Pause:
@@ -98,6 +102,8 @@ class _Answering:
         self._writer = ChunkWriter(self.context, self.segment, self.stopped, self._meter, self._cache, drain)
         self._engine: dict[str, str] | None = None
         self._served_models: set[str] = set()
+        self._formed = self.rows.filter(pc.match_substring_regex(self.rows["body"], forms.MAY_ASK))
+        self._checks = forms.Checks(CHECK_SECONDS)
 
     def run(self) -> dict[str, str] | None:
         try:
@@ -131,16 +137,30 @@ class _Answering:
         published_at = time.monotonic()
         in_flight = self._start()
         for table in self._cache.find(requests, self._engine or {}):
-            yield from duplicates.join(table, shared=True)
+            yield from duplicates.join(self._checked(table), shared=True)
             requests = _without(requests, table["line"])
         self._writer.flush()
         self._meter.expect(requests.num_rows, in_flight * self.spec.replicas)
         for table in self._unless_refused(self._computed(requests, engines)):
             self._served_models.update(pc.unique(pc.drop_null(table["served_model"])).to_pylist())
-            yield from duplicates.join(table)
+            yield from duplicates.join(self._checked(table))
             if time.monotonic() - published_at >= engine_status.INTERVAL_SECONDS:
                 published_at = time.monotonic()
                 self._publish_engines()
+
+    def _checked(self, answers: pa.Table) -> pa.Table:
+        """Add a column `invalid`: True for answers without the form that their request asks for."""
+        invalid = [False] * answers.num_rows
+        places = pc.index_in(answers["line"], value_set=self._formed["line"].combine_chunks())
+        for number, (place, ok) in enumerate(zip(places.to_pylist(), answers["ok"].to_pylist(), strict=True)):
+            if ok and place is not None:
+                body, answer = self._formed["body"][place].as_py(), answers["answer"][number].as_py()
+                try:
+                    invalid[number] = self._checks.is_invalid(body, answer)
+                except TimeoutError as error:
+                    ids = {"batch_id": self.segment.batch_id, "segment_id": self.segment.lease.id}
+                    log.warning("answers are no longer checked: %s", error, extra=ids)
+        return answers.append_column("invalid", pa.array(invalid, pa.bool_()))
 
     def _start(self) -> int:
         """Start the model's engine unless it runs, and return its limit of requests in flight."""
@@ -250,7 +270,7 @@ def _engine_error(rows: pa.Table, code: str, message: str) -> pa.Table:
     answers = output_lines.unanswered(rows["line"].to_pylist(), rows["custom_id"].to_pylist(), code, message)
     none, zeros = [False] * rows.num_rows, pa.array([0] * rows.num_rows, pa.int64())
     columns = {"line": rows["line"], "ok": none, "answer": answers, **dict.fromkeys(TOKENS, zeros), "shared": none}
-    columns["reasoning_tokens"] = zeros
+    columns |= {"reasoning_tokens": zeros, "invalid": none}
     return pa.table(columns | {"seconds": pa.nulls(rows.num_rows, pa.float64())})
 
 

@@ -20,6 +20,7 @@ from batchyard.errors import UnavailableError
 from batchyard.tariffs import Amounts
 from batchyard.telemetry import requests, spans
 from batchyard.telemetry.spans import EndedSpan
+from batchyard.wording import FLAWS
 from store import segments, stopping
 from store.accounting import usage
 from store.formats import chunks
@@ -137,8 +138,8 @@ class ChunkWriter:
         return chunk
 
     def _flaws(self, table: pa.Table) -> dict[str, int]:
-        """Return how many answers were cut off, and how many are empty."""
-        flaws = {"cut_off": 0, "empty": 0}
+        """Return how many answers have each of FLAWS."""
+        flaws = dict.fromkeys(FLAWS, 0) | {"invalid": _sum(table["invalid"])}
         if ENDPOINTS[self.segment.endpoint].generates:
             for line in table.filter(table["ok"])["answer"].to_pylist():
                 body = (json_lines.loads(line)["response"] or {}).get("body")

@@ -34,6 +34,16 @@ def test_answers_and_tokens_are_counted_by_model(stack: RunningStack, http: http
     assert total(http, "batchyard_tokens_total", model="other", kind="output") == tokens + batch.usage.output_tokens
 
 
+def test_answers_without_the_form_that_was_asked_for_are_counted(stack: RunningStack, http: httpx.Client) -> None:
+    before = total(http, "batchyard_flawed_answers_total", model="other", flaw="invalid")
+    asked: Any = {"model": "other", "structured_outputs": {"json": {"required": ["n"]}}}
+    texts = ['{"n": 1}', '{"m": 1}', '{"m": 1}', "n"]
+    batch = stack.wait(stack.submit([a_chat(f"id-{number}", text, **asked) for number, text in enumerate(texts)]))
+    assert (batch.request_counts.completed, batch.batchyard["invalid"]) == (4, 3)
+    assert json.loads(stack.artifact(batch, "manifest.json"))["usage"]["invalid"] == 3
+    assert total(http, "batchyard_flawed_answers_total", model="other", flaw="invalid") == before + 3
+
+
 def test_requests_are_timed_in_the_batch_its_manifest_and_the_metrics(stack: RunningStack, http: httpx.Client) -> None:
     def reached(bound: str) -> float:
         labels = {"model": "slow", "request_class": "decode"}

@@ -15,12 +15,13 @@ from openai.types.webhooks import WebhookEndpointWithSecret
 
 from batchyard.cli.main import cli
 from batchyard.errors import NotFoundError
+from batchyard.wording import FLAWS
 from store import events
 from tasks.webhooks.samples import SAMPLE_ID
 from tests.support.receivers import Receiver, listening
 from tests.support.stacks import RunningStack
 
-COUNTS = ("total", "completed", "failed", "expired", "cancelled", "cut_off", "empty")
+COUNTS = ("total", "completed", "failed", "expired", "cancelled", *FLAWS)
 URL = "https://receiver.invalid/hook"
 VALID = {"name": "ends", "url": URL, "event_types": ["batch.completed", "batch.failed"]}
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from batchyard.endpoints import output_lines
+from batchyard.endpoints import forms, output_lines, responses
+from batchyard.endpoints.catalog import ENDPOINTS
 from inference.engine import Engine
 from tasks.execution import engine_status
 from tests.support.rows import all_answers
@@ -62,6 +63,16 @@ class EngineServer:
             output_lines.line(request["custom_id"], answer.status_code, orjson.dumps(answer.body), answer.error)
             for request, answer in zip(requests, answers, strict=True)
         ).encode()
+        checks = forms.Checks(60)
+        flaws = {
+            "cut_off": sum(responses.is_cut_off(answer.body) for answer in answers),
+            "empty": sum(responses.is_empty(answer.body) for answer in answers),
+            "invalid": sum(
+                map(checks.is_invalid, map(json.dumps, bodies), self._files[f"{file_id}-out"].decode().split("\n"))
+            ),
+        }
+        if not ENDPOINTS[endpoint].generates:
+            flaws = dict.fromkeys(flaws, 0)
         batch = {
             "id": f"batch_{len(self.made)}",
             "object": "batch",
@@ -70,7 +81,7 @@ class EngineServer:
             "output_file_id": f"{file_id}-out",
             "error_file_id": None,
             "request_counts": {"total": len(requests), "completed": len(requests), "failed": 0},
-            "batchyard": {"retry_of": None, "eta_seconds": None},
+            "batchyard": {"retry_of": None, "eta_seconds": None, **flaws},
         }
         self.made.append(batch)
         return batch

@@ -118,7 +118,10 @@ def test_a_batch_pauses_once_it_surely_exceeds_a_limit_and_goes_on_without_it(st
     batch = stack.submit(lines, extra_body={"stop_when": {"tokens": 300, "failed": 0.1}})
     batch = stack.wait(batch, until=lambda batch: batch.batchyard["paused_at"] is not None)
     assert batch.batchyard["paused_by"] == "its limit of tokens"
-    assert batch.batchyard["stop_when"] == {"failed": 0.1, "length": None, "empty": None, "cost": None, "tokens": None}
+    assert batch.batchyard["stop_when"] == {
+        **dict.fromkeys(("length", "empty", "invalid", "cost", "tokens")),
+        "failed": 0.1,
+    }
     events = stack.client.get(f"/batches/{batch.id}/events", cast_to=object)["data"]  # type: ignore[index]
     (stopped,) = [event for event in events if event["type"] == "batch.stopped"]
     assert stopped["data"]["limit"] == {"tokens": 300} and 300 <= stopped["data"]["value"] < 600

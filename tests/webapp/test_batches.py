@@ -63,20 +63,18 @@ def test_batches_are_listed_by_status_and_another_word_is_refused(client: FlaskC
     assert (refused.status_code, refused.get_json()["error"]["param"]) == (400, "status")
 
 
-def test_cut_off_and_empty_answers_are_counted_in_the_batch_and_in_its_event(
-    client: FlaskClient, context: AppContext
-) -> None:
+def test_answers_with_flaws_are_counted_in_the_batch_and_in_its_event(client: FlaskClient, context: AppContext) -> None:
     file_id = upload(client, b"{}").get_json()["id"]
     body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     batch_id = client.post("/v1/batches", json=body).get_json()["id"]
     with context.database.write() as session:
         batch = session.get_one(Batch, batch_id)
-        batch.total, batch.completed, batch.cut_off, batch.empty = 2000, 1997, 1994, 3
+        batch.total, batch.completed, batch.cut_off, batch.empty, batch.invalid = 2000, 1997, 1994, 3, 5
         batch.status = "finalizing"
     with context.database.write() as session:
         assert BATCHES.transition(session, batch_id, "finalizing", "completed")
         (event,) = session.scalars(select(Event).where(Event.batch_id == batch_id, Event.type == "batch.completed"))
         counts = {"total": 2000, "completed": 1997, "failed": 0, "expired": 0, "cancelled": 0}
-        assert event.data["counts"] == counts | {"cut_off": 1994, "empty": 3}
+        assert event.data["counts"] == counts | {"cut_off": 1994, "empty": 3, "invalid": 5}
     ours = client.get(f"/v1/batches/{batch_id}").get_json()["batchyard"]
-    assert (ours["cut_off"], ours["empty"]) == (1994, 3)
+    assert (ours["cut_off"], ours["empty"], ours["invalid"]) == (1994, 3, 5)

@@ -13,6 +13,8 @@ from flask import Flask
 from markupsafe import Markup
 
 from batchyard import durations, tariffs, wording
+from webapp.wire.batches import Extension
+from webapp.wire.jobs import JobExtension
 from webapp.wire.usage import Money
 from webapp.wire.work import Cost
 
@@ -102,9 +104,14 @@ def short(text: str, length: int = 12) -> str:
     return text if len(text) <= length else f"…{text[-length:]}"
 
 
+def flaws(ours: Extension | JobExtension) -> str:
+    """Return what is said of answers with flaws; empty if there are none."""
+    return wording.flaws(vars(ours))
+
+
 FILTERS = (
     *(count, rate, figure, percent, size, money, duration, brief, timestamp, ago, short),
-    *(wording.live_share, wording.flaws),
+    *(wording.live_share, flaws),
 )
 
 

@@ -27,7 +27,7 @@ from webapp.wire.fields import (
     Window,
 )
 from webapp.wire.lists import ListPage, ListQuery
-from webapp.wire.work import ArtifactObject, BatchError, Cost, EngineDeath, ListResults, WorkObject
+from webapp.wire.work import ArtifactObject, BatchError, Cost, EngineDeath, Flaws, ListResults, WorkObject
 
 
 class BatchOptions(BaseModel):
@@ -255,15 +255,13 @@ class State(BaseModel):
     reason: str | None = Field(description="why it is held")
 
 
-class Extension(BaseModel):
+class Extension(Flaws):
     """What this project says of a batch beside OpenAI's fields. Rates and ETA are null until measured."""
 
     name: str = Field(description="what people call it: `name` of its metadata, or its input file's name")
     created_by: str | None = Field(description="id of the key that created it; null: a schedule, or a job")
     expired: int = Field(description="requests that were never run because the window had passed")
     cancelled: int = Field(description="requests that were never run because the batch was cancelled")
-    cut_off: int = Field(description="of the completed requests, those whose answer ended at a limit of tokens")
-    empty: int = Field(description="of the completed requests, those whose answer has no text")
     shared: Shared = Field(description="what no engine computed, because another request's answer served")
     cost: Cost | None = Field(description="so far; null: no model with a tariff has answered yet")
     simulated: bool

@@ -131,5 +131,6 @@ class StopWhen(BaseModel):
     failed: float | None = Field(None, gt=0, lt=1, description="share of the requests that failed")
     length: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer was cut off")
     empty: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer has no text")
+    invalid: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer lacks its form")
     cost: float | None = Field(None, gt=0, description="in the currency of models.toml")
     tokens: float | None = Field(None, gt=0, description="input and output tokens")

@@ -12,7 +12,7 @@ from store.records import Sla
 from webapp.wire.fields import ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, Window
 from webapp.wire.lists import ListPage
 from webapp.wire.start import CostEstimate
-from webapp.wire.work import ArtifactObject, BatchErrors, Cost, EngineDeath, Usage, WorkObject
+from webapp.wire.work import ArtifactObject, BatchErrors, Cost, EngineDeath, Flaws, Usage, WorkObject
 
 MAX_INLINE = 1000
 
@@ -137,7 +137,7 @@ class WarningObject(BaseModel):
     message: str
 
 
-class JobExtension(BaseModel):
+class JobExtension(Flaws):
     """What there is to say of a job beside the fields that it shares with a batch. ETA is null until measured."""
 
     created_by: str | None = Field(description="id of the key that created it; null: a schedule, or another job")

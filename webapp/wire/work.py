@@ -37,6 +37,14 @@ class Usage(BaseModel):
     total_tokens: int
 
 
+class Flaws(BaseModel):
+    """How many of the answers have a flaw. An answer may have several."""
+
+    cut_off: int = Field(0, description="answers that ended at a limit of tokens")
+    empty: int = Field(0, description="answers that have no text")
+    invalid: int = Field(0, description="answers that lack the form that their request asks for, such as a schema's")
+
+
 class WorkObject(BaseModel):
     """The fields of OpenAI's batch object that a job has, too."""
 

@@ -53,9 +53,9 @@ def call(name: str, arguments: str) -> None:
     import orjson
 
     from batchyard import json_lines
+    from batchyard.comparing import schemas
     from batchyard.recipes import Call, Called
     from recipes import registry
-    from recipes.gates import json_texts
     from recipes.tools.pool import ToolCalls
 
     settings = load_settings()
@@ -64,7 +64,7 @@ def call(name: str, arguments: str) -> None:
         values = json_lines.loads(arguments)
     except orjson.JSONDecodeError as error:
         raise click.BadParameter(f"it is not JSON: {error}", param_hint="ARGUMENTS") from None
-    if (violation := json_texts.violation(entry.parameters, values)) is not None:
+    if (violation := schemas.violation(entry.parameters, values)) is not None:
         raise click.BadParameter(violation, param_hint="ARGUMENTS")
     calls, outcomes = ToolCalls(settings.recipes, 1, settings.tool_sandbox), queue.Queue[Called]()
     try:

@@ -17,7 +17,7 @@ from batchyard import wording
 from batchyard.cli import background, completion, requests
 from batchyard.cli.options import add_options, load_settings, stack_options
 from batchyard.cli.output import plain
-from batchyard.cli.watch import Unsuccessful, interruptible
+from batchyard.cli.watch import conclude, interruptible
 from batchyard.client import output_files, resume
 from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError
@@ -103,7 +103,7 @@ class RowsCommand:
     def report(self, errors: Sequence[str | None], simulated: bool, flaws: Mapping[str, int] | None = None) -> None:
         """Say how many rows have an answer, and why others have none. Raises Unsuccessful.
 
-        `flaws`: how many answers were cut off or are empty.
+        `flaws`: how many answers have each of wording.FLAWS.
         """
         from batchyard.client.asking import is_unsent
 
@@ -119,8 +119,8 @@ class RowsCommand:
             for reason, count in reasons.most_common(REASONS):
                 click.echo(plain(f"{count} without an answer: {cut(reason, 150)}"), err=True)
         failed = sum(count for reason, count in reasons.items() if not is_unsent(reason))
-        if failed:
-            raise Unsuccessful(f"{failed} of {rows} rows failed; the column error of {self.output} tells why")
+        failure = f"{failed} of {rows} rows failed; the column error of {self.output} tells why" if failed else None
+        conclude(failure, flaws or {})
 
 
 def source_and_output(what: str, *, folder: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

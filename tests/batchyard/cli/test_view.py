@@ -95,9 +95,10 @@ def test_a_running_batch_has_the_speed_of_the_last_minute() -> None:
     assert facts("in_progress", ours=ours)["rows/s, tokens/s"] == "3.2, 40.0"
 
 
-def test_answers_that_were_cut_off_are_said_beside_the_counts() -> None:
+def test_answers_with_flaws_are_said_beside_the_counts() -> None:
     assert "of the answers" not in facts("completed")
-    said = "90 cut off at their limit of tokens, 1 empty"
-    flawed = OURS | {"cut_off": 90, "empty": 1}
-    assert facts("completed", ours={"cut_off": 90, "empty": 1})["of the answers"] == said
+    said = "90 cut off at their limit of tokens, 1 empty, 2 not in the form that was asked for"
+    flaws = {"cut_off": 90, "empty": 1, "invalid": 2}
+    flawed = OURS | flaws
+    assert facts("completed", ours=flaws)["of the answers"] == said
     assert said in view.brief(BATCH | {"status": "completed", "batchyard": flawed})

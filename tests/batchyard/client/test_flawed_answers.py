@@ -37,6 +37,13 @@ def test_pandas_warns_with_counts_and_where_to_look(server: EngineServer) -> Non
         batchyard.classify(TABLE, "{t}", labels=["x", "y"], model="echo", server=server)
 
 
+def test_answers_without_the_form_that_was_asked_for_are_counted(server: EngineServer) -> None:
+    asked = {"structured_outputs": {"json": {"type": "number"}}}
+    with pytest.warns(UserWarning, match=r"^of the answers, 1 not in the form that was asked for$"):
+        answers = batchyard.map([{"t": "12"}, {"t": "twelve"}], "{t}", model="echo", server=server, **asked)
+    assert answers == ["12", "twelve"]
+
+
 def test_nothing_is_said_of_whole_answers(server: EngineServer) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -52,6 +59,7 @@ def test_map_counts_them_and_has_a_column_on_request(
     ended = command("map", "in.csv", *options, folder=tmp_path)
     assert "2 of 2 rows answered, 2 cut off at their limit of tokens (simulated): out.csv" in ended.stdout
     assert ended.returncode == 0 and (tmp_path / "out.csv").read_text().startswith("t,answer,error,tokens")
+    assert ended.stderr.splitlines()[-1] == "batchyard: warning: of the answers, 2 cut off at their limit of tokens"
     ended = command("map", "in.csv", *options, "--finish-reason", "--json", folder=tmp_path)
     assert '"cut_off": 2' in ended.stdout
     assert (tmp_path / "out.csv").read_text().splitlines()[1].startswith("a b c,a b,length,")

@@ -15,6 +15,7 @@ from batchyard import json_lines, latency
 from batchyard.backoff import Backoff
 from batchyard.endpoints import output_lines
 from batchyard.errors import LeaseLost, UnavailableError
+from batchyard.wording import FLAWS
 from store.formats import chunks
 from store.records import Batch, ResultChunk
 from tasks.context import AppContext
@@ -37,8 +38,14 @@ def writer(context: AppContext, batch: Batch, monkeypatch: pytest.MonkeyPatch) -
 
 
 def table(*lines: int, shared: bool = False, failed: dict[int, str] | None = None) -> pa.Table:
-    """Answers with the column that tells whether an engine computed them."""
-    return answers(lines, failed=failed).append_column("shared", pa.array([shared] * len(lines), pa.bool_()))
+    """Answers with the columns that tell whether an engine computed them, and lack the form that was asked for."""
+    return marked(answers(lines, failed=failed), shared)
+
+
+def marked(table: pa.Table, shared: bool = False, invalid: bool = False) -> pa.Table:
+    for name, value in (("shared", shared), ("invalid", invalid)):
+        table = table.append_column(name, pa.array([value] * table.num_rows, pa.bool_()))
+    return table
 
 
 def appended(context: AppContext, batch: Batch) -> list[ResultChunk]:
@@ -97,9 +104,7 @@ def test_a_chunk_says_what_its_answers_add_up_to(context: AppContext, batch: Bat
     assert the_segment(context.database, batch).answered == 3
 
 
-def test_answers_that_were_cut_off_or_are_empty_are_counted_at_their_batch_and_for_metrics(
-    connected: AppContext, project: str
-) -> None:
+def test_answers_with_flaws_are_counted_at_their_batch_and_for_metrics(connected: AppContext, project: str) -> None:
     batch = plan_batch(connected, project, ["one", "two", "three"])
     writer = ChunkWriter(connected, started(connected.database, batch), threading.Event())
     lines = [
@@ -112,14 +117,14 @@ def test_answers_that_were_cut_off_or_are_empty_are_counted_at_their_batch_and_f
             ]
         )
     ]
-    plain = table(1, 2, 3)
+    plain = marked(answers([1, 2, 3]), invalid=True)
     place = plain.schema.get_field_index("answer")
     writer.add(plain.set_column(place, "answer", pa.array(lines)))
     writer.flush()
     counts = reload(connected.database, batch)
-    assert (counts.completed, counts.cut_off, counts.empty) == (3, 2, 1)
+    assert (counts.completed, counts.cut_off, counts.empty, counts.invalid) == (3, 2, 1, 3)
     totals = tally.read(connected)
-    assert (totals["cut_off", "echo"], totals["empty", "echo"]) == (2, 1)
+    assert [totals[flaw, "echo"] for flaw in FLAWS] == [2, 1, 3]
 
 
 def test_nothing_is_appended_where_nothing_came(context: AppContext, batch: Batch, writer: ChunkWriter) -> None:
@@ -161,7 +166,7 @@ def test_requests_are_counted_by_their_seconds(connected: AppContext, project: s
     batch = plan_batch(connected, project, ["one", "two", "three", "four"])
     writer = ChunkWriter(connected, started(connected.database, batch), threading.Event())
     seconds = answers([1, 2, 3, 4], seconds=[0.2, 0.3, 5000.0, None])
-    writer.add(seconds.append_column("shared", pa.array([False] * 4, pa.bool_())))
+    writer.add(marked(seconds))
     writer.flush()
     totals = {what: number for (what, _), number in tally.read(connected).items() if "seconds" in what}
     bucket = tally.REQUEST_SECONDS.index

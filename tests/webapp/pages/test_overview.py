@@ -51,11 +51,9 @@ def test_what_is_paused_is_listed_by_that_and_says_by_whom(client: FlaskClient, 
     assert "Resume" in page and "Pause this batch?" not in page
 
 
-def test_answers_that_were_cut_off_or_are_empty_are_said_in_the_list_and_on_the_batchs_page(
-    client: FlaskClient, make: Make
-) -> None:
-    flawed, whole = make(completed=2, cut_off=1994, empty=3), make()
-    said = "1,994 cut off at their limit of tokens, 3 empty"
+def test_answers_with_flaws_are_said_in_the_list_and_on_the_batchs_page(client: FlaskClient, make: Make) -> None:
+    flawed, whole = make(completed=2, cut_off=1994, empty=3, invalid=5), make()
+    said = "1,994 cut off at their limit of tokens, 3 empty, 5 not in the form that was asked for"
     listed = rows(client.get("/").text)
     assert said in listed[flawed.id] and "cut off" not in listed[whole.id]
     assert said in client.get(f"/batches/{flawed.id}").text
