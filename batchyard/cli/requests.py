@@ -72,7 +72,7 @@ stop_when_option = click.option(
     "--stop-when",
     multiple=True,
     metavar="LIMIT=VALUE",
-    help="Pause at a share of failed, length (cut off), empty or invalid answers, a cost, or tokens: failed=0.2, cost=40.",
+    help="Pause above a share of failed, length (cut off), empty or invalid answers, a cost, or tokens: failed=0.2.",
 )
 batch_options = add_options(
     *(endpoint_option, window_option, post_process_option, on_invalid_option, priority_option, stop_when_option)
