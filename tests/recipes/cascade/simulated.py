@@ -31,7 +31,7 @@ class Rows:
 
 @dataclass
 class Run:
-    """Attributes: `proxy`: rows that the small model answers; `errors` among them; `sampled`; `looks` that were taken."""
+    """What the small model answers (`proxy`), with how many `errors`, after a sample in so many looks."""
 
     proxy: int
     errors: int

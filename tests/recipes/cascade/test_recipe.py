@@ -70,32 +70,32 @@ def test_an_audit_asks_about_a_fresh_sample_of_the_small_models_rows(tmp_path: P
 
 
 def test_rows_that_a_round_does_not_ask_about_go_through_it_in_bundles(tmp_path: Path) -> None:
-    _, results = run(tmp_path, planted, rows(5000), agree=0.9)
+    _, results = run(tmp_path, planted, rows(2000), agree=0.9)
     (_, first), (_, second) = results.rounds[:2]
     bundles = [row for row in first.lines(NEXT) if "rows" in row[STATE]]
     asked = [row for row in first.lines(NEXT) if "why" in row[STATE]]
-    assert len(first.ended) == 5000 and len(second.ended) == len(bundles) + len(asked) <= 2 * len(asked) + 5
+    assert len(first.ended) == 2000 and len(second.ended) == len(bundles) + len(asked) <= 2 * len(asked) + 5
     assert max(len(row[STATE]["rows"]) for row in bundles) <= BUNDLE_ROWS
     assert len({row["custom_id"] for row in first.lines(NEXT)}) == len(second.ended)
 
 
 def test_the_sample_depends_on_the_seed_and_on_no_answer(tmp_path: Path) -> None:
     def sample(seed: int, **planting: Any) -> set[str]:
-        _, results = run(tmp_path, planted, [row | planting for row in rows(1000)], seed)
+        _, results = run(tmp_path, planted, [row | planting for row in rows(400)], seed)
         return {row["custom_id"] for row in results.rounds[0][1].lines(NEXT) if "why" in row[STATE]}
 
     assert sample(1) == sample(1, small="other", p=0.5) != sample(2)
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
-    made = [run(tmp_path, planted, rows(1000), 3)[1].artifacts for _ in range(2)]
+    made = [run(tmp_path, planted, rows(500), 3)[1].artifacts for _ in range(2)]
     assert made[0] == made[1]
 
 
 @pytest.mark.parametrize(
     ("planting", "options", "reason"),
     [
-        ({"small": "bad"}, {}, "differs too often"),
+        ({"small": "bad", "p": 0.8}, {}, "differs too often"),
         ({"p": 0.8}, {"agree": 0.99}, "confidences are equal"),
         ({}, {"agree": 0.999}, "1,000 rows are too few"),
     ],
@@ -137,10 +137,11 @@ def test_rows_that_the_large_model_fails_on_have_an_error_and_count_as_differing
         return planted(item, request)
 
     report, results = run(tmp_path, failing, [row | {"small": "good"} for row in rows(1000)])
-    assert report.metrics["proxy"] == 0 and report.metrics["failed"] == 500
-    assert [code for code, _ in report.warnings] == ["not_certified", "rows_failed"]
-    line = results.lines("answers.jsonl")[1]
-    assert (line["answer"], line["answered_by"]) == (None, None) and line["error"]["code"] == "engine_error"
+    assert report.metrics["proxy"] < 50 and 450 < report.metrics["failed"] <= 500
+    assert [code for code, _ in report.warnings] == ["rows_failed"]
+    lost = [line for line in results.lines("answers.jsonl") if line["answered_by"] is None]
+    assert len(lost) == report.metrics["failed"] and all(line["error"]["code"] == "engine_error" for line in lost)
+    assert all(line["answer"] is None for line in lost)
 
 
 def test_a_small_model_without_probabilities_is_never_taken(tmp_path: Path) -> None:
