@@ -27,7 +27,7 @@ from recipes.reports import write_lines
 NEXT, ANSWERS = "next.jsonl", "answers.jsonl"
 ROUNDS = bounds.LOOKS + 2
 """The small model's round, one for each look, and the last one."""
-NEW = ("answer", "answered_by", "confidence", "proxy_answer", "error")
+NEW = ("answer", "answered_by", "confidence", "proxy_answer", "error", "tokens")
 """Columns that each row gets."""
 SAMPLE, REST, AUDIT = "sample", "rest", "audit"
 """Why the large model is asked about a row."""
@@ -190,7 +190,8 @@ class _Totals:
         else:
             answer, answered_by, error = large.get("text"), options.model, large.get("error")
         self.answers["failed" if answer is None else "proxy" if large is None else "large"] += 1
-        new = (answer, None if answer is None else answered_by, confidence, proxy.get("text"), error)
+        tokens = sum(sum(each.get("tokens") or ()) for each in (proxy, large or {}))
+        new = (answer, None if answer is None else answered_by, confidence, proxy.get("text"), error, tokens)
         return {"custom_id": row["id"], **row["columns"], **dict(zip(NEW, new, strict=True))}
 
 

@@ -58,8 +58,8 @@ def test_the_large_model_is_asked_about_the_rows_that_need_it(stack: RunningStac
     assert metrics["tokens"]["proxy"]["requests"] == ROWS and 0 < metrics["large_share"] < 0.7
     assert metrics["certified"] and metrics["audit"]["rows"] == 20
     children = stack.client.get("/jobs", cast_to=object, options={"params": {"parent_id": job["id"]}})
-    asked = sum(child["batchyard"]["usage"]["requests"] for child in children["data"])  # type: ignore[index]
-    assert asked == ROWS + by["echo"], "nothing was asked twice"
+    stages = [stage for child in children["data"] for stage in child["batchyard"]["stages"]]  # type: ignore[index]
+    assert sum(stage["issued"] for stage in stages) == ROWS + by["echo"], "nothing was asked twice"
 
 
 def test_a_cascade_whose_processes_are_killed_has_the_same_bytes(faulty: RunningStack) -> None:
