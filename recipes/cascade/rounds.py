@@ -9,6 +9,7 @@ not ask about go through it in bundles.
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -84,14 +85,14 @@ class Standing:
 
     @classmethod
     def of(cls, results: Results) -> Standing:
-        order, confidences, why, errors = [], [], [], []
+        order, confidences, why, errors = array("q"), array("d"), [], bytearray()
         for row in rows_of(results):
             confidence, large = row["proxy"].get("confidence"), row.get("large") or {}
             order.append(row["order"])
             confidences.append(math.nan if confidence is None else confidence)
             why.append(large.get("why", ""))
             errors.append(bool(large) and not large.get("equal"))
-        return cls(np.array(order), np.array(confidences, float), np.array(why, "U6"), np.array(errors, bool))
+        return cls(np.array(order), np.array(confidences), np.array(why, "U6"), np.frombuffer(errors, bool))
 
     @property
     def rows(self) -> int:

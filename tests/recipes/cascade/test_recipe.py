@@ -28,9 +28,9 @@ def rows(number: int, wrong_below: float = 0.7) -> list[dict[str, Any]]:
 
 
 def test_the_small_model_answers_what_it_is_sure_of_and_the_large_one_the_rest(tmp_path: Path) -> None:
-    report, results = run(tmp_path, planted, rows(2000), agree=0.95)
+    report, results = run(tmp_path, planted, rows(1200), agree=0.95)
     lines = results.lines("answers.jsonl")
-    assert [line["custom_id"] for line in lines] == [f"r{row}" for row in range(2000)], "in the order of the input"
+    assert [line["custom_id"] for line in lines] == [f"r{row}" for row in range(1200)], "in the order of the input"
     assert [line["prompt"] for line in lines[:2]] == ["Review 0", "Review 1"] and STATE not in lines[0]
     by_small = [line for line in lines if line["answered_by"] == "small"]
     assert all(line["answer"] == line["proxy_answer"] == line["small"] for line in by_small)
@@ -38,9 +38,9 @@ def test_the_small_model_answers_what_it_is_sure_of_and_the_large_one_the_rest(t
     assert all(line["confidence"] == pytest.approx(line["p"]) and line["error"] is None for line in lines)
     metrics = report.metrics
     assert min(line["p"] for line in by_small) >= metrics["threshold"] - 1e-9
-    assert sum(line["answer"] == "good" for line in lines) >= 0.95 * 2000
-    assert (metrics["proxy"], metrics["large"], metrics["failed"]) == (len(by_small), 2000 - len(by_small), 0)
-    assert metrics["certified"] and 800 < metrics["proxy"] < 1500 and not report.warnings
+    assert sum(line["answer"] == "good" for line in lines) >= 0.95 * 1200
+    assert (metrics["proxy"], metrics["large"], metrics["failed"]) == (len(by_small), 1200 - len(by_small), 0)
+    assert metrics["certified"] and 400 < metrics["proxy"] < 900 and not report.warnings
 
 
 def test_tokens_are_counted_by_model_beside_what_the_large_one_would_take_alone(tmp_path: Path) -> None:
