@@ -89,8 +89,9 @@ def ask_cascade(
         server.download(artifact["file_id"], answers)
         with answers.open("rb") as lines:
             for line in map(json_lines.loads, lines):
-                error = line["error"] and f"{line['error']['code']}: {line['error']['message']}"
-                answer = RowAnswer(line["custom_id"], None if error else line, error, line["tokens"])
+                failure = line["error"]
+                reason = f"{failure['code']}: {failure['message']}" if failure else None
+                answer = RowAnswer(line["custom_id"], None if failure else line, reason, line["tokens"])
                 results.record(int(line["custom_id"].removeprefix("row-")), answer)
     results.close()
     metrics = job["batchyard"]["metrics"]

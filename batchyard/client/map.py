@@ -108,9 +108,10 @@ def map(
         asking.ask_rows(model, CHAT.path, rows, make, results, how)
     columns = results.columns(structure)
     results.warn()
-    beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
-    if isinstance(results, CascadeResults) and details:
-        beside = results.answerers()
+    if isinstance(results, CascadeResults):
+        beside = results.answerers() if details else {}
+    else:
+        beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
     if details or finish_reason:
         return frame.table({**columns, **beside, **(results.details() if details else {})})
     return frame.column("answer", columns["answer"]) if structure is None else frame.table(columns)

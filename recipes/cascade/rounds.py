@@ -230,12 +230,12 @@ def _metrics(standing: Standing, decision: Decision, totals: _Totals, options: C
 
 
 def _audit(standing: Standing, audited: int) -> dict[str, Any]:
-    """Return the audit of so many rows of the small model, and the agreement of all rows that it is in line with."""
+    """Return the audit of so many rows of the small model, and the agreement of all rows with its answers corrected."""
     checked = standing.why == AUDIT
     size, errors = int(checked.sum()), int((checked & standing.errors).sum())
     if not size:
         return {"rows": 0, "errors": 0} | intervals.document(None, 0, None)
     low, high = bounds.interval(audited, size, errors)
-    mean = 1 - errors / size * audited / standing.rows
-    ends = (1 - high / standing.rows, 1 - low / standing.rows)
+    mean = 1 - errors / size * (audited - size) / standing.rows
+    ends = (1 - (high - errors) / standing.rows, 1 - (low - errors) / standing.rows)
     return {"rows": size, "errors": errors} | intervals.document(mean, size, ends)
