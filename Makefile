@@ -146,6 +146,8 @@ bench: dev
 	$(BIN)/python benchmarks/rollout.py
 	$(BIN)/python benchmarks/embeddings.py
 	$(BIN)/python benchmarks/labels.py
+	$(BIN)/python benchmarks/cascade.py
+	$(BIN)/python benchmarks/cascade.py --real 1200
 	$(BIN)/python benchmarks/panel.py
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/tune.py --real

@@ -42,6 +42,12 @@ SamplingOption: TypeAlias = Annotated[
 ]
 
 
+class GreedySampling(Sampling):
+    """Sampling parameters, at temperature 0 unless it is set."""
+
+    temperature: float = Field(0.0, ge=0, le=100, json_schema_extra=BASIC)
+
+
 def column_of(columns: Mapping[str, Any], path: str) -> Any:
     """Return the value of a row at a path, None if it has none."""
     try:

@@ -63,6 +63,8 @@ RECIPES: Registry[Recipe[Any] | RewardedRecipe] = Registry(
     {
         "agent": "recipes.agent.flow:agent",
         "batch": "recipes.batch:batch",
+        "cascade": "recipes.cascade.recipe:cascade",
+        "cascade-round": "recipes.cascade.flow:answered",
         "evaluate": "recipes.evaluate.flow:evaluate",
         "experiment": "recipes.experiment.recipe:experiment",
         "generate": "recipes.generate.recipe:generate",

@@ -12,6 +12,7 @@ from batchyard.client import answers, asking, frames
 from batchyard.client.answers import RowText, Structure
 from batchyard.client.api import ApiClient
 from batchyard.client.asking import DETAILS, RowResults
+from batchyard.client.cascade import CascadeResults, ask_cascade
 from batchyard.client.frames import Column, Frame
 from batchyard.endpoints.catalog import CHAT
 from batchyard.errors import ConfigurationError
@@ -35,6 +36,9 @@ def map(
     progress: bool = True,
     server: ApiClient | None = None,
     name: str = "map",
+    cascade: str | None = None,
+    agree: float | None = None,
+    confidence: float | None = None,
     **parameters: Any,
 ) -> Any:
     """Ask a model about each row of a table, and return the answers in the order of the rows.
@@ -61,6 +65,10 @@ def map(
         progress: say on standard error how far it is: a bar in a terminal, elsewhere a line every ten seconds.
         server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
         name: of the batches' input files.
+        cascade: a smaller model, which answers the rows on which it agrees with `model`: recipe `cascade`. The details
+            then have `answered_by` and `confidence`, too.
+        agree: with `cascade`, the least share of all rows that have the answer of `model`, 0.95 by default.
+        confidence: with `cascade`, the least probability that this share is reached, 0.95 by default.
         parameters: any others of the requests' bodies, such as `seed`, `top_p` or `max_completion_tokens`. A row has
             one answer, so `n` is 1; for several samples of a prompt see recipe `rollout`.
 
@@ -82,16 +90,28 @@ def map(
         response_format = structure.response_format
     body = _body(model, temperature=temperature, max_tokens=max_tokens, response_format=response_format, **parameters)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
-    results = TextResults()
+    if cascade is not None and (response_format is not None or finish_reason):
+        raise ConfigurationError("cascade: its answers are texts without a form or a finish_reason; leave these out")
+    if cascade is None and (agree, confidence) != (None, None):
+        raise ConfigurationError("agree and confidence are those of a cascade; name its small model in cascade")
+    results = TextResults() if cascade is None else CascadeResults()
 
     def make(values: asking.Values) -> Mapping[str, Any]:
         return {**body, "messages": [{"role": role, "content": text.fill(values)} for role, text in messages]}
 
     rows = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
-    asking.ask_rows(model, CHAT.path, rows, make, results, how)
+    if isinstance(results, CascadeResults):
+        target = {"agree": agree, "confidence": confidence}
+        options = {"proxy": cascade, **{key: value for key, value in target.items() if value is not None}}
+        ask_cascade(rows, make, results, how, options)
+    else:
+        asking.ask_rows(model, CHAT.path, rows, make, results, how)
     columns = results.columns(structure)
     results.warn()
-    beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
+    if isinstance(results, CascadeResults):
+        beside = results.answerers() if details else {}
+    else:
+        beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
     if details or finish_reason:
         return frame.table({**columns, **beside, **(results.details() if details else {})})
     return frame.column("answer", columns["answer"]) if structure is None else frame.table(columns)

@@ -25,7 +25,7 @@ from inference.progress import PROGRESS, RequestProgress
 
 SUPPORTED = frozenset({"model", "n", "max_tokens", "max_completion_tokens", "ignore_eos", "seed", "stop"}) | {
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("structured_outputs", "tools", "tool_choice"),
+    *("structured_outputs", "tools", "tool_choice", "logprobs"),
 }
 LISTED = (CHAT, COMPLETIONS)
 """Endpoints of which it takes those parameters. Of the others it takes all that the API has."""
@@ -60,11 +60,13 @@ class _Arrival(NamedTuple):
 class Echo(Engine):
     """Answers a request with the last message of the request. Token counts are whitespace-separated words.
 
-    A request with a choice of texts gets the first one. A chat's text between `<think>` and `</think>` is given back as
-    reasoning. If a chat or a Responses request has tools, `<tool_call>{"name": …, "arguments": …}</tool_call>` in its
-    text becomes a call. The engine waits `latency_ms` before it answers a request. It refuses every `fail_every`-th
-    request with 400. A request that contains `die_on` ends the process; one that contains `hang_on` blocks it for ever.
-    With `start_error` the engine does not start, for that reason. `call_log` gets one line per request.
+    A request with a choice of texts gets the first one. A text with `<model 0.8>answer</model>` gets that answer from
+    the model of this name, and its tokens have that probability together. A chat's text between `<think>` and
+    `</think>` is given back as reasoning. If a chat or a Responses request has tools, `<tool_call>{"name": …,
+    "arguments": …}</tool_call>` in its text becomes a call. The engine waits `latency_ms` before it answers a request.
+    It refuses every `fail_every`-th request with 400. A request that contains `die_on` ends the process; one that
+    contains `hang_on` blocks it for ever. With `start_error` the engine does not start, for that reason. `call_log`
+    gets one line per request.
 
     With `ms_per_token` it simulates continuous batching. The echoed words are repeated, or cut, to `max_tokens`. Each
     sample holds one of `slots` for `prefill_ms`, and then for its tokens times `ms_per_token`. A request whose caller
@@ -187,6 +189,8 @@ class Echo(Engine):
             await asyncio.sleep(self._arguments.latency_ms / 1000)
 
     def _completion(self, endpoint: Endpoint, body: dict[str, Any], text: str) -> Generated:
+        if (planted := echo_bodies.planted(text, self.spec.name)) is not None:
+            return planted
         choice = (body.get("structured_outputs") or {}).get("choice")
         if choice:
             return Generated(choice[0], len(choice[0].split()), "stop")

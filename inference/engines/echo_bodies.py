@@ -6,6 +6,7 @@ Vectors and scores follow from the words alone, so equal texts have equal ones. 
 import base64
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,14 +25,21 @@ Body = Mapping[str, Any]
 DIMENSIONS = 8
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>\s*", re.DOTALL)
 _THOUGHT = re.compile(r"<think>(.*?)</think>\s*", re.DOTALL)
+_PLANTED = re.compile(
+    r"<(?P<model>[\w.-]+) (?P<probability>0?\.\d+|[01]|1\.0+)>(?P<answer>.*?)</(?P=model)>", re.DOTALL
+)
 
 
 class Generated(NamedTuple):
-    """What the engine has generated: the text, its number of tokens, and why it ended there (OpenAI's name)."""
+    """What the engine has generated: the text, its number of tokens, and why it ended there (OpenAI's name).
+
+    `probability` is that of all tokens together.
+    """
 
     text: str
     tokens: int
     finish_reason: str
+    probability: float = 1.0
 
 
 def prompt_text(body: Body) -> str:
@@ -43,6 +51,14 @@ def prompt_text(body: Body) -> str:
         return str(body.get("prompt") or "") or _sound(body["file_url"])
     keys = ("prompt", "input", "query", "queries", "text_1", "data_1", "state", "tokens", "token_ids")
     return _text(next((body[key] for key in keys if body.get(key) is not None), ""))
+
+
+def planted(text: str, model: str) -> Generated | None:
+    """Return the answer that a text plants for a model: `<model 0.8>answer</model>`; None without one."""
+    for match in _PLANTED.finditer(text):
+        if match["model"] == model:
+            return Generated(match["answer"], _words(match["answer"]), "stop", float(match["probability"]))
+    return None
 
 
 def response(endpoint: str, request: Body, number: int, completion: Generated) -> dict[str, Any]:
@@ -79,10 +95,21 @@ def _chat(request: Body, number: int, completion: Generated) -> dict[str, Any]:
     elif thought:
         message |= {"reasoning_content": thought[1], "content": completion.text[thought.end() :]}
     body = _choices(request, completion, f"chatcmpl-echo-{number}", "chat.completion", {"message": message})
+    if request.get("logprobs"):
+        for choice in body["choices"]:
+            choice["logprobs"] = {"content": list(_logprobs(completion))}
     if thought and not calls:
         reasoning_tokens = _words(thought[1]) * len(body["choices"])
         body["usage"]["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
     return body
+
+
+def _logprobs(completion: Generated) -> Iterator[dict[str, Any]]:
+    """Yield the tokens of an answer: the first has all of its probability, the others are certain."""
+    logprob = math.log(max(completion.probability, 1e-300))
+    for word in completion.text.split():
+        yield {"token": word, "logprob": logprob, "bytes": None, "top_logprobs": []}
+        logprob = 0.0
 
 
 def _calls(request: Body, text: str) -> tuple[str, list[dict[str, str]]]:

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from batchyard.recipes import BASIC, ColumnName, Judgement, NestedOptions, Options
 from recipes.gates import parse
-from recipes.options import Sampling, as_model
+from recipes.options import GreedySampling, as_model
 from recipes.rewards import graders
 
 MOST_EXAMPLES = 1000
@@ -89,12 +89,6 @@ class EvaluationJudge(NestedOptions):
     prompt: str | None = Field(None, description="What it is asked, with {task}, {answer}, {reference}, {rubric} …")
     max_tokens: int | None = Field(None, ge=1)
     people: PeopleOptions | None = None
-
-
-class GreedySampling(Sampling):
-    """Sampling parameters, at temperature 0 unless it is set."""
-
-    temperature: float = Field(0.0, ge=0, le=100, json_schema_extra=BASIC)
 
 
 class Evaluate(Options):

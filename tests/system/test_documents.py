@@ -51,6 +51,7 @@ NOT_RUN = {
     ("docs/start.md", ".venv/bin/batchyard submit examples/prompts.txt"): CARDS,
     ("docs/start.md", ".venv/bin/batchyard map examples"): CARDS,
     ("docs/start.md", ".venv/bin/batchyard eval examples/evaluate.yaml"): CARDS,
+    ("docs/cascade.md", "batchyard map reviews.csv"): "tests/system/test_cascade.py and test_map.py run such ones",
     ("docs/evaluation.md", "batchyard eval examples/evaluate.yaml"): "tests/batchyard/cli/test_eval.py runs such ones",
     ("docs/start.md", ".venv/bin/batchyard generate"): CARDS,
     ("docs/start.md", ".venv/bin/batchyard rollout examples/rollout.jsonl -c examples/synthetic.yaml"): CARDS,

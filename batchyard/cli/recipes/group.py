@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BUILT_IN = {
     "batch": "Answer each row once, as one flat batch.",
+    "cascade": "Answer rows with a small model where it agrees with a large one, with a guarantee.",
+    "cascade-round": "Make one round of `cascade`: the small model answers all rows, or the large one answers some.",
     "evaluate": "Ask questions whose right answers are known, and score what is answered.",
     "experiment": "Run variants of a recipe's options over one input, and compare them.",
     "generate": "Make synthetic data: drafts of seeds, filtered, without near-duplicates, until there are enough.",

@@ -30,6 +30,9 @@ from batchyard.errors import ConfigurationError
     type=requests.INPUT_FILE,
     help="A JSON schema of an object: answers have this form, and its properties are columns.",
 )
+@click.option("--cascade", metavar="MODEL", help="A smaller model; it answers rows on which it agrees with --model.")
+@click.option("--agree", type=float, help="With --cascade: least share of rows with the answer of --model [0.95].")
+@click.option("--confidence", type=float, help="With --cascade: least probability that this share is reached [0.95].")
 @click.option("--finish-reason", is_flag=True, help="Add a column with why each answer ended: length if cut off.")
 @common_options
 def map_(template: str, schema: Path | None, finish_reason: bool, **shared: Any) -> None:
@@ -45,6 +48,7 @@ def map_(template: str, schema: Path | None, finish_reason: bool, **shared: Any)
     from batchyard.client.map import map
 
     sampling = {name: shared.pop(name) for name in ("system", "temperature", "max_tokens", "max_completion_tokens")}
+    cascade = {name: shared.pop(name) for name in ("cascade", "agree", "confidence")}
     command = RowsCommand(**shared)
     try:
         form = None if schema is None else json.loads(schema.read_bytes())
@@ -52,8 +56,9 @@ def map_(template: str, schema: Path | None, finish_reason: bool, **shared: Any)
         raise ConfigurationError(f"{schema} is no JSON schema: {error}") from error
 
     def ask(table: Any, options: dict[str, Any]) -> Any:
-        how = {**sampling, **options, "schema": form, "finish_reason": finish_reason}
+        how = {**sampling, **cascade, **options, "schema": form, "finish_reason": finish_reason}
         return map(table, template, details=True, name=command.name, **how)
 
     reasons = ["finish_reason"] if finish_reason else []
+    reasons += ["answered_by", "confidence"] if cascade["cascade"] else []
     command.add_columns([*(Structure(form).columns if form else ["answer"]), *reasons], ask)

@@ -185,3 +185,42 @@ def test_importing_batchyard_imports_nothing_heavy() -> None:
     assert printed.strip() == "none"
     with pytest.raises(AttributeError, match="no attribute 'mapp'"):
         batchyard.mapp  # noqa: B018
+
+
+def test_a_cascade_answers_rows_by_the_smaller_model_where_it_agrees(
+    stack: RunningStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"text": f"Review {n} <other {0.5 + n / 500}>{'no' if n < 60 else 'yes'}</other> <echo 1>yes</echo>"}
+        for n in range(249)
+    ]
+    rows.append({"text": None})
+    options: dict[str, Any] = {"model": "echo", "cascade": "other", "agree": 0.9}
+    details = batchyard.map(rows, "{text}", details=True, **options)
+    assert list(details[0]) == ["answer", "answered_by", "confidence", "error", "tokens"]
+    assert {row["answered_by"] for row in details[:249]} == {"other", "echo"} and details[249]["answer"] is None
+    assert sum(row["answer"] == "yes" for row in details) >= 0.9 * 249
+    assert details[0]["confidence"] == pytest.approx(0.5) and details[0]["error"] is None and details[0]["tokens"] > 5
+    by_small = sum(row["answered_by"] == "other" for row in details)
+    said = capsys.readouterr().err
+    assert f"cascade: other answered {by_small} of 249 rows (simulated)" in said
+    assert batchyard.map(rows, "{text}", **options) == [row["answer"] for row in details]
+    assert "taking up job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"agree": 0.9}, "name its small model in cascade"),
+        ({"cascade": "other", "finish_reason": True}, "texts without a form"),
+        ({"cascade": "other", "schema": {"type": "object", "properties": {"a": {}}}}, "texts without a form"),
+    ],
+)
+def test_a_cascade_that_cannot_be_is_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        batchyard.map([{"text": "a"}], "{text}", model="echo", **options)
+
+
+def test_a_cascade_of_a_model_that_is_not_served_is_refused_by_name() -> None:
+    with pytest.raises(RequestError, match="othr"):
+        batchyard.map([{"text": "a"}], "{text}", model="echo", cascade="othr", progress=False)

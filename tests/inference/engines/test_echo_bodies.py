@@ -14,6 +14,7 @@ from openai.types.responses import Response
 from batchyard.endpoints import catalog
 from batchyard.endpoints.base import Endpoint
 from batchyard.models import ModelSpec
+from inference.engines import echo_bodies
 from inference.engines.echo import Echo
 
 SPEC = ModelSpec(name="m", engine="echo", endpoints=tuple(catalog.ENDPOINTS))
@@ -88,3 +89,16 @@ def test_a_transcription_says_what_it_was_given_and_is_that_of_the_official_clie
     )
     verbose = answer(catalog.TRANSCRIPTIONS, **catalog.TRANSCRIPTIONS.example, response_format="verbose_json")
     assert verbose["language"] == "en"
+
+
+def test_a_text_may_plant_a_models_answer_and_its_probability() -> None:
+    text = "Review <small 0.8>very good</small> <large 1>bad</large> <small x>no</small>"
+    small, large = echo_bodies.planted(text, "small"), echo_bodies.planted(text, "large")
+    assert small == ("very good", 2, "stop", 0.8) and large == ("bad", 1, "stop", 1.0)
+    assert echo_bodies.planted(text, "other") is None
+    assert small is not None
+    request = {"model": "small", "messages": [{"role": "user", "content": text}], "logprobs": True}
+    (choice,) = echo_bodies.response(catalog.CHAT.path, request, 1, small)["choices"]
+    tokens = choice["logprobs"]["content"]
+    assert [token["token"] for token in tokens] == ["very", "good"]
+    assert sum(token["logprob"] for token in tokens) == pytest.approx(-0.2231, abs=1e-4)

@@ -27,7 +27,7 @@ def job(recipe: str) -> Job:
 
 def test_every_recipe_has_a_kind_and_one_that_is_gone_counts_as_of_rows(context: AppContext) -> None:
     kinds = {name: type(registry.kind_of(recipe)) for name, recipe in catalogue_of(context).recipes.items()}
-    assert kinds.pop("experiment") is kinds.pop("generate") is CompositeKind
+    assert kinds.pop("experiment") is kinds.pop("generate") is kinds.pop("cascade") is CompositeKind
     assert kinds.pop("tune") is TuneKind
     assert set(kinds.values()) == {type(FLOW)}
     assert registry.kind_of_job(context, job("gone")) is FLOW

@@ -78,7 +78,7 @@ def test_a_form_that_is_sent_back_as_it_is_shown_means_the_same_options(values: 
 
 
 @pytest.mark.parametrize(
-    "name", ["batch", "evaluate", "experiment", "generate", "panel", "rank", "refine", "rollout", "tune"]
+    "name", ["batch", "cascade", "evaluate", "experiment", "generate", "panel", "rank", "refine", "rollout", "tune"]
 )
 def test_every_recipe_has_a_form_whose_defaults_are_left_out_when_it_is_sent(name: str) -> None:
     schema = registry.catalogue(settings.load()).recipes[name].options.model_json_schema()

@@ -177,3 +177,18 @@ def test_what_cannot_be_mapped_is_one_line_with_the_remedy(
     ended = terminal(*arguments, code=2)
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_a_cascade_writes_who_answered_each_row_and_how_sure_the_smaller_model_was(
+    terminal: Any, tmp_path: Path
+) -> None:
+    rows = [{"n": n, "text": f"{n} <other {0.5 + n / 500}>yes</other> <echo 1>yes</echo>"} for n in range(200)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--cascade", "other", "--agree", "0.9", "--confidence", "0.9", "-o", "out.csv"]
+    ended = terminal("in.jsonl", "-t", "{text}", "-m", "echo", *options)
+    written = read_csv(tmp_path / "out.csv")
+    assert list(written[0]) == ["n", "text", "answer", "answered_by", "confidence", "error", "tokens"]
+    by = [row["answered_by"] for row in written]
+    assert by.count("other") > 100 and {row["answer"] for row in written} == {"yes"}
+    assert f"cascade: other answered {by.count('other')} of 200 rows" in ended.stderr
+    assert "200 of 200 rows answered" in ended.stdout

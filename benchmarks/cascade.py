@@ -1,0 +1,178 @@
+"""Whether a cascade keeps its target, and what it costs: python benchmarks/cascade.py [--runs 400] [--real 1200].
+
+Each cell is so many seeded runs of the recipe's own decisions over simulated rows, at confidence 0.95, without models:
+the target may be missed in 5 % of them. Beside the rows that the large model answers stand those of an oracle, which
+knows all errors and needs no sample.
+
+With `--real` the bundled models answer so many held-out problems instead: `nano` is the small model of `mini`, on
+engine transformers. `mini` answers all rows, too, so that the agreement of all rows is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from harness import machine, stack, table, write
+
+import batchyard
+from batchyard.client.api import ApiClient
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "examples/models"))
+import problems  # noqa: E402  # of the demo models, which are no package
+
+from recipes.measures.intervals import wilson  # noqa: E402
+from tests.recipes.cascade import simulated  # noqa: E402
+
+AGREE = (0.9, 0.95, 0.99)
+ROWS = (500, 2000, 10_000, 50_000)
+
+
+def cell(kind: str, rows: int, agree: float, runs: int) -> dict[str, Any]:
+    """Return what became of the runs of one cell."""
+    made = simulated.runs(kind, rows, agree, runs)
+    budget = simulated.budget(agree, rows)
+    missed = sum(run.errors > budget for _, run in made)
+    return {
+        "kind": kind,
+        "rows": rows,
+        "agree": agree,
+        "missed": missed / runs,
+        "interval": wilson(missed, runs),
+        "large": statistics.mean(1 - run.proxy / rows for _, run in made),
+        "oracle": statistics.mean(1 - drawn.best(budget) / rows for drawn, _ in made),
+        "sampled": statistics.mean(run.sampled / rows for _, run in made),
+        "looks": statistics.mean(run.looks for _, run in made),
+    }
+
+
+def cells(runs: int, processes: int) -> Iterator[dict[str, Any]]:
+    """Yield all cells in their order."""
+    with ProcessPoolExecutor(processes) as pool:
+        wanted = [(kind, rows, agree, runs) for kind in simulated.KINDS for rows in ROWS for agree in AGREE]
+        yield from pool.map(cell, *zip(*wanted, strict=True))
+
+
+MODELS = "".join(
+    f"""
+[models.{name}]
+engine = "transformers"
+source = "{ROOT}/examples/models/{name}"
+engine_args = {{ dtype = "float32" }}
+"""
+    for name in ("nano", "mini")
+)
+TASKS = {
+    "easy": ("sentiment", "reverse", "sort"),
+    "mixed": ("sentiment", "reverse", "sort", "sum"),
+    "impossible": ("sum",),
+}
+
+
+def real(server: ApiClient, name: str, rows: int) -> dict[str, Any]:
+    """Return what a cascade of one of TASKS did, beside what `mini` says of all rows."""
+    tasks = TASKS[name]
+    made = [problem for task in tasks for problem in problems.held_out(task, rows // len(tasks), 7)]
+    random.Random(7).shuffle(made)
+    table = [{"text": problem.prompt} for problem in made]
+    how: dict[str, Any] = {"model": "mini", "temperature": 0, "max_tokens": 32, "progress": False, "server": server}
+    began = time.monotonic()
+    rows_of_cascade = batchyard.map(table, "{text}", cascade="nano", agree=0.95, details=True, name=name, **how)
+    seconds = time.monotonic() - began
+    metrics = next(server.jobs(recipe="cascade"))["batchyard"]["metrics"]
+    began = time.monotonic()
+    alone = batchyard.map(table, "{text}", name=name, **how)
+    seconds_alone = time.monotonic() - began
+    same = sum(row["answer"] == answer for row, answer in zip(rows_of_cascade, alone, strict=True))
+    names = (
+        "proxy",
+        "large",
+        "sampled",
+        "threshold",
+        "large_share",
+        "audit",
+        "tokens",
+        "large_alone",
+        "proxy_agreement",
+    )
+    agreement = {"agreement": same / len(table), "seconds": seconds, "seconds_alone": seconds_alone}
+    return {"task": name, "rows": len(table), **agreement, **{name: metrics[name] for name in names}}
+
+
+def report_real(rows: int) -> None:
+    settings = {"BATCHYARD_MIN_WINDOW": "1s"}
+    facts = machine("numpy", "transformers")
+    with stack(MODELS, settings) as (server, _):
+        made = [real(server, name, rows) for name in TASKS]
+    columns = [
+        "task",
+        "rows",
+        "models agree on",
+        "rows by nano",
+        "tokens of mini",
+        "agreement",
+        "audit",
+        "seconds",
+        "alone",
+    ]
+    lines = [
+        [
+            each["task"],
+            each["rows"],
+            f"{each['proxy_agreement']['mean']:.1%} of {each['sampled']}",
+            f"{each['proxy'] / each['rows']:.1%}",
+            f"{each['large_share']:.1%}",
+            f"{each['agreement']:.1%}",
+            " to ".join(f"{end:.1%}" for end in each["audit"]["intervals"].get("mean", ())) or "-",
+            *(round(each[name]) for name in ("seconds", "seconds_alone")),
+        ]
+        for each in made
+    ]
+    write("cascade-real", {"machine": facts, "settings": settings, "tasks": made}, table(columns, lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=400)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--real", type=int, metavar="ROWS")
+    arguments = parser.parse_args()
+    if arguments.real:
+        return report_real(arguments.real)
+    made = list(cells(arguments.runs, arguments.processes))
+    columns = ["rows", "n", "agree", "target missed (95 % interval)", "large model", "oracle", "sampled", "looks"]
+    lines = [
+        [
+            each["kind"],
+            f"{each['rows']:,}",
+            each["agree"],
+            f"{each['missed']:.1%} ({each['interval'][0]:.1%} to {each['interval'][1]:.1%})",
+            *(f"{each[name]:.1%}" for name in ("large", "oracle", "sampled")),
+            f"{each['looks']:.1f}",
+        ]
+        for each in made
+    ]
+    total = statistics.mean(each["missed"] for each in made)
+    worst = max(each["missed"] for each in made)
+    summary = (
+        f"{arguments.runs} runs a cell: the target is missed in {total:.1%} of all, in {worst:.1%} of the worst cell."
+    )
+    write(
+        "cascade",
+        {"machine": machine("numpy"), "settings": {"runs": arguments.runs}, "cells": made},
+        table(columns, lines),
+        summary,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Options of recipe `cascade`, and of `cascade-round`, which runs one of its rounds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from batchyard.recipes import BASIC, BareOptions, CompositeOptions, Options
+from batchyard.tables.template import Template
+from recipes.options import GreedySampling, option
+
+STATE = "batchyard_cascade"
+"""The column of a later round's rows with what the rounds before have left."""
+
+
+class Cascading(BareOptions):
+    """Which models answer, and how far the answers may differ."""
+
+    model: str = Field(description="Large model, whose answers are wanted")
+    proxy: str = Field(description="Small model, which answers every row first")
+    agree: float = Field(
+        0.95, gt=0, lt=1, description="Least share of all rows with the large model's answer", json_schema_extra=BASIC
+    )
+    confidence: float = Field(0.95, gt=0, lt=1, description="Least probability that this share is reached")
+    labels: list[str] = Field(
+        [], max_length=1000, description="Answers that are allowed; default: any text", json_schema_extra=BASIC
+    )
+    structured: bool = Field(True, description="Hold answers to the labels; false: where an engine cannot do that")
+    equal: str = Field(
+        "exact",
+        description="Reward that says if two answers are equal: `exact`, `numeric`, `json-fields`, `f1>=0.8`",
+        json_schema_extra=BASIC,
+    )
+    sampling: GreedySampling = Field(
+        default_factory=GreedySampling, description="Temperature (0 unless set), max_tokens and the like"
+    )
+    audit: int = Field(50, ge=0, le=10_000, description="Rows of the small model that the large one checks at the end")
+
+    @field_validator("labels")
+    @classmethod
+    def _distinct(cls, labels: list[str]) -> list[str]:
+        if len({label.strip().casefold() for label in labels}) < len(labels) or "" in map(str.strip, labels):
+            raise ValueError("labels have to differ in more than case, and none may be empty")
+        if len(labels) == 1:
+            raise ValueError("one label leaves no choice; name two at least")
+        return labels
+
+    @property
+    def comparison(self) -> tuple[str, float]:
+        """The reward that compares answers, and the least score of equal ones."""
+        name, _, least = ("" if self.equal.startswith("{") else self.equal).partition(">=")
+        return (name.strip(), float(least)) if least else (self.equal, 1.0)
+
+    def named_columns(self) -> set[str]:
+        return super().named_columns() | {STATE}
+
+
+class Cascade(Cascading, Options, CompositeOptions):
+    """Options of `cascade`."""
+
+    def place(self, variant: str, path: str) -> str:
+        """Return where the option of a round at a path stands."""
+        return path
+
+
+class Round(Cascading, Options):
+    """Options of `cascade-round`."""
+
+    streaming: Literal[True] = Field(True, description="Items never wait for each other")
+
+
+def check(options: Cascading) -> None:
+    """Raise ValueError, with the path of the option, for options that cannot be."""
+    if options.model == options.proxy:
+        raise ValueError("proxy: it is the model itself, so nothing can be saved; name a smaller one")
+    with option("equal"):
+        if not options.comparison[1] > 0:
+            raise ValueError("the least score of equal answers is above 0")
+    if isinstance(options, Options) and options.template is not None:
+        with option("template"):
+            if Template(options.template).has_all:
+                raise ValueError("{*} is in another order in each round; name the columns")

@@ -1,0 +1,241 @@
+"""The rounds of `cascade`: what each leaves for the next, and what the last one writes.
+
+The first round asks the small model about every row. The next ones ask the large model about a growing sample, in an
+order that is fixed from the start, until a larger sample would not pay. The last one asks it about the rows that the
+cut leaves to it, and about an audit of the others. What a round does follows from its rows alone. Rows that it does
+not ask about go through it in bundles.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from batchyard import json_lines
+from batchyard.recipes import EndedItem, Report, Results
+from recipes.cascade import bounds
+from recipes.cascade.bounds import Decision, Floats, Look
+from recipes.cascade.options import STATE, Cascading
+from recipes.measures import intervals
+from recipes.reports import write_lines
+
+NEXT, ANSWERS = "next.jsonl", "answers.jsonl"
+ROUNDS = bounds.LOOKS + 2
+"""The small model's round, one for each look, and the last one."""
+NEW = ("answer", "answered_by", "confidence", "proxy_answer", "error", "tokens")
+"""Columns that each row gets."""
+SAMPLE, REST, AUDIT = "sample", "rest", "audit"
+"""Why the large model is asked about a row."""
+BUNDLE_ROWS, BUNDLE_BYTES = 1000, 1 << 18
+BINS = 20
+_NEVER = 1 << 53
+"""The place in the order of a row without one: behind all others."""
+
+Row = dict[str, Any]
+
+
+def rows_of(results: Results) -> Iterator[Row]:
+    """Stream the rows in the order of the input, with what all rounds so far have found.
+
+    A row has `id`, `columns`, its place `order` in the order of sampling, `proxy` and, once it was asked, `large`.
+    """
+    for item in results.items():
+        state = item.columns.get(STATE)
+        if state is not None and "rows" in state:
+            yield from state["rows"]
+        else:
+            yield _row(item, state)
+
+
+def _row(item: EndedItem, state: Mapping[str, Any] | None) -> Row:
+    columns = {name: value for name, value in item.columns.items() if name not in (STATE, "custom_id")}
+    row = {"id": item.custom_id, "columns": columns}
+    ended = {"error": dict(item.error or {"code": item.state, "message": None})}  # of a program that never ended
+    if state is None:
+        proxy = item.result.get("proxy") or ended
+        return row | {"order": item.result.get("order", _NEVER), "proxy": proxy}
+    return row | {
+        "order": state["order"],
+        "proxy": state["proxy"],
+        "large": {**(item.result.get("large") or ended), "why": state["why"]},
+    }
+
+
+@dataclass
+class Standing:
+    """What the rows say after a round.
+
+    Attributes:
+        order: of sampling, for each row.
+        confidences: of the small model, NaN where its answer cannot be taken.
+        why: why the large model was asked, empty where it was not.
+        errors: the large model was asked, and has another answer or none.
+    """
+
+    order: np.ndarray[Any, np.dtype[np.int64]]
+    confidences: Floats
+    why: np.ndarray[Any, np.dtype[np.str_]]
+    errors: np.ndarray[Any, np.dtype[np.bool_]]
+
+    @classmethod
+    def of(cls, results: Results) -> Standing:
+        order, confidences, why, errors = array("q"), array("d"), [], bytearray()
+        for row in rows_of(results):
+            confidence, large = row["proxy"].get("confidence"), row.get("large") or {}
+            order.append(row["order"])
+            confidences.append(math.nan if confidence is None else confidence)
+            why.append(large.get("why", ""))
+            errors.append(bool(large) and not large.get("equal"))
+        return cls(np.array(order), np.array(confidences), np.array(why, "U6"), np.frombuffer(errors, bool))
+
+    @property
+    def rows(self) -> int:
+        return len(self.order)
+
+    def looks(self, options: Cascading) -> list[Look]:
+        # Without the margin (1 - 0.93) * 100 would be 6 rows.
+        budget = math.floor((1 - options.agree) * self.rows + 1e-9)
+        return bounds.looks(self.rows, budget, 1 - options.confidence)
+
+    def decide(self, options: Cascading) -> Decision:
+        """Return what follows from the sample so far."""
+        ranks = np.empty(self.rows, int)
+        ranks[np.argsort(self.order, kind="stable")] = np.arange(self.rows)
+        answered = ~np.isnan(self.confidences)
+        sampled = self.why == SAMPLE
+        errors = np.flatnonzero(sampled & answered & self.errors)
+        pairs = [(int(ranks[row]), float(self.confidences[row])) for row in errors]
+        confidences = np.sort(self.confidences[answered])
+        return bounds.decide(confidences, self.rows, int(sampled.sum()), pairs, self.looks(options))
+
+    def asked_next(self, decision: Decision, options: Cascading) -> dict[int, str]:
+        """Return the rows that the next round asks the large model about, and why; none if all is done."""
+        if np.isin(self.why, (REST, AUDIT)).any():
+            return {}
+        order = np.argsort(self.order, kind="stable")
+        if decision.sample:
+            return {int(row): SAMPLE for row in order[: decision.sample] if not self.why[row]}
+        accepted = self.confidences > decision.cut
+        left = [int(row) for row in order if not self.why[row]]
+        # What follows in the order is a fresh sample: the cut depends on the rows before.
+        audit = [row for row in left if accepted[row]][: options.audit]
+        return {row: REST for row in left if not accepted[row]} | dict.fromkeys(audit, AUDIT)
+
+
+def finish(results: Results, options: Cascading) -> Report:
+    """Write what the next round takes, or the answers if none comes."""
+    standing = Standing.of(results)
+    decision = standing.decide(options)
+    asked = standing.asked_next(decision, options)
+    if asked:
+        write_lines(results, NEXT, _next_rows(results, asked))
+        return Report({"rows": standing.rows, "next": dict(Counter(asked.values()))})
+    totals = _Totals()
+    with results.create(ANSWERS) as file:
+        for row in rows_of(results):
+            file.write(json_lines.line(totals.answered(row, decision.cut, options)))
+    return Report(_metrics(standing, decision, totals, options))
+
+
+def _next_rows(results: Results, asked: Mapping[int, str]) -> Iterator[Row]:
+    """Yield the rows that are asked, each by itself, and those between them in bundles."""
+    bundle: list[Row] = []
+    size = 0
+
+    def bundled(number: int) -> Row:
+        return {"custom_id": f"{STATE}-{number}", "prompt": "-", STATE: {"rows": bundle}}
+
+    number = 0
+    for number, row in enumerate(rows_of(results)):
+        why = asked.get(number)
+        if bundle and (why is not None or len(bundle) >= BUNDLE_ROWS or size >= BUNDLE_BYTES):
+            yield bundled(number)
+            bundle, size = [], 0
+        if why is not None:
+            state = {"order": row["order"], "proxy": row["proxy"], "why": why}
+            yield {**row["columns"], "custom_id": row["id"], STATE: state}
+        else:
+            bundle.append(row)
+            size += len(json_lines.dumps(row))
+    if bundle:
+        yield bundled(number + 1)
+
+
+class _Totals:
+    """Sums over all rows, gathered as their answers are written."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[str] = Counter()
+        self.tokens = {"proxy": [0, 0, 0], "large": [0, 0, 0]}
+        """Requests, input tokens and output tokens."""
+        self.sampled = [0, 0, 0]
+        """The same of the sample alone."""
+
+    def answered(self, row: Row, cut: float, options: Cascading) -> Row:
+        """Return a row as the file of answers has it."""
+        proxy, large = row["proxy"], row.get("large")
+        for name, answer in (("proxy", proxy), ("large", large)):
+            if answer is not None:
+                _add(self.tokens[name], answer)
+        if large is not None and large["why"] == SAMPLE:
+            _add(self.sampled, large)
+        confidence = proxy.get("confidence")
+        if large is None:
+            answer, answered_by, error = proxy["text"], options.proxy, None
+        else:
+            answer, answered_by, error = large.get("text"), options.model, large.get("error")
+        self.answers["failed" if answer is None else "proxy" if large is None else "large"] += 1
+        tokens = sum(sum(each.get("tokens") or ()) for each in (proxy, large or {}))
+        new = (answer, None if answer is None else answered_by, confidence, proxy.get("text"), error, tokens)
+        return {"custom_id": row["id"], **row["columns"], **dict(zip(NEW, new, strict=True))}
+
+
+def _add(sums: list[int], answer: Mapping[str, Any]) -> None:
+    sums[0] += 1
+    for place, tokens in enumerate(answer.get("tokens") or (0, 0), 1):
+        sums[place] += tokens
+
+
+def _metrics(standing: Standing, decision: Decision, totals: _Totals, options: Cascading) -> dict[str, Any]:
+    rows, answered = standing.rows, ~np.isnan(standing.confidences)
+    sampled, accepted = standing.why == SAMPLE, standing.confidences > decision.cut
+    size = int(sampled.sum())
+    names = ("requests", "input_tokens", "output_tokens")
+    # Of a sample of all rows each row's tokens are a fair share; without one all rows were asked.
+    alone = [round(value * rows / size) for value in totals.sampled] if size else totals.tokens["large"]
+    used = sum(totals.tokens["large"][1:])
+    agreeing = sampled & answered & ~standing.errors
+    return {
+        "rows": rows,
+        **{name: totals.answers[name] for name in ("proxy", "large", "failed")},
+        "certified": bool(accepted.any()),
+        "threshold": float(standing.confidences[accepted].min()) if accepted.any() else None,
+        "sampled": size,
+        "sampled_errors": decision.errors,
+        "looks": len(standing.looks(options)),
+        "unusable": int((~answered).sum()),
+        "proxy_agreement": intervals.share(int(agreeing.sum()), size),
+        "tokens": {name: dict(zip(names, values, strict=True)) for name, values in totals.tokens.items()},
+        "large_alone": dict(zip(names, alone, strict=True)),
+        "large_share": used / sum(alone[1:]) if sum(alone[1:]) else None,
+        "audit": _audit(standing, int((accepted & ~sampled).sum())),
+        "confidences": np.histogram(standing.confidences[answered], BINS, (0, 1))[0].tolist(),
+    }
+
+
+def _audit(standing: Standing, audited: int) -> dict[str, Any]:
+    """Return the audit of so many rows of the small model, and the agreement of all rows with its answers corrected."""
+    checked = standing.why == AUDIT
+    size, errors = int(checked.sum()), int((checked & standing.errors).sum())
+    if not size:
+        return {"rows": 0, "errors": 0} | intervals.document(None, 0, None)
+    low, high = bounds.interval(audited, size, errors)
+    mean = 1 - errors / size * (audited - size) / standing.rows
+    ends = (1 - (high - errors) / standing.rows, 1 - (low - errors) / standing.rows)
+    return {"rows": size, "errors": errors} | intervals.document(mean, size, ends)

@@ -1,0 +1,38 @@
+"""Options of `cascade` that cannot be, each refused with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from recipes.cascade.options import Cascade, check
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"proxy": "large"}, "proxy: it is the model itself"),
+        ({"equal": "f1>=x"}, "equal: could not convert"),
+        ({"equal": "f1>=0"}, "equal: the least score"),
+        ({"template": "Of {*}"}, "template: {\\*} is in another order"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_with_their_place(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        check(Cascade.model_validate({"model": "large", "proxy": "small"} | options))
+
+
+@pytest.mark.parametrize("labels", [["a"], ["a", "A "], ["a", " "]])
+def test_labels_are_two_or_more_that_differ(labels: list[str]) -> None:
+    with pytest.raises(ValidationError):
+        Cascade(model="large", proxy="small", labels=labels)
+
+
+@pytest.mark.parametrize("share", [0, 1, 1.5])
+def test_shares_lie_between_0_and_1(share: float) -> None:
+    with pytest.raises(ValidationError):
+        Cascade(model="large", proxy="small", agree=share)
+    with pytest.raises(ValidationError):
+        Cascade(model="large", proxy="small", confidence=share)

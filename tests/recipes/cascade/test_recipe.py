@@ -1,0 +1,213 @@
+"""Recipe `cascade`: who answers each row, the ends that it can have, and what it reports."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.recipes import Answer, InvalidItem, Item
+from batchyard.recipes.program import Request
+from recipes.cascade.flow import answered, confidence_of, label_of
+from recipes.cascade.options import STATE, Round
+from recipes.cascade.rounds import BUNDLE_ROWS, NEXT
+from tests.recipes.cascade.made import planted, run, sure
+
+
+def rows(number: int, wrong_below: float = 0.7) -> list[dict[str, Any]]:
+    """Return rows of which the small model has half of those wrong that it is less sure of."""
+    draw = random.Random(5)
+    made = []
+    for row in range(number):
+        p = round(draw.uniform(0.4, 1), 3)
+        small = "bad" if p < wrong_below and draw.random() < 0.5 else "good"
+        made.append({"custom_id": f"r{row}", "prompt": f"Review {row}", "small": small, "large": "good", "p": p})
+    return made
+
+
+def test_the_small_model_answers_what_it_is_sure_of_and_the_large_one_the_rest(tmp_path: Path) -> None:
+    report, results = run(tmp_path, planted, rows(1200), agree=0.95)
+    lines = results.lines("answers.jsonl")
+    assert [line["custom_id"] for line in lines] == [f"r{row}" for row in range(1200)], "in the order of the input"
+    assert [line["prompt"] for line in lines[:2]] == ["Review 0", "Review 1"] and STATE not in lines[0]
+    by_small = [line for line in lines if line["answered_by"] == "small"]
+    assert all(line["answer"] == line["proxy_answer"] == line["small"] for line in by_small)
+    assert all(line["answer"] == "good" for line in lines if line["answered_by"] == "large")
+    assert all(line["confidence"] == pytest.approx(line["p"]) and line["error"] is None for line in lines)
+    metrics = report.metrics
+    assert min(line["p"] for line in by_small) >= metrics["threshold"] - 1e-9
+    assert sum(line["answer"] == "good" for line in lines) >= 0.95 * 1200
+    assert (metrics["proxy"], metrics["large"], metrics["failed"]) == (len(by_small), 1200 - len(by_small), 0)
+    assert metrics["certified"] and 400 < metrics["proxy"] < 900 and not report.warnings
+
+
+def test_tokens_are_counted_by_model_beside_what_the_large_one_would_take_alone(tmp_path: Path) -> None:
+    report, _ = run(tmp_path, planted, rows(1000), agree=0.95)
+    metrics = report.metrics
+    large = metrics["large"]
+    assert metrics["tokens"]["proxy"] == {"requests": 1000, "input_tokens": 10_000, "output_tokens": 2000}
+    assert metrics["tokens"]["large"] == {"requests": large, "input_tokens": 10 * large, "output_tokens": 2 * large}
+    assert metrics["large_alone"] == {"requests": 1000, "input_tokens": 10_000, "output_tokens": 2000}
+    assert metrics["large_share"] == pytest.approx(large / 1000)
+    assert sum(metrics["confidences"]) == 1000
+    names = [block.title for block in report.view]
+    assert names == ["Models", "Agreement", "Confidence of the small model"]
+
+
+def test_an_audit_asks_about_a_fresh_sample_of_the_small_models_rows(tmp_path: Path) -> None:
+    report, results = run(tmp_path, planted, rows(1000), agree=0.95, audit=80)
+    without, _ = run(tmp_path, planted, rows(1000), agree=0.95, audit=0)
+    audit = report.metrics["audit"]
+    assert audit["rows"] == 80 and without.metrics["audit"]["rows"] == 0 and without.metrics["audit"]["mean"] is None
+    assert without.metrics["proxy"] - report.metrics["proxy"] == 80, "the large model's answers are taken"
+    low, high = audit["intervals"]["mean"]
+    assert low <= audit["mean"] <= high
+    (_, last) = results.rounds[-1]
+    asked = [item.columns[STATE] for item in last.ended if "why" in item.columns.get(STATE, {})]
+    assert sum(state["why"] == "audit" for state in asked) == 80
+
+
+def test_rows_that_a_round_does_not_ask_about_go_through_it_in_bundles(tmp_path: Path) -> None:
+    _, results = run(tmp_path, planted, rows(2000), agree=0.9)
+    (_, first), (_, second) = results.rounds[:2]
+    bundles = [row for row in first.lines(NEXT) if "rows" in row[STATE]]
+    asked = [row for row in first.lines(NEXT) if "why" in row[STATE]]
+    assert len(first.ended) == 2000 and len(second.ended) == len(bundles) + len(asked) <= 2 * len(asked) + 5
+    assert max(len(row[STATE]["rows"]) for row in bundles) <= BUNDLE_ROWS
+    assert len({row["custom_id"] for row in first.lines(NEXT)}) == len(second.ended)
+
+
+def test_the_sample_depends_on_the_seed_and_on_no_answer(tmp_path: Path) -> None:
+    def sample(seed: int, **planting: Any) -> set[str]:
+        _, results = run(tmp_path, planted, [row | planting for row in rows(400)], seed)
+        return {row["custom_id"] for row in results.rounds[0][1].lines(NEXT) if "why" in row[STATE]}
+
+    assert sample(1) == sample(1, small="other", p=0.5) != sample(2)
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    made = [run(tmp_path, planted, rows(500), 3)[1].artifacts for _ in range(2)]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("planting", "options", "reason"),
+    [
+        ({"small": "bad", "p": 0.8}, {}, "differs too often"),
+        ({"p": 0.8}, {"agree": 0.99}, "confidences are equal"),
+        ({}, {"agree": 0.999}, "1,000 rows are too few"),
+    ],
+)
+def test_where_nothing_can_be_certified_the_large_model_answers_all_rows(
+    tmp_path: Path, planting: dict[str, Any], options: dict[str, Any], reason: str
+) -> None:
+    report, results = run(tmp_path, planted, [row | planting for row in rows(1000)], **options)
+    assert (report.metrics["proxy"], report.metrics["large"]) == (0, 1000)
+    assert report.metrics["threshold"] is None and report.metrics["large_share"] == 1
+    (warning,) = report.warnings
+    assert warning[0] == "not_certified" and reason in warning[1]
+    assert {line["answer"] for line in results.lines("answers.jsonl")} == {"good"}
+
+
+def test_a_single_row_is_answered_by_the_large_model(tmp_path: Path) -> None:
+    report, results = run(tmp_path, planted, rows(1))
+    (line,) = results.lines("answers.jsonl")
+    assert (line["answered_by"], line["answer"]) == ("large", "good") and "1 rows are too few" in report.warnings[0][1]
+
+
+def test_rows_that_the_small_model_fails_on_go_to_the_large_one(tmp_path: Path) -> None:
+    def failing(item: Item, request: Request) -> Answer:
+        if request.stage == "proxy" and int(item.custom_id[1:]) % 10 == 0:
+            return Answer(ok=False, error={"code": "engine_error", "message": "No."})
+        return planted(item, request)
+
+    report, results = run(tmp_path, failing, rows(1000))
+    lines = results.lines("answers.jsonl")
+    assert all(line["answered_by"] == "large" and line["confidence"] is None for line in lines[::10])
+    assert report.metrics["unusable"] == 100 and report.metrics["proxy"] > 200
+    assert [code for code, _ in report.warnings] == ["proxy_unusable"]
+
+
+def test_rows_that_the_large_model_fails_on_have_an_error_and_count_as_differing(tmp_path: Path) -> None:
+    def failing(item: Item, request: Request) -> Answer:
+        if request.stage == "large" and int(item.custom_id[1:]) % 2:
+            return Answer(ok=False, error={"code": "engine_error", "message": "No."})
+        return planted(item, request)
+
+    report, results = run(tmp_path, failing, [row | {"small": "good"} for row in rows(1000)])
+    assert report.metrics["proxy"] < 50 and 450 < report.metrics["failed"] <= 500
+    assert [code for code, _ in report.warnings] == ["rows_failed"]
+    lost = [line for line in results.lines("answers.jsonl") if line["answered_by"] is None]
+    assert len(lost) == report.metrics["failed"] and all(line["error"]["code"] == "engine_error" for line in lost)
+    assert all(line["answer"] is None for line in lost)
+
+
+def test_a_small_model_without_probabilities_is_never_taken(tmp_path: Path) -> None:
+    report, _ = run(tmp_path, lambda item, request: Answer(ok=True, text="good"), rows(500))
+    assert report.metrics["large"] == 500
+    assert "no answer with a confidence" in report.warnings[0][1]
+
+
+def test_labels_hold_answers_and_are_compared_but_for_case_and_blanks(tmp_path: Path) -> None:
+    asked: set[tuple[str, bool]] = set()
+
+    def labelled(item: Item, request: Request) -> Answer:
+        asked.add((request.stage, "choice" in request.structure))
+        return sure(" GOOD\n" if request.stage == "proxy" else "Good", 0.9)
+
+    report, results = run(tmp_path, labelled, rows(500), labels=["good", "bad"])
+    assert asked == {("proxy", True), ("large", True)}
+    assert {line["answer"] for line in results.lines("answers.jsonl")} == {"good"} and report.metrics["proxy"] > 300
+    run(tmp_path, labelled, rows(2), labels=["good", "bad"], structured=False)
+    assert ("proxy", False) in asked
+
+
+def test_an_answer_that_is_no_label_is_not_taken_of_the_small_model(tmp_path: Path) -> None:
+    report, _ = run(tmp_path, planted, rows(500), labels=["good", "other"], structured=False)
+    assert report.metrics["unusable"] == sum(row["small"] == "bad" for row in rows(500))
+
+
+@pytest.mark.parametrize(
+    ("equal", "small", "large", "same"),
+    [
+        ("exact", " 7.0 ", "7", True),
+        ("numeric", "It is 7.", "So 7", True),
+        ("exact", "It is 7.", "7", False),
+        ("json-fields", '{"a": 1, "b": 2}', '{"b": 2, "a": 1.0}', True),
+        ("json-fields", '{"a": 1, "b": 3}', '{"b": 2, "a": 1}', False),
+        ("json-fields>=0.5", '{"a": 1, "b": 3}', '{"b": 2, "a": 1}', True),
+        ("f1>=0.6", "a red brick house", "red brick house", True),
+    ],
+)
+def test_a_reward_decides_what_is_equal(tmp_path: Path, equal: str, small: str, large: str, same: bool) -> None:
+    table = [row | {"small": small, "large": large} for row in rows(200)]
+    report, _ = run(tmp_path, planted, table, equal=equal)
+    assert (report.metrics["proxy_agreement"]["mean"] == 1) is same
+
+
+def test_confidence_is_the_probability_of_all_tokens() -> None:
+    tokens = [{"token": "go", "logprob": -0.5}, {"token": "od", "logprob": -0.25}]
+    assert confidence_of(Answer(ok=True, extra={"logprobs": {"content": tokens}})) == pytest.approx(0.4724, abs=1e-4)
+    assert confidence_of(Answer(ok=True)) is confidence_of(Answer(ok=True, extra={"logprobs": {"content": []}})) is None
+    assert label_of(" Straße ", ["strasse"]) == "strasse" and label_of("x", ["y"]) is None
+
+
+def test_a_column_of_the_input_cannot_have_the_name_of_a_new_one() -> None:
+    assert answered.columns is not None
+    options = Round(model="large", proxy="small")
+    with pytest.raises(InvalidItem, match="'confidence' has the name of one of the results"):
+        answered.columns(options, {"prompt": "", "confidence": 1})
+
+
+def test_a_round_that_has_not_completed_leaves_a_warning_and_no_answers(tmp_path: Path) -> None:
+    from recipes.cascade.options import Cascade
+    from recipes.cascade.recipe import cascade
+    from tests.recipes.cascade.made import PlayedRounds
+
+    _, results = run(tmp_path, planted, rows(300))
+    ended = PlayedRounds(results.rounds[:1], tmp_path)
+    assert cascade.finish is not None
+    report = cascade.finish(ended, Cascade(model="large", proxy="small"))
+    assert report.warnings[0][0] == "unfinished" and ended.artifacts["answers.jsonl"] == b""
