@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 
@@ -88,11 +89,22 @@ def hopeless(
     if may_be_unplaced and (seconds >= UNPLACED_SECONDS or fits_no_node(gpus(spec))):
         error = EngineStartError(no_place(spec, gpus(spec)))
     elif seconds >= timeout:
-        error = EngineStartError(start_timed_out(spec, timeout))
+        error = EngineStartError(start_timed_out(spec, timeout, _waits_for(handles)))
     if error is not None:
         for handle in handles:
             ray.kill(handle)
     return error
+
+
+def _waits_for(handles: Collection[ActorHandle]) -> str:
+    """Return what a start waits for, if one of the engines says so at once."""
+    answers = [handle.waits_for.remote() for handle in handles]
+    ready, _ = ray.wait(answers, num_returns=len(answers), timeout=LOOK_SECONDS) if answers else ([], [])
+    for answer in ready:
+        with suppress(RayError):
+            if reason := ray.get(answer):
+                return str(reason)
+    return ""
 
 
 def start_replicas(

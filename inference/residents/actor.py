@@ -73,6 +73,7 @@ class EngineActor:
         self._request_timeout = request_timeout
         self._engine: Engine | None = None
         self._starting: asyncio.Task[Engine] | None = None
+        self._unstarted: Engine | None = None
         self._started_at: float | None = None
         self._start_seconds: float | None = None
         self._process = process.identity()
@@ -128,7 +129,7 @@ class EngineActor:
             raise EngineStartError(error.message) from error
         if not gpus(self._spec):
             await asyncio.to_thread(memory_eviction.evict_idle, self._spec)
-        engine = engine_class(self._spec.engine)(self._spec, self._request_timeout)
+        engine = self._unstarted = engine_class(self._spec.engine)(self._spec, self._request_timeout)
         if engine.has_processes:
             tag = f"{ray.get_runtime_context().get_node_id()}/{self._name}"
             orphan_reaper.reap(tag)  # processes that an earlier actor of this name left behind
@@ -159,6 +160,10 @@ class EngineActor:
         self._started_at, self._start_seconds = time.time(), time.monotonic() - began
         announce(log, "engine started", model=self._spec.name, seconds=round(self._start_seconds, 1))
         return engine
+
+    async def waits_for(self) -> str:
+        """Return why the engine has not started yet; empty if it does not say."""
+        return self._unstarted.waits_for if self._unstarted is not None else ""
 
     async def reserve(self) -> str | None:
         """Reserve the engine for one `answer_alone` once it is empty. Return the permit; None if it is over."""

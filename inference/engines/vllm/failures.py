@@ -9,33 +9,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 from batchyard.failures.endings import ending
 from batchyard.failures.reasons import one_line
+from inference.engines.process_output import ELSEWHERE, ProcessOutput, last_exception
 
 END_SECONDS = 3.0
 """A process whose end its client has noticed ends, and has written why, within this time."""
 WATCH_SECONDS = 0.1
-TAIL_BYTES = 2**20
-ELSEWHERE = re.compile(
-    r"see (?:the )?(?:stack trace|root cause)|stack trace above|root cause above|EngineDeadError|Executor failed"
-    r"|^RuntimeError: cancelled$",
-    re.IGNORECASE,
-)
-"""What vLLM says of an error that another of its processes has written."""
 CORE = re.compile(r"'EngineCore\w*': (?P<code>-?\d+)")
 """A process of the engine that ended during the start, in the message of its client."""
 WORKER = re.compile(r"Worker proc (?P<name>\S+) died unexpectedly \(exit code: (?P<code>-?\d+)\)")
 ABORTED = re.compile(r"what\(\):.*|(?:malloc|free|realloc)\(\):? .*|double free.*|corrupted .*|Assertion .* failed.*")
 """What C and C++ libraries write before they abort."""
-LINE = re.compile(
-    r"^(?:\((?P<process>\w+)[^)]*\) )?(?:(?:ERROR|CRITICAL) [\d-]+ [\d:.]+ \[[^\]]*\] )?"
-    r"(?P<cause>(?:[A-Za-z_]\w*\.)*(?P<kind>[A-Z]\w*(?:Error|Exception|Exit))(?:: .+|:?\s*)$)"
-)
-"""The last line of a traceback, in vLLM's log or as Python itself writes it."""
-DEPTHS = (("Worker", 2), ("VllmWorker", 2), ("EngineCore", 1))
-"""Workers run inside the engine's process, and that inside its client's."""
 TERMINATED = -15
 
 
@@ -43,7 +29,7 @@ class Processes:
     """vLLM's processes, as the process sees them that starts them. Make it before the start."""
 
     def __init__(self) -> None:
-        self._logs = _own_logs()
+        self._output = ProcessOutput(1, 2)
         self._before = set(multiprocessing.active_children())
         self._children: list[BaseProcess] = []
 
@@ -90,7 +76,7 @@ class Processes:
         return "vLLM's engine failed, and wrote no reason" if ELSEWHERE.search(summary) else summary
 
     def _known(self, summary: str) -> str | None:
-        lines = list(self._lines())
+        lines = self._output.lines()
         signals = [code for code in self._codes(summary) if code < 0 and code != TERMINATED]
         if signals:
             words = next((match[0] for line in reversed(lines) if (match := ABORTED.search(line))), "")
@@ -99,41 +85,9 @@ class Processes:
         for line in lines:
             if (match := WORKER.search(line)) and int(match["code"]) < 0:
                 return f"vLLM's process {match['name']} {ending(int(match['code']))}"
-        return _innermost(lines)
+        return last_exception(lines)
 
     def _codes(self, summary: str) -> list[int]:
         """Return the exit codes of the processes that have ended."""
         codes = [int(match["code"]) for match in CORE.finditer(summary)]
         return codes + [child.exitcode for child in self._children if child.exitcode is not None]
-
-    def _lines(self) -> Iterator[str]:
-        for path, size in self._logs:
-            with path.open("rb") as log:
-                end = log.seek(0, 2)
-                log.seek(max(size if size <= end else 0, end - TAIL_BYTES))
-                yield from log.read().decode(errors="replace").splitlines()
-
-
-def _innermost(lines: list[str]) -> str | None:
-    """Return the last exception of the innermost process that has written one."""
-    written: list[tuple[int, str]] = []
-    for line in lines:
-        match = LINE.search(line)
-        if match is None or ELSEWHERE.search(match["cause"]):
-            continue
-        process = match["process"] or ""
-        depth = next((depth for name, depth in DEPTHS if process.startswith(name)), 0)
-        _, _, message = match["cause"].partition(": ")
-        written.append((depth, one_line(f"{match['kind']}: {message}" if message else match["kind"])))
-    deepest = max((depth for depth, _ in written), default=0)
-    return next((text for depth, text in reversed(written) if depth == deepest), None)
-
-
-def _own_logs() -> list[tuple[Path, int]]:
-    """Return the files that this process writes its output to, with their present sizes."""
-    logs = []
-    for descriptor in (1, 2):
-        path = Path(f"/proc/self/fd/{descriptor}")
-        if path.is_symlink() and path.resolve().is_file():
-            logs.append((path.resolve(), path.stat().st_size))
-    return logs
