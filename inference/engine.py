@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -204,6 +204,8 @@ class Engine(Capabilities):
         self.spec = spec
         self.request_timeout = request_timeout
         self.answered_at = time.monotonic()
+        self.on_death: Callable[[str], None] | None = None
+        """Set once it has started. Call it with the reason if the engine ends while it has no request."""
 
     @abstractmethod
     async def start(self) -> None:

@@ -14,7 +14,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from batchyard.backoff import Backoff
-from batchyard.errors import EngineStartError, Stopped, UnavailableError
+from batchyard.errors import EngineDied, EngineStartError, Stopped, UnavailableError
 from batchyard.failures.endings import actor_death
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
@@ -60,6 +60,8 @@ def outcome(spec: ModelSpec, handle: ActorHandle, result: StartedEngine | RayErr
     """
     if isinstance(result, RayTaskError):
         ray.kill(handle)
+        if isinstance(result.cause, EngineDied):
+            return StartOutcome(death=result.cause.message)
         failure = start_error(spec, result)
         log.warning("replica cannot start: %s", failure, extra={"model": spec.name})
         return StartOutcome(failure=failure)

@@ -21,7 +21,7 @@ import ray
 from ray.actor import ActorHandle
 
 from batchyard import json_lines
-from batchyard.errors import ConfigurationError, EngineStartError
+from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
 from batchyard.failures.reasons import concerns_memory, explained
 from batchyard.logs import announce
 from batchyard.models import CAPACITY, ModelSpec
@@ -104,8 +104,12 @@ class EngineActor:
     async def ready(self, idle_seconds: float) -> StartedEngine | None:
         """Start the engine unless it runs, and wait for it; return None if it is stopping.
 
-        Raises EngineStartError: with the engine's reason; the actor cannot be used then.
+        Raises:
+            EngineStartError: with the engine's reason; the actor cannot be used then.
+            EngineDied: the same of an engine that ran.
         """
+        if self._death is not None:
+            raise EngineDied(self._death)
         if self._over:
             return None
         self._idle_seconds = idle_seconds
@@ -149,6 +153,7 @@ class EngineActor:
         self._admission = AdmissionQueue(size, tokens, places=engine.capacity, share=share)
         self._admission.on_preemption = self._count_redone
         self._engine = engine
+        engine.on_death = self._note_idle_death
         if live.mode != "off":
             # Callers and workers import this module, too. They need no HTTP server.
             from inference.residents.live_server import LiveServer
@@ -301,6 +306,10 @@ class EngineActor:
             self._death = explained(reason, self._memory.phrase())
         return self._death
 
+    def _note_idle_death(self, reason: str) -> None:
+        if not self._over:
+            self._note_death(reason)
+
     def _has_begun(self, task: asyncio.Task[Any]) -> bool:
         """Return True if the request of a task has a token, as far as the engine can tell."""
         progress = self._progress.get(task)
@@ -401,7 +410,7 @@ class EngineActor:
         return self._spec.live.mode == "always"
 
     async def _stop_when_idle(self) -> None:
-        while not self._over and not self._stays:
+        while (not self._over and not self._stays) or self._death is not None:
             remaining = self._idle_seconds - (time.monotonic() - self._used_at)
             if self._calls == 0 and not self._permits and remaining <= 0:
                 log.info("engine stops: no work", extra={"engine": self._name, "idle_seconds": self._idle_seconds})

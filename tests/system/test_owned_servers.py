@@ -56,6 +56,13 @@ def owned() -> dict[str, list[psutil.Process]]:
     return found
 
 
+def runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def kill(stack: RunningStack, victim: str) -> None:
     if victim == "actor":
         parent = owned()["supervisor"][0].parent()
@@ -85,7 +92,7 @@ def test_whatever_is_killed_amid_a_batch_each_line_is_answered_and_nothing_is_le
     assert Counter(line["custom_id"] for line in lines) == Counter(map(str, range(ROWS)))
     assert all(line["response"]["body"]["model"] == "ours" for line in lines)
     if victim != "worker":  # an engine outlives the worker that runs segments
-        until(lambda: not any(process.is_running() for process in before if process.status() != "zombie"))
+        until(lambda: not any(map(runs, before)))
     until(lambda: [len(processes) for processes in owned().values()] == [1, 1, 1])
 
 
@@ -103,6 +110,9 @@ def test_a_stream_ends_with_its_server_and_the_next_one_is_answered(stack: Runni
         list(words)
     assert time.monotonic() - began < 10
     assert [chunk.choices[0].delta.content for chunk in ask("here again")][:2] == ["here", "again"]
+    owned()["server"][0].kill()
+    until(lambda: not owned()["server"])
+    assert [chunk.choices[0].delta.content for chunk in ask("and again")][:2] == ["and", "again"], "an idle one died"
 
 
 def test_the_lines_of_a_server_are_in_the_logs_of_its_batch(stack: RunningStack) -> None:

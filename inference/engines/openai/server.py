@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -204,6 +205,8 @@ class Server(OpenAI):
         with suppress(ProcessLookupError, PermissionError):  # a supervisor that was killed leaves its session
             os.killpg(process.pid, signal.SIGKILL)
         self._death = await asyncio.to_thread(self._reason, code)
+        if self.on_death is not None:
+            self.on_death(self._death)
         for scope in self._calls:
             scope.reschedule(time.monotonic())
 
@@ -227,13 +230,12 @@ class Server(OpenAI):
             return None
         if not names:
             return "GET /v1/models lists no model"
-        wanted = [self._server.model or self.spec.name]
-        if self._server.model is None:  # the command may name it
-            wanted += [part for word in self._words for part in (word, word.partition("=")[2])]
-        model = next((name for name in wanted if name in names), None)
-        if model is None:
-            listed = ", ".join(names[:8])
-            raise EngineStartError(f"the server of another model: it lists {listed}, not {wanted[0]}")
+        model = self._server.model or self.spec.name
+        if model not in names and self._server.model is None:  # the command may name it
+            words = re.split(r"""[\s='"]+""", self._server.command)
+            model = next((name for name in names if name in words), model)
+        if model not in names:
+            raise EngineStartError(f"the server of another model: it lists {', '.join(names[:8])}, not {model}")
         self._model = model
         return None
 
