@@ -91,7 +91,7 @@ def hopeless(
     if may_be_unplaced and (seconds >= UNPLACED_SECONDS or fits_no_node(gpus(spec))):
         error = EngineStartError(no_place(spec, gpus(spec)))
     elif seconds >= timeout:
-        error = EngineStartError(start_timed_out(spec, timeout, _waits_for(handles)))
+        error = EngineStartError(explained(start_timed_out(spec, timeout, _waits_for(handles))))
     if error is not None:
         for handle in handles:
             ray.kill(handle)

@@ -29,7 +29,7 @@ FAULTS = {
 
 
 def entry(name: str, flags: str, more: str = "") -> str:
-    command = f"python {shlex.quote(str(SCRIPT))} --port {{port}} --model theirs {flags}"
+    command = f"python {shlex.quote(str(SCRIPT))} --port {{port}} {flags}"
     return f'[models.{name}]\nengine = "server"\ncommand = """{command}"""\n{more}\n'
 
 
@@ -98,7 +98,7 @@ def test_whatever_is_killed_amid_a_batch_each_line_is_answered_and_nothing_is_le
 
 def test_a_stream_ends_with_its_server_and_the_next_one_is_answered(stack: RunningStack) -> None:
     def ask(text: str) -> Any:
-        return stack.client.chat.completions.create(
+        return stack.client.with_options(max_retries=3).chat.completions.create(
             model="ours", messages=[{"role": "user", "content": text}], stream=True, timeout=60
         )
 
@@ -117,7 +117,7 @@ def test_a_stream_ends_with_its_server_and_the_next_one_is_answered(stack: Runni
 
 def test_the_lines_of_a_server_are_in_the_logs_of_its_batch(stack: RunningStack) -> None:
     batch = stack.wait(stack.submit([a_chat("a", "hello", model="ours")]))
-    shown = batchyard("logs", batch.id, "--data", stack.data, folder=stack.data.parent).stdout
+    shown = batchyard("logs", batch.id, "--data", stack.data, "--json", folder=stack.data.parent).stdout
     assert "serves theirs" in shown
 
 
@@ -126,8 +126,8 @@ def test_a_server_that_cannot_be_used_says_why_and_what_to_do(stack: RunningStac
 
     def failures() -> dict[str, str]:
         models: Any = stack.client.get("/models?engines=true", cast_to=object)
-        said = {model["id"]: model["batchyard"].get("last_failure") for model in models["data"]}
-        return {name: failure["reason"] for name, failure in said.items() if failure and name in FAULTS}
+        held = {model["id"]: model["batchyard"]["held"] for model in models["data"]}
+        return {name: reason for name, reason in held.items() if reason and name in FAULTS}
 
     until(lambda: failures().keys() == FAULTS.keys(), 90)
     for name, reason in failures().items():

@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -34,13 +35,16 @@ from inference.engines.openai import supervisor
 from inference.engines.openai.client import NO_SUCH_ROUTE, EndpointClient, ProbeFailed, described
 from inference.engines.openai.endpoints import FAILURES, RemoteEndpoint
 from inference.engines.openai.engine import OpenAI, OpenStream, PassedOn
-from inference.engines.process_output import ProcessOutput, last_exception
+from inference.engines.process_output import last_exception
 
 HOST = "127.0.0.1"
 READY = "/health"
 PROBE_PAUSE = 0.25
 END_SECONDS = 3.0
 """A server that breaks off a stream because it ends has ended within this time."""
+TAIL_BYTES = 2**16
+LAST_SECONDS = 1.0
+"""The last lines of a server that has ended are read within this time."""
 MAX_LINE = 160
 """Characters of a server's last lines in a reason."""
 
@@ -112,6 +116,7 @@ class Server(OpenAI):
         self._process: Process | None = None
         self._end: asyncio.Task[None] | None = None
         self._death: str | None = None
+        self._tail = b""
         self._refusals = 0
         """Probes in a row that it has answered and not passed."""
         self._fault: str | None = None
@@ -129,21 +134,27 @@ class Server(OpenAI):
 
     async def start(self) -> None:
         self._client = EndpointClient()
-        self._output = ProcessOutput(1)
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", supervisor.__name__, str(self._server.stop_seconds), *self._words),
-            stdin=PIPE,
-            stderr=STDOUT,
-            env=self._server.environment(),
-            start_new_session=True,
-        )
+        output, written = os.pipe()
+        self._copying = threading.Thread(target=self._copy, args=[output], daemon=True, name="server's output")
+        self._copying.start()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", supervisor.__name__, str(self._server.stop_seconds), *self._words),
+                stdin=PIPE,
+                stdout=written,
+                stderr=STDOUT,
+                env=self._server.environment(),
+                start_new_session=True,
+            )
+        finally:
+            os.close(written)
         self._end = asyncio.create_task(self._note_end(self._process))
         try:
             while (reason := await self._unready()) is not None:
                 self.waits_for = reason
                 await asyncio.wait([self._end], timeout=PROBE_PAUSE)
                 if self._end.done():
-                    raise EngineStartError(f"{self._death} before it could be asked")
+                    raise EngineStartError(f"before it could be asked, {self._death}")
         except EngineStartError:
             await self.stop()
             raise
@@ -210,12 +221,22 @@ class Server(OpenAI):
         for scope in self._calls:
             scope.reschedule(time.monotonic())
 
+    def _copy(self, output: int) -> None:
+        """Copy the server's output to this process's own, which `batchyard logs` reads, and keep the end of it."""
+        with open(output, "rb", buffering=0) as stream:
+            while data := stream.read(TAIL_BYTES):
+                self._tail = (self._tail + data)[-TAIL_BYTES:]
+                with suppress(OSError):  # nobody reads it any more; the server goes on
+                    os.write(1, data)
+
     def _reason(self, code: int) -> str:
         if self._fault is not None:
             return f"the server was ended, since {self._fault}"
         if code == supervisor.NO_PROGRAM:
             return f"the server's program {self._words[0]} cannot be started"
-        lines = [one_line(line) for line in self._output.lines() if line.strip()] if code >= 0 else []
+        self._copying.join(LAST_SECONDS)
+        written = self._tail.decode(errors="replace").splitlines() if code >= 0 else []
+        lines = [one_line(line) for line in written if line.strip()]
         said = last_exception(lines) or " | ".join(cut(line, MAX_LINE) for line in lines[-3:])
         return f"the server {ending(code)}{f': {said}' if said else ''}"
 

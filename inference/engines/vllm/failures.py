@@ -9,14 +9,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from batchyard.failures.endings import ending
 from batchyard.failures.reasons import one_line
-from inference.engines.process_output import ELSEWHERE, ProcessOutput, last_exception
+from inference.engines.process_output import ELSEWHERE, last_exception
 
 END_SECONDS = 3.0
 """A process whose end its client has noticed ends, and has written why, within this time."""
 WATCH_SECONDS = 0.1
+TAIL_BYTES = 2**20
 CORE = re.compile(r"'EngineCore\w*': (?P<code>-?\d+)")
 """A process of the engine that ended during the start, in the message of its client."""
 WORKER = re.compile(r"Worker proc (?P<name>\S+) died unexpectedly \(exit code: (?P<code>-?\d+)\)")
@@ -29,7 +31,7 @@ class Processes:
     """vLLM's processes, as the process sees them that starts them. Make it before the start."""
 
     def __init__(self) -> None:
-        self._output = ProcessOutput(1, 2)
+        self._logs = _own_logs()
         self._before = set(multiprocessing.active_children())
         self._children: list[BaseProcess] = []
 
@@ -76,7 +78,7 @@ class Processes:
         return "vLLM's engine failed, and wrote no reason" if ELSEWHERE.search(summary) else summary
 
     def _known(self, summary: str) -> str | None:
-        lines = self._output.lines()
+        lines = list(self._lines())
         signals = [code for code in self._codes(summary) if code < 0 and code != TERMINATED]
         if signals:
             words = next((match[0] for line in reversed(lines) if (match := ABORTED.search(line))), "")
@@ -91,3 +93,20 @@ class Processes:
         """Return the exit codes of the processes that have ended."""
         codes = [int(match["code"]) for match in CORE.finditer(summary)]
         return codes + [child.exitcode for child in self._children if child.exitcode is not None]
+
+    def _lines(self) -> Iterator[str]:
+        for path, size in self._logs:
+            with path.open("rb") as log:
+                end = log.seek(0, 2)
+                log.seek(max(size if size <= end else 0, end - TAIL_BYTES))
+                yield from log.read().decode(errors="replace").splitlines()
+
+
+def _own_logs() -> list[tuple[Path, int]]:
+    """Return the files that this process writes its output to, with their present sizes."""
+    logs = []
+    for descriptor in (1, 2):
+        path = Path(f"/proc/self/fd/{descriptor}")
+        if path.is_symlink() and path.resolve().is_file():
+            logs.append((path.resolve(), path.stat().st_size))
+    return logs

@@ -10,7 +10,7 @@ from batchyard.failures.reasons import MAX_CAUSE, REMEDY, cause_of, explained
 TEXTS = [
     ("unknown argument", "engine_args.max_seqs: vLLM has no such argument; did you mean max_num_seqs?"),
     ("unexpected argument", "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'max_seqs'"),
-    ("command", "the server's program sglang cannot be started before it could be asked"),
+    ("command", "before it could be asked, the server's program sglang cannot be started"),
     ("other model", "the server of another model: it lists Qwen/Qwen3-8B, another, not qwen"),
     (
         "server not ready",

@@ -25,7 +25,6 @@ from batchyard.models import ModelSpec
 from inference import catalog
 from inference.doctor import checks
 from inference.engine import EngineAnswer
-from inference.engines import process_output
 from inference.engines.openai import supervisor
 from inference.engines.openai.server import Server
 from tests.support.rows import all_answers, chat, until
@@ -114,20 +113,9 @@ def test_its_environment_has_the_gpus_of_the_actor_and_what_the_entry_adds(monke
         (spec(model="mine"), "it lists theirs, not mine", "set engine_args.model"),
     ],
 )
-def test_a_command_that_cannot_serve_says_why_and_what_to_do(
-    model: ModelSpec, cause: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "worker.out"
-    log.touch()
-    monkeypatch.setattr(process_output, "_own_file", lambda _descriptor: log)
-    before = os.dup(1)
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 1)
-        with pytest.raises(EngineStartError) as failure:
-            asyncio.run(Server(model, 5.0).start())
-    finally:
-        os.dup2(before, 1)
+def test_a_command_that_cannot_serve_says_why_and_what_to_do(model: ModelSpec, cause: str, remedy: str) -> None:
+    with pytest.raises(EngineStartError) as failure:
+        asyncio.run(Server(model, 5.0).start())
     reason = explained(failure.value.message)
     assert cause in reason and remedy in reason.partition("Remedy: ")[2]
     assert not processes()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from inference.engines import process_output
 from inference.engines.vllm import failures
 from inference.engines.vllm.failures import Processes
 
@@ -20,7 +19,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that this process seems to write its output to."""
     log = tmp_path / "worker.out"
     log.write_text("ValueError: of an earlier engine\n")
-    monkeypatch.setattr(process_output, "_own_file", lambda descriptor: log if descriptor == 1 else tmp_path / "none")
+    monkeypatch.setattr(failures, "_own_logs", lambda: [(log, log.stat().st_size)])
     monkeypatch.setattr(failures, "END_SECONDS", 0.0)
     return log
 
