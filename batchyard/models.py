@@ -32,6 +32,8 @@ from batchyard.wording import NEWER, suggestion
 
 CAPACITY = 128
 """Requests that an engine runs at once, if it states no other number."""
+OF_SERVERS = ("command", "python", "env", "ready", "stop_seconds")
+"""`engine_args` of engine server that may stand in a model's entry itself."""
 _DERIVED = re.compile(r".+~[0-9a-f]{8}", re.DOTALL)
 
 
@@ -195,6 +197,9 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
             )
         if not isinstance(entry, dict):
             raise ConfigurationError(f"{path}: models.{name}: must be a table with engine and source")
+        if isinstance(arguments := entry.get("engine_args", {}), dict):
+            moved = {key: entry.pop(key) for key in OF_SERVERS if key in entry}
+            entry |= {"engine_args": moved | arguments} if moved else {}
         _check_keys(f"{path}: models.{name}", entry, [field for field in ModelSpec.model_fields if field != "name"])
     _check_adapter_names(path, entries)
     return {name: _with_currency(path, name, entry, currency) for name, entry in entries.items()}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -100,7 +101,7 @@ class Capabilities(ABC):
         simulated: answers are not a model's. Everything that shows or stores them is then marked as simulated.
         starts_each_run: starts for each run and stops after it, so that runs should be long.
         adds_replicas: starts more replicas as it runs, up to `max_replicas`.
-        passes_on: servers that someone else runs answer, and decide what a body may have.
+        passes_on: a server answers, and decides what a body may have.
         needs_source: models.toml must name the model's folder or hub id.
         arguments: schema of `engine_args`; None if the engine itself checks them at start. A schema that allows extra
             keys leaves those to the engine.
@@ -128,6 +129,11 @@ class Capabilities(ABC):
         if cls.arguments is None or cls.arguments.model_config.get("extra") == "allow":
             return None
         return cls.arguments.model_fields
+
+    @classmethod
+    def missing(cls, spec: ModelSpec) -> str | None:
+        """Return the package or program that has to be installed to start the model here; None if none has. Light."""
+        return cls.package if cls.package and importlib.util.find_spec(cls.package) is None else None
 
     @classmethod
     def cache_bytes(cls, spec: ModelSpec, token_bytes: int | None) -> int | None:
@@ -172,6 +178,7 @@ class Engine(Capabilities):
         prefix_tokens, prefix_hits: tokens of prompts that it has looked for in its prefix cache, and those that were
             there; None if it does not count.
         answered_at: time.monotonic() of the last sign of work. An engine with work that is silent for long hangs.
+        waits_for: why `start` has not returned yet, as a phrase; empty if it does not say.
     """
 
     has_processes: ClassVar[bool] = False
@@ -181,12 +188,15 @@ class Engine(Capabilities):
     cache_use: float | None = None
     prefix_tokens: int | None = None
     prefix_hits: int | None = None
+    waits_for: str = ""
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         """`request_timeout`: the longest that one request may run, in seconds."""
         self.spec = spec
         self.request_timeout = request_timeout
         self.answered_at = time.monotonic()
+        self.on_death: Callable[[str], None] | None = None
+        """Set once it has started. Call it with the reason if the engine ends while it has no request."""
 
     @abstractmethod
     async def start(self) -> None:

@@ -18,7 +18,16 @@ import click
 
 from batchyard import durations, tariffs
 from batchyard.cli import doctor
-from batchyard.cli.options import connect, data_option, load_settings, models_option, server_options, stack_options
+from batchyard.cli.options import (
+    connect,
+    data_option,
+    key_env_option,
+    load_settings,
+    models_option,
+    server_options,
+    servers_option,
+    stack_options,
+)
 from batchyard.cli.output import say, say_table, when
 from batchyard.client.address import configured_url
 from batchyard.client.api import ApiClient
@@ -40,11 +49,29 @@ _port = click.IntRange(0, 65535)
 @click.option("--port", type=_port, default=8000, show_default=True, help="Its port; 0 takes a free one.")
 @click.option("--flower-port", type=_port, default=5555, show_default=True, help="Flower's port; 0 takes a free one.")
 @click.option("--check", is_flag=True, help="Start nothing: check the models, as `batchyard doctor` does.")
+@servers_option
+@key_env_option
 @data_option
 @models_option
-def up(host: str, port: int, flower_port: int, check: bool, data: Path | None, models: Path | None) -> None:
-    """Run the whole stack in the foreground; SIGTERM or Ctrl-C ends all of it."""
+def up(
+    host: str,
+    port: int,
+    flower_port: int,
+    check: bool,
+    servers: tuple[str, ...],
+    server_key_env: str | None,
+    data: Path | None,
+    models: Path | None,
+) -> None:
+    """Run the whole stack in the foreground; SIGTERM or Ctrl-C ends all of it.
+
+    With --server it serves the models of servers that run already, and needs no models file.
+    """
+    if servers and models is not None:
+        raise click.UsageError("--server takes the place of the models file; leave --models out")
     in_force = load_settings(data=data, models=models)
+    if servers:
+        in_force = in_force.model_copy(update={"models": _written(in_force.data, servers, server_key_env)})
     if check:
         return doctor.run(in_force, start=False, as_json=False)
     from batchyard.local.stack import Stack
@@ -67,6 +94,21 @@ def up(host: str, port: int, flower_port: int, check: bool, data: Path | None, m
         click.echo("Ctrl-C ends it.")
 
     stack.run(ready, lambda text: click.echo(text, err=True))
+
+
+def _written(data: Path, urls: tuple[str, ...], key_env: str | None) -> Path:
+    """Ask servers for their models, and write these as a models file into the data folder."""
+    from batchyard import models
+    from inference.doctor import servers
+
+    entries = servers.entries([servers.listed(url, key_env) for url in urls], key_env)
+    file = data / "servers.toml"
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(models.written(name, entry) for name, entry in entries.items()))
+    except OSError as error:
+        raise ConfigurationError(f"data folder {data}: {error.strerror}; name another with --data") from error
+    return file
 
 
 @click.group()

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from batchyard.cli.options import load_settings, stack_options
+from batchyard.cli.options import key_env_option, load_settings, servers_option, stack_options
 from batchyard.cli.output import painted, say_table
+from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from batchyard.settings import Settings
+    from inference.doctor.folder import Finding
 
-_COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
+_COLOURS = {"ok": "green", "no": "yellow", "warning": "yellow", "failed": "red"}
 
 
 @click.command()
 @click.argument("names", metavar="[MODEL...]", nargs=-1)
 @click.option("--start", is_flag=True, help="Also start each engine, and ask it once at each of its endpoints.")
+@servers_option
+@key_env_option
 @stack_options
-def doctor(names: tuple[str, ...], start: bool, data: Path | None, models: Path | None, as_json: bool) -> None:
+def doctor(
+    names: tuple[str, ...],
+    start: bool,
+    servers: tuple[str, ...],
+    server_key_env: str | None,
+    data: Path | None,
+    models: Path | None,
+    as_json: bool,
+) -> None:
     """Try the models of the models file on this machine: names, files, memory, and with --start their answers.
 
-    Exit code 2 if a check has failed.
+    Exit code 2 if a check has failed. With --server: ask that server what its model can do, by default its first one.
+    Exit code 1 if it cannot be used.
     """
+    if servers:
+        if start or models is not None:
+            raise click.UsageError("--server is asked itself, and goes with neither --start nor --models")
+        return _ask(servers, server_key_env, names, as_json)
     run(load_settings(data=data, models=models), names, start=start, as_json=as_json)
 
 
@@ -47,6 +65,32 @@ def run(settings: Settings, names: tuple[str, ...] = (), *, start: bool, as_json
             start_seconds=settings.engine_start_timeout if start else None,
         )
     )
+    _show(findings, as_json)
+    failed = sum(finding.result == "failed" for finding in findings)
+    if failed:
+        raise ConfigurationError(f"{settings.models}: {failed} of {len(findings)} checks failed")
+
+
+def _ask(urls: tuple[str, ...], key_env: str | None, names: tuple[str, ...], as_json: bool) -> None:
+    """Print what each server can do. Raises Unsuccessful: one cannot be used."""
+    from inference.doctor import servers
+    from inference.doctor.folder import Finding
+
+    findings, unusable = [], []
+    for url in urls:
+        try:
+            found = list(servers.check(servers.listed(url, key_env), key_env, names))
+        except ConfigurationError as error:
+            reason, _, remedy = error.message.rpartition("; ")
+            found = [Finding(url, "models", "failed", reason, remedy)]
+        findings += found
+        unusable += [] if servers.is_usable(found) else [url]
+    _show(findings, as_json)
+    if unusable:
+        raise Unsuccessful(f"server {unusable[0]} cannot be used")
+
+
+def _show(findings: Sequence[Finding], as_json: bool) -> None:
     rows = [
         (finding.model, finding.check, painted(finding.result, _COLOURS.get(finding.result)), finding.detail or None,
          finding.remedy or None)
@@ -54,6 +98,3 @@ def run(settings: Settings, names: tuple[str, ...] = (), *, start: bool, as_json
     ]  # fmt: skip
     documents = [asdict(finding) for finding in findings]
     say_table(documents, ("model", "check", "result", "detail", "remedy"), rows, as_json)
-    failed = sum(finding.result == "failed" for finding in findings)
-    if failed:
-        raise ConfigurationError(f"{settings.models}: {failed} of {len(findings)} checks failed")

@@ -26,6 +26,16 @@ PATIENCE = 3.0
 
 data_option = click.option("--data", type=click.Path(path_type=Path), help="Folder that holds all state [./data].")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+servers_option = click.option(
+    "--server",
+    "servers",
+    metavar="URL",
+    multiple=True,
+    help="An OpenAI-compatible server, such as http://gpu1:8000/v1.",
+)
+key_env_option = click.option(
+    "--server-key-env", metavar="VARIABLE", help="The environment variable with the API key of these servers."
+)
 models_option = click.option("--models", type=click.Path(path_type=Path), help="The models file [./models.toml].")
 
 

@@ -53,6 +53,14 @@ CAUSES: Sequence[Rule] = (
         r"unexpected keyword argument '(?P<key>\w+)'",
         "leave engine_args.{key} out",
     ),
+    _rule("command", "argument", "critical")(
+        r"the server's program (?P<program>\S+) cannot be started",
+        "install {program} on every node, or name its environment's interpreter with python",
+    ),
+    _rule("other model", "argument", "critical")(
+        r"the server of another model: it lists (?P<name>[^,]+).*, not ",
+        "set engine_args.model to the name that it lists, such as {name}, or have the command serve another model",
+    ),
     _rule("few batched tokens", "argument")(
         r"max_num_batched_tokens \(\d+\) (?:must be .*max_num_seqs|is smaller than max_model_len) \((?P<least>\d+)\)",
         "set engine_args.max_num_batched_tokens to {least} at least",
@@ -174,6 +182,16 @@ CAUSES: Sequence[Rule] = (
 )
 """What an engine cannot run with."""
 SYMPTOMS: Sequence[Rule] = (
+    _rule("server not ready", "timeout")(
+        r"did not start within .*was not ready yet",
+        "see the server's lines in `batchyard logs`; set `ready` to a path that it answers with 200, or raise "
+        "BATCHYARD_ENGINE_START_TIMEOUT",
+    ),
+    _rule("server ended", "crash")(
+        r"the server (?:ended with exit code|was ended)",
+        "see the server's lines in `batchyard logs`, and run its command by hand; one that starts in the background "
+        "has to stay in the foreground",
+    ),
     _rule("slow start", "timeout")(
         r"did not start within",
         "raise BATCHYARD_ENGINE_START_TIMEOUT, or free what the engine waits for",

@@ -1,6 +1,5 @@
 """All checks of the models of a models.toml."""
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,9 +69,9 @@ def _refused(name: str, message: str) -> Finding:
 
 def _of(spec: ModelSpec, machine: Machine) -> Iterator[Finding]:
     engine = registry.capabilities(spec.engine)
-    if engine.package is not None and importlib.util.find_spec(engine.package) is None:
-        detail = f"{engine.package} is not installed here"
-        yield Finding(spec.name, "engine", "warning", detail, f"install {engine.package} where engines start")
+    if (missing := engine.missing(spec)) is not None:
+        remedy = f"install {missing} where engines start"
+        yield Finding(spec.name, "engine", "warning", f"{missing} is not installed here", remedy)
     if engine.argument_names() is None:
         yield Finding(spec.name, "engine_args", "not checked", "their names are checked where the engine starts")
     else:

@@ -16,11 +16,14 @@ TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check of a model. `remedy` is empty where nothing is to be done."""
+    """The result of one check of a model. `remedy` is empty where nothing is to be done.
+
+    `no`: a server that others run cannot do it; `remedy` says what follows.
+    """
 
     model: str
     check: str
-    result: Literal["ok", "warning", "failed", "not checked"]
+    result: Literal["ok", "no", "warning", "failed", "not checked"]
     detail: str = ""
     remedy: str = ""
 

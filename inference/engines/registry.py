@@ -20,6 +20,7 @@ BUILT_IN = {
     "vllm": "inference.engines.vllm.engine:VLLM",
     "vllm-job": "inference.engines.vllm.job:VLLMJob",
     "openai": "inference.engines.openai.engine:OpenAI",
+    "server": "inference.engines.openai.server:Server",
     "transformers": "inference.engines.transformers.engine:Transformers",
     "echo": "inference.engines.echo:Echo",
 }

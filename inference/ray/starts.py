@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 
@@ -11,7 +12,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from batchyard.backoff import Backoff
-from batchyard.errors import EngineStartError, Stopped, UnavailableError
+from batchyard.errors import EngineDied, EngineStartError, Stopped, UnavailableError
 from batchyard.failures.endings import actor_death
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
@@ -54,6 +55,8 @@ def outcome(spec: ModelSpec, handle: ActorHandle, result: StartedEngine | RayErr
     """Return what came of a start by `EngineActor.ready`'s result. Kills an actor that cannot start."""
     if isinstance(result, RayTaskError):
         ray.kill(handle)
+        if isinstance(result.cause, EngineDied):
+            return StartOutcome(death=result.cause.message)
         failure = start_error(spec, result)
         log.warning("replica cannot start: %s", failure, extra={"model": spec.name})
         return StartOutcome(failure=failure)
@@ -83,11 +86,22 @@ def hopeless(
     if may_be_unplaced and (seconds >= UNPLACED_SECONDS or fits_no_node(gpus(spec))):
         error = EngineStartError(no_place(spec, gpus(spec)))
     elif seconds >= timeout:
-        error = EngineStartError(start_timed_out(spec, timeout))
+        error = EngineStartError(explained(start_timed_out(spec, timeout, _waits_for(handles))))
     if error is not None:
         for handle in handles:
             ray.kill(handle)
     return error
+
+
+def _waits_for(handles: Collection[ActorHandle]) -> str:
+    """Return what a start waits for, if one of the engines says so at once."""
+    answers = [handle.waits_for.remote() for handle in handles]
+    ready, _ = ray.wait(answers, num_returns=len(answers), timeout=LOOK_SECONDS) if answers else ([], [])
+    for answer in ready:
+        with suppress(RayError):
+            if reason := ray.get(answer):
+                return str(reason)
+    return ""
 
 
 def start_replicas(

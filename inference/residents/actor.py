@@ -21,7 +21,7 @@ import ray
 from ray.actor import ActorHandle
 
 from batchyard import json_lines
-from batchyard.errors import ConfigurationError, EngineStartError
+from batchyard.errors import ConfigurationError, EngineDied, EngineStartError
 from batchyard.failures.reasons import concerns_memory, explained
 from batchyard.logs import announce
 from batchyard.models import CAPACITY, ModelSpec
@@ -73,6 +73,7 @@ class EngineActor:
         self._request_timeout = request_timeout
         self._engine: Engine | None = None
         self._starting: asyncio.Task[Engine] | None = None
+        self._unstarted: Engine | None = None
         self._started_at: float | None = None
         self._start_seconds: float | None = None
         self._process = process.identity()
@@ -101,7 +102,14 @@ class EngineActor:
         self._idle_watch: asyncio.Task[None] | None = None
 
     async def ready(self, idle_seconds: float) -> StartedEngine | None:
-        """Start the engine unless it runs, and wait; None if it is stopping. Raises EngineStartError; then end it."""
+        """Start the engine unless it runs, and wait for it; return None if it is stopping.
+
+        Raises:
+            EngineStartError: with the engine's reason; the actor cannot be used then.
+            EngineDied: the same of an engine that ran.
+        """
+        if self._death is not None:
+            raise EngineDied(self._death)
         if self._over:
             return None
         self._idle_seconds = idle_seconds
@@ -125,7 +133,7 @@ class EngineActor:
             raise EngineStartError(error.message) from error
         if not gpus(self._spec):
             await asyncio.to_thread(memory_eviction.evict_idle, self._spec)
-        engine = engine_class(self._spec.engine)(self._spec, self._request_timeout)
+        engine = self._unstarted = engine_class(self._spec.engine)(self._spec, self._request_timeout)
         if engine.has_processes:
             tag = f"{ray.get_runtime_context().get_node_id()}/{self._name}"
             orphan_reaper.reap(tag)  # processes that an earlier actor of this name left behind
@@ -145,6 +153,7 @@ class EngineActor:
         self._admission = AdmissionQueue(size, tokens, places=engine.capacity, share=share)
         self._admission.on_preemption = self._count_redone
         self._engine = engine
+        engine.on_death = self._note_idle_death
         if live.mode != "off":
             # Callers and workers import this module, too. They need no HTTP server.
             from inference.residents.live_server import LiveServer
@@ -156,6 +165,10 @@ class EngineActor:
         self._started_at, self._start_seconds = time.time(), time.monotonic() - began
         announce(log, "engine started", model=self._spec.name, seconds=round(self._start_seconds, 1))
         return engine
+
+    async def waits_for(self) -> str:
+        """Return why the engine has not started yet; empty if it does not say."""
+        return self._unstarted.waits_for if self._unstarted is not None else ""
 
     async def reserve(self) -> str | None:
         """Reserve the engine for one `answer_alone` once it is empty. Return the permit; None if it is over."""
@@ -290,6 +303,10 @@ class EngineActor:
             self._death = explained(reason, self._memory.phrase())
         return self._death
 
+    def _note_idle_death(self, reason: str) -> None:
+        if not self._over:
+            self._note_death(reason)
+
     def _has_begun(self, task: asyncio.Task[Any]) -> bool:
         """Return True if the request of a task has a token, as far as the engine can tell."""
         progress = self._progress.get(task)
@@ -390,7 +407,7 @@ class EngineActor:
         return self._spec.live.mode == "always"
 
     async def _stop_when_idle(self) -> None:
-        while not self._over and not self._stays:
+        while (not self._over and not self._stays) or self._death is not None:
             remaining = self._idle_seconds - (time.monotonic() - self._used_at)
             if self._calls == 0 and not self._permits and remaining <= 0:
                 log.info("engine stops: no work", extra={"engine": self._name, "idle_seconds": self._idle_seconds})

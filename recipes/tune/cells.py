@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator
 
 from batchyard import config, durations, plugins
-from batchyard.models import ModelSpec
+from batchyard.models import OF_SERVERS, ModelSpec
 from batchyard.recipes import BASIC, BareOptions, Judgement
 from batchyard.wording import quoted, suggestion
 from recipes.options import option
@@ -100,6 +100,8 @@ class TuneOptions(BareOptions):
                 raise ValueError(f"{key}: a model's entry has no such key; {suggestion(first, KEYS, '{}')}")
             if (first == "engine_args") != bool(rest):
                 raise ValueError(f"{key}: only engine_args has keys of its own, as in engine_args.max_num_seqs")
+            if rest and rest[0] in OF_SERVERS:  # a client must not start programs
+                raise ValueError(f"{key}: how a server is started is set in models.toml only")
         return dimensions
 
 

@@ -63,7 +63,7 @@ def test_the_engines_class_says_how_many_segments_overlap(file: Path) -> None:
 
 def test_an_unknown_engine_is_refused_with_those_of_packages_too(file: Path) -> None:
     file.write_text("[models.a]\nengine='smapler'")
-    names = r"'auto', 'vllm', 'vllm-job', 'openai', 'transformers', 'echo' or 'sampler'"
+    names = r"'auto', 'vllm', 'vllm-job', 'openai', 'server', 'transformers', 'echo' or 'sampler'"
     expected = rf"models\.a\.engine: must be {names}, not 'smapler'; did you mean 'sampler'\?$"
     with pytest.raises(ConfigurationError, match=expected):
         catalog.load(file)

@@ -112,15 +112,18 @@ class RunningStack:
         data: Path,
         program: Path = Path(sys.executable).parent / "batchyard",
         options: Sequence[str] = (),
+        models: bool = True,
         **environment: str,
     ) -> RunningStack:
         """Start a stack on a data folder that may exist, by a `batchyard` of another venv if `program` names one.
 
         Args:
             options: more options of `up`.
+            models: the models file beside the data folder is named.
         """
         command = [str(program), "up", "--port", "0", "--flower-port", "0"]
-        command += ["--data", str(data), "--models", str(data.parent / "models.toml"), *options]
+        command += ["--data", str(data), *options]
+        command += ["--models", str(data.parent / "models.toml")] if models else []
         with (data.parent / "up.log").open("a") as log:
             process = subprocess.Popen(
                 command,

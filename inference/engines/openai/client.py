@@ -180,31 +180,50 @@ class EndpointClient:
             yield b"\n".join(lines)
 
     async def probe(self, endpoint: RemoteEndpoint, model: str) -> None:
-        """Check that /models lists the model, or that the server is healthy. Raises ProbeFailed, with the reason."""
+        """Check that its /models lists the model if it lists any, or else that its server is healthy.
+
+        Raises ProbeFailed: why it cannot be used.
+        """
+        names = await self.models(endpoint)
+        if names and model not in names:
+            raise ProbeFailed(f"it serves {', '.join(names[:8])}, not {model}", fatal=True)
+
+    async def models(self, endpoint: RemoteEndpoint) -> list[str] | None:
+        """Return the models that its /models lists; None if a healthy server has no such list.
+
+        Raises ProbeFailed: why it cannot be used.
+        """
         variable = endpoint.api_key_env
         if variable and not os.environ.get(variable):
             raise ProbeFailed(f"environment variable {variable} is not set", fatal=True)
         root = endpoint.url.removesuffix("/v1")
-        try:
-            async with asyncio.timeout(PROBE_SECONDS):
-                reply = await self._request("GET", endpoint, f"{endpoint.url}/models")
-                if reply.status in NO_SUCH_ROUTE:
-                    reply = await self._request("GET", endpoint, f"{root}/health")
-                if endpoint.version is None and reply.status == 200:
-                    shown = await self._request("GET", endpoint, f"{root}/version")
-                    version = json_object(shown.data).get("version") if shown.status == 200 else None
-                    endpoint.version = version if isinstance(version, str) else ""
-        except NoReply as error:
-            raise ProbeFailed(error.reason, responded=False) from error
-        except TimeoutError as error:
-            raise ProbeFailed(f"no answer to a probe within {PROBE_SECONDS:g} s", responded=False) from error
+        reply = await self._probed(endpoint, f"{endpoint.url}/models")
+        has_list = reply.status not in NO_SUCH_ROUTE
+        if not has_list:
+            reply = await self._probed(endpoint, f"{root}/health")
+        if endpoint.version is None and reply.status == 200:
+            shown = await self._probed(endpoint, f"{root}/version")
+            version = json_object(shown.data).get("version") if shown.status == 200 else None
+            endpoint.version = version if isinstance(version, str) else ""
         if reply.status not in (200, 429):
             remedy = "" if endpoint.url.endswith("/v1") or reply.status not in NO_SUCH_ROUTE else _OFTEN_V1
             raise ProbeFailed(described(reply.status) + remedy, fatal=reply.status in MISCONFIGURED)
         listed = json_object(reply.data).get("data")
-        names = [entry.get("id") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-        if names and model not in names:
-            raise ProbeFailed(f"it serves {', '.join(map(str, names[:8]))}, not {model}", fatal=True)
+        entries = listed if isinstance(listed, list) else []
+        return [str(entry.get("id")) for entry in entries if isinstance(entry, dict)] if has_list else None
+
+    async def status(self, endpoint: RemoteEndpoint, path: str) -> int:
+        """Return the status with which its server answers a GET of `path`. Raises ProbeFailed: it does not answer."""
+        return (await self._probed(endpoint, endpoint.url.removesuffix("/v1") + path)).status
+
+    async def _probed(self, endpoint: RemoteEndpoint, url: str) -> EndpointReply:
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                return await self._request("GET", endpoint, url)
+        except NoReply as error:
+            raise ProbeFailed(error.reason, responded=False) from error
+        except TimeoutError as error:
+            raise ProbeFailed(f"no answer to a probe within {PROBE_SECONDS:g} s", responded=False) from error
 
     async def _request(
         self, method: str, endpoint: RemoteEndpoint, url: str, content: Content = NOTHING, *, streams: bool = False

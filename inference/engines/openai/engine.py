@@ -78,8 +78,8 @@ class EndpointArguments(BaseModel):
         return url
 
 
-class OpenAIArguments(BaseModel):
-    """`engine_args` of engine openai.
+class PassedOn(BaseModel):
+    """The `engine_args` of all engines whose servers answer.
 
     `model` is what the endpoints call the model (default: as models.toml does); `allowed_media_domains` are those that
     endpoints may fetch images, audio and videos from, and `allowed_parameters` those by which a request may reach
@@ -91,14 +91,19 @@ class OpenAIArguments(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     model: str | None = Field(None, min_length=1)
-    endpoints: tuple[EndpointArguments, ...] = ()
-    endpoint_folder: Path | None = Field(None, validate_default=True)
     api_key_env: str | None = Variable
     max_model_len: PositiveInt | None = None
     allowed_media_domains: tuple[str, ...] = ()
     allowed_parameters: tuple[Literal["chat_template", "kv_transfer_params", "mcp", "mcp_servers"], ...] = ()
     backoff_seconds: PositiveFloat = 0.5
     watch_seconds: PositiveFloat = 1.0
+
+
+class OpenAIArguments(PassedOn):
+    """`engine_args` of engine openai: the endpoints, a folder that names more of them, and how they are asked."""
+
+    endpoints: tuple[EndpointArguments, ...] = ()
+    endpoint_folder: Path | None = Field(None, validate_default=True)
 
     @field_validator("endpoint_folder")
     @classmethod

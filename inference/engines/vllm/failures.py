@@ -11,29 +11,17 @@ from pathlib import Path
 
 from batchyard.failures.endings import ending
 from batchyard.failures.reasons import one_line
+from inference.engines.process_output import ELSEWHERE, last_exception
 
 END_SECONDS = 3.0
 """A process whose end its client has noticed ends, and has written why, within this time."""
 WATCH_SECONDS = 0.1
 TAIL_BYTES = 2**20
-ELSEWHERE = re.compile(
-    r"see (?:the )?(?:stack trace|root cause)|stack trace above|root cause above|EngineDeadError|Executor failed"
-    r"|^RuntimeError: cancelled$",
-    re.IGNORECASE,
-)
-"""What vLLM says of an error that another of its processes has written."""
 CORE = re.compile(r"'EngineCore\w*': (?P<code>-?\d+)")
 """A process of the engine that ended during the start, in the message of its client."""
 WORKER = re.compile(r"Worker proc (?P<name>\S+) died unexpectedly \(exit code: (?P<code>-?\d+)\)")
 ABORTED = re.compile(r"what\(\):.*|(?:malloc|free|realloc)\(\):? .*|double free.*|corrupted .*|Assertion .* failed.*")
 """What C and C++ libraries write before they abort."""
-LINE = re.compile(
-    r"^(?:\((?P<process>\w+)[^)]*\) )?(?:(?:ERROR|CRITICAL) [\d-]+ [\d:.]+ \[[^\]]*\] )?"
-    r"(?P<cause>(?:[A-Za-z_]\w*\.)*(?P<kind>[A-Z]\w*(?:Error|Exception|Exit))(?:: .+|:?\s*)$)"
-)
-"""The last line of a traceback, in vLLM's log or as Python itself writes it."""
-DEPTHS = (("Worker", 2), ("VllmWorker", 2), ("EngineCore", 1))
-"""Workers run inside the engine's process, and that inside its client's."""
 TERMINATED = -15
 
 
@@ -94,7 +82,7 @@ class Processes:
         for line in lines:
             if (match := WORKER.search(line)) and int(match["code"]) < 0:
                 return f"vLLM's process {match['name']} {ending(int(match['code']))}"
-        return _innermost(lines)
+        return last_exception(lines)
 
     def _codes(self, summary: str) -> list[int]:
         """Return the exit codes of the processes that have ended."""
@@ -107,21 +95,6 @@ class Processes:
                 end = log.seek(0, 2)
                 log.seek(max(size if size <= end else 0, end - TAIL_BYTES))
                 yield from log.read().decode(errors="replace").splitlines()
-
-
-def _innermost(lines: list[str]) -> str | None:
-    """Return the last exception of the innermost process that has written one."""
-    written: list[tuple[int, str]] = []
-    for line in lines:
-        match = LINE.search(line)
-        if match is None or ELSEWHERE.search(match["cause"]):
-            continue
-        process = match["process"] or ""
-        depth = next((depth for name, depth in DEPTHS if process.startswith(name)), 0)
-        _, _, message = match["cause"].partition(": ")
-        written.append((depth, one_line(f"{match['kind']}: {message}" if message else match["kind"])))
-    deepest = max((depth for depth, _ in written), default=0)
-    return next((text for depth, text in reversed(written) if depth == deepest), None)
 
 
 def _own_logs() -> list[tuple[Path, int]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.servers import Server, listening
 from tests.support.stacks import ROOT
 from tests.support.terminal import batchyard
 
@@ -42,3 +43,17 @@ def test_up_refuses_a_wrong_name_of_an_argument_at_once(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "models.a.engine_args.batch_sizes: engine transformers has no such argument" in result.stderr
     assert "did you mean batch_size?" in result.stderr
+
+
+def test_a_server_is_asked_without_a_models_file_and_one_that_cannot_be_used_exits_1(tmp_path: Path) -> None:
+    with listening(Server()) as server:
+        good = batchyard("doctor", "--server", server.url, folder=tmp_path)
+    assert good.returncode == 0, good.stderr
+    lines = {line.split()[1]: line for line in good.stdout.splitlines()}
+    assert " ok" in lines["chat"] and "answers are not held to a schema" in lines["response_format"]
+    gone = batchyard("doctor", "--server", server.url, "--json", folder=tmp_path)
+    (finding,) = json.loads(gone.stdout)
+    assert (gone.returncode, finding["result"]) == (1, "failed") and finding["remedy"].startswith("start it")
+    assert "cannot be used" in gone.stderr
+    both = batchyard("up", "--server", server.url, "--models", "models.toml", folder=tmp_path)
+    assert both.returncode == 2 and "takes the place of the models file" in both.stderr

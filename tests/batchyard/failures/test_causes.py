@@ -10,6 +10,14 @@ from batchyard.failures.reasons import MAX_CAUSE, REMEDY, cause_of, explained
 TEXTS = [
     ("unknown argument", "engine_args.max_seqs: vLLM has no such argument; did you mean max_num_seqs?"),
     ("unexpected argument", "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'max_seqs'"),
+    ("command", "before it could be asked, the server's program sglang cannot be started"),
+    ("other model", "the server of another model: it lists Qwen/Qwen3-8B, another, not qwen"),
+    (
+        "server not ready",
+        "engine server of model m did not start within 600 seconds, and was not ready yet: "
+        "GET /health is answered with HTTP 503 Service Unavailable",
+    ),
+    ("server ended", "the server ended with exit code 3: it begins | out of ideas"),
     ("few batched tokens", "max_num_batched_tokens (128) must be greater than or equal to max_num_seqs (256)."),
     ("few batched tokens", "max_num_batched_tokens (128) is smaller than max_model_len (512)."),
     (

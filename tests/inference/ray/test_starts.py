@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError
 
-from batchyard.errors import EngineStartError, UnavailableError
+from batchyard.errors import EngineDied, EngineStartError, UnavailableError
 from batchyard.models import ModelSpec
 from inference.ray import starts
 from inference.residents.actor import StartedEngine
@@ -30,6 +30,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     monkeypatch.setattr(starts, "fits_no_node", lambda _gpus: nodes["fits_none"])
     monkeypatch.setattr(starts, "gpus", lambda _spec: 1.0)
     monkeypatch.setattr(starts, "no_place", lambda *_: "no place")
+    monkeypatch.setattr(starts, "_waits_for", lambda _handles: "")
     monkeypatch.setattr(starts, "start_timed_out", lambda *_: "timed out")
     return nodes
 
@@ -45,6 +46,12 @@ def test_an_engine_that_cannot_start_says_why_and_is_killed(killed: list[Any]) -
     error = RayTaskError("ready", "traceback", EngineStartError("no such weights"))
     failure = starts.outcome(SPEC, "actor", error).failure
     assert isinstance(failure, EngineStartError) and "no such weights" in failure.message
+    assert killed == ["actor"]
+
+
+def test_an_engine_that_has_died_in_its_actor_is_a_death_and_makes_room_for_the_next(killed: list[Any]) -> None:
+    error = RayTaskError("ready", "traceback", EngineDied("SIGKILL"))
+    assert starts.outcome(SPEC, "actor", error) == starts.StartOutcome(death="SIGKILL")
     assert killed == ["actor"]
 
 

@@ -116,6 +116,7 @@ def test_a_model_that_the_matrix_would_not_run_is_refused() -> None:
     [
         ({"set": {"replica": [1]}}, "a model's entry has no such key; did you mean replicas"),
         ({"set": {"engine": ["echo"]}}, "another engine is another model; add it to models.toml"),
+        ({"set": {"engine_args.command": ["sh"]}}, "how a server is started is set in models.toml only"),
         ({"set": {"replicas.x": [1]}}, "only engine_args has keys of its own"),
         ({"set": {"engine_args": [{}]}}, "only engine_args has keys of its own"),
         ({"set": {"replicas": []}}, "at least 1 item"),
