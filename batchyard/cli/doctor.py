@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from batchyard.cli.options import load_settings, stack_options
-from batchyard.cli.output import painted, say_table
+from batchyard.cli.output import lines_of, painted, say
 from batchyard.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run(settings: Settings, names: tuple[str, ...] = (), *, start: bool, as_json
         for finding in findings
     ]  # fmt: skip
     documents = [asdict(finding) for finding in findings]
-    say_table(documents, ("model", "check", "result", "detail", "remedy"), rows, as_json)
+    say(documents, lines_of(("model", "check", "result", "detail", "remedy"), rows), as_json)
     failed = sum(finding.result == "failed" for finding in findings)
     if failed:
         raise ConfigurationError(f"{settings.models}: {failed} of {len(findings)} checks failed")

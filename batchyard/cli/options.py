@@ -6,6 +6,7 @@ the settings (pydantic) and the client (httpx).
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchyard.cli.output import say
 from batchyard.client import api
 from batchyard.client.address import address
 from batchyard.client.api import ApiClient
@@ -42,6 +44,21 @@ def add_options(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], 
 
 server_options = add_options(data_option, json_option)
 stack_options = add_options(data_option, models_option, json_option)
+
+
+Said = tuple[Any, str]
+"""What a command says: a document for scripts, and a text for people."""
+
+
+def on_server(command: Callable[..., Said]) -> Callable[..., None]:
+    """Give a command the options --data and --json. It gets a client of the server, and what it returns is printed."""
+
+    @server_options
+    @functools.wraps(command)
+    def run(data: Path | None, as_json: bool, **arguments: Any) -> None:
+        say(*command(connect(data), **arguments), as_json)
+
+    return run
 
 
 def load_settings(**overrides: Any) -> Settings:
