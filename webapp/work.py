@@ -32,9 +32,11 @@ def get(life: Lifecycle[Record], work_id: str) -> Record:
         return life.get(session, owner.project_id, work_id)
 
 
-def title(job: Job) -> str:
-    """Return what a page calls a job."""
-    return job.name or (f"{job.recipe}: {job.input_name}" if job.input_name else job.recipe)
+def title(work: Batch | Job) -> str:
+    """Return what a page calls a batch or a job."""
+    if isinstance(work, Batch):
+        return work.stage or work.name or work.id
+    return work.name or (f"{work.recipe}: {work.input_name}" if work.input_name else work.recipe)
 
 
 def control(life: Lifecycle[Record], work_id: str, verb: Verb) -> Record:

@@ -1,4 +1,4 @@
-"""The models of /v1/jobs."""
+"""The models of /v1/jobs, and of /v1/recipes, the programs that jobs can run."""
 
 from __future__ import annotations
 
@@ -252,3 +252,35 @@ class ListJobs(BaseModel):
     parent_id: str | None = Field(None, min_length=1, max_length=64, description="only the jobs that this one started")
     after: str | None = Field(None, description="the id of the last job of the page before")
     limit: int = Field(20, ge=1, le=100)
+
+
+class RewardObject(BaseModel):
+    name: str
+    data_sources: list[str] = Field(description="those of which it scores the answers if a job names no reward")
+    columns: list[str] = Field(description="what a row needs; a dot goes into an object")
+
+
+class GateObject(BaseModel):
+    name: str
+
+
+class RecipeObject(BaseModel):
+    """A program that jobs can run."""
+
+    name: str
+    object: Literal["recipe"] = "recipe"
+    summary: str
+    stages: list[str] | None = Field(
+        description="with the defaults of its options; null: they depend on one without a default"
+    )
+    options: dict[str, Any] = Field(description="JSON Schema")
+    judgement: list[str] = Field(description="the options that only judge answers, and so cost no request")
+    main: str = Field(description="the artifact with the results")
+    sha256: str = Field(description="of the file that defines it")
+
+
+class RecipePage(ListPage[RecipeObject]):
+    """All recipes, and what they may name."""
+
+    rewards: list[RewardObject]
+    gates: list[GateObject]

@@ -80,12 +80,7 @@ def usage(month: str | None, by: str, project: str | None, as_csv: bool, data: P
     query: dict[str, Any] = {"month": month, "by": by, "project": project}
     if as_csv:
         return click.echo(server.get("/usage.csv", **query), nl=False)
-    document = server.call("GET", "/usage", **query)
-    say(document, _usage_text(document, by.split(",")), as_json)
-
-
-def _usage_text(document: dict[str, Any], dimensions: list[str]) -> str:
-    """Return usage as a table, with its total and the project's budget below."""
+    document, dimensions = server.call("GET", "/usage", **query), by.split(",")
     columns = [*dimensions, "requests", "failed", "tokens in", "cached", "tokens out", "cost"]
     rows = [[*(line[name] for name in dimensions), *_figures(line), _money(line["cost"])] for line in document["data"]]
     total = document["total"]
@@ -98,7 +93,7 @@ def _usage_text(document: dict[str, Any], dimensions: list[str]) -> str:
     if budget is not None:
         spent, amount = (tariffs.text(Fraction(budget[name]), budget["currency"]) for name in ("spent", "amount"))
         parts.append(f"budget: {spent} of {amount} spent in {budget['month']} ({budget['state']})")
-    return "\n".join(parts)
+    say(document, "\n".join(parts), as_json)
 
 
 def _figures(amounts: dict[str, Any]) -> list[int]:
