@@ -24,21 +24,27 @@ class _TuneCommand(RecipeCommand):
     """The command takes dimensions of the matrix as `--set KEY=VALUE,…`, beside those with flags of their own."""
 
     def files(self, schema: Schema, params: dict[str, Any]) -> list[Layer]:
-        import yaml
-
         from batchyard.config import Layer, Origin
 
         dimensions: dict[str, list[Any]] = {}
         for text in params.pop("dimensions"):
-            key, separator, values = text.partition("=")
-            if not separator or not values.strip():
-                raise ConfigurationError(f"--set {text}: write KEY=VALUE,VALUE, as in engine_args.max_num_seqs=32,64")
-            try:
-                dimensions.setdefault(key.strip(), []).extend(yaml.safe_load(f"[{values}]"))
-            except yaml.YAMLError:
-                raise ConfigurationError(f"--set {text}: {values} are no values; put texts in quotes") from None
+            key, values = _dimension(text)
+            dimensions.setdefault(key, []).extend(values)
         matrix = [Layer(Origin("flag", "--set"), {"set": dimensions})] if dimensions else []
         return [*super().files(schema, params), *matrix]
+
+
+def _dimension(text: str) -> tuple[str, list[Any]]:
+    """Return key and values of `replicas=1,2`. Raises ConfigurationError if it is not written so."""
+    import yaml
+
+    key, separator, values = text.partition("=")
+    if not separator or not values.strip():
+        raise ConfigurationError(f"--set {text}: write KEY=VALUE,VALUE, as in engine_args.max_num_seqs=32,64")
+    try:
+        return key.strip(), list(yaml.safe_load(f"[{values}]"))
+    except yaml.YAMLError:
+        raise ConfigurationError(f"--set {text}: {values} are no values; put texts in quotes") from None
 
 
 _model = click.option(
