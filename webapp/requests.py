@@ -195,7 +195,7 @@ def admit(owner: keys.Principal) -> None:
 
 @contextlib.contextmanager
 def reading() -> Iterator[tuple[Session, keys.Principal]]:
-    """Give the block a transaction that reads, and the caller. Raises as `caller`."""
+    """Give a block a reading transaction and the caller. Raises as `caller`."""
     owner = caller()
     with current_context().database.read() as session:
         yield session, owner
@@ -203,7 +203,7 @@ def reading() -> Iterator[tuple[Session, keys.Principal]]:
 
 @contextlib.contextmanager
 def writing(*, serial: bool = False) -> Iterator[tuple[Session, keys.Principal]]:
-    """Give the block a transaction that writes, and the caller. Raises as `caller`."""
+    """Give a block a writing transaction and the caller. Raises as `caller`."""
     owner = caller()
     with current_context().database.write(serial=serial) as session:
         yield session, owner
@@ -212,10 +212,11 @@ def writing(*, serial: bool = False) -> Iterator[tuple[Session, keys.Principal]]
 def listed(
     page: Callable[..., tuple[Sequence[Item], bool]], model: type[BaseModel], *scope: Any
 ) -> tuple[Sequence[Item], bool]:
-    """Return the records of the page that the query, as `model`, asks for, and whether there are more.
+    """Return the page that the query asks for, and whether more follow.
 
     Args:
         page: reads it, of a transaction, the scope and the parameters.
+        model: of the query.
         scope: what the records belong to.
     """
     params = query(model).model_dump()
@@ -305,7 +306,7 @@ def read_inline(line: Line) -> tuple[dict[str, Any], Upload | None]:
 
 
 def query(model: type[Parsed]) -> Parsed:
-    """Parse the query parameters as `model`, once it is known who asks. Raises RequestError, and as `caller`."""
+    """Parse an authenticated request's query as `model`. Raises RequestError, and as `caller`."""
     caller()
     return validated(model, dict(_single(flask.request.args)))
 

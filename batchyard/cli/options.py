@@ -32,7 +32,7 @@ models_option = click.option("--models", type=click.Path(path_type=Path), help="
 
 
 def add_options(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds options to a command, as if they stood above it in this order."""
+    """Return a decorator that adds options to a command in this order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -51,7 +51,7 @@ Said = tuple[Any, str]
 
 
 def on_server(command: Callable[..., Said]) -> Callable[..., None]:
-    """Give a command the options --data and --json. It gets a client of the server, and what it returns is printed."""
+    """Call a command with a client, and print what it returns. Adds --data and --json."""
 
     @server_options
     @functools.wraps(command)
@@ -62,7 +62,7 @@ def on_server(command: Callable[..., Said]) -> Callable[..., None]:
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings in force. Overrides come from the command line; None leaves a setting as it is."""
+    """Return the settings in force. An override of None leaves its setting."""
     from batchyard import settings
 
     return settings.load(**{name: value for name, value in overrides.items() if value is not None})

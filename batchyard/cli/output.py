@@ -49,7 +49,7 @@ def say(document: Mapping[str, Any] | Sequence[Any], text: str, as_json: bool) -
 
 
 def lines_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Painted:
-    """Rows under column names. Cells are never cut, so that ids can be copied; None shows as a dash."""
+    """Return a table with uncut cells, so that ids can be copied; None is a dash."""
     cells = [
         [cell if isinstance(cell, Painted) else plain("-" if cell is None else str(cell)) for cell in row]
         for row in (columns, *rows)

@@ -77,7 +77,7 @@ def declare_file(*, required: bool, name: str = "file") -> Callable[[dict[str, A
 
 
 class Body(BaseModel):
-    """A body, or a part of one, whose unknown fields are refused: a misspelt one must not be lost in silence."""
+    """Refuse unknown fields of a body: a misspelt one must not be lost in silence."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -93,7 +93,7 @@ class EngineDeath(BaseModel):
 
 
 class WorkExtension(BaseModel):
-    """What this project says of a batch and of a job alike. The ETA is null until something like it was measured."""
+    """Fields of batches and jobs beside OpenAI's. ETAs are null until measured."""
 
     created_by: str | None = Field(description="id of the key that created it; null: a schedule, or a job")
     simulated: bool
