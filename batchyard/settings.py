@@ -32,10 +32,6 @@ from batchyard.wording import nearest
 PREFIX = "BATCHYARD_"
 
 
-def _duration(value: Any) -> Any:
-    return durations.seconds(value) if isinstance(value, str) and not value.isdigit() else value
-
-
 def _home(value: Any) -> Any:
     """Return a path with `~` replaced, which no shell does in `.env` files and unit files."""
     if str(value) != "~" and not str(value).startswith("~/"):
@@ -48,7 +44,12 @@ def _home(value: Any) -> Any:
 
 Folder = Annotated[Path, BeforeValidator(_home)]
 PathText = Annotated[str, BeforeValidator(_home)]
-Duration = Annotated[PositiveInt, BeforeValidator(_duration)]
+Duration = Annotated[
+    PositiveInt,
+    BeforeValidator(
+        lambda value: durations.seconds(value) if isinstance(value, str) and not value.isdigit() else value
+    ),
+]
 
 
 def _readable(read: Callable[[str], object]) -> AfterValidator:

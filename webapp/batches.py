@@ -35,7 +35,7 @@ from webapp import idempotency, work
 from webapp.document import operation
 from webapp.files import get_file
 from webapp.idempotency import Idempotency
-from webapp.requests import caller, current_context, parse_body, query, read_inline, validated
+from webapp.requests import caller, current_context, listed, parse_body, query, read_inline, validated
 from webapp.wire import batches as wire
 from webapp.wire.fields import Idempotent, OnInvalid, StopWhen
 from webapp.wire.work import BatchError
@@ -139,7 +139,6 @@ def create() -> wire.BatchObject:
     One of a file that does not exist is made too, and fails in validation. With an Idempotency-Key, the same body again
     answers with the batch that was made the first time.
     """
-    caller()
     context, envelopes = current_context(), Envelopes()
     rest, requests = read_inline(envelopes.line)
     body: wire.BatchOfFile | wire.BatchOfUrl | wire.BatchOfRequests | wire.OpenBatch
@@ -225,12 +224,7 @@ def _announce(batch: Batch) -> None:
 @operation(wire.BatchPage, query=wire.ListBatches)
 def list_() -> wire.BatchPage:
     """List the project's batches, newest first."""
-    owner = caller()
-    params = query(wire.ListBatches)
-    with current_context().database.read() as session:
-        records, has_more = batches.page(
-            session, owner.project_id, after=params.after, limit=params.limit, status=params.status
-        )
+    records, has_more = listed(batches.page, wire.ListBatches, caller().project_id)
     return wire.BatchPage.of(to_wire(records), has_more=has_more)
 
 
@@ -285,7 +279,6 @@ def resume(batch_id: str) -> wire.BatchObject:
 @operation(wire.BatchObject, json=wire.ChangeBatch, refusals=(404, 409, 413))
 def change(batch_id: str) -> wire.BatchObject:
     """Change a batch's deadline, priority, name or description. The last two can be changed after its end, too."""
-    caller()
     return to_wire([apply(batch_id, parse_body(wire.ChangeBatch))])[0]
 
 
@@ -328,10 +321,7 @@ def plan(batch_id: str) -> wire.PlanReport:
 @operation(wire.SegmentPage, query=wire.ListSegments, refusals=(404,))
 def list_segments(batch_id: str) -> wire.SegmentPage:
     """List the segments of a batch by number: how far each is, and why one was tried again."""
-    batch = get_batch(batch_id)
-    params = query(wire.ListSegments)
-    with current_context().database.read() as session:
-        records, has_more = segments.page(session, batch.id, after=params.after, limit=params.limit)
+    records, has_more = listed(segments.page, wire.ListSegments, get_batch(batch_id).id)
     data = [wire.SegmentObject.model_validate(record) for record in records]
     last = data[-1].number if data else None
     return wire.SegmentPage(data=data, last_id=last, has_more=has_more)
@@ -346,9 +336,7 @@ def retry(batch_id: str) -> wire.BatchObject:
 
     The body may be left out. With corrected lines those are sent in place of the ones that were wrong.
     """
-    caller()
-    body = parse_body(wire.RetryBatch, optional=True)
-    context = current_context()
+    body, context = parse_body(wire.RetryBatch, optional=True), current_context()
 
     def draft() -> Draft:
         original = get_batch(batch_id)

@@ -22,10 +22,22 @@ from spectree.models import SecureType, SecuritySchemeData
 
 from batchyard import __version__
 from webapp import reference
-from webapp.wire.errors import ErrorObject
 
 routes = Blueprint("document", __name__)
 P = ParamSpec("P")
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorObject(BaseModel):
+    """What every request that fails is answered with."""
+
+    error: ErrorDetail
 
 
 class _Tree(SpecTree):

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from flask import Blueprint
 
-from store import batches, events
+from store import events
+from store.batches import BATCHES
 from store.records import Event
 from tasks.webhooks import delivery
+from webapp import work
 from webapp.document import operation
-from webapp.requests import caller, current_context, query
+from webapp.requests import caller, listed
 from webapp.wire.events import Actor, EventObject, EventPage, ListActions, ListEvents
 
 routes = Blueprint("events", __name__)
@@ -20,15 +22,10 @@ routes = Blueprint("events", __name__)
 @operation(EventPage, query=ListEvents, refusals=(404,))
 def list_(batch_id: str) -> EventPage:
     """List what has happened to a batch, oldest first."""
-    owner = caller()
-    params = query(ListEvents)
-    with current_context().database.read() as session:
-        batch = batches.get(session, owner.project_id, batch_id)
-        records, has_more = events.page(session, batch, after=params.after, limit=params.limit)
-    return to_wire(records, has_more=has_more)
+    return to_wire(*listed(events.page, ListEvents, work.get(BATCHES, batch_id)))
 
 
-def to_wire(records: Sequence[Event], *, has_more: bool) -> EventPage:
+def to_wire(records: Sequence[Event], has_more: bool) -> EventPage:
     """Return a page of events as they cross the wire."""
     data = [
         EventObject(
@@ -45,9 +42,4 @@ def to_wire(records: Sequence[Event], *, has_more: bool) -> EventPage:
 def audit() -> EventPage:
     """List who did what and when, newest first: in the project, or for an admin key in all projects."""
     owner = caller()
-    params = query(ListActions)
-    with current_context().database.read() as session:
-        records, has_more = events.actions(
-            session, None if owner.admin else owner.project_id, after=params.after, limit=params.limit
-        )
-    return to_wire(records, has_more=has_more)
+    return to_wire(*listed(events.actions, ListActions, None if owner.admin else owner.project_id))

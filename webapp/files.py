@@ -16,7 +16,7 @@ from store import events, files, projects
 from store.files import INPUT_EXPIRES_AFTER
 from store.records import File
 from webapp.document import operation
-from webapp.requests import Upload, caller, current_context, form, query
+from webapp.requests import Upload, caller, current_context, form, query, reading, writing
 from webapp.wire.files import FileDeleted, FileObject, FilePage, ListFiles, UploadForm, UploadOptions
 
 routes = Blueprint("files", __name__)
@@ -116,8 +116,7 @@ def list_() -> FilePage:
 
 def get_file(file_id: str) -> File:
     """Return a file of the caller's project. Raises NotFoundError."""
-    owner = caller()
-    with current_context().database.read() as session:
+    with reading() as (session, owner):
         return files.get(session, owner.project_id, file_id)
 
 
@@ -174,7 +173,6 @@ def delete(file_id: str) -> FileDeleted:
 
 def remove(file_id: str) -> None:
     """Delete a file of the caller's project. Raises NotFoundError."""
-    owner = caller()
-    with current_context().database.write() as session:
+    with writing() as (session, owner):
         files.delete(session, owner.project_id, file_id)
         events.act(session, owner, "file.deleted", file_id)

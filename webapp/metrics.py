@@ -12,7 +12,7 @@ from tasks.metrics import Snapshot
 from tasks.scheduling import demand
 from webapp.document import operation
 from webapp.requests import administrator, caller, current_context
-from webapp.wire.queue import DemandObject, EngineObject, ModelDemandObject, QueueObject
+from webapp.wire.models import DemandObject, EngineObject, ModelDemandObject, QueueObject
 
 routes = Blueprint("metrics", __name__)
 

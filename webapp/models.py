@@ -72,7 +72,6 @@ def _object(
 @operation(ModelPage, query=ListModels)
 def list_() -> ModelPage:
     """List the models this deployment serves, each with its adapters."""
-    caller()
     specs = served_by_name(current_context().models)
     listed = with_engines(specs) if query(ListModels).engines else [_object(*each) for each in specs.items()]
     return ModelPage.of(listed, has_more=False)

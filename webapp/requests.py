@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import flask
@@ -17,6 +17,7 @@ import orjson
 from flask import Flask, Response, current_app, g
 from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
+from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
@@ -51,6 +52,9 @@ DRAIN_SECONDS = 2.0
 DRAIN_PAUSE = 0.3
 TOO_LARGE = "split it, or raise BATCHYARD_MAX_FILE_BYTES"
 """What a client does about a file that is too large."""
+
+
+Item = TypeVar("Item")
 
 
 class UploadLimit(NamedTuple):
@@ -189,6 +193,37 @@ def admit(owner: keys.Principal) -> None:
         after_response(functools.partial(note_use, current_context(), owner.key_id))
 
 
+@contextlib.contextmanager
+def reading() -> Iterator[tuple[Session, keys.Principal]]:
+    """Give a block a reading transaction and the caller. Raises as `caller`."""
+    owner = caller()
+    with current_context().database.read() as session:
+        yield session, owner
+
+
+@contextlib.contextmanager
+def writing(*, serial: bool = False) -> Iterator[tuple[Session, keys.Principal]]:
+    """Give a block a writing transaction and the caller. Raises as `caller`."""
+    owner = caller()
+    with current_context().database.write(serial=serial) as session:
+        yield session, owner
+
+
+def listed(
+    page: Callable[..., tuple[Sequence[Item], bool]], model: type[BaseModel], *scope: Any
+) -> tuple[Sequence[Item], bool]:
+    """Return the page that the query asks for, and whether more follow.
+
+    Args:
+        page: reads it, of a transaction, the scope and the parameters.
+        model: of the query.
+        scope: what the records belong to.
+    """
+    params = query(model).model_dump()
+    with current_context().database.read() as session:
+        return page(session, *scope, **params)
+
+
 def administrator() -> keys.Principal:
     """Return the caller, who has an admin key. Raises PermissionDeniedError."""
     owner = caller()
@@ -271,7 +306,8 @@ def read_inline(line: Line) -> tuple[dict[str, Any], Upload | None]:
 
 
 def query(model: type[Parsed]) -> Parsed:
-    """Parse the query parameters as `model`. Raises RequestError."""
+    """Parse an authenticated request's query as `model`. Raises RequestError, and as `caller`."""
+    caller()
     return validated(model, dict(_single(flask.request.args)))
 
 

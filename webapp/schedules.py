@@ -17,7 +17,7 @@ from store.records import Schedule, ScheduleRun, now
 from tasks.recurring import definitions, run_templates
 from tasks.recurring import schedules as recurring
 from webapp.document import operation
-from webapp.requests import caller, current_context, parse_body, query, validated
+from webapp.requests import caller, current_context, listed, parse_body, reading, validated, writing
 from webapp.wire import schedules as wire
 from webapp.wire.batches import ScheduledBatch
 from webapp.wire.jobs import JobOptions
@@ -76,7 +76,6 @@ def _values(body: wire.CreateSchedule | wire.UpdateSchedule) -> dict[str, Any]:
 @operation(wire.ScheduleObject, json=wire.CreateSchedule, refusals=(413,))
 def create() -> wire.ScheduleObject:
     """Make a schedule. The content of its input is kept for it, whatever becomes of the file."""
-    caller()
     return _object(make(parse_body(wire.CreateSchedule)))
 
 
@@ -94,17 +93,13 @@ def make(body: wire.CreateSchedule) -> Schedule:
 @operation(wire.SchedulePage, query=ListQuery)
 def list_() -> wire.SchedulePage:
     """List the project's schedules, newest first."""
-    owner = caller()
-    params = query(ListQuery)
-    with current_context().database.read() as session:
-        records, has_more = schedules.page(session, owner.project_id, after=params.after, limit=params.limit)
+    records, has_more = listed(schedules.page, ListQuery, caller().project_id)
     return wire.SchedulePage.of(to_wire(records), has_more=has_more)
 
 
 def get_schedule(schedule_id: str) -> Schedule:
     """Return a schedule of the caller's project. Raises NotFoundError."""
-    owner = caller()
-    with current_context().database.read() as session:
+    with reading() as (session, owner):
         return schedules.get(session, owner.project_id, schedule_id)
 
 
@@ -119,7 +114,6 @@ def retrieve(schedule_id: str) -> wire.ScheduleObject:
 @operation(wire.ScheduleObject, json=wire.UpdateSchedule, refusals=(404, 409, 413))
 def update(schedule_id: str) -> wire.ScheduleObject:
     """Change a schedule. Another cron expression or time zone counts from now on."""
-    caller()
     return _object(change(get_schedule(schedule_id), parse_body(wire.UpdateSchedule)))
 
 
@@ -143,8 +137,7 @@ def delete(schedule_id: str) -> wire.ScheduleDeleted:
 
 def remove(schedule_id: str) -> None:
     """Delete a schedule of the caller's project with its runs. Raises NotFoundError."""
-    owner = caller()
-    with current_context().database.write() as session:
+    with writing() as (session, owner):
         schedules.delete(session, owner.project_id, schedule_id)
         events.act(session, owner, "schedule.deleted", schedule_id)
 
@@ -174,10 +167,7 @@ def run(schedule_id: str) -> wire.ScheduleRunObject:
 @operation(wire.ScheduleRunPage, query=ListQuery, refusals=(404,))
 def runs(schedule_id: str) -> wire.ScheduleRunPage:
     """List the runs of a schedule, newest first."""
-    schedule = get_schedule(schedule_id)
-    params = query(ListQuery)
-    with current_context().database.read() as session:
-        records, has_more = schedules.runs(session, schedule, after=params.after, limit=params.limit)
+    records, has_more = listed(schedules.runs, ListQuery, get_schedule(schedule_id))
     return wire.ScheduleRunPage.of([_run(record) for record in records], has_more=has_more)
 
 

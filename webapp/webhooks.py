@@ -10,7 +10,7 @@ from store import events, webhooks
 from store.records import Delivery, Event, Webhook
 from tasks.webhooks import outbound, samples
 from webapp.document import operation
-from webapp.requests import caller, current_context, parse_body, query
+from webapp.requests import caller, current_context, listed, parse_body, reading, writing
 from webapp.wire import webhooks as wire
 from webapp.wire.lists import ListQuery
 
@@ -48,15 +48,13 @@ def _check(url: str) -> None:
 @operation(wire.NewSecret, json=wire.CreateWebhook, refusals=(413,))
 def create() -> wire.NewSecret:
     """Have the project's events sent to a URL, signed with the secret that only this answer shows."""
-    caller()
     return _with_secret(make(parse_body(wire.CreateWebhook)))
 
 
 def make(body: wire.CreateWebhook) -> Webhook:
     """Create a webhook in the caller's project, and record who did. Raises RequestError."""
-    owner = caller()
     _check(body.url)
-    with current_context().database.write() as session:
+    with writing() as (session, owner):
         webhook = webhooks.create(session, owner.project_id, **body.model_dump())
         events.act(session, owner, "webhook.created", webhook.id, name=webhook.name)
         return webhook
@@ -66,10 +64,7 @@ def make(body: wire.CreateWebhook) -> Webhook:
 @operation(wire.WebhookPage, query=ListQuery)
 def list_() -> wire.WebhookPage:
     """List the project's webhook endpoints, newest first, without their secrets."""
-    owner = caller()
-    params = query(ListQuery)
-    with current_context().database.read() as session:
-        records, has_more = webhooks.page(session, owner.project_id, after=params.after, limit=params.limit)
+    records, has_more = listed(webhooks.page, ListQuery, caller().project_id)
     return wire.WebhookPage.of([_object(webhook) for webhook in records], has_more=has_more)
 
 
@@ -82,8 +77,7 @@ def retrieve(webhook_endpoint_id: str) -> wire.WebhookObject:
 
 def get_webhook(webhook_id: str) -> Webhook:
     """Return a webhook of the caller's project. Raises NotFoundError."""
-    owner = caller()
-    with current_context().database.read() as session:
+    with reading() as (session, owner):
         return webhooks.get(session, owner.project_id, webhook_id)
 
 
@@ -91,17 +85,15 @@ def get_webhook(webhook_id: str) -> Webhook:
 @operation(wire.WebhookObject, json=wire.UpdateWebhook, refusals=(404, 413))
 def update(webhook_endpoint_id: str) -> wire.WebhookObject:
     """Change a webhook endpoint. While it is disabled no events are added for it, and those that are pending wait."""
-    caller()
     return _object(change(webhook_endpoint_id, parse_body(wire.UpdateWebhook)))
 
 
 def change(webhook_id: str, body: wire.UpdateWebhook) -> Webhook:
     """Set what the body names of a webhook of the caller's project. Raises NotFoundError, RequestError."""
-    owner = caller()
     if body.url is not None:
         _check(body.url)
     values = body.model_dump(exclude_none=True)
-    with current_context().database.write() as session:
+    with writing() as (session, owner):
         webhook = webhooks.change(session, owner.project_id, webhook_id, values)
         events.act(session, owner, "webhook.changed", webhook.id, fields=sorted(values))  # a URL may hold a secret
         return webhook
@@ -117,8 +109,7 @@ def delete(webhook_endpoint_id: str) -> wire.WebhookDeleted:
 
 def remove(webhook_id: str) -> None:
     """Delete a webhook of the caller's project with its deliveries. Raises NotFoundError."""
-    owner = caller()
-    with current_context().database.write(serial=True) as session:
+    with writing(serial=True) as (session, owner):
         webhooks.remove(session, owner.project_id, webhook_id)
         events.act(session, owner, "webhook.deleted", webhook_id)
 
@@ -127,15 +118,13 @@ def remove(webhook_id: str) -> None:
 @operation(wire.NewSecret, json=wire.RotateSecret, body_optional=True, refusals=(404, 413))
 def rotate_secret(webhook_endpoint_id: str) -> wire.NewSecret:
     """Replace the signing secret: everything from now on is signed with the new one, for a day with both if asked."""
-    caller()
     keep_old = parse_body(wire.RotateSecret, optional=True).keep_old_secret_active_for_24_hours
     return _with_secret(rotate(webhook_endpoint_id, keep_old=keep_old))
 
 
 def rotate(webhook_id: str, *, keep_old: bool) -> Webhook:
     """Replace the signing secret of a webhook of the caller's project. Raises NotFoundError."""
-    owner = caller()
-    with current_context().database.write() as session:
+    with writing() as (session, owner):
         webhook = webhooks.rotate_secret(session, owner.project_id, webhook_id, keep_old=keep_old)
         events.act(session, owner, "webhook.changed", webhook.id, fields=["signing_secret"])
         return webhook
@@ -145,7 +134,6 @@ def rotate(webhook_id: str, *, keep_old: bool) -> Webhook:
 @operation(wire.SampleSent, json=wire.SendSample, refusals=(404, 413))
 def send_sample(webhook_endpoint_id: str) -> wire.SampleSent:
     """Send a sample event at once, also to a disabled endpoint. One that does not answer is refused."""
-    caller()
     type_ = parse_body(wire.SendSample).event_type
     status = samples.send_sample(current_context(), get_webhook(webhook_endpoint_id), type_)
     return wire.SampleSent(webhook_endpoint_id=webhook_endpoint_id, event_type=type_, status_code=status)
@@ -163,11 +151,7 @@ def event_types() -> wire.EventTypes:
 @operation(wire.DeliveryPage, query=ListQuery, refusals=(404,))
 def deliveries(webhook_endpoint_id: str) -> wire.DeliveryPage:
     """List what was sent to a webhook endpoint and what waits to be, newest first."""
-    owner = caller()
-    params = query(ListQuery)
-    with current_context().database.read() as session:
-        webhook = webhooks.get(session, owner.project_id, webhook_endpoint_id)
-        entries, has_more = webhooks.deliveries(session, webhook, after=params.after, limit=params.limit)
+    entries, has_more = listed(webhooks.deliveries, ListQuery, get_webhook(webhook_endpoint_id))
     return wire.DeliveryPage.of([_delivery(entry) for entry in entries], has_more=has_more)
 
 
@@ -180,7 +164,6 @@ def redeliver(webhook_endpoint_id: str, delivery_id: str) -> wire.DeliveryObject
 
 def resend(webhook_id: str, delivery_id: str) -> tuple[Delivery, Event]:
     """Make a delivery due now, and return it with its event. Raises NotFoundError, ConflictError."""
-    owner = caller()
-    with current_context().database.write() as session:
+    with writing() as (session, owner):
         webhook = webhooks.get(session, owner.project_id, webhook_id)
         return webhooks.redeliver(session, webhook, delivery_id)

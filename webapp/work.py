@@ -21,21 +21,22 @@ from tasks.intake import budgets, estimate
 from tasks.intake.estimate import Part
 from tasks.scheduling import deadlines
 from tasks.scheduling.forecast import Forecast
-from webapp.requests import caller, current_context
+from webapp.requests import caller, current_context, reading, writing
 from webapp.wire import work as wire
 from webapp.wire.start import CostEstimate
 
 
 def get(life: Lifecycle[Record], work_id: str) -> Record:
     """Return a batch or a job of the caller's project. Raises NotFoundError."""
-    owner = caller()
-    with current_context().database.read() as session:
+    with reading() as (session, owner):
         return life.get(session, owner.project_id, work_id)
 
 
-def title(job: Job) -> str:
-    """Return what a page calls a job."""
-    return job.name or (f"{job.recipe}: {job.input_name}" if job.input_name else job.recipe)
+def title(work: Batch | Job) -> str:
+    """Return what a page calls a batch or a job."""
+    if isinstance(work, Batch):
+        return work.stage or work.name or work.id
+    return work.name or (f"{work.recipe}: {work.input_name}" if work.input_name else work.recipe)
 
 
 def control(life: Lifecycle[Record], work_id: str, verb: Verb) -> Record:
@@ -43,8 +44,7 @@ def control(life: Lifecycle[Record], work_id: str, verb: Verb) -> Record:
 
     Raises NotFoundError, ConflictError; PermissionDeniedError if its budget keeps it paused.
     """
-    owner = caller()
-    with current_context().database.write() as session:
+    with writing() as (session, owner):
         if verb == "resume":
             budgets.check_resume(session, owner, life.get(session, owner.project_id, work_id))
         return life.control(session, owner, work_id, verb)

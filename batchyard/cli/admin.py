@@ -28,7 +28,7 @@ from batchyard.cli.options import (
     servers_option,
     stack_options,
 )
-from batchyard.cli.output import say, say_table, when
+from batchyard.cli.output import lines_of, say, when
 from batchyard.client.address import configured_url
 from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError, NotFoundError
@@ -210,7 +210,7 @@ def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
         )
         for entry in listed
     ]
-    say_table(listed, columns, rows, as_json)
+    say(listed, lines_of(columns, rows), as_json)
 
 
 @key.command("revoke")
@@ -254,7 +254,7 @@ def list_projects(data: Path | None, as_json: bool) -> None:
         )
         for document in documents
     ]
-    say_table(documents, columns, rows, as_json)
+    say(documents, lines_of(columns, rows), as_json)
 
 
 _LIMITS = ("tier", "max_segments", "cache_bytes", "max_stored_bytes", "live_tier", "zero_retention_minutes")

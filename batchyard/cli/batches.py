@@ -13,10 +13,10 @@ from typing import Any, get_args
 import click
 
 from batchyard.cli import completion, requests, view
-from batchyard.cli.options import connect, server_options
-from batchyard.cli.output import complain, note, say, say_table
+from batchyard.cli.options import Said, connect, on_server, server_options
+from batchyard.cli.output import complain, lines_of, note, say
 from batchyard.cli.watch import check_success, interruptible, print_results, print_status, warn, watch
-from batchyard.client.api import uploaded
+from batchyard.client.api import ApiClient, uploaded
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL, Status
 
@@ -190,37 +190,37 @@ def results(
 
 @click.command()
 @click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
-@server_options
-def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def cancel(server: ApiClient, batch_id: str) -> Said:
     """Cancel a batch; what is answered is kept."""
-    batch = connect(data).control(batch_id, "cancel")
-    say(batch, f"{batch['id']} is {batch['status']}", as_json)
+    batch = server.control(batch_id, "cancel")
+    return batch, f"{batch['id']} is {batch['status']}"
 
 
 @click.command()
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
-@server_options
-def pause(name: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def pause(server: ApiClient, name: str) -> Said:
     """Send no more requests of a batch or a job until it is resumed. Its window goes on."""
-    paused = connect(data).control(name, "pause")
-    say(paused, f"{name} {view.paused(paused)}; `batchyard resume {name}` lets it go on", as_json)
+    paused = server.control(name, "pause")
+    return paused, f"{name} {view.paused(paused)}; `batchyard resume {name}` lets it go on"
 
 
 @click.command()
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
-@server_options
-def resume(name: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def resume(server: ApiClient, name: str) -> Said:
     """Let a paused batch or job go on."""
-    say(connect(data).control(name, "resume"), f"{name} goes on", as_json)
+    return server.control(name, "resume"), f"{name} goes on"
 
 
 @click.command()
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
-@server_options
-def delete(name: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def delete(server: ApiClient, name: str) -> Said:
     """Delete a batch or a job that has ended, with its input, its answers and all else that it had. For good."""
-    connect(data).delete(name)
-    say({"id": name, "deleted": True}, f"{name} is deleted", as_json)
+    server.delete(name)
+    return {"id": name, "deleted": True}, f"{name} is deleted"
 
 
 CHANGES = {"deadline": "completion_window", "priority": "priority", "name": "name", "description": "description"}
@@ -230,8 +230,8 @@ CHANGES = {"deadline": "completion_window", "priority": "priority", "name": "nam
 @click.command("set")
 @click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
 @click.argument("changes", metavar="NAME=VALUE...", nargs=-1, required=True)
-@server_options
-def set_(batch_id: str, changes: tuple[str, ...], data: Path | None, as_json: bool) -> None:
+@on_server
+def set_(server: ApiClient, batch_id: str, changes: tuple[str, ...]) -> Said:
     """Change a batch: deadline=12h (from its creation), priority=background|low|normal|high, name=..., description=...
 
     An empty name or description removes it.
@@ -240,11 +240,10 @@ def set_(batch_id: str, changes: tuple[str, ...], data: Path | None, as_json: bo
     unknown = next((name for name in values if name not in CHANGES), None)
     if unknown is not None:
         raise click.UsageError(f"no '{unknown}' to set; there are: {', '.join(CHANGES)}")
-    batch = connect(data).call(
-        "POST", f"/batches/{batch_id}", {CHANGES[name]: value or None for name, value in values.items()}
-    )
+    body = {CHANGES[name]: value or None for name, value in values.items()}
+    batch = server.call("POST", f"/batches/{batch_id}", body)
     ours = batch["batchyard"]
-    say(batch, f"{batch_id} ({ours['name']}): {view.due(batch)}, priority {ours['priority']}", as_json)
+    return batch, f"{batch_id} ({ours['name']}): {view.due(batch)}, priority {ours['priority']}"
 
 
 @click.command()
@@ -254,35 +253,32 @@ def set_(batch_id: str, changes: tuple[str, ...], data: Path | None, as_json: bo
     type=requests.INPUT_FILE,
     help="Corrected requests, each in place of the one with its custom_id, or of the line that its key line names.",
 )
-@server_options
-def retry(batch_id: str, fixed: Path | None, data: Path | None, as_json: bool) -> None:
+@on_server
+def retry(server: ApiClient, batch_id: str, fixed: Path | None) -> Said:
     """Make a batch of what BATCH did not answer; prints the new batch's id.
 
     `batchyard results BATCH --retries -o FILE` has the answers of both.
     """
-    server = connect(data)
     with nullcontext() if fixed is None else uploaded(server, server.upload(fixed)) as file_id:
         batch = server.retry(batch_id, fixed_file_id=file_id)
-    say(batch, batch["id"], as_json)
+    return batch, batch["id"]
 
 
 @click.command("list")
 @click.option("--status", type=click.Choice(get_args(Status)), metavar="STATUS", help="Only batches with this status.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
-@server_options
-def list_(status: str | None, limit: int, data: Path | None, as_json: bool) -> None:
+@on_server
+def list_(server: ApiClient, status: str | None, limit: int) -> Said:
     """The project's batches, newest first."""
-    batches = list(itertools.islice(connect(data).batches(status=status), limit))
-    if as_json:
-        return say(batches, "", True)
-    click.echo(view.overview(batches))
+    batches = list(itertools.islice(server.batches(status=status), limit))
+    return batches, view.overview(batches)
 
 
 @click.command()
-@server_options
-def models(data: Path | None, as_json: bool) -> None:
+@on_server
+def models(server: ApiClient) -> Said:
     """The models and adapters the server serves, what their engines do, and how one has failed last."""
-    served = connect(data).models(engines=True)
+    served = server.models(engines=True)
     adapters = any(m.get("parent") for m in served)
     rows = [
         [
@@ -296,4 +292,4 @@ def models(data: Path | None, as_json: bool) -> None:
     ]
     parent = ["adapter of"] if adapters else []
     columns = ["model", *parent, "engine", "state", "requests", "endpoints", "simulated", "last failure"]
-    say_table(served, columns, rows, as_json)
+    return served, lines_of(columns, rows)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from batchyard.cli.options import key_env_option, load_settings, servers_option, stack_options
-from batchyard.cli.output import painted, say_table
+from batchyard.cli.output import lines_of, painted, say
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import ConfigurationError
 
@@ -97,4 +97,4 @@ def _show(findings: Sequence[Finding], as_json: bool) -> None:
         for finding in findings
     ]  # fmt: skip
     documents = [asdict(finding) for finding in findings]
-    say_table(documents, ("model", "check", "result", "detail", "remedy"), rows, as_json)
+    say(documents, lines_of(("model", "check", "result", "detail", "remedy"), rows), as_json)

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from batchyard.cli import completion, job_view, requests, view
-from batchyard.cli.options import connect, server_options
-from batchyard.cli.output import say, say_table, when
+from batchyard.cli.options import Said, connect, on_server, server_options
+from batchyard.cli.output import lines_of, say, when
 from batchyard.cli.watch import conclude, interruptible, print_results, print_status
 from batchyard.client import progress, resume
 from batchyard.client.api import ApiClient
@@ -34,11 +34,11 @@ def job() -> None:
 @click.option("--status", help="Only jobs with this status.")
 @click.option("--recipe", help="Only jobs of this recipe.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
-@server_options
-def list_(status: str | None, recipe: str | None, limit: int, data: Path | None, as_json: bool) -> None:
+@on_server
+def list_(server: ApiClient, status: str | None, recipe: str | None, limit: int) -> Said:
     """The project's jobs, newest first."""
-    jobs = list(itertools.islice(connect(data).jobs(status=status, recipe=recipe), limit))
-    click.echo(json.dumps(jobs) if as_json else job_view.overview(jobs))
+    jobs = list(itertools.islice(server.jobs(status=status, recipe=recipe), limit))
+    return jobs, job_view.overview(jobs)
 
 
 @job.command()
@@ -67,14 +67,14 @@ def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_jso
 @click.option("--state", type=click.Choice(ITEM_STATES), help="Only items in this state.")
 @click.option("--custom-id", help="Only the item of this id.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many.")
-@server_options
-def items(job_id: str, state: str | None, custom_id: str | None, limit: int, data: Path | None, as_json: bool) -> None:
+@on_server
+def items(server: ApiClient, job_id: str, state: str | None, custom_id: str | None, limit: int) -> Said:
     """A job's items by number: where each is, or how it ended."""
-    listed = connect(data).listed(f"/jobs/{job_id}/items", state=state, custom_id=custom_id)
-    _say_items(list(itertools.islice(listed, limit)), as_json)
+    listed = server.listed(f"/jobs/{job_id}/items", state=state, custom_id=custom_id)
+    return _shown(list(itertools.islice(listed, limit)))
 
 
-def _say_items(items: list[dict[str, Any]], as_json: bool) -> None:
+def _shown(items: list[dict[str, Any]]) -> Said:
     columns, texts = ("number", "custom_id", "state", "life", "turn", "stage", "reason"), ("question", "answer")
     rows = [
         [
@@ -84,20 +84,18 @@ def _say_items(items: list[dict[str, Any]], as_json: bool) -> None:
         ]
         for item in items
     ]
-    say_table(items, [*(column.replace("_", " ") for column in columns), "scores", *texts], rows, as_json)
+    return items, lines_of([*(column.replace("_", " ") for column in columns), "scores", *texts], rows)
 
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Show this many of each.")
-@server_options
-def stuck(job_id: str, limit: int, data: Path | None, as_json: bool) -> None:
+@on_server
+def stuck(server: ApiClient, job_id: str, limit: int) -> Said:
     """A job's items that need a person: those that wait for a verdict, with its gate, and those that are stuck."""
-    server = connect(data)
     states = ("waiting_for_verdict", "stuck")
     listed = (server.listed(f"/jobs/{job_id}/items", state=state) for state in states)
-    rows = [row for of_state in listed for row in itertools.islice(of_state, limit)]
-    _say_items(rows, as_json)
+    return _shown([row for of_state in listed for row in itertools.islice(of_state, limit)])
 
 
 @job.command()
@@ -105,21 +103,21 @@ def stuck(job_id: str, limit: int, data: Path | None, as_json: bool) -> None:
 @click.argument("number", type=click.IntRange(1))
 @click.argument("text")
 @click.option("--by", metavar="NAME", help="Who says so; otherwise the id of the API key.")
-@server_options
-def resolve(job_id: str, number: int, text: str, by: str | None, data: Path | None, as_json: bool) -> None:
+@on_server
+def resolve(server: ApiClient, job_id: str, number: int, text: str, by: str | None) -> Said:
     """Complete an item that is stuck or failed with TEXT (`-`: standard input), also after the job's end."""
     text = sys.stdin.read() if text == "-" else text
-    _reply(job_id, number, {"text": text, "by": by}, "is completed", data, as_json)
+    return _reply(server, job_id, number, {"text": text, "by": by}, "is completed")
 
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.argument("number", type=click.IntRange(1))
 @click.option("--hint", metavar="TEXT", help="What its prompts say besides.")
-@server_options
-def requeue(job_id: str, number: int, hint: str | None, data: Path | None, as_json: bool) -> None:
+@on_server
+def requeue(server: ApiClient, job_id: str, number: int, hint: str | None) -> Said:
     """Have an item that is stuck or failed begin again, while the job runs; afterwards there is `job retry`."""
-    _reply(job_id, number, {"requeue": {"hint": hint}}, "begins again", data, as_json)
+    return _reply(server, job_id, number, {"requeue": {"hint": hint}}, "begins again")
 
 
 @job.command()
@@ -130,15 +128,15 @@ def requeue(job_id: str, number: int, hint: str | None, data: Path | None, as_js
 @click.option("--category", metavar="NAME", help="Why it did not pass, in a word.")
 @click.option("--message", metavar="TEXT", help="Why, as a model is told.")
 @click.option("--by", metavar="NAME", help="Who says so.")
-@server_options
-def verdict(job_id: str, number: int, data: Path | None, as_json: bool, **reply: Any) -> None:
+@on_server
+def verdict(server: ApiClient, job_id: str, number: int, **reply: Any) -> Said:
     """Say whether what an item waits for passes."""
-    _reply(job_id, number, {"verdict": reply}, "has its verdict", data, as_json)
+    return _reply(server, job_id, number, {"verdict": reply}, "has its verdict")
 
 
-def _reply(job_id: str, number: int, body: dict[str, Any], done: str, data: Path | None, as_json: bool) -> None:
-    item = connect(data).call("POST", f"/jobs/{job_id}/items/{number}", body)
-    say(item, f"item {number}, {item['custom_id']}, {done}", as_json)
+def _reply(server: ApiClient, job_id: str, number: int, body: dict[str, Any], done: str) -> Said:
+    item = server.call("POST", f"/jobs/{job_id}/items/{number}", body)
+    return item, f"item {number}, {item['custom_id']}, {done}"
 
 
 @job.command()
@@ -169,21 +167,21 @@ def results(
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
-@server_options
-def events(job_id: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def events(server: ApiClient, job_id: str) -> Said:
     """What has happened to a job, oldest first."""
-    history = list(connect(data).events(job_id))
+    history = list(server.events(job_id))
     rows = [[when(event["created_at"]), event["type"], event["id"]] for event in history]
-    say_table(history, ["time", "type", "event"], rows, as_json)
+    return history, lines_of(["time", "type", "event"], rows)
 
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
-@server_options
-def cancel(job_id: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def cancel(server: ApiClient, job_id: str) -> Said:
     """Cancel a job; what has ended is kept."""
-    document = connect(data).control(job_id, "cancel")
-    say(document, f"{document['id']} is {document['status']}", as_json)
+    document = server.control(job_id, "cancel")
+    return document, f"{document['id']} is {document['status']}"
 
 
 @job.command()

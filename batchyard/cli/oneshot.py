@@ -14,7 +14,7 @@ import click
 from batchyard import wording
 from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests
 from batchyard.cli.options import load_settings, stack_options
-from batchyard.cli.output import note, plain, table
+from batchyard.cli.output import lines_of, note, plain
 from batchyard.cli.watch import check_success, interruptible, watch
 from batchyard.client import output_files, resume
 from batchyard.client.address import configured_url, server_runs
@@ -250,7 +250,7 @@ def _report(batch: dict[str, Any], scores: Any, seconds: float, output: Path, fo
             [name, task["correct"], task["total"], f"{task['accuracy']:.1%}"] for name, task in scores["tasks"].items()
         ]
         rows.append(["all", scores["correct"], scores["total"], f"{scores['accuracy']:.1%}"])
-        table(["task", "correct", "of", "accuracy"], rows)
+        click.echo(lines_of(["task", "correct", "of", "accuracy"], rows))
     click.echo(
         f"{counts['completed']} of {counts['total']} requests answered, {counts['failed']} failed{flaws}, "
         f"in {seconds:.1f} s (upload to last step): {usage['input_tokens']} tokens in, {usage['output_tokens']} out"

@@ -6,6 +6,7 @@ the settings (pydantic) and the client (httpx).
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchyard.cli.output import say
 from batchyard.client import api
 from batchyard.client.address import address
 from batchyard.client.api import ApiClient
@@ -40,7 +42,7 @@ models_option = click.option("--models", type=click.Path(path_type=Path), help="
 
 
 def add_options(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds options to a command, as if they stood above it in this order."""
+    """Return a decorator that adds options to a command in this order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -54,8 +56,23 @@ server_options = add_options(data_option, json_option)
 stack_options = add_options(data_option, models_option, json_option)
 
 
+Said = tuple[Any, str]
+"""What a command says: a document for scripts, and a text for people."""
+
+
+def on_server(command: Callable[..., Said]) -> Callable[..., None]:
+    """Call a command with a client, and print what it returns. Adds --data and --json."""
+
+    @server_options
+    @functools.wraps(command)
+    def run(data: Path | None, as_json: bool, **arguments: Any) -> None:
+        say(*command(connect(data), **arguments), as_json)
+
+    return run
+
+
 def load_settings(**overrides: Any) -> Settings:
-    """The settings in force. Overrides come from the command line; None leaves a setting as it is."""
+    """Return the settings in force. An override of None leaves its setting."""
     from batchyard import settings
 
     return settings.load(**{name: value for name, value in overrides.items() if value is not None})

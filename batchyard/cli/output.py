@@ -22,7 +22,7 @@ def plain(text: str) -> str:
 
 
 class Painted(str):
-    """Text in a colour, which has no commanding characters but those of the colour."""
+    """Text that may have colours, and no other commanding characters."""
 
 
 def painted(text: str, colour: str | None) -> str:
@@ -45,11 +45,11 @@ def note(text: str) -> None:
 
 def say(document: Mapping[str, Any] | Sequence[Any], text: str, as_json: bool) -> None:
     """Print `document` as JSON for scripts, or `text` for people."""
-    click.echo(json.dumps(document, default=str) if as_json else plain(text))
+    click.echo(json.dumps(document, default=str) if as_json else text if isinstance(text, Painted) else plain(text))
 
 
-def lines_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Rows under column names. Cells are never cut, so that ids can be copied; None shows as a dash."""
+def lines_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Painted:
+    """Return a table with uncut cells, so that ids can be copied; None is a dash."""
     cells = [
         [cell if isinstance(cell, Painted) else plain("-" if cell is None else str(cell)) for cell in row]
         for row in (columns, *rows)
@@ -59,21 +59,11 @@ def lines_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     ]
-    return "\n".join(line for line in lines if line)
+    return Painted("\n".join(line for line in lines if line))
 
 
 def _width(cell: str) -> int:
     return len(click.unstyle(cell))
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows under column names."""
-    click.echo(lines_of(columns, rows))
-
-
-def say_table(document: Sequence[Any], columns: Sequence[str], rows: Sequence[Sequence[Any]], as_json: bool) -> None:
-    """Print `document` as JSON for scripts, or rows under column names for people."""
-    click.echo(json.dumps(document, default=str) if as_json else lines_of(columns, rows))
 
 
 def when(seconds: int | None, timezone: str = "UTC") -> str | None:

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from batchyard.cli import requests
-from batchyard.cli.options import connect, server_options
-from batchyard.cli.output import say, say_table, table, when
-from batchyard.client.api import uploaded
+from batchyard.cli.options import Said, on_server
+from batchyard.cli.output import lines_of, when
+from batchyard.client.api import ApiClient, uploaded
 from batchyard.errors import ConfigurationError
 
 OVERLAPS = ("skip", "allow", "cancel_previous")
@@ -37,10 +37,8 @@ def schedule() -> None:
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with each batch; may be given 16 times.")
 @click.option("--overlap", type=click.Choice(OVERLAPS), default="skip", show_default=True, help="While a batch runs.")
 @click.option("--catch-up", type=click.Choice(CATCH_UPS), default="latest", show_default=True, help="Of missed times.")
-@server_options
-def create(
-    file: Path | None, template: Path | None, url: str | None, data: Path | None, as_json: bool, **options: Any
-) -> None:
+@on_server
+def create(server: ApiClient, file: Path | None, template: Path | None, url: str | None, **options: Any) -> Said:
     """Make a schedule of --file, --template or --url; prints its id and its next times."""
     if [file, template, url].count(None) != 2:
         raise click.UsageError("give one of --file, --template and --url")
@@ -49,34 +47,31 @@ def create(
         text = template and template.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{template} is not UTF-8: {error.reason}; save it as UTF-8") from error
-    server = connect(data)
     with nullcontext() if file is None else uploaded(server, server.upload(file)) as file_id:
         source = {"template": text} if template else {"file_id": file_id} if file_id else {"url": url}
         body = {**options, "input": source, "batch": fields}
         created = server.call("POST", "/schedules", body)
     times = [f"next {when(time, created['timezone'])}" for time in created["next_runs"]]
-    say(created, "\n".join([created["id"], *times]), as_json)
+    return created, "\n".join([created["id"], *times])
 
 
 @schedule.command("list")
-@server_options
-def list_(data: Path | None, as_json: bool) -> None:
+@on_server
+def list_(server: ApiClient) -> Said:
     """The project's schedules, newest first."""
-    schedules = list(connect(data).listed("/schedules"))
+    schedules = list(server.listed("/schedules"))
     rows = [
         [s["id"], s["name"], s["cron"], s["timezone"], _next(s), (s["last_run"] or {}).get("state")] for s in schedules
     ]
-    say_table(schedules, ["schedule", "name", "cron", "timezone", "next run", "last run"], rows, as_json)
+    return schedules, lines_of(["schedule", "name", "cron", "timezone", "next run", "last run"], rows)
 
 
 @schedule.command()
 @click.argument("schedule_id", metavar="ID")
-@server_options
-def show(schedule_id: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def show(server: ApiClient, schedule_id: str) -> Said:
     """One schedule, its next times and its last run."""
-    document = connect(data).call("GET", f"/schedules/{schedule_id}")
-    if as_json:
-        return say(document, "", True)
+    document = server.call("GET", f"/schedules/{schedule_id}")
     last, source, zone = document["last_run"], document["input"], document["timezone"]
     facts = {
         "schedule": document["id"],
@@ -88,65 +83,61 @@ def show(schedule_id: str, data: Path | None, as_json: bool) -> None:
         "input": f"{source['kind']}, {source['bytes']} bytes, sha256 {source['sha256']}",
         "overlap, catch up": f"{document['overlap']}, {document['catch_up']}",
     }
-    table(["", ""], list(facts.items()))
+    return document, lines_of(["", ""], list(facts.items()))
 
 
 @schedule.command()
 @click.argument("schedule_id", metavar="ID")
-@server_options
-def pause(schedule_id: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def pause(server: ApiClient, schedule_id: str) -> Said:
     """Pause a schedule: nothing runs, and nothing is missed, until it is resumed."""
-    say(connect(data).call("POST", f"/schedules/{schedule_id}/pause"), f"{schedule_id} is paused", as_json)
+    return server.call("POST", f"/schedules/{schedule_id}/pause"), f"{schedule_id} is paused"
 
 
 @schedule.command()
 @click.argument("schedule_id", metavar="ID")
-@server_options
-def resume(schedule_id: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def resume(server: ApiClient, schedule_id: str) -> Said:
     """Let a paused schedule run again."""
-    resumed = connect(data).call("POST", f"/schedules/{schedule_id}/resume")
-    say(resumed, f"{schedule_id} runs next at {_next(resumed)}", as_json)
+    resumed = server.call("POST", f"/schedules/{schedule_id}/resume")
+    return resumed, f"{schedule_id} runs next at {_next(resumed)}"
 
 
 @schedule.command()
 @click.argument("schedule_id", metavar="ID")
-@server_options
-def run(schedule_id: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def run(server: ApiClient, schedule_id: str) -> Said:
     """Run a schedule now; prints the id of the batch or job."""
-    document = connect(data).call("POST", f"/schedules/{schedule_id}/run")
-    say(document, document["batch_id"] or document["job_id"] or f"{document['state']}: {document['reason']}", as_json)
+    document = server.call("POST", f"/schedules/{schedule_id}/run")
+    return document, document["batch_id"] or document["job_id"] or f"{document['state']}: {document['reason']}"
 
 
 @schedule.command()
 @click.argument("schedule_id", metavar="ID")
 @click.option("--limit", default=20, show_default=True, help="Show this many, newest first.")
-@server_options
-def runs(schedule_id: str, limit: int, data: Path | None, as_json: bool) -> None:
+@on_server
+def runs(server: ApiClient, schedule_id: str, limit: int) -> Said:
     """What has become of a schedule's times, newest first."""
-    server = connect(data)
     history = list(itertools.islice(server.listed(f"/schedules/{schedule_id}/runs"), limit))
-    if as_json:
-        return say(history, "", True)
     zone = server.call("GET", f"/schedules/{schedule_id}")["timezone"]
     rows = [
         [
-            when(r["scheduled_at"], zone),
-            when(r["created_at"], zone),
+            *(when(r[at], zone) for at in ("scheduled_at", "created_at")),
             r["state"],
             r["batch_id"] or r["job_id"],
             r["reason"],
         ]
         for r in history
     ]
-    table(["due", "made", "state", "batch or job", "reason"], rows)
+    return history, lines_of(["due", "made", "state", "batch or job", "reason"], rows)
 
 
 @schedule.command()
 @click.argument("schedule_id", metavar="ID")
-@server_options
-def delete(schedule_id: str, data: Path | None, as_json: bool) -> None:
+@on_server
+def delete(server: ApiClient, schedule_id: str) -> Said:
     """Delete a schedule and the history of its runs; their batches stay."""
-    say(connect(data).call("DELETE", f"/schedules/{schedule_id}"), f"{schedule_id} is deleted", as_json)
+    return server.call("DELETE", f"/schedules/{schedule_id}"), f"{schedule_id} is deleted"
 
 
 def _next(document: dict[str, Any]) -> str | None:

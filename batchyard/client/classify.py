@@ -11,11 +11,10 @@ from batchyard import json_lines
 from batchyard.client import answers, asking, frames, label_probabilities
 from batchyard.client.api import ApiClient
 from batchyard.client.asking import RowResults, Values
-from batchyard.client.frames import Column, Frame, Kind
+from batchyard.client.frames import Column, Kind
 from batchyard.endpoints import responses
 from batchyard.endpoints.catalog import CHAT, CLASSIFY, SYSTEMONE
 from batchyard.errors import ConfigurationError
-from batchyard.tables.template import Template
 from batchyard.wording import MAX_LIST, cut, quoted
 
 SYSTEM = "Classify what the user sends. Answer with one of these labels, and with nothing else: {labels}"
@@ -65,7 +64,9 @@ def classify(
         ConfigurationError, RequestError, UnavailableError: as `map`. Or there are no labels, and no classifier.
     """
     frame = frames.of(data)
-    text = _text(frame, template, progress)
+    text = asking.template(template, "template", frame.columns)
+    asking.some_column([text], frame.columns)
+    text = asking.ordered(text, asking.rows(frame, frame.columns), say=progress)
     names = None if labels is None else _checked(labels)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name="classify")
     server = how.connected()
@@ -106,13 +107,6 @@ def classify(
     columns = {name: results.column(name) for name in COLUMNS}
     results.warn()
     return frame.table({**columns, **results.details()}) if details else frame.column("label", columns["label"])
-
-
-def _text(frame: Frame, template: str, say: bool) -> Template:
-    """Return the template of what is classified. Raises ConfigurationError."""
-    text = asking.template(template, "template", frame.columns)
-    asking.some_column([text], frame.columns)
-    return asking.ordered(text, asking.rows(frame, frame.columns), say=say)
 
 
 COLUMNS: Mapping[str, Kind | None] = {"label": "string", "probability": "number", "probabilities": None}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
@@ -17,8 +17,8 @@ from lm_eval.models import utils
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
-from batchyard import json_lines
-from batchyard.client import asking, tokenizers
+from batchyard import json_lines, models, settings
+from batchyard.client import asking
 from batchyard.client.api import ApiClient
 from batchyard.endpoints import responses
 from batchyard.endpoints.catalog import COMPLETIONS
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 NAME = "batchyard"
+_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx")
+"""Keys of a model's configuration that say how many tokens it reads."""
 Score = tuple[float, bool]
 """The log-probability of a continuation, and whether it is the most likely one."""
 
@@ -65,7 +67,7 @@ class HarnessArguments(BaseModel):
 
     tokenizer: str | None = Field(None, description="folder or hub id; by default that of the local models file")
     max_length: PositiveInt | None = Field(
-        None, description="prompt and answer together; by default as tokenizers.load"
+        None, description="prompt and answer together; by default as the models file or the model itself says"
     )
     seed: int = Field(1234, description="of samples; greedy answers have none")
     window: str = Field("24h", description="until when all must be answered")
@@ -115,7 +117,7 @@ class BatchyardLM(TemplateLM):  # type: ignore[misc]  # lm-evaluation-harness ha
         self._server = self._how.connected()
         self._spec = asking.served(self._server, model, COMPLETIONS.path)
         self._model = model
-        loaded = tokenizers.load(model, own.tokenizer, revision=own.revision, trust_remote_code=own.trust_remote_code)
+        loaded = _tokenizer(model, own.tokenizer, revision=own.revision, trust_remote_code=own.trust_remote_code)
         self.tokenizer = loaded.tokenizer
         self.max_length = own.max_length or loaded.longest or int(utils.resolve_max_length(None, self.tokenizer))
         self._template_arguments = dict(own.chat_template_args)
@@ -269,3 +271,50 @@ def score(body: Mapping[str, Any], prompt: Sequence[int], start: int) -> Score:
         total += values[str(token)]
         greedy = greedy and max(values, key=values.__getitem__) == str(token)
     return total, greedy
+
+
+class LoadedTokenizer(NamedTuple):
+    """A tokenizer of transformers. `longest`: prompt and answer together, in tokens; None if nothing says."""
+
+    tokenizer: Any
+    longest: int | None
+
+
+def _tokenizer(model: str, source: str | None, **options: Any) -> LoadedTokenizer:
+    """Load the tokenizer of the model that a server calls `model`.
+
+    Args:
+        source: its folder or hub id; None: as the local models file says, if it names the model.
+        options: `revision` and `trust_remote_code`, as transformers has them.
+
+    Raises ConfigurationError: nothing names the source, or it cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    file = settings.load().models
+    entries = models.read(file) if file.exists() else {}
+    adapted = (entry for entry in entries.values() if model in entry.get("adapters", {}))
+    entry = entries.get(model) or next(adapted, {})
+    folder = source or entry.get("source")
+    if not folder:
+        raise ConfigurationError(
+            f"tokenizer: the models file here does not name {model}; add tokenizer=, the model's folder or hub id"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigurationError(f"tokenizer {folder} cannot be loaded: {reason}") from error
+    served = entry.get("engine_args", {}).get("max_model_len")
+    return LoadedTokenizer(tokenizer, served or _longest(folder, options))
+
+
+def _longest(folder: str, options: Mapping[str, Any]) -> int | None:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, **options)
+    except (OSError, ValueError):
+        return None  # a folder may hold a tokenizer alone
+    text = getattr(config, "text_config", None) or config
+    return next((length for key in _LENGTHS if (length := getattr(text, key, None))), None)

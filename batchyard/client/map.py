@@ -84,11 +84,19 @@ def map(
     """
     frame = frames.of(data)
     messages = _messages(frame, template, system, progress)
-    structure = None
-    if schema is not None:
-        structure = _structure(schema, response_format, details)
+    structure = None if schema is None else Structure(schema)
+    if structure is not None:
+        if response_format is not None:
+            raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
+        if details and (clash := [column for column in DETAILS if column in structure.columns]):
+            message = f"its property {clash[0]} has the name of a column of the details; rename it"
+            raise ConfigurationError(f"schema: {message}")
         response_format = structure.response_format
-    body = _body(model, temperature=temperature, max_tokens=max_tokens, response_format=response_format, **parameters)
+    if parameters.get("n") not in (None, 1):
+        remedy = "repeat the rows, or take recipe rollout, which samples n times"
+        raise ConfigurationError(f"n={parameters['n']}: a row has one answer; {remedy}")
+    parameters |= {"temperature": temperature, "max_tokens": max_tokens, "response_format": response_format}
+    body = asking.parameters(model, **parameters)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
     if cascade is not None and (response_format is not None or finish_reason):
         raise ConfigurationError("cascade: its answers are texts without a form or a finish_reason; leave these out")
@@ -165,24 +173,3 @@ def _messages(frame: Frame, template: str, system: str | None, say: bool) -> lis
         (role, asking.ordered(text, asking.rows(frame, frame.columns), without=named, say=say))
         for role, text in messages
     ]
-
-
-def _structure(
-    schema: type[BaseModel] | Mapping[str, Any], response_format: Mapping[str, Any] | None, details: bool
-) -> Structure:
-    """Return the form of answers. Raises ConfigurationError if it does not go with the other options."""
-    structure = Structure(schema)
-    if response_format is not None:
-        raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
-    if details and (clash := [column for column in DETAILS if column in structure.columns]):
-        raise ConfigurationError(f"schema: its property {clash[0]} has the name of a column of the details; rename it")
-    return structure
-
-
-def _body(model: str, **parameters: Any) -> dict[str, Any]:
-    """Return the body of each request but for its messages. Raises ConfigurationError as `asking.parameters`."""
-    if parameters.get("n") not in (None, 1):
-        raise ConfigurationError(
-            f"n={parameters['n']}: a row has one answer; repeat the rows, or take recipe rollout, which samples n times"
-        )
-    return asking.parameters(model, **parameters)

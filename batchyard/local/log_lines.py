@@ -74,11 +74,11 @@ class LogLines:
             text = _ESCAPES.sub("", text).rstrip().rpartition("\r")[2]
             if not text or _MARKERS.match(text) or _REQUEST in text:
                 continue
-            line = (text.startswith("{") and _parsed(text, path.name)) or self._plain(path, text, model)
+            line = (text.startswith("{") and _parsed(text, path.name)) or self._plain(path, text)
             self._times[path] = line.at
             yield LogLine(line.at, {**line.fields, "file": "engine", "model": model})
 
-    def _plain(self, path: Path, text: str, model: str) -> LogLine:
+    def _plain(self, path: Path, text: str) -> LogLine:
         """Give an engine's line its time, else that of the line before."""
         match, level = _TIME.search(text[:80]), _LEVEL.search(text[:80])
         began = datetime.fromtimestamp(path.stat().st_mtime)

@@ -56,21 +56,13 @@ def plan(host: str, port: int, flower_port: int) -> dict[str, Port]:
 
     Raises ConfigurationError: the web app's port is taken.
     """
-    return {
-        "web": Port(host, port, "--port"),
-        "flower": _flower_port(flower_port),
-        "ray": Port("127.0.0.1", 0),
-    }
-
-
-def _flower_port(number: int) -> Port:
-    """Hold the port if Flower can have it, else a free one: nobody waits for Flower."""
+    web = Port(host, port, "--port")
     try:
-        return Port("127.0.0.1", number, "--flower-port")
-    except ConfigurationError as error:
-        other = Port("127.0.0.1", 0)
-        log.warning("Flower takes port %s: %s", other.number, error)
-        return other
+        flower = Port("127.0.0.1", flower_port, "--flower-port")
+    except ConfigurationError as error:  # nobody waits for Flower, so it gets a free one
+        flower = Port("127.0.0.1", 0)
+        log.warning("Flower takes port %s: %s", flower.number, error)
+    return {"web": web, "flower": flower, "ray": Port("127.0.0.1", 0)}
 
 
 def free() -> int:

@@ -31,7 +31,7 @@ from webapp import idempotency, work
 from webapp.document import operation
 from webapp.events import to_wire as events_to_wire
 from webapp.idempotency import Idempotency, Once
-from webapp.requests import caller, current_context, parse_body, query
+from webapp.requests import caller, current_context, listed, parse_body, query
 from webapp.wire.events import EventPage, ListEvents
 from webapp.wire.fields import Idempotent
 from webapp.wire.items import ItemDetail, ItemObject, ItemPage, ItemReply, ListItems
@@ -228,10 +228,7 @@ def _source(body: CreateJob) -> JobSource:
 @operation(JobPage, query=ListJobs)
 def list_() -> JobPage:
     """List the project's jobs, newest first."""
-    owner = caller()
-    params = query(ListJobs).model_dump()
-    with current_context().database.read() as session:
-        records, has_more = lifecycle.page(session, owner.project_id, **params)
+    records, has_more = listed(lifecycle.page, ListJobs, caller().project_id)
     return JobPage.of(to_wire(records), has_more=has_more)
 
 
@@ -396,8 +393,4 @@ def post(job_id: str, number: int, body: ItemReply) -> None:
 @operation(EventPage, query=ListEvents, refusals=(404,))
 def list_events(job_id: str) -> EventPage:
     """List what has happened to a job, oldest first."""
-    job = get_job(job_id)
-    params = query(ListEvents)
-    with current_context().database.read() as session:
-        records, has_more = events.page(session, job, after=params.after, limit=params.limit)
-    return events_to_wire(records, has_more=has_more)
+    return events_to_wire(*listed(events.page, ListEvents, get_job(job_id)))

@@ -11,7 +11,7 @@ from jobs.catalogue import catalogue_of
 from jobs.intake.identity import judgement_fields
 from webapp.document import operation
 from webapp.requests import caller, current_context
-from webapp.wire.recipes import GateObject, RecipeObject, RecipePage, RewardObject
+from webapp.wire.jobs import GateObject, RecipeObject, RecipePage, RewardObject
 
 routes = Blueprint("recipes", __name__)
 

@@ -68,20 +68,14 @@ def register(app: Flask, destination: str) -> None:
         request = flask.request
         noted: list[tuple[str, Principal | None]] = g.get("audited", [])
         lines: list[tuple[str, str | None, Principal | None]] = [(action, None, by) for action, by in noted]
-        if _is_audited(response) and not (noted and request.blueprint == "pages.sessions"):
+        reads = request.method in _SAFE and response.status_code not in REFUSALS
+        shows = request.endpoint in READS and response.status_code != _UNCHANGED
+        is_audited = request.endpoint is not None and (shows or not reads)
+        if is_audited and not (noted and request.blueprint == "pages.sessions"):
             lines.append((str(request.endpoint), _subject(response), g.get("caller")))
         for line in lines:
             audit_log.write(*line, request.remote_addr, response.status_code, g.request_id)
         return response
-
-
-def _is_audited(response: Response) -> bool:
-    request = flask.request
-    if request.endpoint is None:
-        return False
-    if request.method not in _SAFE or response.status_code in REFUSALS:
-        return True
-    return request.endpoint in READS and response.status_code != _UNCHANGED
 
 
 def _subject(response: Response) -> str | None:

@@ -6,7 +6,7 @@ from flask import Blueprint
 
 from store import events, keys
 from webapp.document import operation
-from webapp.requests import administrator, current_context, parse_body, query
+from webapp.requests import administrator, current_context, listed, parse_body
 from webapp.wire.accounts import CreateKey, KeyObject, KeyPage, ListKeys, NewKeyObject
 
 routes = Blueprint("keys", __name__)
@@ -37,9 +37,7 @@ def make(body: CreateKey) -> keys.NewKey:
 def list_() -> KeyPage:
     """List API keys, newest first, without their secrets."""
     administrator()
-    params = query(ListKeys)
-    with current_context().database.read() as session:
-        records, has_more = keys.page(session, project=params.project, after=params.after, limit=params.limit)
+    records, has_more = listed(keys.page, ListKeys)
     return KeyPage.of([KeyObject(**vars(key)) for key in records], has_more=has_more)
 
 

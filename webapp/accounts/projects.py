@@ -6,7 +6,7 @@ from flask import Blueprint
 
 from store import erasure, projects
 from webapp.document import operation
-from webapp.requests import administrator, current_context, parse_body, query
+from webapp.requests import administrator, current_context, listed, parse_body
 from webapp.wire.accounts import ChangeProject, ListProjects, ProjectObject, ProjectPage
 
 routes = Blueprint("projects", __name__)
@@ -17,9 +17,7 @@ routes = Blueprint("projects", __name__)
 def list_() -> ProjectPage:
     """List the projects, newest first. A project is made with its first key."""
     administrator()
-    params = query(ListProjects)
-    with current_context().database.read() as session:
-        records, has_more = projects.page(session, after=params.after, limit=params.limit)
+    records, has_more = listed(projects.page, ListProjects)
     return ProjectPage.of([ProjectObject.model_validate(project) for project in records], has_more=has_more)
 
 

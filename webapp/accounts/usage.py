@@ -111,7 +111,6 @@ def show() -> UsageObject:
 @operation(None, media_type="text/csv", query=UsageQuery, refusals=(404,))
 def download() -> Response:
     """Read what was used in a month as csv: a line for each day, model and project, or by what the query says."""
-    caller()
     return as_csv(read(query(UsageQuery)))
 
 

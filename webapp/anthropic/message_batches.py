@@ -167,6 +167,7 @@ def _stored_id(message_batch_id: str) -> str:
 
 def _get(message_batch_id: str) -> Batch:
     """Return a batch of /v1/messages of the caller's project. Raises NotFoundError."""
+    caller()
     batch = work.get(BATCHES, _stored_id(message_batch_id))
     if batch.endpoint != MESSAGES.path:
         raise NotFoundError(
@@ -181,7 +182,6 @@ def _get(message_batch_id: str) -> Batch:
 @operation(wire.MessageBatch, refusals=(404,), error=wire.MessageError)
 def retrieve(message_batch_id: str) -> wire.MessageBatch:
     """Look at a message batch."""
-    caller()
     return to_wire(_get(message_batch_id))
 
 
@@ -189,7 +189,6 @@ def retrieve(message_batch_id: str) -> wire.MessageBatch:
 @operation(wire.MessageBatch, refusals=(404, 409), error=wire.MessageError)
 def cancel(message_batch_id: str) -> wire.MessageBatch:
     """Cancel a message batch: what was answered is kept, the rest is not run."""
-    caller()
     return to_wire(work.control(BATCHES, _get(message_batch_id).id, "cancel"))
 
 
@@ -197,8 +196,7 @@ def cancel(message_batch_id: str) -> wire.MessageBatch:
 @operation(wire.MessageBatchDeleted, refusals=(404, 409), error=wire.MessageError)
 def delete(message_batch_id: str) -> wire.MessageBatchDeleted:
     """Delete a message batch that has ended, with all that it had. What it has cost stays."""
-    owner = caller()
-    erasure.delete(current_context(), owner, BATCHES, _get(message_batch_id).id)
+    erasure.delete(current_context(), caller(), BATCHES, _get(message_batch_id).id)
     return wire.MessageBatchDeleted(id=message_batch_id)
 
 
@@ -206,7 +204,6 @@ def delete(message_batch_id: str) -> wire.MessageBatchDeleted:
 @operation(None, media_type="application/jsonl", refusals=(404, 409), error=wire.MessageError)
 def results(message_batch_id: str) -> Response:
     """Read the results of a message batch that has ended: a line for each request, those that succeeded first."""
-    caller()
     batch = _get(message_batch_id)
     with ExitStack() as stack:
         response = Response(results_of.read(current_context(), batch, stack), mimetype="application/jsonl")

@@ -5,22 +5,20 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from batchyard.statuses import Priority
-from webapp.wire.fields import PRIORITY, ExpiresAfter, Id, Metadata, Repeatable, Steps, Window
+from webapp.wire.fields import PRIORITY, Body, ExpiresAfter, Id, Metadata, Repeatable, Steps, Window
 
 
-class MessageRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class MessageRequest(Body):
     custom_id: str = Field(strict=True)
     params: dict[str, Any] = Field(description="a body of /v1/messages; what is wrong with it is its result")
 
 
-class MessageBatchOptions(Repeatable):
+class MessageBatchOptions(Repeatable, Body):
     """How a message batch is run; all of it is this project's, see POST /v1/batches."""
 
-    model_config = ConfigDict(extra="forbid")
     completion_window: Window = "24h"
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None

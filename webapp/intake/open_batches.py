@@ -10,7 +10,7 @@ from tasks.intake import appending
 from webapp import idempotency, limits
 from webapp.batches import to_wire
 from webapp.document import operation, takes
-from webapp.requests import MAX_BULK_BYTES, after_response, caller, current_context, whole_body
+from webapp.requests import MAX_BULK_BYTES, after_response, caller, current_context, whole_body, writing
 from webapp.wire.batches import AppendedRequests, BatchObject
 from webapp.wire.fields import Idempotent
 
@@ -39,8 +39,7 @@ def add_requests(batch_id: str) -> AppendedRequests:
 @operation(BatchObject, refusals=(404, 409))
 def close(batch_id: str) -> BatchObject:
     """Close an open batch: it gets no more requests, and ends when all are answered. Any other stays as it is."""
-    owner = caller()
-    with current_context().database.write() as session:
+    with writing() as (session, owner):
         batch = batches.close(session, owner, batch_id)
     after_response(lambda: messages.advance(batch_id))
     return to_wire([batch])[0]

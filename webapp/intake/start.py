@@ -21,7 +21,7 @@ from webapp.document import operation
 from webapp.files import uploaded
 from webapp.idempotency import Idempotency
 from webapp.port import port
-from webapp.requests import caller, current_context, form, parse_body, query
+from webapp.requests import current_context, form, parse_body, query
 from webapp.wire.start import PARAMETERS, Start, StartAnswer, StartDryRun, Started, StartForm, StartQuery
 
 routes = Blueprint("start", __name__)
@@ -36,9 +36,7 @@ def start() -> tuple[dict[str, Any], int]:
 
     With `dry_run` nothing is started, and the answer says what a batch would be.
     """
-    caller()
-    params = query(StartQuery)
-    context = current_context()
+    params, context = query(StartQuery), current_context()
     is_form = flask.request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded")
     file = uploaded() if is_form else None
     body = form(StartForm) if is_form else parse_body(Start, bulk=True)

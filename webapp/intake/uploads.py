@@ -15,7 +15,7 @@ from store.intake import uploads
 from store.records import File, FileUpload, UploadPart
 from webapp import files
 from webapp.document import operation
-from webapp.requests import TOO_LARGE, StreamedRequest, UploadLimit, caller, current_context, form, parse_body
+from webapp.requests import TOO_LARGE, StreamedRequest, UploadLimit, caller, current_context, form, parse_body, writing
 from webapp.wire.files import CompleteUpload, CreateUpload, PartForm, UploadObject, UploadPartObject
 
 routes = Blueprint("uploads", __name__)
@@ -111,6 +111,5 @@ def _joined(parts: Sequence[UploadPart], md5: str | None) -> ArtifactWriter:
 @operation(UploadObject, refusals=(404, 409))
 def cancel(upload_id: str) -> UploadObject:
     """Cancel an upload. Its parts are deleted."""
-    owner = caller()
-    with current_context().database.write() as session:
+    with writing() as (session, owner):
         return to_wire(uploads.cancel(session, owner.project_id, upload_id))

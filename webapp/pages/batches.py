@@ -28,7 +28,7 @@ from webapp.files import get_file, missing, send, uploaded
 from webapp.pages import forms, rows, speed
 from webapp.requests import caller, current_context, validated
 from webapp.wire.batches import BatchObject, ChangeBatch
-from webapp.work import control
+from webapp.work import control, title
 
 routes = Blueprint("batches", __name__, url_prefix="/batches/<batch_id>")
 
@@ -127,7 +127,7 @@ def _before(batch: BatchObject) -> dict[str, tuple[str, int]]:
     ids = {*state.behind_ids, *filter(None, [state.next_id])} if state else set()
     with current_context().database.read() as session:
         return {
-            other.id: (other.stage or other.name or other.id, deadlines.deadline(other))
+            other.id: (title(other), deadlines.deadline(other))
             for other in batches.by_ids(session, caller().project_id, ids)
         }
 

@@ -13,10 +13,9 @@ from pydantic import Field
 
 from store import files
 from store.formats.results import OUTPUT
-from store.records import File, Job
+from store.records import File
 from store.work import file_groups
 from store.work.file_groups import FileFilter, FileGroup, Kind
-from store.work.overview import Work
 from webapp.files import get_file, output_retention, remove, send
 from webapp.pages.forms import Blank, PageParams
 from webapp.port import port
@@ -69,17 +68,13 @@ def show() -> ResponseReturnValue:
         expires_at=partial(files.deleted_at, retention=output_retention()),
         kinds=KINDS,
         groups=groups,
-        names={group.work.id: _name(group.work) for group in groups},
+        names={group.work.id: title(group.work) for group in groups},
         has_more=has_more,
         unused=unused,
         more_unused=more_unused,
         last=ids[-1] if ids else None,
         most=FILES,
     )
-
-
-def _name(work: Work) -> str:
-    return title(work) if isinstance(work, Job) else work.name or work.id
 
 
 @routes.get("/<file_id>/content")

@@ -86,7 +86,7 @@ def show() -> ResponseReturnValue:
         )
         creators = keys.named(session, owner.project_id, {record.created_by for record in records if record.created_by})
     filtered = bool(params.model_dump(exclude_defaults=True, exclude={"after", "limit", "seen", "sort"}))
-    named = Counter(title(record) if isinstance(record, Job) else record.name for record in records)
+    named = Counter(map(title, records))
     of_batches = [record for record in records if isinstance(record, Batch)]
     of_jobs = [record for record in records if isinstance(record, Job)]
     shown: list[BatchObject | JobObject] = [*batches.to_wire(of_batches)] if of_batches else []

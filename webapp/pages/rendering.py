@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from markdown_it.common.utils import escapeHtml
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_block import StateBlock, table
 from markdown_it.token import Token
-from markdown_it.utils import OptionsDict
 from markupsafe import Markup
 
 from batchyard import json_lines
@@ -47,27 +46,21 @@ class _Markdown(MarkdownIt):
         return url.lower().startswith(("http://", "https://"))
 
 
-def _link_open(
-    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: MutableMapping[str, Any]
-) -> str:
+def _link_open(renderer: RendererHTML, tokens: Sequence[Token], index: int, *rest: Any) -> str:
     tokens[index].attrSet("rel", "noopener noreferrer nofollow")
-    return renderer.renderToken(tokens, index, options, env)
+    return renderer.renderToken(tokens, index, *rest)
 
 
-def _cell_open(
-    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: MutableMapping[str, Any]
-) -> str:
+def _cell_open(renderer: RendererHTML, tokens: Sequence[Token], index: int, *rest: Any) -> str:
     aligned = str(tokens[index].attrs.pop("style", "")).removeprefix("text-align:")
     if aligned:
         tokens[index].attrSet("class", aligned)
-    return renderer.renderToken(tokens, index, options, env)
+    return renderer.renderToken(tokens, index, *rest)
 
 
-def _heading(
-    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: MutableMapping[str, Any]
-) -> str:
+def _heading(renderer: RendererHTML, tokens: Sequence[Token], index: int, *rest: Any) -> str:
     tokens[index].tag = f"h{min(6, int(tokens[index].tag[1]) + 3)}"  # below the headings of the page
-    return renderer.renderToken(tokens, index, options, env)
+    return renderer.renderToken(tokens, index, *rest)
 
 
 @dataclass
@@ -137,7 +130,8 @@ def _rendered(text: str, allowance: _Allowance) -> Rendered | None:
         except orjson.JSONDecodeError:
             pass
         else:
-            return Rendered("JSON", Markup('<pre dir="auto">{}</pre>').format(_shown(value)))
+            indented = json.dumps(value, ensure_ascii=False, indent=2)
+            return Rendered("JSON", Markup('<pre dir="auto">{}</pre>').format(indented))
     env = {"allowance": allowance}
     tokens = _PARSER.parse(text, env)
     inline = (child for token in tokens for child in token.children or ())
@@ -147,7 +141,3 @@ def _rendered(text: str, allowance: _Allowance) -> Rendered | None:
     if html.strip() == f"<p>{escapeHtml(text.strip())}</p>":
         return None
     return Rendered("Markdown", Markup(html))
-
-
-def _shown(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)

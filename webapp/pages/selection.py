@@ -87,8 +87,7 @@ def _choice(action: Action, work_id: str) -> SelectedWork:
         work: Batch | Job = get(JOBS, work_id) if work_id.startswith("job_") else get_batch(work_id)
     except NotFoundError as error:
         return SelectedWork(work_id, "", 0, error.message)
-    name = title(work) if isinstance(work, Job) else work.stage or work.name or work.id
-    return SelectedWork(work.id, name, work.total, _refusal(action, work))
+    return SelectedWork(work.id, title(work), work.total, _refusal(action, work))
 
 
 def _refusal(action: Action, work: Batch | Job) -> str | None:

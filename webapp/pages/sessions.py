@@ -23,7 +23,7 @@ from batchyard.errors import AuthenticationError, NotFoundError, PermissionDenie
 from store import keys, sessions
 from store.sessions import Visitor
 from webapp import limits
-from webapp.access import audit, headers, identities
+from webapp.access import audit, identities
 from webapp.access.identities import Identity
 from webapp.errors import wants_page
 from webapp.requests import admit as admit_caller
@@ -100,7 +100,7 @@ def recognise() -> None:
 def _resume() -> Visitor | None:
     """Return who asks: whom a trusted proxy names, or else whose session this is. Raises PermissionDeniedError."""
     context = current_context()
-    named = headers.named_user(context.settings)
+    named = identities.named_user(context.settings)
     if named is not None:
         g.identity = named
         chosen = flask.request.cookies.get(PROJECT_COOKIE)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard import durations
-from webapp.wire.fields import Name, Window
+from webapp.wire.fields import Body, Name, Window
 from webapp.wire.lists import ListPage, ListQuery
 
 LiveTier = Literal["default", "flex", "none"]
@@ -34,8 +34,7 @@ class NewKeyObject(KeyObject):
 KeyPage = ListPage[KeyObject]
 
 
-class CreateKey(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class CreateKey(Body):
     project: str = Field(strict=True, description="name of the project, which is made if there is none")
     admin: bool = Field(False, strict=True)
     label: Name | None = None
@@ -77,10 +76,9 @@ class ProjectObject(BaseModel):
 ProjectPage = ListPage[ProjectObject]
 
 
-class ChangeProject(BaseModel):
+class ChangeProject(Body):
     """What is left out stays as it is; null is none."""
 
-    model_config = ConfigDict(extra="forbid")
     tier: str | None = Field(None, strict=True, description="one of BATCHYARD_TIERS: how soon its batches are due")
     max_segments: int | None = Field(None, strict=True, ge=0, le=10**9, description="most full segments at once")
     cache_bytes: int | None = Field(None, strict=True, ge=1, lt=2**63, description="what its result cache may take")

@@ -9,13 +9,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, S
 from batchyard.endpoints.path import EndpointPath
 from batchyard.latency import Latency
 from batchyard.statuses import Priority, Status
-from store.records import Sla
 from tasks.scheduling.states import StateName
 from webapp.wire.fields import (
     ON_INVALID,
     PLAN,
     PRIORITY,
     STOP_WHEN,
+    Body,
     ExpiresAfter,
     Metadata,
     OnInvalid,
@@ -27,13 +27,12 @@ from webapp.wire.fields import (
     Window,
 )
 from webapp.wire.lists import ListPage, ListQuery
-from webapp.wire.work import ArtifactObject, BatchError, Cost, EngineDeath, Flaws, ListResults, WorkObject
+from webapp.wire.work import BatchError, Cost, ListResults, WorkExtension, WorkObject
 
 
-class BatchOptions(BaseModel):
-    """How a batch is run. Unknown parameters are refused: a misspelt one must not be lost in silence."""
+class BatchOptions(Body):
+    """How a batch is run."""
 
-    model_config = ConfigDict(extra="forbid")
     endpoint: EndpointPath
     completion_window: Window
     metadata: Metadata | None = None
@@ -122,10 +121,9 @@ class CreateBatch(RootModel[BatchOfFile | BatchOfUrl | BatchOfRequests | OpenBat
     """The body of POST /v1/batches."""
 
 
-class RetryBatch(Repeatable):
+class RetryBatch(Repeatable, Body):
     """The body of POST /v1/batches/{id}/retry: what is left out is as it was in the batch that is repeated."""
 
-    model_config = ConfigDict(extra="forbid")
     completion_window: Window | None = None
     metadata: Metadata | None = None
     errors: Literal["all", "passing"] = Field(
@@ -139,10 +137,9 @@ class RetryBatch(Repeatable):
     )
 
 
-class ChangeBatch(BaseModel):
+class ChangeBatch(Body):
     """The body of POST /v1/batches/{id}: what is left out stays as it is."""
 
-    model_config = ConfigDict(extra="forbid")
     completion_window: Window | None = Field(None, description="counted from the batch's creation")
     priority: Priority | None = Field(None, description=PRIORITY)
     name: Annotated[Short, StringConstraints(min_length=1)] | None = Field(
@@ -255,38 +252,25 @@ class State(BaseModel):
     reason: str | None = Field(description="why it is held")
 
 
-class Extension(Flaws):
+class Extension(WorkExtension):
     """What this project says of a batch beside OpenAI's fields. Rates and ETA are null until measured."""
 
     name: str = Field(description="what people call it: `name` of its metadata, or its input file's name")
-    created_by: str | None = Field(description="id of the key that created it; null: a schedule, or a job")
     expired: int = Field(description="requests that were never run because the window had passed")
     cancelled: int = Field(description="requests that were never run because the batch was cancelled")
     shared: Shared = Field(description="what no engine computed, because another request's answer served")
     cost: Cost | None = Field(description="so far; null: no model with a tariff has answered yet")
-    simulated: bool
     rows_per_second: float | None
     tokens_per_second: float | None
-    eta_seconds: float | None = Field(description="until its files are there, with all that runs before it")
-    eta_earliest_seconds: float | None
-    eta_latest_seconds: float | None
     latency: Latency | None = Field(description="null before the first answer of an engine")
     state: State | None = Field(description="what it does now; null once it has ended")
     held: Held | None = Field(description="why it does not move; null: it does, or it waits for its turn")
-    engine_deaths: int = Field(description="how often an engine has died that had requests of it")
-    last_engine_death: EngineDeath | None = Field(description="the last of these; null: there was none")
-    paused_at: int | None = Field(description="since when it waits until somebody resumes it; null: it does not")
-    paused_by: str | None = Field(description="what people call the key that has paused it")
     priority: Priority = Field(description=PRIORITY)
-    sla: Sla = Field(description="whether it will be done in time, and when it has ended, whether it was")
-    due_at: int = Field(description="when it is due, by its window or its project's tier")
     input_sha256: str | None = Field(description="null: there was no such file")
-    models: dict[str, str] = Field(description="engine of each model")
     live_shares: dict[str, float] = Field(
         description="share of the time of a model's engines, 0 to 1, that live requests had in the last one to two "
         "minutes, by model; the ETA knows it, because speeds are measured beside them. Models without any are left out"
     )
-    post_process: list[dict[str, Any]]
     on_invalid: OnInvalid = Field(description="what a line that cannot be run does")
     warnings: list[BatchError] = Field(
         description="what is most likely a mistake, though it stops no request: at first what is in the first of them"
@@ -294,10 +278,8 @@ class Extension(Flaws):
     open: bool = Field(description="whether it may still get requests")
     stop_when: StopWhen | None = Field(description="limits that have not paused it yet; null: none")
     plan: PlanState | None = Field(description="null: it was created without a plan")
-    artifacts: list[ArtifactObject]
     retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")
     retries: list[str] = Field(description="the batches that repeat this one's unanswered requests")
-    schedule_id: str | None = Field(description="the schedule that has made it")
     job_id: str | None = Field(description="the job of which it is a stage; it alone cancels and retries it")
     stage: str | None = Field(description="the name of that stage")
 

@@ -78,10 +78,15 @@ def declare_file(*, required: bool, name: str = "file") -> Callable[[dict[str, A
     return declare
 
 
-class ExpiresAfter(BaseModel):
-    """When a file expires: `seconds` after `created_at`, between an hour and 30 days."""
+class Body(BaseModel):
+    """Refuse unknown fields of a body: a misspelt one must not be lost in silence."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class ExpiresAfter(Body):
+    """When a file expires: `seconds` after `created_at`, between an hour and 30 days."""
+
     anchor: Literal["created_at"]
     seconds: int = Field(ge=3600, le=2592000)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from store.intake.uploads import UploadStatus
-from webapp.wire.fields import ExpiresAfter, Id, declare_file, from_json_text
+from webapp.wire.fields import Body, ExpiresAfter, Id, declare_file, from_json_text
 from webapp.wire.lists import ListPage, ListQuery
 
 UploadPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
@@ -53,19 +53,17 @@ class ListFiles(ListQuery):
     purpose: str | None = Field(None, min_length=1)
 
 
-class CreateUpload(UploadOptions):
+class CreateUpload(UploadOptions, Body):
     """The body of POST /v1/uploads."""
 
-    model_config = ConfigDict(extra="forbid")
     bytes: int = Field(ge=0, le=2**53, strict=True, description="of the whole file")
     filename: str = Field(strict=True, min_length=1, max_length=512)
     mime_type: str = Field(strict=True, min_length=1, max_length=255, description="taken, and needed for nothing")
 
 
-class CreateImport(UploadOptions):
+class CreateImport(UploadOptions, Body):
     """The body of POST /v1/imports."""
 
-    model_config = ConfigDict(extra="forbid")
     url: str = Field(strict=True, min_length=1, max_length=1024, description="of an object, or of a folder of objects")
     join: bool = Field(True, strict=True, description="all objects as one file, or a file for each")
 
@@ -83,10 +81,9 @@ class PartForm(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra=declare_file(required=True, name="data"))
 
 
-class CompleteUpload(BaseModel):
+class CompleteUpload(Body):
     """The body of POST /v1/uploads/{id}/complete."""
 
-    model_config = ConfigDict(extra="forbid")
     part_ids: list[Id] = Field(description="the parts in the order in which they make the file")
     md5: Annotated[str, StringConstraints(strict=True, pattern="^[0-9a-fA-F]{32}$")] | None = Field(
         None, description="of the whole file, in hexadecimal digits: other bytes are refused"

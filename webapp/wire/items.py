@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from batchyard.statuses import ItemState
+from webapp.wire.fields import Body
 from webapp.wire.lists import ListPage
 
 
-class Verdict(BaseModel):
+class Verdict(Body):
     """What a person or a CI says to an item that waits for it."""
 
-    model_config = ConfigDict(extra="forbid")
     gate: str = Field(strict=True, min_length=1, max_length=128, description="the one that the item waits for")
     passed: bool = Field(strict=True)
     turn: int | None = Field(None, ge=0, description="the item's turn that it is about; null: the one it waits in")
@@ -22,17 +22,15 @@ class Verdict(BaseModel):
     by: str | None = Field(None, strict=True, max_length=128)
 
 
-class Requeue(BaseModel):
+class Requeue(Body):
     """An item is to begin again."""
 
-    model_config = ConfigDict(extra="forbid")
     hint: str | None = Field(None, strict=True, max_length=65536, description="what its prompts say besides")
 
 
-class ItemReply(BaseModel):
+class ItemReply(Body):
     """The body of POST /v1/jobs/{id}/items/{number}: one of `text`, `verdict` and `requeue`."""
 
-    model_config = ConfigDict(extra="forbid")
     text: str | None = Field(None, strict=True, description="completes an item that is stuck or failed")
     by: str | None = Field(None, strict=True, max_length=128, description="with `text`: who says so")
     verdict: Verdict | None = None

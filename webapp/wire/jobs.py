@@ -1,26 +1,24 @@
-"""The models of /v1/jobs."""
+"""The models of /v1/jobs, and of /v1/recipes, the programs that jobs can run."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, model_validator
+from pydantic import BaseModel, Field, RootModel, StringConstraints, model_validator
 
 from batchyard.statuses import RETRIABLE_STATES, JobStatus, RetriableState
 from store.jobs.dependencies import MAX_DEPENDENCIES, When
-from store.records import Sla
-from webapp.wire.fields import ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, Window
+from webapp.wire.fields import Body, ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, Window
 from webapp.wire.lists import ListPage
 from webapp.wire.start import CostEstimate
-from webapp.wire.work import ArtifactObject, BatchErrors, Cost, EngineDeath, Flaws, Usage, WorkObject
+from webapp.wire.work import BatchErrors, Cost, Usage, WorkExtension, WorkObject
 
 MAX_INLINE = 1000
 
 
-class JobArtifactName(BaseModel):
+class JobArtifactName(Body):
     """A file that an ended batch or job has produced, by its name there."""
 
-    model_config = ConfigDict(extra="forbid")
     job_id: Id | None = None
     batch_id: Id | None = None
     name: str = Field(strict=True, max_length=128)
@@ -32,10 +30,9 @@ class JobArtifactName(BaseModel):
         return self
 
 
-class JobInput(BaseModel):
+class JobInput(Body):
     """Where the items come from: one of these."""
 
-    model_config = ConfigDict(extra="forbid")
     artifact: JobArtifactName | None = None
     prompts: list[Annotated[str, StringConstraints(strict=True)]] | None = Field(
         None, min_length=1, max_length=MAX_INLINE
@@ -49,10 +46,9 @@ class JobInput(BaseModel):
         return self
 
 
-class JobOptions(BaseModel):
-    """How a job is run. Unknown parameters are refused: a misspelt one must not be lost in silence."""
+class JobOptions(Body):
+    """How a job is run."""
 
-    model_config = ConfigDict(extra="forbid")
     recipe: str = Field(strict=True, min_length=1, max_length=128)
     options: JsonObject = Field(default_factory=dict, description="the recipe's own, see GET /v1/recipes")
     completion_window: Window = "24h"
@@ -65,10 +61,9 @@ class JobOptions(BaseModel):
     )
 
 
-class Dependency(BaseModel):
+class Dependency(Body):
     """A job or a batch that has to end first: as completed, as anything else, or in any way."""
 
-    model_config = ConfigDict(extra="forbid")
     id: Id
     when: When = "afterok"
 
@@ -88,17 +83,15 @@ class CreateJob(Repeatable, JobOptions):
     )
 
 
-class Rescore(Repeatable):
+class Rescore(Repeatable, Body):
     """The body of POST /v1/jobs/{id}/rescore."""
 
-    model_config = ConfigDict(extra="forbid")
     options: JsonObject = Field(default_factory=dict, description="options that only judge, see GET /v1/recipes")
 
 
-class RetryJob(Repeatable):
+class RetryJob(Repeatable, Body):
     """The body of POST /v1/jobs/{id}/retry: what is left out is as it was in the job that is retried."""
 
-    model_config = ConfigDict(extra="forbid")
     states: list[RetriableState] = Field(
         default_factory=lambda: list(RETRIABLE_STATES),
         min_length=1,
@@ -137,23 +130,11 @@ class WarningObject(BaseModel):
     message: str
 
 
-class JobExtension(Flaws):
+class JobExtension(WorkExtension):
     """What there is to say of a job beside the fields that it shares with a batch. ETA is null until measured."""
 
-    created_by: str | None = Field(description="id of the key that created it; null: a schedule, or another job")
-    eta_seconds: float | None
-    eta_earliest_seconds: float | None
-    eta_latest_seconds: float | None
-    sla: Sla = Field(description="whether it will be done in time, and when it has ended, whether it was")
-    due_at: int
     held: str | None = Field(description="why it does not move though it has not ended; it is tried again")
     attempts: int = Field(description="how often in a row that has failed")
-    engine_deaths: int = Field(description="how often an engine has died that had requests of it")
-    last_engine_death: EngineDeath | None = Field(description="the last of these; null: there was none")
-    paused_at: int | None = Field(description="since when its requests wait until somebody resumes it")
-    paused_by: str | None = Field(description="what people call the key that has paused it")
-    simulated: bool
-    models: dict[str, str] = Field(description="engine of each model")
     options: dict[str, Any] = Field(description="with the recipe's defaults")
     seed: int
     input_sha256: str
@@ -169,8 +150,6 @@ class JobExtension(Flaws):
     amendments: int = Field(description="items that were resolved after its end")
     metrics: dict[str, Any] | None = Field(description="null until it has ended")
     report: dict[str, Any] | None
-    artifacts: list[ArtifactObject]
-    post_process: list[dict[str, Any]] = Field(description="with the outcome of each step once it has run")
     stages: list[StageObject]
     depends_on: list[dict[str, Any]]
     answers_from: str | None
@@ -180,7 +159,6 @@ class JobExtension(Flaws):
     child_key: str | None
     variant: str | None
     children: list[str]
-    schedule_id: str | None = Field(description="the schedule that has made it")
     cost: Cost | None = Field(
         description="of its batches and of the jobs that it has started, so far; null: no tariff, or several currencies"
     )
@@ -274,3 +252,35 @@ class ListJobs(BaseModel):
     parent_id: str | None = Field(None, min_length=1, max_length=64, description="only the jobs that this one started")
     after: str | None = Field(None, description="the id of the last job of the page before")
     limit: int = Field(20, ge=1, le=100)
+
+
+class RewardObject(BaseModel):
+    name: str
+    data_sources: list[str] = Field(description="those of which it scores the answers if a job names no reward")
+    columns: list[str] = Field(description="what a row needs; a dot goes into an object")
+
+
+class GateObject(BaseModel):
+    name: str
+
+
+class RecipeObject(BaseModel):
+    """A program that jobs can run."""
+
+    name: str
+    object: Literal["recipe"] = "recipe"
+    summary: str
+    stages: list[str] | None = Field(
+        description="with the defaults of its options; null: they depend on one without a default"
+    )
+    options: dict[str, Any] = Field(description="JSON Schema")
+    judgement: list[str] = Field(description="the options that only judge answers, and so cost no request")
+    main: str = Field(description="the artifact with the results")
+    sha256: str = Field(description="of the file that defines it")
+
+
+class RecipePage(ListPage[RecipeObject]):
+    """All recipes, and what they may name."""
+
+    rewards: list[RewardObject]
+    gates: list[GateObject]

@@ -1,13 +1,15 @@
-"""The models of /v1/models."""
+"""The models of /v1/models, /v1/queue and /v1/demand: what is served, what waits for it, and what that needs."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard.endpoints.base import AnswerForm
 from batchyard.statuses import AfterDeath
+from tasks.execution.engine_status import EngineStatus
+from tasks.live.traffic import LiveTraffic
 from webapp.wire.lists import ListPage
 
 
@@ -57,3 +59,67 @@ class ModelObject(BaseModel):
 
 
 ModelPage = ListPage[ModelObject]
+
+
+class ModelQueueObject(BaseModel):
+    """One model's segments and requests that are not done; rates are over the last minute, null until measured."""
+
+    model: str
+    pending_segments: int
+    running_segments: int
+    waiting_requests: int
+    oldest_seconds: float | None
+    rows_per_second: float | None
+    tokens_per_second: float | None
+    held: str | None = Field(
+        description="why its batches wait: its engine cannot be started, or it is not served any more; null: nothing "
+        "is known against it"
+    )
+
+
+def _without_defaults(schema: dict[str, Any]) -> None:
+    """Say that an answer has each field."""
+    schema["required"] = list(schema["properties"])
+    for entry in schema["properties"].values():
+        entry.pop("default", None)
+
+
+class EngineObject(EngineStatus):
+    """A resident engine, as it was seen last."""
+
+    model_config = ConfigDict(json_schema_extra=_without_defaults)
+
+
+class QueueObject(BaseModel):
+    """What has not ended: batches by status and by SLA state, segments by model; and the engines that are up.
+
+    An admin key sees that of all projects, any other key its own project's.
+    """
+
+    object: Literal["queue"] = "queue"
+    batches: dict[str, int]
+    sla: dict[str, int]
+    paused: int = Field(description="batches that wait until somebody resumes them")
+    next_deadline_seconds: float | None
+    models: list[ModelQueueObject]
+    messages: dict[str, int] | None = Field(
+        description="waiting for a worker, by Celery queue; null: Redis is away, or no admin key"
+    )
+    engines: list[EngineObject] | None = Field(description="null: Redis is away, or no admin key")
+    live: list[LiveTraffic] | None = Field(description="live requests of all projects, by model; null: Redis is away")
+
+
+class ModelDemandObject(BaseModel):
+    """The replicas of one model. Null: nobody knows, because the model was never measured or no worker runs."""
+
+    model: str
+    replicas_needed: int | None = Field(description="the least that keep the deadlines of the queue")
+    replicas_running: int = Field(description="as they were seen last")
+    replicas: int = Field(description="the most that models.toml allows")
+
+
+class DemandObject(BaseModel):
+    """How many replicas of each model the queue needs to keep its deadlines."""
+
+    object: Literal["demand"] = "demand"
+    models: list[ModelDemandObject]

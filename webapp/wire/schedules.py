@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from store.schedules import CatchUp, Overlap, State
 from webapp.wire.batches import ScheduledBatch
-from webapp.wire.fields import Name
+from webapp.wire.fields import Body, Name
 from webapp.wire.jobs import JobArtifactName, JobOptions
 from webapp.wire.lists import ListPage
 
@@ -70,10 +70,9 @@ SchedulePage = ListPage[ScheduleObject]
 ScheduleRunPage = ListPage[ScheduleRunObject]
 
 
-class ScheduleInput(BaseModel):
+class ScheduleInput(Body):
     """What each run is made of: one of these."""
 
-    model_config = ConfigDict(extra="forbid")
     file_id: str | None = Field(
         None, strict=True, max_length=64, description="an uploaded batch file, or the rows of a job"
     )
@@ -100,10 +99,9 @@ class ScheduleInput(BaseModel):
         return self
 
 
-class CreateSchedule(BaseModel):
+class CreateSchedule(Body):
     """A schedule makes either batches or jobs: it has one of `batch` and `job`."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Name
     cron: Expression = Field(description="minute, hour, day of month, month, day of week: '30 6 * * MON-FRI'")
     timezone: TimeZone = Field("UTC", description="IANA name: 'Europe/Berlin'")
@@ -117,10 +115,9 @@ class CreateSchedule(BaseModel):
     paused: bool = Field(False, strict=True)
 
 
-class UpdateSchedule(BaseModel):
+class UpdateSchedule(Body):
     """What is left out stays as it is."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Name | None = None
     cron: Expression | None = None
     timezone: TimeZone | None = None

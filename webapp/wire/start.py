@@ -13,6 +13,7 @@ from webapp.wire.fields import (
     PLAN,
     PRIORITY,
     STOP_WHEN,
+    Body,
     JsonObject,
     JsonText,
     Metadata,
@@ -74,10 +75,9 @@ class StartQuery(BaseModel):
     dry_run: bool = Field(False, description="create nothing: say how many requests there are, and when they are done")
 
 
-class Start(BaseModel):
+class Start(Body):
     """Prompts inline, or in a form's `file`; how to run them, and until when."""
 
-    model_config = ConfigDict(extra="forbid")
     model: str | None = Field(None, description="needed unless the file holds whole requests")
     prompts: list[str] | str | None = Field(None, description="a list, or a text with one prompt a line")
     endpoint: EndpointPath = "/v1/chat/completions"

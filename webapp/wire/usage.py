@@ -5,11 +5,12 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from batchyard.tariffs import CURRENCY, PLACES
 from store.accounting.budgets import State, WhenExceeded
 from store.accounting.usage import Dimension
+from webapp.wire.fields import Body
 
 
 class BudgetObject(BaseModel):
@@ -30,10 +31,9 @@ class BudgetRemoved(BaseModel):
     deleted: Literal[True] = True
 
 
-class SetBudget(BaseModel):
+class SetBudget(Body):
     """The body of POST /v1/projects/{id}/budget."""
 
-    model_config = ConfigDict(extra="forbid")
     amount: Annotated[Decimal, Field(ge=0, lt=10**12, decimal_places=PLACES)] = Field(
         description="what may be spent in a month; a number, or one as a text"
     )

@@ -4,41 +4,37 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from store import events
 from tasks.webhooks import outbound
-from webapp.wire.fields import Name
+from webapp.wire.fields import Body, Name
 from webapp.wire.lists import ListPage
 
 Url = Annotated[str, Field(strict=True, min_length=1, max_length=outbound.MAX_URL)]
 Types = Annotated[list[events.Type], Field(min_length=1, max_length=32, description="what is sent there")]
 
 
-class CreateWebhook(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class CreateWebhook(Body):
     name: Name
     url: Url
     event_types: Types
 
 
-class UpdateWebhook(BaseModel):
+class UpdateWebhook(Body):
     """What is left out stays as it is."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Name | None = None
     url: Url | None = None
     event_types: Types | None = None
     enabled: Annotated[bool, Field(strict=True)] | None = None
 
 
-class RotateSecret(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class RotateSecret(Body):
     keep_old_secret_active_for_24_hours: bool = Field(False, strict=True)
 
 
-class SendSample(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class SendSample(Body):
     event_type: events.Type
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from batchyard.statuses import AfterDeath
+from store.records import Sla
 
 
 class BatchError(BaseModel):
@@ -97,6 +98,26 @@ class EngineDeath(BaseModel):
         "with nothing else in the engine, in halves; `request_fails`, the only one that was in it; `ends_run`, "
         "which is tried again"
     )
+
+
+class WorkExtension(Flaws):
+    """Fields of batches and jobs beside OpenAI's. ETAs are null until measured."""
+
+    created_by: str | None = Field(description="id of the key that created it; null: a schedule, or a job")
+    simulated: bool
+    models: dict[str, str] = Field(description="engine of each model")
+    eta_seconds: float | None = Field(description="until its files are there, with all that runs before it")
+    eta_earliest_seconds: float | None
+    eta_latest_seconds: float | None
+    sla: Sla = Field(description="whether it will be done in time, and when it has ended, whether it was")
+    due_at: int = Field(description="when it is due, by its window or its project's tier")
+    paused_at: int | None = Field(description="since when it waits until somebody resumes it; null: it does not")
+    paused_by: str | None = Field(description="what people call the key that has paused it")
+    engine_deaths: int = Field(description="how often an engine has died that had requests of it")
+    last_engine_death: EngineDeath | None = Field(description="the last of these; null: there was none")
+    post_process: list[dict[str, Any]] = Field(description="with the outcome of each step once it has run")
+    artifacts: list[ArtifactObject]
+    schedule_id: str | None = Field(description="the schedule that has made it")
 
 
 class ListResults(BaseModel):

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -50,9 +50,14 @@ def chat(
     """
     from batchyard.client.chat import Chat
 
-    parameters = _parameters(sampling) | {
-        name: value for name, value in (("temperature", temperature), ("max_tokens", max_tokens)) if value is not None
-    }
+    try:
+        parameters = json.loads(sampling or "{}")
+    except ValueError as error:
+        raise click.UsageError(f"--sampling: no JSON: {error}") from error
+    if not isinstance(parameters, dict):
+        raise click.UsageError("--sampling: no JSON object")
+    given = {"temperature": temperature, "max_tokens": max_tokens}
+    parameters |= {name: value for name, value in given.items() if value is not None}
     piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
     text = "\n\n".join(part for part in (piped, " ".join(question)) if part)
     if not text and (as_json or not sys.stdin.isatty()):
@@ -74,16 +79,6 @@ def chat(
     click.echo(json.dumps(reply.document()) if as_json else "")
     if not as_json:
         _note(reply)
-
-
-def _parameters(sampling: str | None) -> dict[str, Any]:
-    try:
-        parameters = json.loads(sampling or "{}")
-    except ValueError as error:
-        raise click.UsageError(f"--sampling: no JSON: {error}") from error
-    if not isinstance(parameters, dict):
-        raise click.UsageError("--sampling: no JSON object")
-    return parameters
 
 
 def _converse(conversation: Chat) -> None:

@@ -100,7 +100,13 @@ def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json:
     if len(shown) > MAX_LINES:
         click.echo(f"({len(shown) - MAX_LINES} earlier lines of logs are left out: `--json` has them)")
     _print([*records, *_texts(shown[-MAX_LINES:])])
-    _print_tables(segments, errors)
+    columns = ("number", "model", "state", "requests", "answered", "attempts", "error")
+    if segments:
+        rows = [[segment[name] for name in columns] for segment in segments]
+        click.echo("\n" + lines_of(["segment", *columns[1:]], rows))
+    if errors:
+        rows = [[error[name] for name in ("code", "count", "example", "message")] for error in errors]
+        click.echo("\n" + lines_of(["error", "requests", "such as", "message"], rows))
     for problem in progress.problems(work.document):
         click.echo(plain(problem))
 
@@ -177,16 +183,6 @@ def _follow(server: ApiClient, name: str, reader: LogLines | None, after: float)
         if work.document["status"] in TERMINAL and time.time() > work.ended:
             return
         time.sleep(POLL_SECONDS)
-
-
-def _print_tables(segments: Sequence[dict[str, Any]], errors: Sequence[dict[str, Any]]) -> None:
-    columns = ("number", "model", "state", "requests", "answered", "attempts", "error")
-    if segments:
-        rows = [[segment[name] for name in columns] for segment in segments]
-        click.echo("\n" + lines_of(["segment", *columns[1:]], rows))
-    if errors:
-        rows = [[error[name] for name in ("code", "count", "example", "message")] for error in errors]
-        click.echo("\n" + lines_of(["error", "requests", "such as", "message"], rows))
 
 
 def _what(event: dict[str, Any]) -> str:

@@ -12,8 +12,9 @@ import click
 
 from batchyard import tariffs
 from batchyard.cli import completion
-from batchyard.cli.options import connect, server_options
-from batchyard.cli.output import lines_of, say, say_table, when
+from batchyard.cli.options import Said, connect, on_server, server_options
+from batchyard.cli.output import lines_of, say, when
+from batchyard.client.api import ApiClient
 
 
 @click.command("open")
@@ -34,10 +35,9 @@ def open_(name: str | None, data: Path | None, as_json: bool) -> None:
 @click.argument("batch_id", metavar="[BATCH]", required=False, shell_complete=completion.batches)
 @click.option("--purpose", help="Without BATCH: only files of this purpose, such as batch or batch_output.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Without BATCH: so many.")
-@server_options
-def files(batch_id: str | None, purpose: str | None, limit: int, data: Path | None, as_json: bool) -> None:
+@on_server
+def files(server: ApiClient, batch_id: str | None, purpose: str | None, limit: int) -> Said:
     """The project's files, newest first; with BATCH, its input and what it has produced."""
-    server = connect(data)
     if batch_id is None:
         listed = list(itertools.islice(server.listed("/files", purpose=purpose), limit))
     else:
@@ -47,20 +47,20 @@ def files(batch_id: str | None, purpose: str | None, limit: int, data: Path | No
     rows = [
         [f["id"], f["purpose"], f["bytes"], when(f["created_at"]), when(f["expires_at"]), f["filename"]] for f in listed
     ]
-    say_table(listed, ["file", "purpose", "bytes", "created", "expires", "name"], rows, as_json)
+    return listed, lines_of(["file", "purpose", "bytes", "created", "expires", "name"], rows)
 
 
 @click.command()
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
-@server_options
-def audit(limit: int, data: Path | None, as_json: bool) -> None:
+@on_server
+def audit(server: ApiClient, limit: int) -> Said:
     """Who did what and when, newest first: in the project, or with an admin key in all."""
-    events = list(itertools.islice(connect(data).listed("/audit"), limit))
+    events = list(itertools.islice(server.listed("/audit"), limit))
     rows = [
         [when(event["created_at"]), event["by"]["name"], event["type"], event["data"]["id"], changes(event)]
         for event in events
     ]
-    say_table(events, ["time", "by", "what", "id", "to"], rows, as_json)
+    return events, lines_of(["time", "by", "what", "id", "to"], rows)
 
 
 def changes(event: dict[str, Any]) -> str:
@@ -80,12 +80,7 @@ def usage(month: str | None, by: str, project: str | None, as_csv: bool, data: P
     query: dict[str, Any] = {"month": month, "by": by, "project": project}
     if as_csv:
         return click.echo(server.get("/usage.csv", **query), nl=False)
-    document = server.call("GET", "/usage", **query)
-    say(document, _usage_text(document, by.split(",")), as_json)
-
-
-def _usage_text(document: dict[str, Any], dimensions: list[str]) -> str:
-    """Return usage as a table, with its total and the project's budget below."""
+    document, dimensions = server.call("GET", "/usage", **query), by.split(",")
     columns = [*dimensions, "requests", "failed", "tokens in", "cached", "tokens out", "cost"]
     rows = [[*(line[name] for name in dimensions), *_figures(line), _money(line["cost"])] for line in document["data"]]
     total = document["total"]
@@ -98,7 +93,7 @@ def _usage_text(document: dict[str, Any], dimensions: list[str]) -> str:
     if budget is not None:
         spent, amount = (tariffs.text(Fraction(budget[name]), budget["currency"]) for name in ("spent", "amount"))
         parts.append(f"budget: {spent} of {amount} spent in {budget['month']} ({budget['state']})")
-    return "\n".join(parts)
+    say(document, "\n".join(parts), as_json)
 
 
 def _figures(amounts: dict[str, Any]) -> list[int]:

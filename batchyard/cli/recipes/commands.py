@@ -11,7 +11,7 @@ import click
 
 from batchyard.cli import background, job_view, jobs, requests
 from batchyard.cli.options import add_options, connect, load_settings, server_options, stack_options
-from batchyard.cli.output import complain, lines_of, note, plain, say, table
+from batchyard.cli.output import complain, lines_of, note, plain, say
 from batchyard.cli.recipes import earlier
 from batchyard.cli.watch import interruptible
 from batchyard.client import resume
@@ -195,14 +195,11 @@ def show(recipe: dict[str, Any], settings: list[Setting], data: Path | None, as_
     from batchyard import config
 
     rows = [(config.name_of(setting.keys), setting.value, setting.origin) for setting in settings]
-    if as_json:
-        return say([{"key": key, "value": value, "origin": origin._asdict()} for key, value, origin in rows], "", True)
+    documents = [{"key": key, "value": value, "origin": origin._asdict()} for key, value, origin in rows]
     missing = [name for name in recipe["options"].get("required", []) if all(name != key for key, _, _ in rows)]
-    table(
-        ["key", "value", "origin"],
-        [(key, json.dumps(value, ensure_ascii=False), origin) for key, value, origin in rows]
-        + [(name, None, "has to be set") for name in missing],
-    )
+    shown: list[tuple[Any, ...]] = [(key, json.dumps(value, ensure_ascii=False), origin) for key, value, origin in rows]
+    shown += [(name, None, "has to be set") for name in missing]
+    say(documents, lines_of(["key", "value", "origin"], shown), as_json)
 
 
 def _outlook(server: ApiClient, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,16 +78,14 @@ class _EvalCommand(RecipeCommand):
         by_keys = {setting.keys: setting for setting in settings}
         folder: Path = params.pop("folder")
         params["source"] = data.source_of(path_of(by_keys[DATA]), _value(by_keys, SPLIT), folder)
-        params["compare_with"] = LAST if COMPARE not in by_keys else by_keys[COMPARE].value
-        if COMPARE in by_keys and by_keys[COMPARE].origin.kind == "default":
-            params["compare_with"] = LAST
+        named = by_keys.get(COMPARE)
+        params["compare_with"] = LAST if named is None or named.origin.kind == "default" else named.value
         taken = {DATA, SPLIT, COMPARE, EXAMPLES_DATA, EXAMPLES_SPLIT}
         kept = [setting for setting in settings if setting.keys not in taken]
         if EXAMPLES_DATA in by_keys:
             setting = by_keys[EXAMPLES_DATA]
             seed = _value(by_keys, ("few_shot", "seed")) or 0
-            split = _value(by_keys, EXAMPLES_SPLIT)
-            rows = data.examples(path_of(setting), split, folder, seed)
+            rows = data.examples(path_of(setting), _value(by_keys, EXAMPLES_SPLIT), folder, seed)
             if not rows:
                 raise ConfigurationError(f"{setting.origin}: few_shot.data: {setting.value} has no rows")
             kept.append(Setting(EXAMPLES, rows, setting.origin))

@@ -90,7 +90,10 @@ def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields
     """
     from batchyard import config
 
-    commands.one_shot(recipe, config.options(settings), source, **fields, late=_late, summary=_summary)
+    def late(server: ApiClient, again: bool) -> dict[str, Any]:
+        return {"reuse": False} if again else {}
+
+    commands.one_shot(recipe, config.options(settings), source, **fields, late=late, summary=_summary)
 
 
 @_file
@@ -115,10 +118,6 @@ def _create(**fields: Any) -> None:
 def _show(**fields: Any) -> None:
     """Print each option's value and where it comes from: FILE, a variant, a flag or KEY=VALUE."""
     commands.show(**fields)
-
-
-def _late(server: ApiClient, again: bool) -> dict[str, Any]:
-    return {"reuse": False} if again else {}
 
 
 def _summary(server: ApiClient, job: dict[str, Any]) -> str:

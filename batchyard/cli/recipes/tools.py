@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from batchyard.cli.options import json_option, load_settings
-from batchyard.cli.output import lines_of, say, table
+from batchyard.cli.output import lines_of, say
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import ConfigurationError
 
@@ -119,7 +119,7 @@ def add(name: str, command: tuple[str, ...], url: str | None, headers: tuple[str
     except ConfigurationError:  # no stack would start with it
         file.unlink() if before is None else file.write_bytes(before)
         raise
-    table(["name", "mode"], [[each.called or f"{name}_{each.name}", each.mode] for each in tools])
+    click.echo(lines_of(["name", "mode"], [[each.called or f"{name}_{each.name}", each.mode] for each in tools]))
     for each in tools:
         if each.called:
             click.echo(f"Renamed: {each.name} is {each.called}, since APIs of models take no other name.")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import flask
 import orjson
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from batchyard import json_lines
 from batchyard.errors import BatchyardError, ConflictError, NotFoundError
@@ -27,17 +27,17 @@ from store import events
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
-from store.records import Batch, File, Job
+from store.records import File, Job
+from store.work.lifecycle import Verb
 from webapp import batches
 from webapp.files import get_file, send
 from webapp.pages import forms, metrics
 from webapp.pages.batches import MAX_EVENTS, steps
 from webapp.pages.charts.shapes import Chart
 from webapp.pages.charts.view import charts_of
-from webapp.pages.forms import QueryParams
+from webapp.pages.forms import Blank, QueryParams
 from webapp.requests import caller, current_context, query
 from webapp.wire.batches import BatchObject
-from webapp.wire.jobs import JobObject
 from webapp.work import control, title
 
 routes = Blueprint("jobs", __name__, url_prefix="/jobs/<job_id>", template_folder="../templates")
@@ -56,15 +56,11 @@ WRONG_SAMPLES = "wrong"
 Tab: TypeAlias = Literal["errors", "report", "jobs", "items", "files", "options"]
 
 
-def _blank(value: Any) -> Any:
-    return None if value == "" else value
-
-
 class ItemFilter(QueryParams):
     """The items to show. `after`: a number, or the lines of results before items by their samples."""
 
-    state: Annotated[ItemState | listing.Kind | None, BeforeValidator(_blank)] = None
-    custom_id: Annotated[str | None, BeforeValidator(_blank)] = Field(None, max_length=256)
+    state: Annotated[ItemState | listing.Kind | None, Blank] = None
+    custom_id: Annotated[str | None, Blank] = Field(None, max_length=256)
     after: int | None = Field(None, ge=0, le=2**53)
 
 
@@ -115,7 +111,9 @@ class _JobPage:
             self._events, _ = events.page(session, job, after=None, limit=MAX_EVENTS)
             stage_batches = job_records.stage_batches(session, [job.id])[job.id]
             self._view = lifecycle.find_artifact(session, job.project_id, job.id, VIEW)
-        self._stages = _stages(self._data, [batch for _, batch in stage_batches if batch is not None])
+        shown = batches.to_wire([batch for _, batch in stage_batches if batch is not None])
+        by_id = {batch.id: batch for batch in shown}
+        self._stages = [(stage, by_id.get(stage.batch_id or "")) for stage in self._data.batchyard.stages]
 
     def variables(self) -> dict[str, Any]:
         """Return what stands on all tabs."""
@@ -162,12 +160,6 @@ class _JobPage:
         return flask.render_template(
             "job.html", **variables, label=tabs[tab], input_name=job.input_name, max_errors=MAX_ERRORS
         )
-
-
-def _stages(job: JobObject, records: list[Batch]) -> list[tuple[Any, BatchObject | None]]:
-    """Return each stage with its batch."""
-    by_id = {batch.id: batch for batch in batches.to_wire(records)}
-    return [(stage, by_id.get(stage.batch_id or "")) for stage in job.batchyard.stages]
 
 
 def _common_metrics(children: list[ChildRow]) -> list[str]:
@@ -266,19 +258,11 @@ def download(job_id: str, name: str) -> Response:
     return send(file)
 
 
-@routes.post("/cancel")
-def cancel(job_id: str) -> ResponseReturnValue:
-    return _redirect(control(JOBS, job_id, "cancel"))
-
-
-@routes.post("/pause")
-def pause(job_id: str) -> ResponseReturnValue:
-    return _redirect(control(JOBS, job_id, "pause"))
-
-
-@routes.post("/resume")
-def resume(job_id: str) -> ResponseReturnValue:
-    return _redirect(control(JOBS, job_id, "resume"))
+@routes.post("/cancel", endpoint="cancel")
+@routes.post("/pause", endpoint="pause")
+@routes.post("/resume", endpoint="resume")
+def _control(job_id: str) -> ResponseReturnValue:
+    return _redirect(control(JOBS, job_id, cast(Verb, flask.request.path.rpartition("/")[2])))
 
 
 @routes.post("/retry")

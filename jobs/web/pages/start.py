@@ -76,7 +76,9 @@ def create(recipe: str) -> ResponseReturnValue:
             options = _sent(recipe)
             problem = Problem("Some of its rows cannot be run; they are listed beside the button.", "preview")
             return _page(recipe, options, problem, **shown), 400
-        idempotency = forms.idempotency("new-job", _sha256(request))
+        names = ("recipe", "options", "completion_window", "seed", "name", "metadata")
+        content = [_content(request)[1], *(getattr(request, name) for name in names)]
+        idempotency = forms.idempotency("new-job", hashlib.sha256(json.dumps(content).encode()).hexdigest())
         job = create_once(idempotency, lambda: creation.draft(context, project_id, request)).record
         return flask.redirect(flask.url_for("pages.jobs.show", job_id=job.id), 303)
     except RequestError as error:
@@ -277,10 +279,3 @@ def _scaled(outlook: JobOutlook, factor: float, limit: int | None) -> JobOutlook
     estimate = replace(of_head, items=items, stages=stages, parts=parts, seconds=None, earliest=None, latest=None)
     warnings = [warning for warning in outlook.warnings if warning[0] != "eta_unknown"]  # the page says why itself
     return replace(outlook, estimate=estimate, warnings=warnings)
-
-
-def _sha256(request: JobRequest) -> str:
-    """Return a hash of what a form submits."""
-    _, source, _ = _content(request)
-    rest = [request.recipe, request.options, request.completion_window, request.seed, request.name, request.metadata]
-    return hashlib.sha256(json.dumps([source, *rest]).encode()).hexdigest()

@@ -10,7 +10,7 @@ from pydantic import Field
 from store import events, projects
 from store.records import Event
 from webapp.pages.forms import PageParams
-from webapp.requests import administrator, caller, current_context, query
+from webapp.requests import administrator, caller, current_context, listed
 
 routes = Blueprint("audit", __name__, url_prefix="/audit")
 
@@ -46,9 +46,8 @@ def _link(event: Event) -> str | None:
 @routes.get("")
 def show() -> ResponseReturnValue:
     administrator()
-    params = query(AuditParams)
+    records, has_more = listed(events.actions, AuditParams, None)
     with current_context().database.read() as session:
-        records, has_more = events.actions(session, None, after=params.after, limit=params.limit)
         names = projects.names(session, {record.project_id for record in records})
     return flask.render_template(
         "audit.html",

@@ -26,7 +26,7 @@ from webapp.pages import forms
 from webapp.pages.automation import schedule_form
 from webapp.pages.formats import short
 from webapp.pages.forms import PageParams, Problem
-from webapp.requests import caller, current_context, query, validated
+from webapp.requests import caller, current_context, listed, validated
 from webapp.schedules import NEXT_RUNS, change, get_schedule, make, remove, to_wire
 from webapp.wire.schedules import CreateSchedule, UpdateSchedule
 
@@ -40,9 +40,8 @@ _ORDINALS = {"1": "st", "2": "nd", "3": "rd"}
 
 @routes.get("")
 def show() -> ResponseReturnValue:
-    params, project_id = query(PageParams), caller().project_id
+    records, has_more = listed(schedules.page, PageParams, caller().project_id)
     with current_context().database.read() as session:
-        records, has_more = schedules.page(session, project_id, after=params.after, limit=params.limit)
         runs = {schedule.id: schedules.runs(session, schedule, after=None, limit=LAST_RUNS)[0] for schedule in records}
     return flask.render_template(
         "schedules.html",
@@ -56,10 +55,8 @@ def show() -> ResponseReturnValue:
 @routes.get("/<schedule_id>")
 def show_one(schedule_id: str) -> ResponseReturnValue:
     """Show one schedule with all its runs."""
-    params, context = query(PageParams), current_context()
     schedule = get_schedule(schedule_id)
-    with context.database.read() as session:
-        runs, has_more = schedules.runs(session, schedule, after=params.after, limit=params.limit)
+    runs, has_more = listed(schedules.runs, PageParams, schedule)
     variables = _of_runs(runs)
     batch_ids = [run.batch_id for run in runs if run.batch_id in variables["made"]]
     return flask.render_template(
@@ -68,7 +65,7 @@ def show_one(schedule_id: str) -> ResponseReturnValue:
         schedule=to_wire([schedule])[0],
         runs=runs,
         has_more=has_more,
-        template=run_templates.template(context, schedule),
+        template=run_templates.template(current_context(), schedule),
         **variables,
     )
 

@@ -23,7 +23,7 @@ from tasks.webhooks import samples
 from webapp import webhooks as api
 from webapp.pages import notices
 from webapp.pages.forms import PageParams, Problem
-from webapp.requests import caller, current_context, query, validated
+from webapp.requests import caller, current_context, listed, query, validated
 from webapp.webhooks import get_webhook
 from webapp.wire.webhooks import CreateWebhook, SendSample, UpdateWebhook
 
@@ -123,9 +123,8 @@ def _redirect(webhook_id: str, notice: str | None = None) -> ResponseReturnValue
 
 @routes.get("", endpoint="show")
 def _list(problem: Problem | None = None) -> str:
-    params, project_id = query(PageParams), caller().project_id
+    records, has_more = listed(webhooks.page, PageParams, caller().project_id)
     with current_context().database.read() as session:
-        records, has_more = webhooks.page(session, project_id, after=params.after, limit=params.limit)
         latest = {webhook.id: webhooks.deliveries(session, webhook, after=None, limit=1)[0] for webhook in records}
     return flask.render_template(
         "webhooks.html",
