@@ -22,13 +22,13 @@ from batchyard.statuses import TERMINAL, Status
 
 @click.command()
 @click.argument("file", metavar="FILE|URL", type=requests.Source())
-@click.option("--each", is_flag=True, help="Of a URL: a batch for each object, not one of all; prints all ids.")
+@click.option("--each", is_flag=True, help="With a URL: create one batch per object and print all ids.")
 @requests.batch_options
-@click.option("-m", "--model", shell_complete=completion.models, help="The model of prompts.")
+@click.option("-m", "--model", shell_complete=completion.models, help="Model for prompts.")
 @requests.prompt_options
-@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with the batch; may be given 16 times.")
-@click.option("--dry-run", is_flag=True, help="Only say how many requests there are, and when they would be done.")
-@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata of the batch; up to 16 pairs.")
+@click.option("--dry-run", is_flag=True, help="Show the number of requests and the ETA, and create nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the end and show progress.")
 @server_options
 def submit(
     file: Path | str,
@@ -40,13 +40,14 @@ def submit(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Upload FILE and make a batch of it; prints the batch's id.
+    """Upload a file of requests or prompts and create a batch.
 
-    FILE holds requests (.jsonl), or prompts: .txt with one on each line, .prompts with `---` between them, or .csv,
-    .tsv, .parquet or .jsonl with a column `prompt` or a --template. Text may be compressed (.gz, .zst, .bz2).
+    Prints the batch's id. FILE holds requests (.jsonl), or prompts: .txt with one per line, .prompts with `---` between
+    them, or .csv, .tsv, .parquet or .jsonl with a column `prompt` or a --template. Text may be compressed (.gz, .zst,
+    .bz2).
 
-    URL is that of an object with requests, or of a folder of them, in a bucket that the server may read, such as
-    s3://bucket/in/. All are joined to one batch, without --each.
+    URL is an object with requests, or a folder of them, in a bucket that the server may read, such as s3://bucket/in/.
+    All objects become one batch unless you pass --each.
     """
     source = None if isinstance(file, str) else file
     fields = requests.batch_fields(options, source)
@@ -84,11 +85,11 @@ def submit(
 
 @click.command()
 @click.argument("batch_id", metavar="[BATCH]", required=False, shell_complete=completion.batches)
-@click.option("--watch", "live", is_flag=True, help="Draw it again until all of it has ended.")
-@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Without BATCH: so many.")
+@click.option("--watch", "live", is_flag=True, help="Refresh until everything has ended.")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Maximum number to list.")
 @server_options
 def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_json: bool) -> None:
-    """How far a batch is; without BATCH, a table of the newest."""
+    """Show the progress of a batch, or of the newest batches."""
     server = connect(data)
 
     def fetch() -> list[dict[str, Any]]:
@@ -102,10 +103,10 @@ def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_j
 
 @click.command()
 @click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the answers go [standard output].")
-@click.option("--errors", type=click.Path(path_type=Path), help="Where the failed requests' lines go.")
-@click.option("--follow", is_flag=True, help="Print lines as they are answered, until the batch has ended.")
-@click.option("--retries", "merged", is_flag=True, help="With the answers of its retries in their places; needs -o.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the answers [standard output].")
+@click.option("--errors", type=click.Path(path_type=Path), help="File for the failed requests.")
+@click.option("--follow", is_flag=True, help="Print answers as they arrive, until the batch ends.")
+@click.option("--retries", "merged", is_flag=True, help="Include the answers of retries, in input order; needs -o.")
 @server_options
 def results(
     batch_id: str,
@@ -116,7 +117,7 @@ def results(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Fetch a batch's answers, and with --errors its failed requests."""
+    """Fetch the answers of a batch, and optionally its errors."""
     server = connect(data)
     if follow:
         if output is not None or errors is not None or as_json:
@@ -157,7 +158,7 @@ def results(
 @click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
 @server_options
 def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
-    """Cancel a batch; what is answered is kept."""
+    """Cancel a batch. Finished answers are kept."""
     batch = connect(data).control(batch_id, "cancel")
     say(batch, f"{batch['id']} is {batch['status']}", as_json)
 
@@ -166,7 +167,7 @@ def cancel(batch_id: str, data: Path | None, as_json: bool) -> None:
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
 @server_options
 def pause(name: str, data: Path | None, as_json: bool) -> None:
-    """Send no more requests of a batch or a job until it is resumed. Its window goes on."""
+    """Pause a batch or job. Its deadline does not move."""
     paused = connect(data).control(name, "pause")
     say(paused, f"{name} {view.paused(paused)}; `batchyard resume {name}` lets it go on", as_json)
 
@@ -175,7 +176,7 @@ def pause(name: str, data: Path | None, as_json: bool) -> None:
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
 @server_options
 def resume(name: str, data: Path | None, as_json: bool) -> None:
-    """Let a paused batch or job go on."""
+    """Resume a paused batch or job."""
     say(connect(data).control(name, "resume"), f"{name} goes on", as_json)
 
 
@@ -183,7 +184,7 @@ def resume(name: str, data: Path | None, as_json: bool) -> None:
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
 @server_options
 def delete(name: str, data: Path | None, as_json: bool) -> None:
-    """Delete a batch or a job that has ended, with its input, its answers and all else that it had. For good."""
+    """Delete an ended batch or job with its files, for good."""
     connect(data).delete(name)
     say({"id": name, "deleted": True}, f"{name} is deleted", as_json)
 
@@ -197,9 +198,10 @@ CHANGES = {"deadline": "completion_window", "priority": "priority", "name": "nam
 @click.argument("changes", metavar="NAME=VALUE...", nargs=-1, required=True)
 @server_options
 def set_(batch_id: str, changes: tuple[str, ...], data: Path | None, as_json: bool) -> None:
-    """Change a batch: deadline=12h (from its creation), priority=background|low|normal|high, name=..., description=...
+    """Change the deadline, priority, name or description of a batch.
 
-    An empty name or description removes it.
+    deadline=12h counts from the batch's creation. priority is background, low, normal or high. An empty name or
+    description removes it.
     """
     values = requests.pairs(changes, "NAME=VALUE")
     unknown = next((name for name in values if name not in CHANGES), None)
@@ -217,13 +219,13 @@ def set_(batch_id: str, changes: tuple[str, ...], data: Path | None, as_json: bo
 @click.option(
     "--fixed",
     type=requests.INPUT_FILE,
-    help="Corrected requests, each in place of the one with its custom_id, or of the line that its key line names.",
+    help="File of corrected requests, matched by custom_id or by their key `line`.",
 )
 @server_options
 def retry(batch_id: str, fixed: Path | None, data: Path | None, as_json: bool) -> None:
-    """Make a batch of what BATCH did not answer; prints the new batch's id.
+    """Create a new batch of the requests without an answer.
 
-    `batchyard results BATCH --retries -o FILE` has the answers of both.
+    Prints the new batch's id. `batchyard results BATCH --retries -o FILE` writes the answers of both.
     """
     server = connect(data)
     with nullcontext() if fixed is None else uploaded(server, server.upload(fixed)) as file_id:
@@ -232,11 +234,11 @@ def retry(batch_id: str, fixed: Path | None, data: Path | None, as_json: bool) -
 
 
 @click.command("list")
-@click.option("--status", type=click.Choice(get_args(Status)), metavar="STATUS", help="Only batches with this status.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
+@click.option("--status", type=click.Choice(get_args(Status)), metavar="STATUS", help="List only this status.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Maximum number to list.")
 @server_options
 def list_(status: str | None, limit: int, data: Path | None, as_json: bool) -> None:
-    """The project's batches, newest first."""
+    """List the batches of the project, newest first."""
     batches = list(itertools.islice(connect(data).batches(status=status), limit))
     if as_json:
         return say(batches, "", True)
@@ -246,7 +248,7 @@ def list_(status: str | None, limit: int, data: Path | None, as_json: bool) -> N
 @click.command()
 @server_options
 def models(data: Path | None, as_json: bool) -> None:
-    """The models and adapters the server serves, what their engines do, and how one has failed last."""
+    """List the models and adapters, and the state of their engines."""
     served = connect(data).models(engines=True)
     adapters = any(m.get("parent") for m in served)
     rows = [

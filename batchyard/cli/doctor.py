@@ -20,12 +20,12 @@ _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 @click.command()
 @click.argument("names", metavar="[MODEL...]", nargs=-1)
-@click.option("--start", is_flag=True, help="Also start each engine, and ask it once at each of its endpoints.")
+@click.option("--start", is_flag=True, help="Also start each engine and ask it once per endpoint.")
 @stack_options
 def doctor(names: tuple[str, ...], start: bool, data: Path | None, models: Path | None, as_json: bool) -> None:
-    """Try the models of the models file on this machine: names, files, memory, and with --start their answers.
+    """Check the models: names, files, memory, first answers.
 
-    Exit code 2 if a check has failed.
+    --start also starts each engine and asks it once. The exit code is 2 if a check fails.
     """
     run(load_settings(data=data, models=models), names, start=start, as_json=as_json)
 

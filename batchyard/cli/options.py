@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PATIENCE = 3.0
 """Seconds that `fetch` waits: who pressed Tab does not."""
 
-data_option = click.option("--data", type=click.Path(path_type=Path), help="Folder that holds all state [./data].")
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+data_option = click.option("--data", type=click.Path(path_type=Path), help="Data folder of the stack [./data].")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 models_option = click.option("--models", type=click.Path(path_type=Path), help="The models file [./models.toml].")
 
 
