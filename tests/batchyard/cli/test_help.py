@@ -45,7 +45,7 @@ def test_each_command_is_in_one_section_and_fits_a_line(terminal: Terminal, monk
     listed, _, _ = printed.partition("For Tab completion")
     _, *sections = re.split(r"\n(?=\w+:\n)", listed.partition("Show this message")[2])
     assert [section.partition(":")[0] for section in sections] == ["Run", "Look", "Recipes", "Manage", "Operate"]
-    lines = [line for section in sections for line in section.splitlines()[1:] if line]
+    lines = [line for section in sections for line in section.splitlines()[1:] if line.strip()]
     assert "..." not in listed.partition("\n")[2]
     assert sorted(line.split()[0] for line in lines) == sorted({*main.cli.commands, *BUILT_IN})
 
