@@ -40,13 +40,14 @@ from store.records import Batch, File
 from tasks.steps import registry as step_registry
 from tests.support.stacks import ROOT, RunningStack
 
-README = (ROOT / "README.md").read_text()
 DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 
 CARDS = "tests/webapp/pages/starting/test_cards.py starts what it does from a card"
 # Shell that is not run here, by its document and first line, with the reason. Its syntax is checked: see below.
 NOT_RUN = {
     ("README.md", "make demo"): "installs; tests/system/test_demo.py runs what the demo runs",
+    ("README.md", ".venv/bin/batchyard up"): "starts the stack that is running",
+    ("docs/install.md", "make install"): "installs; tests/deploy tests its parts",
     ("docs/quickstart.md", "make install"): "installs, and starts the stack that is running",
     ("docs/start.md", ".venv/bin/batchyard submit examples/prompts.txt"): CARDS,
     ("docs/start.md", ".venv/bin/batchyard map examples"): CARDS,
@@ -183,6 +184,7 @@ def test_every_block_is_run_or_told_why_not() -> None:
         "docs/operations.md",
         "docs/python.md",
         "docs/quickstart.md",
+        "docs/slow.md",
     )
     assert run == set(shell), "each has its test below"
     assert {block.document for block in blocks("python")} == {
@@ -223,11 +225,11 @@ def test_the_guide_for_contributors_names_files_and_targets_that_exist() -> None
     assert set(re.findall(r"make ([a-z-]+)", guide)) <= set(" ".join(targets).split())
 
 
-def test_the_readme_shows_every_setting() -> None:
+def test_the_page_of_settings_shows_every_setting() -> None:
     table = subprocess.run(
         [sys.executable, ROOT / "docs/settings_table.py"], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert table.stdout.strip() in README
+    assert table.stdout.strip() in (ROOT / "docs/settings.md").read_text()
 
 
 def test_the_design_shows_the_transitions_of_batches_and_of_jobs() -> None:
@@ -250,7 +252,8 @@ def test_every_file_and_page_that_the_documents_name_is_there() -> None:
 
 
 def test_every_setting_that_the_documents_name_is_one() -> None:
-    settings = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) | {"BATCHYARD_COMPLETE"}
+    table = (ROOT / "docs/settings.md").read_text()
+    settings = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) | {"BATCHYARD_COMPLETE"}
     for document in DOCUMENTS:
         named = set(re.findall(r"BATCHYARD_\w*[A-Z]", (ROOT / document).read_text()))
         assert named <= settings, document
@@ -367,6 +370,14 @@ def test_the_commands_of_the_readme_run_one_after_the_other(run_shell: Callable[
     assert printed.count('"status_code":200') == 8
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_commands_of_the_page_on_slow_batches_run(run_shell: Callable[..., str]) -> None:
+    assert "/v1/chat/completions" in run_shell("docs/slow.md")
+
+
 def test_the_commands_of_the_quick_start_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:
     printed = run_shell("docs/quickstart.md")
     assert "8 of 8 requests answered: answers.jsonl" in printed
@@ -401,7 +412,7 @@ def test_the_commands_of_the_operations_page_back_up_and_restore(
 def test_models_files_in_the_documents_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_KEY", "secret")
     examples = [block for block in blocks("toml") if block.document != "docs/extending.md"]
-    assert len(examples) == 9
+    assert len(examples) == 11
     for block in examples:
         (tmp_path / "models.toml").write_text(block.text)
         assert catalog.load(tmp_path / "models.toml")
