@@ -14,45 +14,20 @@ from batchyard.cli.recipes.group import BUILT_IN
 
 ROOT = Path(__file__).parents[1]
 NOT_YET_CHECKED = {
-    *("docs/operations.md", "docs/api.md", "docs/recipes.md", "docs/design.md", "docs/evaluation.md", "docs/agents.md"),
-    *(
-        "docs/extending.md",
-        "docs/faults.md",
-        "docs/benchmarks.md",
-        "docs/engines.md",
-        "docs/deploy.md",
-        "docs/costs.md",
-    ),
+    *(f"docs/{name}.md" for name in ("agents", "api", "benchmarks", "costs", "deploy", "design", "engines")),
+    *(f"docs/{name}.md" for name in ("evaluation", "extending", "faults", "operations", "recipes")),
     "page templates",
 }
 """Texts that are measured but may still exceed the limits."""
-AVERAGE, LONGEST = 14.0, 32
+AVERAGE, LONGEST = 14.0, 35
 """Limits of the average and of the longest sentence, in words."""
-BANNED = (
-    *(
-        r"all the while",
-        r"beside",
-        r"in turn",
-        r"looks? after",
-        r"made? way",
-        r"nobody",
-        r"of which",
-        r"one can",
-        r"one that",
-    ),
-    *(
-        r"so that",
-        r"such (?!as\b)\w+",
-        r"what there is",
-        r"whatever",
-        r"goes? on",
-        r"comes? back",
-        r"(?:of|by) (?:ours|theirs)",
-    ),
-    *(r"(?:is|are|was|were|been) (?:told|asked|taken|said)", r"(?<!there )(?:is|are) no (?!longer|more)", r"no such"),
-    *(r"(?:says?|tells?|knows?|wants?) (?:so|how|what|when|which|whether|why)", r"that there (?:is|are)"),
-    *(r"what (?:is|was|were|has|have|had|it|they|fails|failed|runs|ran|remains)(?! \w+[^.]*\?)",),
-)
+BANNED = r"""
+all the while|beside|in turn|looks? after|made? way|nobody|of which|one can|one that|so that|such (?!as\b)\w+
+|what there is|whatever|goes? on|comes? back|(?:of|by) (?:ours|theirs)|no such|that there (?:is|are)
+|(?:is|are|was|were|been) (?:told|asked|taken|said)|(?<!there )(?:is|are) no (?!longer|more)
+|(?:says?|tells?|knows?|wants?) (?:so|how|what|when|which|whether|why)
+|what (?:is|was|were|has|have|had|it|they|fails|failed|runs|ran|remains)(?! \w+[^.]*\?)
+""".replace("\n", "")
 """Constructions to avoid, as regular expressions: idioms, inversions, noun clauses and personified machines."""
 
 
@@ -76,11 +51,7 @@ def helps(command: click.Command) -> Iterator[str]:
 
 def texts() -> Iterator[tuple[str, list[str]]]:
     """Yield each text with its name, in blocks."""
-    for path in (
-        "README.md",
-        "CONTRIBUTING.md",
-        *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md")),
-    ):
+    for path in ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))):
         yield path, list(markdown((ROOT / path).read_text()))
     yield "help of commands", [*helps(main.cli), *BUILT_IN.values()]
     templates = "\n\n".join(path.read_text() for path in sorted((ROOT / "webapp").rglob("*.html")))
@@ -99,7 +70,7 @@ def report() -> bool:
             s for block in blocks for s in re.split(r"(?<=[.!?])\s+|:\s*\n", block) if len(re.findall(r"\w+", s)) > 2
         ]
         lengths = [len(re.findall(r"[\w'.,/-]*\w[\w'/-]*", sentence)) for sentence in sentences]
-        found = [m[0] for s in sentences for m in re.finditer(rf"\b(?:{'|'.join(BANNED)})\b", s, re.IGNORECASE)]
+        found = [m[0] for s in sentences for m in re.finditer(rf"\b(?:{BANNED})\b", s, re.IGNORECASE)]
         average, longest = sum(lengths) / len(lengths), max(lengths)
         good = average <= AVERAGE and longest <= LONGEST and not found
         print(
