@@ -247,8 +247,16 @@ def test_every_file_and_page_that_the_documents_name_is_there() -> None:
         text = (ROOT / document).read_text()
         for name in re.findall(rf"(?<![\w/])(?:{folders})/[\w/.-]*\w", text):
             assert (ROOT / name).exists(), f"{document} names {name}"
-        for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
-            assert (ROOT / document).parent.joinpath(link).exists(), f"{document} links to {link}"
+        for link, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", text):
+            page = (ROOT / document).parent / link if link else ROOT / document
+            assert page.exists(), f"{document} links to {link}"
+            assert not anchor or anchor in anchors(page.read_text()), f"{document} links to {link}#{anchor}"
+
+
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_setting_that_the_documents_name_is_one() -> None:
