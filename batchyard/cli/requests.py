@@ -130,7 +130,7 @@ prompt_options = add_options(
     click.option("--temperature", type=float, help="Temperature for prompts; 0 gives the likeliest answer."),
     click.option("--max-tokens", type=click.IntRange(1), help="Maximum tokens of an answer, for prompts."),
     click.option(
-        "--sampling", metavar="JSON", help="Another request parameter for prompts, such as max_completion_tokens."
+        "--sampling", metavar="JSON", help="Other request parameters for prompts, such as max_completion_tokens."
     ),
     click.option("--response-format", metavar="JSON", help="OpenAI's response_format, for prompts."),
 )

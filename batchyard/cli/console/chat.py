@@ -31,7 +31,7 @@ HELP = "/reset begins anew, /system TEXT sets the system message; Ctrl-C stops a
 @click.option("--system", help="System message.")
 @click.option("--temperature", type=float, help="Temperature; 0 gives the likeliest answer.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Maximum tokens of an answer.")
-@click.option("--sampling", metavar="JSON", help="Another request parameter, such as service_tier.")
+@click.option("--sampling", metavar="JSON", help="Other request parameters, such as service_tier.")
 @server_options
 def chat(
     question: tuple[str, ...],
