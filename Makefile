@@ -35,7 +35,7 @@ help:
 	@echo "make chaos-starts starts and stops of whole stacks (TIMES=50 AT_ONCE=2)"
 	@echo "make compose-test docker-compose.yml in a container engine: build, up, kill, down, up; needs root, Docker and debootstrap"
 	@echo "make mutants      faults in a copy of the tree, one at a time: tests must catch each (ONLY=webhook)"
-	@echo "make lint         ruff, mypy and import-linter"
+	@echo "make lint         ruff, mypy, import-linter, and the prose of documents and help texts"
 	@echo "make dist         source distributions and wheels of client and server, into dist/"
 	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
 
@@ -122,6 +122,7 @@ lint: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python docs/prose.py
 
 # The most important ones first.
 bench: dev

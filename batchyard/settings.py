@@ -142,17 +142,15 @@ class Settings(BaseSettings):
     )
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")] = Field(
-        "batchyard", description="name of the deployment, by which Flower calls its workers"
+        "batchyard", description="name of the deployment, used by Flower for its workers"
     )
-    data: Folder = Field(Path("data"), description="folder that holds all state of a local stack")
-    models: Folder = Field(Path("models.toml"), description="the models this deployment serves")
-    recipes: PathText = Field(
-        "", description="folder of Python files with recipes, rewards and gates of the deployment's own"
-    )
+    data: Folder = Field(Path("data"), description="data folder of a local stack")
+    models: Folder = Field(Path("models.toml"), description="the models file")
+    recipes: PathText = Field("", description="folder of Python files with your own recipes, rewards and gates")
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0",
         alias="REDIS_URL",
-        description="Redis-protocol server: messages, live progress (`up` starts its own)",
+        description="Redis-protocol server for messages and live progress (`up` starts its own)",
     )
     database_url: str = Field("", alias="DATABASE_URL", description="SQLAlchemy URL; empty: SQLite in the data folder")
     artifacts_url: str = Field(
@@ -163,170 +161,148 @@ class Settings(BaseSettings):
     ray_address: str = Field(
         "auto", alias="RAY_ADDRESS", description="`host:port` of the Ray cluster (`up` starts its own)"
     )
-    ray_ship_code: bool = Field(
-        False, description="send Batchyard's own code to the Ray cluster's nodes, which need not have it installed"
+    ray_ship_code: bool = Field(False, description="send Batchyard's code to Ray nodes that lack it")
+    max_file_bytes: PositiveInt = Field(200 * 1024 * 1024, description="maximum upload, bytes")
+    max_line_bytes: PositiveInt = Field(16 * 1024 * 1024, description="maximum line of a file, bytes")
+    max_requests: PositiveInt = Field(50_000, description="maximum requests in a file")
+    max_embedding_inputs: PositiveInt = Field(50_000, description="maximum embedding inputs in a file")
+    requests_per_minute: PositiveInt = Field(6000, description="maximum HTTP requests per key and minute")
+    live_requests_per_minute: PositiveInt = Field(6000, description="maximum live requests per key and minute")
+    live_tokens_per_minute: PositiveInt = Field(
+        10_000_000, description="maximum tokens of live requests per key and minute"
     )
-    max_file_bytes: PositiveInt = Field(200 * 1024 * 1024, description="largest upload, bytes")
-    max_line_bytes: PositiveInt = Field(16 * 1024 * 1024, description="longest line of a file, bytes")
-    max_requests: PositiveInt = Field(50_000, description="most requests in one file")
-    max_embedding_inputs: PositiveInt = Field(50_000, description="most embedding inputs in one file")
-    requests_per_minute: PositiveInt = Field(6000, description="most HTTP requests with one key")
-    live_requests_per_minute: PositiveInt = Field(6000, description="most live requests with one key")
-    live_tokens_per_minute: PositiveInt = Field(10_000_000, description="most tokens of live requests with one key")
     live_requests_at_once: PositiveInt = Field(
-        1000, description="most live requests, streams among them, that one key may wait for at once at one gateway"
+        1000, description="maximum concurrent live requests per key and gateway, including streams"
     )
     live_start_seconds: Duration = Field(
-        60, description="a live request waits this long for its model's engine to start, seconds or `1m`"
+        60, description="maximum wait of a live request for its engine to start, seconds or `1m`"
     )
-    flex_wait_seconds: Duration = Field(
-        60, description="a live request of tier flex waits this long for its turn, seconds or `1m`"
-    )
-    upload_bytes_per_minute: PositiveInt = Field(4 * 1024**3, description="most bytes uploaded with one key")
+    flex_wait_seconds: Duration = Field(60, description="maximum wait of a live request of tier flex, seconds or `1m`")
+    upload_bytes_per_minute: PositiveInt = Field(4 * 1024**3, description="maximum upload per key and minute, bytes")
     transfer_pause_seconds: Duration = Field(
         30,
-        description="a client that sends its request, or reads the response, may pause this long, seconds or `1m`; "
-        "then its connection ends",
+        description="maximum pause of a client within a request or response, seconds or `1m`",
     )
     transfer_bytes_per_second: PositiveInt = Field(
-        4096, description="bytes a second by which a client earns further pauses: the slowest it may be on the average"
+        4096, description="minimum average speed of a client, bytes per second; it earns further pauses"
     )
     body_memory_bytes: PositiveInt = Field(
         256 * 1024 * 1024,
-        description="most bytes of request bodies in one gateway's memory; one key, or one address without a key, may "
-        "have a quarter of them",
+        description="maximum memory of a gateway for request bodies, bytes; one key may use a quarter",
     )
     max_bytes_in_flight: PositiveInt = Field(
-        20 * 1024**3, description="most input bytes of a project's batches that have not ended"
+        20 * 1024**3, description="maximum input of a project's unfinished batches, bytes"
     )
     max_stored_bytes: PositiveInt = Field(
-        100 * 1024**3, description="most bytes of a project's files, outputs included, if it has no limit of its own"
+        100 * 1024**3,
+        description="maximum files of a project, outputs included, bytes; a project may have its own limit",
     )
     max_unvalidated: PositiveInt = Field(
-        1000, description="most batches and jobs of a project that were not validated yet"
+        1000, description="maximum batches and jobs of a project that await validation"
     )
-    min_window: Duration = Field(600, description="shortest completion window, seconds or `10m`")
-    max_window: Duration = Field(7 * 86400, description="longest completion window, seconds or `7d`")
+    min_window: Duration = Field(600, description="minimum completion window, seconds or `10m`")
+    max_window: Duration = Field(7 * 86400, description="maximum completion window, seconds or `7d`")
     max_segments: PositiveInt = Field(
         2,
-        description="segments that fill their engine at once, over all models and workers: so many models are busy",
+        description="maximum concurrent engine-filling segments, over all models and workers",
     )
     fair_share: float = Field(
         0.25,
         ge=0,
         le=1,
-        description="part of the capacity shared evenly among projects that have work; the rest goes "
-        "to what is due first",
+        description="part of the capacity shared evenly among busy projects; the rest serves the earliest deadlines",
     )
     tiers: TiersText = Field(
         "free=72h,basic=24h,premium=12h,enterprise=6h",
-        description="tiers a project may have, and how soon a batch of its is due; a project without one is due when "
-        "its window ends",
+        description="tiers of projects and when their batches are due; without a tier, at the deadline",
     )
     admission: Literal["accept", "refuse"] = Field(
-        "accept", description="a batch that cannot make its window: `accept` it and say so, or `refuse` it with 429"
+        "accept", description="`accept` a batch that will miss its deadline and flag it, or `refuse` it with 429"
     )
     segment_requests: PositiveInt = Field(
-        10_000, description="most requests in one segment, of which a model's measured speed says how many it has"
+        10_000, description="maximum requests in a segment; the model's measured speed sets the number"
     )
-    max_items: PositiveInt = Field(1_000_000, description="most items in one job")
-    max_item_requests: PositiveInt = Field(1000, description="most requests that one item of a job may ask")
+    max_items: PositiveInt = Field(1_000_000, description="maximum items in a job")
+    max_item_requests: PositiveInt = Field(1000, description="maximum requests of one item of a job")
     job_window_bytes: PositiveInt = Field(
-        64 * 1024 * 1024, description="texts of a job's items that are in memory at once, bytes"
+        64 * 1024 * 1024, description="maximum texts of a job's items in memory, bytes"
     )
     judge_processes: PositiveInt = Field(2, description="processes that run the rewards and gates of jobs")
     judge_seconds: PositiveInt = Field(
-        10, description="longest that one call of a reward or a gate, or a step of a recipe, may take"
+        10, description="maximum time of one call of a reward or gate, or of one step of a recipe"
     )
-    tool_processes: PositiveInt = Field(16, description="calls of tools that run at once")
+    tool_processes: PositiveInt = Field(16, description="maximum concurrent calls of tools")
     tool_sandbox: str = Field(
-        "", description="command line that the process of the tools is started with, such as `bwrap …`; empty for none"
+        "", description="command line that starts the process of the tools, such as `bwrap …`; empty: none"
     )
-    lease_seconds: PositiveInt = Field(30, description="a segment whose holder is silent this long runs again")
-    segment_attempts: PositiveInt = Field(
-        3, description="times a segment may fail before its requests are answered with errors"
-    )
-    request_timeout: Duration = Field(600, description="longest one request may run in an engine, seconds or `10m`")
-    engine_start_timeout: Duration = Field(900, description="longest an engine may take to start, seconds or `15m`")
-    engine_idle_seconds: PositiveInt = Field(600, description="an engine without work is stopped after this long")
+    lease_seconds: PositiveInt = Field(30, description="time after which the segment of a silent worker runs again")
+    segment_attempts: PositiveInt = Field(3, description="attempts of a segment before its requests get error lines")
+    request_timeout: Duration = Field(600, description="maximum time of a request in an engine, seconds or `10m`")
+    engine_start_timeout: Duration = Field(900, description="maximum time for an engine to start, seconds or `15m`")
+    engine_idle_seconds: PositiveInt = Field(600, description="time after which an idle engine stops")
     housekeeping_seconds: PositiveInt = Field(
-        2, description="how often beat looks after leases, expiry and lost messages"
+        2, description="interval at which beat checks leases, expiry and lost messages"
     )
-    alive_file: PathText = Field(
-        "", description="a file that a Celery worker touches every ten seconds while it lives; empty: none"
-    )
-    forecast_seconds: PositiveInt = Field(
-        2, description="how often ETAs and SLA states of all unfinished batches are worked out"
-    )
+    alive_file: PathText = Field("", description="file that a Celery worker touches every ten seconds; empty: none")
+    forecast_seconds: PositiveInt = Field(2, description="interval at which ETAs and SLA states are updated")
     allow_simulated: bool = Field(False, description="allow models with engine `echo`, whose answers are simulated")
     results_seconds: Duration = Field(
         86400,
-        description="answers can be read by `/results` this long after a batch or a job has ended, seconds or `24h`",
+        description="time after the end in which `/results` returns answers, seconds or `24h`",
     )
     garbage_grace_seconds: Duration = Field(
-        3600, description="content nobody points at is deleted once it is this old, seconds or `1h`"
+        3600, description="minimum age at which unreferenced content is deleted, seconds or `1h`"
     )
     retention: Duration = Field(
         90 * 86400,
-        description="an ended batch or job is deleted with its outputs this long after its end; so are schedule runs, "
-        "and the records of deleted files and revoked keys, seconds or `90d`",
+        description="age at which ended work is deleted, and records of runs, files and revoked keys, seconds or `90d`",
     )
     events_retention: Duration = Field(
         30 * 86400,
-        description="events of ended batches and jobs, and webhook deliveries that have ended, are deleted after this "
-        "long, seconds or `30d`",
+        description="time after which the events of ended work and webhook deliveries are deleted, seconds or `30d`",
     )
-    webhooks_allow_private: bool = Field(
-        False, description="webhooks may name hosts with private addresses, and plain `http`"
-    )
+    webhooks_allow_private: bool = Field(False, description="allow webhooks to private addresses and plain `http`")
     input_prefixes: Annotated[str, AfterValidator(_prefixes)] = Field(
         "",
-        description="fsspec URLs below which inputs may be read by URL, with commas between them, such as "
-        "`s3://bucket/in/`; `{project}` stands for the id of the project that reads; by default none",
+        description="fsspec URLs of readable inputs, comma-separated, such as `s3://bucket/{project}/`; empty: none",
     )
     proxies: NonNegativeInt = Field(
         0,
-        description="proxies before the web app, whose `X-Forwarded-For` and `X-Forwarded-Proto` say the client's "
-        "address and whether it uses TLS",
+        description="number of proxies in front of the web app; they set `X-Forwarded-For` and `X-Forwarded-Proto`",
     )
     trace_requests: float = Field(
-        0.01, ge=0, le=1, description="share of requests that get a span of their own where OTEL_* asks for traces"
+        0.01, ge=0, le=1, description="share of requests with a span of their own, if OTEL_* enables traces"
     )
     behind_gateway: bool = Field(
-        False, description="the last of these proxies is the gateway (`up` and the compose file say so to the web app)"
+        False, description="the last of these proxies is the gateway (set by `up` and the compose file)"
     )
     identity_proxies: NetworksText = Field(
         "",
-        description="addresses and networks (CIDR) of the proxies that sign people in, with commas between them: "
-        "only their headers name a user; by default none",
+        description="addresses and networks (CIDR) of proxies that sign people in, comma-separated; empty: none",
     )
-    user_header: str = Field("X-Forwarded-User", description="header with the user's unchanging name")
-    email_header: str = Field("X-Forwarded-Email", description="header with what to call the user")
-    groups_header: str = Field("X-Forwarded-Groups", description="header with the user's groups, commas between them")
+    user_header: str = Field("X-Forwarded-User", description="header with the user's permanent name")
+    email_header: str = Field("X-Forwarded-Email", description="header with the user's display name")
+    groups_header: str = Field("X-Forwarded-Groups", description="header with the user's groups, comma-separated")
     group_projects: GroupProjectsText = Field(
         "",
-        description="projects that groups open to people without a key, `group=project,…`; `*` is everybody who is "
-        "signed in; by default none",
+        description="projects that groups may use without a key: `group=project,…`; `*` is every signed-in user",
     )
-    admin_groups: str = Field("", description="groups whose members are administrators, with commas between them")
+    admin_groups: str = Field("", description="groups of administrators, comma-separated")
     oidc_issuer: Annotated[str, AfterValidator(_issuer)] = Field(
-        "", description="URL of the OpenID provider by which people sign in (extra `oidc`); empty for none"
+        "", description="URL of the OpenID provider for sign-in (extra `oidc`); empty: none"
     )
-    oidc_client_id: str = Field("", description="id of Batchyard as a client of the provider")
-    oidc_client_secret: SecretStr = Field(SecretStr(""), description="its secret")
-    oidc_client_secret_file: PathText = Field("", description="file with its secret, in place of the secret")
-    oidc_scopes: str = Field("openid profile email", description="scopes that the provider is asked for")
+    oidc_client_id: str = Field("", description="client id at the provider")
+    oidc_client_secret: SecretStr = Field(SecretStr(""), description="client secret at the provider")
+    oidc_client_secret_file: PathText = Field("", description="file with the client secret, in place of the secret")
+    oidc_scopes: str = Field("openid profile email", description="scopes to request from the provider")
     oidc_groups_claim: str = Field("groups", description="claim of the ID token that lists the user's groups")
     sign_out_path: Annotated[str, AfterValidator(_local_path)] = Field(
-        "", description="where signing out leads, such as `/oauth2/sign_out` of oauth2-proxy; empty: to signing in"
+        "", description="path to open after sign-out, such as `/oauth2/sign_out`; empty: the sign-in page"
     )
-    audit: PathText = Field(
-        "", description="file to which what clients do is appended as JSON lines, or `stdout`; empty for none"
-    )
+    audit: PathText = Field("", description="file for the audit log as JSON lines, or `stdout`; empty: none")
     cors_origins: str = Field(
         "",
-        description="origins whose pages may send requests from a browser, with commas, such as "
-        "`https://app.example.org`; `*` for all; empty: none",
+        description="origins allowed to send requests from a browser, comma-separated; `*`: all; empty: none",
     )
     log_level: str = Field("INFO", description="level of the structured logs")
 
@@ -413,7 +389,7 @@ def load(**overrides: Any) -> Settings:
     for name in {**dotenv_values(".env"), **os.environ}:
         if name.startswith(PREFIX) and name not in names:
             near = nearest(name.removeprefix(PREFIX), (known.removeprefix(PREFIX) for known in names))
-            remedy = f"did you mean {PREFIX}{near}?" if near else "unset it; README.md lists the settings"
+            remedy = f"did you mean {PREFIX}{near}?" if near else "unset it; docs/settings.md lists the settings"
             raise ConfigurationError(f"unknown setting {name}: {remedy}")
     try:
         return Settings(**overrides)

@@ -1,4 +1,4 @@
-"""Print the table of settings in README.md: python docs/settings_table.py."""
+"""Print the table of settings in docs/settings.md: python docs/settings_table.py."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _ask(options: FlatBatchOptions, content: object) -> Ask:
     expected=lambda _: [1.0],
 )
 def batch(item: Item, options: FlatBatchOptions) -> Flow:
-    """Answer each row once, as one flat batch."""
+    """Answer each row once, as one batch."""
     (answer,) = yield [_ask(options, item.chat())]
     measured = {name: getattr(answer, name) for name in ("seconds", "input_tokens", "output_tokens")}
     if not answer.ok:

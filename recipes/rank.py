@@ -65,7 +65,7 @@ def _ask(options: Rank, query: str, passages: Sequence[str]) -> Ask:
     expected=lambda _: [1.0],
 )
 def rank(item: Item, options: Rank) -> Flow:
-    """Rank the passages of each row by their similarity to its prompt, with an embedding model."""
+    """Rank the passages of each row by their similarity to its prompt."""
     passages = item.columns[options.passages]
     (answer,) = yield [_ask(options, str(item.messages[-1]["content"]), passages)]
     if not answer.ok:

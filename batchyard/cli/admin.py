@@ -45,10 +45,10 @@ _port = click.IntRange(0, 65535)
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address the web app listens on.")
-@click.option("--port", type=_port, default=8000, show_default=True, help="Its port; 0 takes a free one.")
-@click.option("--flower-port", type=_port, default=5555, show_default=True, help="Flower's port; 0 takes a free one.")
-@click.option("--check", is_flag=True, help="Start nothing: check the models, as `batchyard doctor` does.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address that the web app listens on.")
+@click.option("--port", type=_port, default=8000, show_default=True, help="Port of the web app; 0 takes a free one.")
+@click.option("--flower-port", type=_port, default=5555, show_default=True, help="Port of Flower; 0 takes a free one.")
+@click.option("--check", is_flag=True, help="Check the models as `batchyard doctor` does, and start nothing.")
 @servers_option
 @key_env_option
 @data_option
@@ -63,9 +63,9 @@ def up(
     data: Path | None,
     models: Path | None,
 ) -> None:
-    """Run the whole stack in the foreground; SIGTERM or Ctrl-C ends all of it.
+    """Start the whole stack, and stop it with Ctrl-C or SIGTERM.
 
-    With --server it serves the models of servers that run already, and needs no models file.
+    With --server, serve the models of servers that are running already, without a models file.
     """
     if servers and models is not None:
         raise click.UsageError("--server takes the place of the models file; leave --models out")
@@ -113,7 +113,7 @@ def _written(data: Path, urls: tuple[str, ...], key_env: str | None) -> Path:
 
 @click.group()
 def key() -> None:
-    """API keys."""
+    """Manage API keys."""
 
 
 def _server(data: Path | None) -> ApiClient | None:
@@ -157,15 +157,18 @@ def _database(data: Path | None, *, new: bool = False) -> Iterator[Database]:
 
 
 @key.command("create")
-@click.option("--project", required=True, help="The project the key belongs to; made if there is none.")
-@click.option("--admin", is_flag=True, help="The key may also manage the deployment.")
-@click.option("--label", help="Whose it is, or what it is for.")
-@click.option("--expires-after", metavar="DURATION", help="It opens the project for so long, such as 90d [for good].")
+@click.option("--project", required=True, help="Project of the key; created if it does not exist.")
+@click.option("--admin", is_flag=True, help="Let the key manage the deployment, too.")
+@click.option("--label", help="Owner or purpose of the key.")
+@click.option("--expires-after", metavar="DURATION", help="Lifetime of the key, such as 90d [no expiry].")
 @server_options
 def create_key(
     project: str, admin: bool, label: str | None, expires_after: str | None, data: Path | None, as_json: bool
 ) -> None:
-    """Print a new API key, once: of the server at BATCHYARD_URL, or of the database of --data or DATABASE_URL."""
+    """Create an API key and print it once.
+
+    The key belongs to the server at BATCHYARD_URL, or to the database of --data or DATABASE_URL.
+    """
     try:
         seconds = durations.seconds(expires_after) if expires_after else None
     except ValueError as error:
@@ -187,10 +190,10 @@ def create_key(
 
 
 @key.command("list")
-@click.option("--project", help="Only this project's keys.")
+@click.option("--project", help="List only the keys of this project.")
 @server_options
 def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
-    """List the API keys, newest first, without their secrets."""
+    """List the API keys without their secrets, newest first."""
     listed: list[dict[str, Any]] = []
     if server := _server(data):
         listed += server.listed("/keys", project=project)
@@ -217,7 +220,7 @@ def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
 @click.argument("key_id", metavar="ID")
 @server_options
 def revoke_key(key_id: str, data: Path | None, as_json: bool) -> None:
-    """End an API key for good, by its id."""
+    """Revoke an API key by its id, for good."""
     if server := _server(data):
         revoked = server.call("DELETE", f"/keys/{key_id}")
     else:
@@ -232,13 +235,13 @@ def revoke_key(key_id: str, data: Path | None, as_json: bool) -> None:
 
 @click.group()
 def project() -> None:
-    """Projects: their tiers, limits, result caches and live requests."""
+    """Manage projects, their limits and their budgets."""
 
 
 @project.command("list")
 @server_options
 def list_projects(data: Path | None, as_json: bool) -> None:
-    """List the projects; one is made with its first key."""
+    """List the projects. A project starts with its first key."""
     if server := _server(data):
         documents = list(server.listed("/projects"))[::-1]
     else:
@@ -274,36 +277,36 @@ def _document(record: Project) -> dict[str, Any]:
 
 @project.command("set")
 @click.argument("name")
-@click.option("--tier", help="How soon its batches are due: one of BATCHYARD_TIERS, or none.")
-@click.option("--max-segments", type=click.IntRange(0), help="Most segments at once that fill their engine.")
-@click.option("--no-max-segments", is_flag=True, help="No limit of its own.")
-@click.option("--cache-bytes", type=click.IntRange(1), help="Keep a result cache that takes so much.")
-@click.option("--no-cache", "no_cache_bytes", is_flag=True, help="Keep no result cache, and delete what is in it.")
+@click.option("--tier", help="Tier, one of BATCHYARD_TIERS, or none. It sets how soon batches are due.")
+@click.option("--max-segments", type=click.IntRange(0), help="Maximum concurrent segments that fill their engine.")
+@click.option("--no-max-segments", is_flag=True, help="Remove the project's own limit.")
+@click.option("--cache-bytes", type=click.IntRange(1), help="Size of the result cache, in bytes.")
+@click.option("--no-cache", "no_cache_bytes", is_flag=True, help="Turn off the result cache and empty it.")
 @click.option(
     "--max-stored-bytes",
     metavar="BYTES|none",
     callback=lambda *given: _bytes_or_none(given[-1]),
-    help="Most bytes of its files, outputs included; none: those of BATCHYARD_MAX_STORED_BYTES.",
+    help="Maximum bytes of files, outputs included; none: BATCHYARD_MAX_STORED_BYTES.",
 )
 @click.option(
     "--live-tier",
     type=click.Choice(("all", "default", "flex", "none")),
-    help="The one service tier of its live requests; none: it may send batches only.",
+    help="Service tier of live requests; none: batches only.",
 )
 @click.option(
     *("--zero-retention", "zero_retention_minutes"),
     type=click.IntRange(1, 525_600),
     metavar="MINUTES",
-    help="Delete all so long after its end.",
+    help="Delete work this long after its end.",
 )
 @click.option(
     *("--no-zero-retention", "no_zero_retention_minutes"),
     is_flag=True,
-    help="Keep it as long as BATCHYARD_RETENTION says.",
+    help="Keep work as long as BATCHYARD_RETENTION.",
 )
 @server_options
 def set_project(name: str, data: Path | None, as_json: bool, **limits: Any) -> None:
-    """Change the tier, the limits, the result cache, the live requests and the retention of the project NAME."""
+    """Change the limits and the retention of the project NAME."""
     changes: dict[str, Any] = {}
     for limit in ("max_segments", "cache_bytes", "zero_retention_minutes"):
         if limits[limit] is not None or limits[f"no_{limit}"]:
@@ -333,13 +336,14 @@ def set_project(name: str, data: Path | None, as_json: bool, **limits: Any) -> N
 
 @project.command("erase")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @server_options
 def erase_project(name: str, yes: bool, data: Path | None, as_json: bool) -> None:
-    """Erase the project NAME with all that it has, for good: keys, files, batches, jobs, schedules, usage.
+    """Erase the project NAME with everything in it, for good.
 
-    Its keys end at once, and what runs is cancelled. The running deployment does the rest; `project list` shows the
-    project until that is done. Another project needs an admin key.
+    This covers keys, files, batches, jobs, schedules and usage. Its keys stop working at once, and running work is
+    cancelled. The running deployment does the rest; `project list` shows the project until then. To erase another
+    project, use an admin key.
     """
     if not yes:
         click.confirm(f"Erase project {name} and all that it has?", abort=True, err=True)
@@ -358,21 +362,22 @@ def erase_project(name: str, yes: bool, data: Path | None, as_json: bool) -> Non
 @project.command("budget")
 @click.argument("name")
 @click.argument("amount", required=False)
-@click.option("--warn-at", type=click.IntRange(1, 100), default=80, show_default=True, help="Percent of it.")
+@click.option("--warn-at", type=click.IntRange(1, 100), default=80, show_default=True, help="Percentage to warn at.")
 @click.option(
     "--when-exceeded",
     type=click.Choice(["finish", "pause"]),
     default="finish",
     show_default=True,
-    help="What runs then runs to its end, or is paused.",
+    help="Finish or pause running work once the budget is spent.",
 )
 @stack_options
 def set_budget(
     name: str, amount: str | None, data: Path | None, models: Path | None, as_json: bool, **options: Any
 ) -> None:
-    """Set what the project NAME may spend in a month: AMOUNT such as "100 EUR", or none. Without AMOUNT, show it.
+    """Show or set the monthly budget of the project NAME.
 
-    Once that is spent, by the tariffs of models.toml, its new batches and jobs are refused until the next month.
+    AMOUNT is such as "100 EUR", or `none`. Without AMOUNT, the budget is shown. Once it is spent, by the tariffs of
+    models.toml, the project's new batches and jobs are refused until the next month.
     """
     try:
         money = None if amount in (None, "none") else tariffs.parse_money(amount)
@@ -423,10 +428,10 @@ def _local_budget(
 
 
 @click.command()
-@click.option("--admin-key", is_flag=True, help="Create an admin key if none is in use: admin.key in the data folder.")
+@click.option("--admin-key", is_flag=True, help="Create an admin key in the data folder (admin.key) if none is in use.")
 @data_option
 def migrate(admin_key: bool, data: Path | None) -> None:
-    """Bring the database's schema to this version's (`up` does it by itself)."""
+    """Upgrade the database schema. `up` does this by itself."""
     from batchyard.local.data_folder import write_secret
     from store import keys
 
@@ -457,7 +462,7 @@ _folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path
 @_folder
 @server_options
 def backup(folder: Path, data: Path | None, as_json: bool) -> None:
-    """Copy all records and their artifacts to the new folder DIR, also while the stack runs."""
+    """Copy all records and files to DIR while the stack runs."""
     from store.artifacts import Artifacts
     from store.backup import creation
 
@@ -478,9 +483,10 @@ def backup(folder: Path, data: Path | None, as_json: bool) -> None:
 @_folder
 @server_options
 def restore(folder: Path, data: Path | None, as_json: bool) -> None:
-    """Restore the backup in DIR to a new data folder (--data), or to an empty database and artifact store.
+    """Load the backup in DIR into a new data folder.
 
-    These may be of another kind than those that the backup was made of. `batchyard up` goes on there.
+    The target is --data, or an empty database and artifact store. It may be of another kind than the source, such as
+    PostgreSQL in place of SQLite. Start it with `batchyard up`.
     """
     from store.artifacts import Artifacts
     from store.backup import restoring

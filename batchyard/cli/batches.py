@@ -25,13 +25,13 @@ PLAN_POLL_SECONDS = 0.3
 
 @click.command()
 @click.argument("file", metavar="FILE|URL", type=requests.Source())
-@click.option("--each", is_flag=True, help="Of a URL: a batch for each object, not one of all; prints all ids.")
+@click.option("--each", is_flag=True, help="With a URL: create one batch per object and print all ids.")
 @requests.batch_options
-@click.option("-m", "--model", shell_complete=completion.models, help="The model of prompts.")
+@click.option("-m", "--model", shell_complete=completion.models, help="Model for prompts.")
 @requests.prompt_options
-@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with the batch; may be given 16 times.")
-@click.option("--dry-run", is_flag=True, help="Only say how many requests there are, and when they would be done.")
-@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata of the batch; up to 16 pairs.")
+@click.option("--dry-run", is_flag=True, help="Show the number of requests and the ETA, and create nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the end and show progress.")
 @server_options
 def submit(
     file: Path | str,
@@ -43,13 +43,14 @@ def submit(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Upload FILE and make a batch of it; prints the batch's id.
+    """Upload a file of requests or prompts and create a batch.
 
-    FILE holds requests (.jsonl), or prompts: .txt with one on each line, .prompts with `---` between them, or .csv,
-    .tsv, .parquet or .jsonl with a column `prompt` or a --template. Text may be compressed (.gz, .zst, .bz2).
+    Prints the batch's id. FILE holds requests (.jsonl), or prompts: .txt with one per line, .prompts with `---` between
+    them, or .csv, .tsv, .parquet or .jsonl with a column `prompt` or a --template. Text may be compressed (.gz, .zst,
+    .bz2).
 
-    URL is that of an object with requests, or of a folder of them, in a bucket that the server may read, such as
-    s3://bucket/in/. All are joined to one batch, without --each.
+    URL is an object with requests, or a folder of them, in a bucket that the server may read, such as s3://bucket/in/.
+    All objects become one batch unless you pass --each.
     """
     source = None if isinstance(file, str) else file
     fields = requests.batch_fields(options, source)
@@ -119,11 +120,11 @@ def plan(file: Path, rows: int, model: str | None, data: Path | None, as_json: b
 
 @click.command()
 @click.argument("batch_id", metavar="[BATCH]", required=False, shell_complete=completion.batches)
-@click.option("--watch", "live", is_flag=True, help="Draw it again until all of it has ended.")
-@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Without BATCH: so many.")
+@click.option("--watch", "live", is_flag=True, help="Refresh until everything has ended.")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Maximum number to list.")
 @server_options
 def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_json: bool) -> None:
-    """How far a batch is; without BATCH, a table of the newest."""
+    """Show the progress of a batch, or of the newest batches."""
     server = connect(data)
 
     def fetch() -> list[dict[str, Any]]:
@@ -137,10 +138,10 @@ def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_j
 
 @click.command()
 @click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the answers go [standard output].")
-@click.option("--errors", type=click.Path(path_type=Path), help="Where the failed requests' lines go.")
-@click.option("--follow", is_flag=True, help="Print lines as they are answered, until the batch has ended.")
-@click.option("--retries", "merged", is_flag=True, help="With the answers of its retries in their places; needs -o.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the answers [standard output].")
+@click.option("--errors", type=click.Path(path_type=Path), help="File for the failed requests.")
+@click.option("--follow", is_flag=True, help="Print answers as they arrive, until the batch ends.")
+@click.option("--retries", "merged", is_flag=True, help="Include the answers of retries, in input order; needs -o.")
 @server_options
 def results(
     batch_id: str,
@@ -151,7 +152,7 @@ def results(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Fetch a batch's answers, and with --errors its failed requests."""
+    """Fetch the answers of a batch, and optionally its errors."""
     server = connect(data)
     if follow:
         if output is not None or errors is not None or as_json:
@@ -192,7 +193,7 @@ def results(
 @click.argument("batch_id", metavar="BATCH", shell_complete=completion.batches)
 @on_server
 def cancel(server: ApiClient, batch_id: str) -> Said:
-    """Cancel a batch; what is answered is kept."""
+    """Cancel a batch. Finished answers are kept."""
     batch = server.control(batch_id, "cancel")
     return batch, f"{batch['id']} is {batch['status']}"
 
@@ -201,7 +202,7 @@ def cancel(server: ApiClient, batch_id: str) -> Said:
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
 @on_server
 def pause(server: ApiClient, name: str) -> Said:
-    """Send no more requests of a batch or a job until it is resumed. Its window goes on."""
+    """Pause a batch or job. Its deadline does not move."""
     paused = server.control(name, "pause")
     return paused, f"{name} {view.paused(paused)}; `batchyard resume {name}` lets it go on"
 
@@ -210,7 +211,7 @@ def pause(server: ApiClient, name: str) -> Said:
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
 @on_server
 def resume(server: ApiClient, name: str) -> Said:
-    """Let a paused batch or job go on."""
+    """Resume a paused batch or job."""
     return server.control(name, "resume"), f"{name} goes on"
 
 
@@ -218,7 +219,7 @@ def resume(server: ApiClient, name: str) -> Said:
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
 @on_server
 def delete(server: ApiClient, name: str) -> Said:
-    """Delete a batch or a job that has ended, with its input, its answers and all else that it had. For good."""
+    """Delete an ended batch or job with its files, for good."""
     server.delete(name)
     return {"id": name, "deleted": True}, f"{name} is deleted"
 
@@ -232,9 +233,10 @@ CHANGES = {"deadline": "completion_window", "priority": "priority", "name": "nam
 @click.argument("changes", metavar="NAME=VALUE...", nargs=-1, required=True)
 @on_server
 def set_(server: ApiClient, batch_id: str, changes: tuple[str, ...]) -> Said:
-    """Change a batch: deadline=12h (from its creation), priority=background|low|normal|high, name=..., description=...
+    """Change the deadline, priority, name or description of a batch.
 
-    An empty name or description removes it.
+    deadline=12h counts from the batch's creation. priority is background, low, normal or high. An empty name or
+    description removes it.
     """
     values = requests.pairs(changes, "NAME=VALUE")
     unknown = next((name for name in values if name not in CHANGES), None)
@@ -251,13 +253,13 @@ def set_(server: ApiClient, batch_id: str, changes: tuple[str, ...]) -> Said:
 @click.option(
     "--fixed",
     type=requests.INPUT_FILE,
-    help="Corrected requests, each in place of the one with its custom_id, or of the line that its key line names.",
+    help="File of corrected requests, matched by custom_id or by their key `line`.",
 )
 @on_server
 def retry(server: ApiClient, batch_id: str, fixed: Path | None) -> Said:
-    """Make a batch of what BATCH did not answer; prints the new batch's id.
+    """Create a new batch of the requests without an answer.
 
-    `batchyard results BATCH --retries -o FILE` has the answers of both.
+    Prints the new batch's id. `batchyard results BATCH --retries -o FILE` writes the answers of both.
     """
     with nullcontext() if fixed is None else uploaded(server, server.upload(fixed)) as file_id:
         batch = server.retry(batch_id, fixed_file_id=file_id)
@@ -265,11 +267,11 @@ def retry(server: ApiClient, batch_id: str, fixed: Path | None) -> Said:
 
 
 @click.command("list")
-@click.option("--status", type=click.Choice(get_args(Status)), metavar="STATUS", help="Only batches with this status.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
+@click.option("--status", type=click.Choice(get_args(Status)), metavar="STATUS", help="List only this status.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Maximum number to list.")
 @on_server
 def list_(server: ApiClient, status: str | None, limit: int) -> Said:
-    """The project's batches, newest first."""
+    """List the batches of the project, newest first."""
     batches = list(itertools.islice(server.batches(status=status), limit))
     return batches, view.overview(batches)
 
@@ -277,7 +279,7 @@ def list_(server: ApiClient, status: str | None, limit: int) -> Said:
 @click.command()
 @on_server
 def models(server: ApiClient) -> Said:
-    """The models and adapters the server serves, what their engines do, and how one has failed last."""
+    """List the models and adapters, and the state of their engines."""
     served = server.models(engines=True)
     adapters = any(m.get("parent") for m in served)
     rows = [

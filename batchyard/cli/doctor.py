@@ -23,7 +23,7 @@ _COLOURS = {"ok": "green", "no": "yellow", "warning": "yellow", "failed": "red"}
 
 @click.command()
 @click.argument("names", metavar="[MODEL...]", nargs=-1)
-@click.option("--start", is_flag=True, help="Also start each engine, and ask it once at each of its endpoints.")
+@click.option("--start", is_flag=True, help="Also start each engine and ask it once per endpoint.")
 @servers_option
 @key_env_option
 @stack_options
@@ -36,10 +36,10 @@ def doctor(
     models: Path | None,
     as_json: bool,
 ) -> None:
-    """Try the models of the models file on this machine: names, files, memory, and with --start their answers.
+    """Check the models: names, files, memory, first answers.
 
-    Exit code 2 if a check has failed. With --server: ask that server what its model can do, by default its first one.
-    Exit code 1 if it cannot be used.
+    --start also starts each engine and asks it once. The exit code is 2 if a check fails. --server asks that server
+    what its model can do, by default its first model. The exit code is then 1 if the server cannot be used.
     """
     if servers:
         if start or models is not None:

@@ -46,7 +46,7 @@ options = add_options(
     *(
         click.option(
             flag,
-            help="As in vLLM, for a --model that is started.",
+            help="As in vLLM, if --model is started.",
             **({"is_flag": True, "default": None} if kind is bool else {"type": kind}),
         )
         for flag, kind in ENGINE_FLAGS.items()

@@ -27,27 +27,27 @@ MAX_TEXT = 60
 
 @click.group()
 def job() -> None:
-    """Jobs: recipes over the rows of a file."""
+    """Create and manage jobs: recipes run over a file."""
 
 
 @job.command("list")
-@click.option("--status", help="Only jobs with this status.")
-@click.option("--recipe", help="Only jobs of this recipe.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
+@click.option("--status", help="List only this status.")
+@click.option("--recipe", help="List only jobs of this recipe.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Maximum number to list.")
 @on_server
 def list_(server: ApiClient, status: str | None, recipe: str | None, limit: int) -> Said:
-    """The project's jobs, newest first."""
+    """List the jobs of the project, newest first."""
     jobs = list(itertools.islice(server.jobs(status=status, recipe=recipe), limit))
     return jobs, job_view.overview(jobs)
 
 
 @job.command()
 @click.argument("job_id", metavar="[JOB]", required=False, shell_complete=completion.jobs)
-@click.option("--watch", "live", is_flag=True, help="Draw it again until all of it has ended.")
-@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Without JOB: so many.")
+@click.option("--watch", "live", is_flag=True, help="Refresh until everything has ended.")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 100), help="Maximum number to list.")
 @server_options
 def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_json: bool) -> None:
-    """How far a job is, stage by stage; without JOB, a table of the newest."""
+    """Show the progress of a job, stage by stage."""
     server = connect(data)
 
     def fetch() -> list[dict[str, Any]]:
@@ -64,12 +64,12 @@ def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_jso
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
-@click.option("--state", type=click.Choice(ITEM_STATES), help="Only items in this state.")
-@click.option("--custom-id", help="Only the item of this id.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Show this many.")
+@click.option("--state", type=click.Choice(ITEM_STATES), help="List only items in this state.")
+@click.option("--custom-id", help="List only the item with this custom_id.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Maximum number to list.")
 @on_server
 def items(server: ApiClient, job_id: str, state: str | None, custom_id: str | None, limit: int) -> Said:
-    """A job's items by number: where each is, or how it ended."""
+    """List the items of a job with their states."""
     listed = server.listed(f"/jobs/{job_id}/items", state=state, custom_id=custom_id)
     return _shown(list(itertools.islice(listed, limit)))
 
@@ -89,10 +89,10 @@ def _shown(items: list[dict[str, Any]]) -> Said:
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Show this many of each.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Maximum number per kind.")
 @on_server
 def stuck(server: ApiClient, job_id: str, limit: int) -> Said:
-    """A job's items that need a person: those that wait for a verdict, with its gate, and those that are stuck."""
+    """List the items that need a person."""
     states = ("waiting_for_verdict", "stuck")
     listed = (server.listed(f"/jobs/{job_id}/items", state=state) for state in states)
     return _shown([row for of_state in listed for row in itertools.islice(of_state, limit)])
@@ -102,10 +102,13 @@ def stuck(server: ApiClient, job_id: str, limit: int) -> Said:
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.argument("number", type=click.IntRange(1))
 @click.argument("text")
-@click.option("--by", metavar="NAME", help="Who says so; otherwise the id of the API key.")
+@click.option("--by", metavar="NAME", help="Name of the person [id of the API key].")
 @on_server
 def resolve(server: ApiClient, job_id: str, number: int, text: str, by: str | None) -> Said:
-    """Complete an item that is stuck or failed with TEXT (`-`: standard input), also after the job's end."""
+    """Complete a stuck or failed item with TEXT.
+
+    TEXT `-` reads standard input. This works after the job's end, too.
+    """
     text = sys.stdin.read() if text == "-" else text
     return _reply(server, job_id, number, {"text": text, "by": by}, "is completed")
 
@@ -113,24 +116,27 @@ def resolve(server: ApiClient, job_id: str, number: int, text: str, by: str | No
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.argument("number", type=click.IntRange(1))
-@click.option("--hint", metavar="TEXT", help="What its prompts say besides.")
+@click.option("--hint", metavar="TEXT", help="Text to add to the item's prompts.")
 @on_server
 def requeue(server: ApiClient, job_id: str, number: int, hint: str | None) -> Said:
-    """Have an item that is stuck or failed begin again, while the job runs; afterwards there is `job retry`."""
+    """Restart a stuck or failed item of a running job.
+
+    For a job that has ended, use `batchyard job retry`.
+    """
     return _reply(server, job_id, number, {"requeue": {"hint": hint}}, "begins again")
 
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.argument("number", type=click.IntRange(1))
-@click.option("--gate", required=True, help="The gate that the item waits for, as `job stuck` shows it.")
+@click.option("--gate", required=True, help="Gate of the verdict, as `job stuck` shows it.")
 @click.option("--passed/--failed", required=True, help="The verdict.")
-@click.option("--category", metavar="NAME", help="Why it did not pass, in a word.")
-@click.option("--message", metavar="TEXT", help="Why, as a model is told.")
-@click.option("--by", metavar="NAME", help="Who says so.")
+@click.option("--category", metavar="NAME", help="Reason in one word.")
+@click.option("--message", metavar="TEXT", help="Reason for the model to read.")
+@click.option("--by", metavar="NAME", help="Name of the person.")
 @on_server
 def verdict(server: ApiClient, job_id: str, number: int, **reply: Any) -> Said:
-    """Say whether what an item waits for passes."""
+    """Pass or fail an item that waits for a verdict."""
     return _reply(server, job_id, number, {"verdict": reply}, "has its verdict")
 
 
@@ -141,14 +147,14 @@ def _reply(server: ApiClient, job_id: str, number: int, body: dict[str, Any], do
 
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where the main artifact goes.")
-@click.option("--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all artifacts.")
-@click.option("--follow", "live", is_flag=True, help="Print lines as items end, until the job has ended.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File for the main result.")
+@click.option("--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all files of the job.")
+@click.option("--follow", "live", is_flag=True, help="Print items as they end, until the job ends.")
 @server_options
 def results(
     job_id: str, output: Path | None, artifacts: Path | None, live: bool, data: Path | None, as_json: bool
 ) -> None:
-    """Print a line for each item that has ended; or write the job's artifacts to files."""
+    """Print the ended items, or write the job's files."""
     server = connect(data)
     if output is None and artifacts is None:
         if as_json:
@@ -169,7 +175,7 @@ def results(
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @on_server
 def events(server: ApiClient, job_id: str) -> Said:
-    """What has happened to a job, oldest first."""
+    """Show the history of a job, oldest first."""
     history = list(server.events(job_id))
     rows = [[when(event["created_at"]), event["type"], event["id"]] for event in history]
     return history, lines_of(["time", "type", "event"], rows)
@@ -179,7 +185,7 @@ def events(server: ApiClient, job_id: str) -> Said:
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @on_server
 def cancel(server: ApiClient, job_id: str) -> Said:
-    """Cancel a job; what has ended is kept."""
+    """Cancel a job. Finished items are kept."""
     document = server.control(job_id, "cancel")
     return document, f"{document['id']} is {document['status']}"
 
@@ -187,10 +193,13 @@ def cancel(server: ApiClient, job_id: str) -> Said:
 @job.command()
 @click.argument("job_id", metavar="JOB", shell_complete=completion.jobs)
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
+@click.option("--wait", is_flag=True, help="Wait for the end and show progress.")
 @server_options
 def rescore(job_id: str, overrides: tuple[str, ...], wait: bool, data: Path | None, as_json: bool) -> None:
-    """Judge the answers of an ended job anew, as a new job; no engine is asked. KEY=VALUE sets what judges."""
+    """Score the answers of an ended job again, as a new job.
+
+    No engine runs. KEY=VALUE sets the options of the scoring.
+    """
     server = connect(data)
     body = {"options": _overridden(server, job_id, overrides)}
     _made(server, server.call("POST", f"/jobs/{job_id}/rescore", body), wait, as_json)
@@ -203,11 +212,11 @@ def rescore(job_id: str, overrides: tuple[str, ...], wait: bool, data: Path | No
     "states",
     type=click.Choice(RETRIABLE_STATES),
     multiple=True,
-    help="Only items in this state; repeatable.",
+    help="Retry only items in this state; repeatable.",
 )
-@click.option("-o", "--option", "overrides", metavar="KEY=VALUE", multiple=True, help="Another option; repeatable.")
-@click.option("--window", metavar="TIME", help="Another completion window, such as 90m.")
-@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
+@click.option("-o", "--option", "overrides", metavar="KEY=VALUE", multiple=True, help="Option to change; repeatable.")
+@click.option("--window", metavar="TIME", help="New deadline, such as 90m.")
+@click.option("--wait", is_flag=True, help="Wait for the end and show progress.")
 @server_options
 def retry(
     job_id: str,
@@ -218,7 +227,7 @@ def retry(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Run the items of an ended job that did not complete again, as a new job."""
+    """Run the incomplete items of an ended job as a new job."""
     server = connect(data)
     body = {"states": list(states), "options": _overridden(server, job_id, overrides), "completion_window": window}
     given = {name: value for name, value in body.items() if value}

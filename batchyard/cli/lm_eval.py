@@ -21,12 +21,14 @@ _NAMES_A_MODEL = ("--model", "-M", "--config", "-C")
 )
 @click.argument("arguments", metavar="[ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
 def lm_eval(arguments: tuple[str, ...]) -> None:
-    """Run lm-evaluation-harness with its ARGUMENTS; its model `batchyard` has the requests answered as batches.
+    """Run lm-evaluation-harness with its own ARGUMENTS.
 
-    Without --model it is that one: batchyard lm-eval --model_args model=mini --tasks my_task --include_path tasks
+    Its model `batchyard`, the default, sends requests as batches:
 
-    Starts a local stack in ./data and ends it afterwards, unless one runs there or BATCHYARD_URL names a server. The
-    same command again, also after a crash, takes up the batches of the first: nothing is computed twice.
+        batchyard lm-eval --model_args model=mini --tasks my_task --include_path tasks
+
+    If no server is running, the command starts a local stack on ./data and stops it afterwards. To resume after a
+    crash, run the same command again: nothing is recomputed.
     """
     from batchyard import plugins
 

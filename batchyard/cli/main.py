@@ -16,7 +16,7 @@ from batchyard.cli.__main__ import INTERRUPTED
 from batchyard.cli.console import chat, logs, records, top
 from batchyard.cli.output import complain
 from batchyard.cli.recipes import evaluate, groups, tools
-from batchyard.cli.recipes.group import RecipeGroup
+from batchyard.cli.recipes.group import BUILT_IN, RecipeGroup, add_examples
 from batchyard.cli.rows import encoders, map
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
@@ -27,16 +27,16 @@ USAGE, UNREACHABLE, REFUSED, BROKEN = 2, 3, 4, 5
 CUT_OFF = 128 + signal.SIGPIPE
 
 _EPILOG = """\b
-Tab completes commands, batches and models once ~/.bashrc holds:
+For Tab completion, add to ~/.bashrc:
 eval "$(_BATCHYARD_COMPLETE=bash_source batchyard)"
 
-A recipe in the folder BATCHYARD_RECIPES has a command of its name.
+Each recipe in the folder BATCHYARD_RECIPES is a command, too.
 
 \b
-Exit codes: 0 done; 1 the batch or job failed, expired or was cancelled, or some of its requests or items failed
-(answers with flaws are no failure: the last line on standard error counts them);
-2 usage or configuration; 3 the server cannot be reached; 4 the server refused the request;
-5 something broke; 130 Ctrl-C. With --json, standard output holds one JSON document."""
+Exit codes: 0 success; 1 a batch, job, request or item failed; 2 usage or
+configuration; 3 server unreachable; 4 request refused; 5 internal error;
+130 Ctrl-C. Cut-off, empty and invalid answers are no failure: the last
+line on standard error counts them."""
 
 
 @click.group(
@@ -50,18 +50,27 @@ def cli() -> None:
     """Self-hosted batch inference for LLMs behind OpenAI's Batch API."""
 
 
-for command in (
-    *(admin.up, doctor.doctor, admin.key, admin.project, admin.migrate, admin.backup, admin.restore),
-    *(oneshot.run, oneshot.demo, map.map_, encoders.embed, encoders.classify, encoders.rerank),
-    *(encoders.transcribe, chat.chat, lm_eval.lm_eval, evaluate.run),
-    *(batches.submit, batches.plan, batches.status, batches.results, batches.cancel, batches.retry),
-    *(batches.list_, batches.models),
-    *(batches.pause, batches.resume, batches.delete, batches.set_, verify.download, verify.verify),
-    *(top.top, records.open_, records.files, logs.logs, records.audit, records.usage),
-    *(jobs.job, groups.config, tools.tool, schedules.schedule, webhooks.webhook),
-):
-    cli.add_command(command)
 jobs.job.add_command(groups.create)
+for title, commands in {
+    "Run": [
+        *(oneshot.run, batches.submit, batches.plan, map.map_, encoders.embed, encoders.classify, encoders.rerank),
+        *(encoders.transcribe, chat.chat, oneshot.demo),
+    ],
+    "Look": [
+        *(batches.status, batches.list_, batches.results, top.top, logs.logs, records.open_, records.files),
+        *(batches.models, records.usage, records.audit, verify.download, verify.verify),
+    ],
+    "Recipes": [evaluate.run, lm_eval.lm_eval, jobs.job, groups.config, tools.tool],
+    "Manage": [
+        *(batches.cancel, batches.pause, batches.resume, batches.retry, batches.set_, batches.delete),
+        *(schedules.schedule, webhooks.webhook, admin.project, admin.key),
+    ],
+    "Operate": [admin.up, doctor.doctor, admin.backup, admin.restore, admin.migrate],
+}.items():
+    for command in commands:
+        cli.add_command(command)
+    cli.sections[title] = [*(BUILT_IN if title == "Recipes" else ()), *(str(command.name) for command in commands)]
+add_examples(cli, "batchyard")
 
 
 def main() -> None:

@@ -30,27 +30,25 @@ SAMPLING = {"temperature": 1.5, "max_tokens": 32}
 
 
 @click.command()
-@click.option("-i", "--input", "--input-file", "source", required=True, type=requests.INPUT_FILE, help="The requests.")
+@click.option("-i", "--input", "--input-file", "source", required=True, type=requests.INPUT_FILE, help="Input file.")
 @click.option(
     *("-o", "--output", "--output-file", "output"),
     required=True,
     type=requests.OUTPUT_FILE,
-    help="Where the answers go.",
+    help="File for the answers.",
 )
-@click.option("--errors", type=click.Path(path_type=Path, dir_okay=False), help="Where the failed requests' lines go.")
+@click.option("--errors", type=click.Path(path_type=Path, dir_okay=False), help="File for the failed requests.")
 @click.option(
     "--model",
     shell_complete=completion.models,
-    help="Run every request on this model, whatever its line names: one of the models file, a folder or a hub id.",
+    help="Model for all requests: a name of the models file, a folder or a hub id.",
 )
 @engine_flags.options
 @requests.prompt_options
 @requests.endpoint_option
 @requests.post_process_option
 @requests.on_invalid_option
-@click.option(
-    "--again", is_flag=True, help="Compute all of it anew, as a new batch, where one of the same input exists."
-)
+@click.option("--again", is_flag=True, help="Ignore an earlier batch of the same input and recompute.")
 @stack_options
 def run(
     source: Path,
@@ -63,14 +61,16 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Answer a file of requests in one go, as `vllm run-batch` does; or one of prompts, which `submit` tells of.
+    """Answer a file of requests or prompts from start to finish.
 
-    Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
-    The same command again, also after Ctrl-C, takes up the batch of the first: nothing that was answered is computed
-    twice. What has failed for a passing reason, such as a server that was away, is asked again.
+    FILE is the same as for `batchyard submit`.
 
-    Unlike `vllm run-batch`, files are local, not URLs; lines of failed requests go to --errors; the server always has
-    /metrics, so its flags for that are not taken; engine arguments that are not listed here stand in the models file.
+    If no server is running, the command starts a local stack and stops it afterwards. To resume after Ctrl-C or a
+    crash, run the same command again: nothing is recomputed, and transient failures are retried.
+
+    Differences from `vllm run-batch`: files are local, failed requests go to --errors, and there are no flags for
+    metrics because the server always offers /metrics. Put engine arguments that are not listed here into the models
+    file.
     """
     import tempfile
 
@@ -109,14 +109,15 @@ def run(
 
 @click.command()
 @click.option("-i", "--input", "source", default="examples/requests.jsonl", show_default=True,
-              type=click.Path(path_type=Path, dir_okay=False), help="The batch's requests.")  # fmt: skip
+              type=click.Path(path_type=Path, dir_okay=False), help="Requests of the batch.")  # fmt: skip
 @click.option("--prompts", default="examples/rollout.jsonl", show_default=True,
-              type=click.Path(path_type=Path, dir_okay=False), help="The job's prompts and right answers.")  # fmt: skip
+              type=click.Path(path_type=Path, dir_okay=False), help="Prompts and answers of the job.")  # fmt: skip
 @stack_options
 def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as_json: bool) -> None:
-    """Run the example file and a small job through a stack of its own (in DATA/demo), and score the answers.
+    """Run an example batch and job on a temporary stack.
 
-    The examples, and the models that answer them, are in a clone of Batchyard, and in no package of it.
+    The stack keeps its data in DATA/demo. The examples and their models are part of a clone of Batchyard, not of its
+    packages.
     """
     if url := configured_url():
         raise ConfigurationError(

@@ -26,7 +26,7 @@ from batchyard.wording import MAX_LIST, cut
 
 WINDOW = "24h"
 endpoint_option = click.option(
-    "--endpoint", type=click.Choice(ENDPOINTS), help="What the lines' `url` says [that of the first line]."
+    "--endpoint", type=click.Choice(ENDPOINTS), help="Endpoint of the requests [`url` of the first line]."
 )
 
 
@@ -44,13 +44,13 @@ class Window(click.ParamType[str]):
 
 
 window_option = click.option(
-    "--window", default=WINDOW, show_default=True, type=Window(), help="Completion window: a number and s, m, h or d."
+    "--window", default=WINDOW, show_default=True, type=Window(), help="Time to the deadline, such as 90m, 24h or 7d."
 )
 post_process_option = click.option(
     "--post-process",
     multiple=True,
     metavar="STEP[:KEY=VALUE,…]",
-    help="A step over the finished answers, such as `score` or `score:method=numeric`; may be given several times.",
+    help="Step that runs on the answers, such as `score:method=numeric`; repeatable.",
 )
 
 
@@ -59,14 +59,14 @@ on_invalid_option = click.option(
     type=click.Choice(("fail", "skip")),
     default="fail",
     show_default=True,
-    help="A line that cannot be run fails the batch before anything runs, or is skipped: an error line, the rest runs.",
+    help="What an invalid line does: fail the batch before it runs, or become an error line.",
 )
 priority_option = click.option(
     "--priority",
     type=click.Choice(tuple(PRIORITIES)),
     default="normal",
     show_default=True,
-    help="The order among the project's own batches of a model; background: only what no other work needs.",
+    help="Priority among the project's batches; background uses only idle capacity.",
 )
 stop_when_option = click.option(
     "--stop-when",
@@ -124,23 +124,23 @@ def _as_json(context: click.Context, option: click.Parameter, texts: tuple[str, 
 _NULL_VALUE: dict[str, Any] = {
     "multiple": True,
     "metavar": "TEXT",
-    "help": "A cell of csv that counts as empty, such as NA; may be given several times.",
+    "help": "Text of a csv cell that counts as empty, such as NA; repeatable.",
 }
 null_values_option = click.option("--null-value", "null_values", **_NULL_VALUE)
 prompt_options = add_options(
     click.option(
         "-t",
         "--template",
-        help="Of prompts in a table or JSON lines: 'Translate {text}', or all columns: {*}. {{ and }} are braces.",
+        help="Prompt of each row: 'Translate {text}', or all columns: {*}. Write {{ and }} for braces.",
     ),
     click.option("--null-value", "null_values", callback=_as_json, **_NULL_VALUE),
-    click.option("--system", help="Of prompts: the system message."),
-    click.option("--temperature", type=float, help="Of prompts: 0 is the likeliest answer."),
-    click.option("--max-tokens", type=click.IntRange(1), help="Of prompts: the longest answer."),
+    click.option("--system", help="System message for prompts."),
+    click.option("--temperature", type=float, help="Temperature for prompts; 0 gives the likeliest answer."),
+    click.option("--max-tokens", type=click.IntRange(1), help="Maximum tokens of an answer, for prompts."),
     click.option(
-        "--sampling", metavar="JSON", help="Of prompts: other parameters of requests, such as max_completion_tokens."
+        "--sampling", metavar="JSON", help="Other request parameters for prompts, such as max_completion_tokens."
     ),
-    click.option("--response-format", metavar="JSON", help="Of prompts: the form of answers, as OpenAI's API has it."),
+    click.option("--response-format", metavar="JSON", help="OpenAI's response_format, for prompts."),
 )
 """The options of a command that takes prompts or requests."""
 

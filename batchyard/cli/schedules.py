@@ -21,25 +21,30 @@ CATCH_UPS = ("latest", "none", "all")
 
 @click.group()
 def schedule() -> None:
-    """Recurring batches."""
+    """Manage recurring batches."""
 
 
 @schedule.command()
-@click.option("--name", required=True, help="What people call it.")
-@click.option("--cron", required=True, metavar="EXPRESSION", help="Five fields, such as '30 6 * * MON-FRI'.")
-@click.option("--timezone", default="UTC", show_default=True, help="IANA name, such as Europe/Berlin.")
-@click.option("--file", type=requests.INPUT_FILE, help="A batch file, the same in every run.")
+@click.option("--name", required=True, help="Name of the schedule.")
+@click.option("--cron", required=True, metavar="EXPRESSION", help="Cron expression, such as '30 6 * * MON-FRI'.")
+@click.option("--timezone", default="UTC", show_default=True, help="IANA time zone, such as Europe/Berlin.")
+@click.option("--file", type=requests.INPUT_FILE, help="Batch file for every run.")
 @click.option(
-    "--template", type=requests.INPUT_FILE, help="A batch file with {{date}}, {{datetime}} or {{scheduled_at}}."
+    "--template", type=requests.INPUT_FILE, help="Batch file with {{date}}, {{datetime}} or {{scheduled_at}}."
 )
-@click.option("--url", help="A bucket the server may read, such as s3://bucket/in/{{date}}/: what is there then.")
+@click.option("--url", help="Bucket folder to read at each run, such as s3://bucket/in/{{date}}/.")
 @requests.batch_options
-@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Kept with each batch; may be given 16 times.")
-@click.option("--overlap", type=click.Choice(OVERLAPS), default="skip", show_default=True, help="While a batch runs.")
-@click.option("--catch-up", type=click.Choice(CATCH_UPS), default="latest", show_default=True, help="Of missed times.")
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata of each batch; up to 16 pairs.")
+@click.option("--overlap", type=click.Choice(OVERLAPS), default="skip", show_default=True, help="If one is active.")
+@click.option(
+    "--catch-up", type=click.Choice(CATCH_UPS), default="latest", show_default=True, help="Missed runs to make."
+)
 @on_server
 def create(server: ApiClient, file: Path | None, template: Path | None, url: str | None, **options: Any) -> Said:
-    """Make a schedule of --file, --template or --url; prints its id and its next times."""
+    """Create a schedule from --file, --template or --url.
+
+    Prints its id and its next times.
+    """
     if [file, template, url].count(None) != 2:
         raise click.UsageError("give one of --file, --template and --url")
     fields = requests.batch_fields(options, file or template)
@@ -58,7 +63,7 @@ def create(server: ApiClient, file: Path | None, template: Path | None, url: str
 @schedule.command("list")
 @on_server
 def list_(server: ApiClient) -> Said:
-    """The project's schedules, newest first."""
+    """List the schedules of the project, newest first."""
     schedules = list(server.listed("/schedules"))
     rows = [
         [s["id"], s["name"], s["cron"], s["timezone"], _next(s), (s["last_run"] or {}).get("state")] for s in schedules
@@ -70,7 +75,7 @@ def list_(server: ApiClient) -> Said:
 @click.argument("schedule_id", metavar="ID")
 @on_server
 def show(server: ApiClient, schedule_id: str) -> Said:
-    """One schedule, its next times and its last run."""
+    """Show a schedule, its next times and its last run."""
     document = server.call("GET", f"/schedules/{schedule_id}")
     last, source, zone = document["last_run"], document["input"], document["timezone"]
     facts = {
@@ -90,7 +95,7 @@ def show(server: ApiClient, schedule_id: str) -> Said:
 @click.argument("schedule_id", metavar="ID")
 @on_server
 def pause(server: ApiClient, schedule_id: str) -> Said:
-    """Pause a schedule: nothing runs, and nothing is missed, until it is resumed."""
+    """Pause a schedule. Paused times are not caught up."""
     return server.call("POST", f"/schedules/{schedule_id}/pause"), f"{schedule_id} is paused"
 
 
@@ -98,7 +103,7 @@ def pause(server: ApiClient, schedule_id: str) -> Said:
 @click.argument("schedule_id", metavar="ID")
 @on_server
 def resume(server: ApiClient, schedule_id: str) -> Said:
-    """Let a paused schedule run again."""
+    """Resume a paused schedule."""
     resumed = server.call("POST", f"/schedules/{schedule_id}/resume")
     return resumed, f"{schedule_id} runs next at {_next(resumed)}"
 
@@ -107,17 +112,17 @@ def resume(server: ApiClient, schedule_id: str) -> Said:
 @click.argument("schedule_id", metavar="ID")
 @on_server
 def run(server: ApiClient, schedule_id: str) -> Said:
-    """Run a schedule now; prints the id of the batch or job."""
+    """Run a schedule now. Prints the id of the batch or job."""
     document = server.call("POST", f"/schedules/{schedule_id}/run")
     return document, document["batch_id"] or document["job_id"] or f"{document['state']}: {document['reason']}"
 
 
 @schedule.command()
 @click.argument("schedule_id", metavar="ID")
-@click.option("--limit", default=20, show_default=True, help="Show this many, newest first.")
+@click.option("--limit", default=20, show_default=True, help="Maximum number to list.")
 @on_server
 def runs(server: ApiClient, schedule_id: str, limit: int) -> Said:
-    """What has become of a schedule's times, newest first."""
+    """List the runs of a schedule, newest first."""
     history = list(itertools.islice(server.listed(f"/schedules/{schedule_id}/runs"), limit))
     zone = server.call("GET", f"/schedules/{schedule_id}")["timezone"]
     rows = [
@@ -136,7 +141,7 @@ def runs(server: ApiClient, schedule_id: str, limit: int) -> Said:
 @click.argument("schedule_id", metavar="ID")
 @on_server
 def delete(server: ApiClient, schedule_id: str) -> Said:
-    """Delete a schedule and the history of its runs; their batches stay."""
+    """Delete a schedule and its history. Its batches stay."""
     return server.call("DELETE", f"/schedules/{schedule_id}"), f"{schedule_id} is deleted"
 
 

@@ -11,16 +11,19 @@ from batchyard.client.api import ApiClient
 
 @click.group()
 def webhook() -> None:
-    """Where the project's events are sent to."""
+    """Manage the receivers of the project's events."""
 
 
 @webhook.command()
 @click.argument("url")
-@click.option("--name", help="What it is called [its host].")
-@click.option("--event", "event_types", multiple=True, metavar="TYPE", help="Send only these types [all].")
+@click.option("--name", help="Name of the webhook [its host].")
+@click.option("--event", "event_types", multiple=True, metavar="TYPE", help="Event type to send; repeatable [all].")
 @on_server
 def create(server: ApiClient, url: str, name: str | None, event_types: tuple[str, ...]) -> Said:
-    """Have events sent to URL; prints the webhook's id and, this once, its signing secret."""
+    """Send the project's events to URL.
+
+    Prints the webhook's id and its signing secret, which is shown only once.
+    """
     host = url.partition("://")[2].partition("/")[0]
     types = list(event_types) or server.call("GET", "/webhook_event_types")["data"]
     body = {"url": url, "event_types": types, "name": name or (host or url)[:128]}
@@ -31,7 +34,7 @@ def create(server: ApiClient, url: str, name: str | None, event_types: tuple[str
 @webhook.command("list")
 @on_server
 def list_(server: ApiClient) -> Said:
-    """The project's webhooks, newest first."""
+    """List the webhooks of the project, newest first."""
     webhooks = list(server.listed("/webhook_endpoints"))
     rows = [
         [w["id"], w["name"], w["url"], ", ".join(w["event_types"]), "yes" if w["batchyard"]["enabled"] else "no"]
@@ -44,16 +47,16 @@ def list_(server: ApiClient) -> Said:
 @click.argument("webhook_id", metavar="ID")
 @on_server
 def delete(server: ApiClient, webhook_id: str) -> Said:
-    """Delete a webhook; what it was not sent yet is not sent any more."""
+    """Delete a webhook. Pending deliveries are dropped."""
     return server.call("DELETE", f"/webhook_endpoints/{webhook_id}"), f"{webhook_id} is deleted"
 
 
 @webhook.command()
 @click.argument("webhook_id", metavar="ID")
-@click.option("--limit", default=20, show_default=True, help="Show this many, newest first; at most 100.")
+@click.option("--limit", default=20, show_default=True, help="Maximum number to list, up to 100.")
 @on_server
 def deliveries(server: ApiClient, webhook_id: str, limit: int) -> Said:
-    """What was sent to a webhook and what waits to be."""
+    """List sent and pending deliveries of a webhook."""
     history = server.call("GET", f"/webhook_endpoints/{webhook_id}/deliveries", limit=limit)["data"]
     rows = [
         [d["id"], d["event_type"], d["state"], d["attempts"], d["status_code"], d["error"], when(d["next_attempt_at"])]
@@ -68,6 +71,6 @@ def deliveries(server: ApiClient, webhook_id: str, limit: int) -> Said:
 @click.argument("delivery_id", metavar="DELIVERY")
 @on_server
 def redeliver(server: ApiClient, webhook_id: str, delivery_id: str) -> Said:
-    """Send a delivery again at once."""
+    """Send a delivery again now."""
     delivery = server.call("POST", f"/webhook_endpoints/{webhook_id}/deliveries/{delivery_id}/redeliver")
     return delivery, f"{delivery['id']} is {delivery['state']}"

@@ -156,7 +156,7 @@ def recipe_of(catalogue: RewardCatalogue) -> Recipe[AgentLoop]:
         bounds=bounds,
     )
     def worked(item: Item, options: AgentLoop) -> Flow:
-        """Let a model work on each row with tools, turn by turn, and score what comes out."""
+        """Run a tool-using agent on each row, and score its result."""
         return (yield from _worked(item, options, catalogue))
 
     return worked

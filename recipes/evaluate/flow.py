@@ -103,7 +103,7 @@ def recipe_of(rewards: RewardCatalogue) -> Recipe[Evaluate]:
         expected=lambda options: [] if options.choices else [float(options.repeats)],
     )
     def evaluated(item: Item, options: Evaluate) -> Flow:
-        """Ask questions whose right answers are known, and score what is answered."""
+        """Score a model on questions with known answers."""
         if options.choices is not None:
             return (yield from likelihood.most_likely(item, options, questions.content_of(item, options)))
         return (yield from _evaluated(item, options, rewards))

@@ -159,7 +159,7 @@ def _child(results: Results, item: EndedItem) -> ComparedChild:
 
 @composite("experiment", Experiment, check=check, finish=finish, main="comparison.json")
 def experiment(options: _Experiment) -> Sequence[Child]:
-    """Run variants of a recipe's options over one input, and compare them."""
+    """Compare variants of a recipe's options on one input."""
     values: dict[str, Values] = {
         variant: _served(nested(options.options, own), options.tiers, is_model=False)
         for variant, own in options.variants.items()

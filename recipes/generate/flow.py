@@ -201,7 +201,7 @@ def _judge(judge: RaterOptions, rows: Sequence[_Row]) -> Part[None]:
     main=rounds.KEPT,
 )
 def drafts(item: Item, options: Drafts) -> Flow:
-    """Make one round of `generate`: drafts of each seed, filtered, answered and rated."""
+    """Run one round of `generate`: draft, filter, answer and rate."""
     state = item.columns.get(STATE)
     if state is None:
         numbers = rounds.of_item(item.number - 1, item.total, options)

@@ -131,7 +131,7 @@ def _warnings(report: Mapping[str, Any], options: Generate) -> list[tuple[str, s
 
 @composite("generate", Generate, check=check, finish=finish, main=CHAT)
 def generate(options: Generate) -> Sequence[Child]:
-    """Make synthetic data: drafts of seeds, filtered, without near-duplicates, until there are enough."""
+    """Generate synthetic data, filtered and without near-duplicates."""
     values = options.model_dump(mode="json", include=set(Making.model_fields))
     return [
         Child("rows", 0, number, "generate-round", values, rounds.NEXT if number else None, optional=bool(number))

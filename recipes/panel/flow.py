@@ -235,7 +235,7 @@ class _Panel:
     expected=lambda options: [float(len(options.agents))] * (1 + 2 * options.rounds),
 )
 def panel(item: Item, options: PanelOptions) -> Flow:
-    """Let agents in roles propose, criticise each other in a ring, and revise; rank their proposals."""
+    """Let agents propose, criticise and revise, and rank the results."""
     deliberation = _Panel(item, options)
     yield from deliberation.propose()
     kept = {"failed_agents": deliberation.failed, "dialogue": deliberation.dialogue}

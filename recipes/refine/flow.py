@@ -298,5 +298,5 @@ def _first_line(review: Answer) -> str:
     main="done.jsonl",
 )
 def refine(item: Item, options: Refine) -> Flow:
-    """Answer each row, check and review the answer, and try again on higher tiers until it is accepted."""
+    """Check, review and retry answers until they are accepted."""
     return (yield from _Refinement(item, options).run())

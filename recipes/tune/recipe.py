@@ -93,7 +93,7 @@ class TuneRecipe(Recipe[Tune]):
 
 tune = TuneRecipe(
     name="tune",
-    summary="Find the best configuration of a model for an input, by measuring some.",
+    summary="Measure configurations of a model and name the best.",
     options=Tune,
     cells=cells,
     finish=finish,

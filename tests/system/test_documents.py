@@ -40,13 +40,14 @@ from store.records import Batch, File
 from tasks.steps import registry as step_registry
 from tests.support.stacks import ROOT, RunningStack
 
-README = (ROOT / "README.md").read_text()
 DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 
 CARDS = "tests/webapp/pages/starting/test_cards.py starts what it does from a card"
 # Shell that is not run here, by its document and first line, with the reason. Its syntax is checked: see below.
 NOT_RUN = {
     ("README.md", "make demo"): "installs; tests/system/test_demo.py runs what the demo runs",
+    ("README.md", ".venv/bin/batchyard up"): "starts the stack that is running",
+    ("docs/install.md", "make install"): "installs; tests/deploy tests its parts",
     ("docs/quickstart.md", "make install"): "installs, and starts the stack that is running",
     ("docs/start.md", ".venv/bin/batchyard submit examples/prompts.txt"): CARDS,
     ("docs/start.md", ".venv/bin/batchyard map examples"): CARDS,
@@ -188,6 +189,7 @@ def test_every_block_is_run_or_told_why_not() -> None:
         "docs/operations.md",
         "docs/python.md",
         "docs/quickstart.md",
+        "docs/slow.md",
     )
     assert run == set(shell), "each has its test below"
     assert {block.document for block in blocks("python")} == {
@@ -228,11 +230,11 @@ def test_the_guide_for_contributors_names_files_and_targets_that_exist() -> None
     assert set(re.findall(r"make ([a-z-]+)", guide)) <= set(" ".join(targets).split())
 
 
-def test_the_readme_shows_every_setting() -> None:
+def test_the_page_of_settings_shows_every_setting() -> None:
     table = subprocess.run(
         [sys.executable, ROOT / "docs/settings_table.py"], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert table.stdout.strip() in README
+    assert table.stdout.strip() in (ROOT / "docs/settings.md").read_text()
 
 
 def test_the_design_shows_the_transitions_of_batches_and_of_jobs() -> None:
@@ -250,12 +252,21 @@ def test_every_file_and_page_that_the_documents_name_is_there() -> None:
         text = (ROOT / document).read_text()
         for name in re.findall(rf"(?<![\w/])(?:{folders})/[\w/.-]*\w", text):
             assert (ROOT / name).exists(), f"{document} names {name}"
-        for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
-            assert (ROOT / document).parent.joinpath(link).exists(), f"{document} links to {link}"
+        for link, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", text):
+            page = (ROOT / document).parent / link if link else ROOT / document
+            assert page.exists(), f"{document} links to {link}"
+            assert not anchor or anchor in anchors(page.read_text()), f"{document} links to {link}#{anchor}"
+
+
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_setting_that_the_documents_name_is_one() -> None:
-    settings = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) | {"BATCHYARD_COMPLETE"}
+    table = (ROOT / "docs/settings.md").read_text()
+    settings = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) | {"BATCHYARD_COMPLETE"}
     for document in DOCUMENTS:
         named = set(re.findall(r"BATCHYARD_\w*[A-Z]", (ROOT / document).read_text()))
         assert named <= settings, document
@@ -375,6 +386,14 @@ def test_the_commands_of_the_readme_run_one_after_the_other(run_shell: Callable[
     printed = run_shell("README.md")
     assert "8 of 8 requests answered: answers.jsonl" in printed
     assert printed.count('"status_code":200') == 8
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_commands_of_the_page_on_slow_batches_run(run_shell: Callable[..., str]) -> None:
+    assert "/v1/chat/completions" in run_shell("docs/slow.md")
 
 
 def test_the_commands_of_the_quick_start_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:

@@ -27,11 +27,11 @@ HELP = "/reset begins anew, /system TEXT sets the system message; Ctrl-C stops a
 
 @click.command()
 @click.argument("question", nargs=-1)
-@click.option("-m", "--model", shell_complete=completion.models, help="The model; needed where several can chat.")
-@click.option("--system", help="The system message.")
-@click.option("--temperature", type=float, help="0 is the likeliest answer.")
-@click.option("--max-tokens", type=click.IntRange(1), help="The longest answer.")
-@click.option("--sampling", metavar="JSON", help="Other parameters of requests, such as service_tier.")
+@click.option("-m", "--model", shell_complete=completion.models, help="Model; required if several can chat.")
+@click.option("--system", help="System message.")
+@click.option("--temperature", type=float, help="Temperature; 0 gives the likeliest answer.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Maximum tokens of an answer.")
+@click.option("--sampling", metavar="JSON", help="Other request parameters, such as service_tier.")
 @server_options
 def chat(
     question: tuple[str, ...],
@@ -43,10 +43,10 @@ def chat(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Ask a model, and read its answer as it comes: live requests, beside all batches.
+    """Chat with a model, or ask it a single question.
 
-    With a QUESTION, or one on standard input, the answer is printed and the command ends; of both, what is on standard
-    input comes first. With neither, it is a chat.
+    With QUESTION or standard input, the command prints the answer and exits; standard input comes before QUESTION. With
+    neither, it opens a conversation. These are live requests, which run before batches.
     """
     from batchyard.client.chat import Chat
 

@@ -62,13 +62,13 @@ class _Work:
 
 @click.command()
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
-@click.option("--follow", is_flag=True, help="Print what happens from now on, too, until the batch or job has ended.")
-@click.option("--since", metavar="DURATION", help="Only what is no older than this, such as 10m.")
+@click.option("--follow", is_flag=True, help="Keep printing until the batch or job ends.")
+@click.option("--since", metavar="DURATION", help="Maximum age of entries, such as 10m.")
 @server_options
 def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json: bool) -> None:
-    """What has happened to a batch or a job, in order of time; then its segments, and its errors by code.
+    """Show the history, segments and errors of a batch or job.
 
-    On the machine of a local stack also the lines of its logs that name it, and what its engines have written.
+    On the machine of a local stack, this includes matching log lines and the output of its engines.
     """
     if follow and as_json:
         raise click.UsageError("--follow prints lines for people, and does not go with --json")

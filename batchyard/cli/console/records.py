@@ -21,7 +21,10 @@ from batchyard.client.api import ApiClient
 @click.argument("name", metavar="[BATCH|JOB]", required=False, shell_complete=completion.batches)
 @server_options
 def open_(name: str | None, data: Path | None, as_json: bool) -> None:
-    """Open the page of a batch or a job in the browser, and print its address; without one, the page of what runs."""
+    """Open the page of a batch or job in the browser.
+
+    Prints the address. Without BATCH or JOB, opens the page of running work.
+    """
     server = connect(data)
     if name is not None:
         server.work(name)
@@ -33,11 +36,11 @@ def open_(name: str | None, data: Path | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("batch_id", metavar="[BATCH]", required=False, shell_complete=completion.batches)
-@click.option("--purpose", help="Without BATCH: only files of this purpose, such as batch or batch_output.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Without BATCH: so many.")
+@click.option("--purpose", help="List only files of this purpose, such as batch_output.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Maximum number to list.")
 @on_server
 def files(server: ApiClient, batch_id: str | None, purpose: str | None, limit: int) -> Said:
-    """The project's files, newest first; with BATCH, its input and what it has produced."""
+    """List the files of the project, or those of a batch."""
     if batch_id is None:
         listed = list(itertools.islice(server.listed("/files", purpose=purpose), limit))
     else:
@@ -51,10 +54,10 @@ def files(server: ApiClient, batch_id: str | None, purpose: str | None, limit: i
 
 
 @click.command()
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="Show this many, newest first.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="Maximum number to list.")
 @on_server
 def audit(server: ApiClient, limit: int) -> Said:
-    """Who did what and when, newest first: in the project, or with an admin key in all."""
+    """Show the audit log. An admin key shows all projects."""
     events = list(itertools.islice(server.listed("/audit"), limit))
     rows = [
         [when(event["created_at"]), event["by"]["name"], event["type"], event["data"]["id"], changes(event)]
@@ -69,13 +72,16 @@ def changes(event: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.option("--month", help="Such as 2026-11, of UTC [this month].")
-@click.option("--by", default="day,model,project", show_default=True, help="Some of day, model, project and key.")
-@click.option("--project", help="Only this project's; with an admin key all are shown otherwise.")
-@click.option("--csv", "as_csv", is_flag=True, help="A csv file on standard output.")
+@click.option("--month", help="Month in UTC, such as 2026-11 [this month].")
+@click.option("--by", default="day,model,project", show_default=True, help="Grouping: day, model, project, key.")
+@click.option("--project", help="Show one project; an admin key otherwise shows all.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print csv.")
 @server_options
 def usage(month: str | None, by: str, project: str | None, as_csv: bool, data: Path | None, as_json: bool) -> None:
-    """What was used in a month, and what it has cost, by the tariffs of models.toml at that time."""
+    """Show the usage and cost of a month.
+
+    Costs use the tariffs that models.toml had at the time of each request.
+    """
     server = connect(data)
     query: dict[str, Any] = {"month": month, "by": by, "project": project}
     if as_csv:

@@ -21,11 +21,16 @@ SHOWN = 15
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print it once; so it is where the output is no terminal.")
-@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 3600), help="Seconds between.")
+@click.option("--once", is_flag=True, help="Print once and exit; the default if the output is not a terminal.")
+@click.option(
+    "--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 3600), help="Seconds per refresh."
+)
 @server_options
 def top(once: bool, interval: float, data: Path | None, as_json: bool) -> None:
-    """The queue, the engines and what runs, with their rates, until Ctrl-C. An admin key sees all projects' queue."""
+    """Watch the queue, the engines and running work until Ctrl-C.
+
+    An admin key shows the queue of all projects.
+    """
     server = connect(data)
     snapshot = _snapshot(server)
     if as_json:

@@ -30,30 +30,30 @@ files_option = click.option(
     *("-c", "--config", "files"),
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Options in a file, YAML, TOML or JSON; may be given several times.",
+    help="File of options: YAML, TOML or JSON; repeatable.",
 )
 seed_option = click.option(
     "--seed",
     type=click.IntRange(0, 2**53 - 1),
     default=0,
     show_default=True,
-    help="What the seeds of all requests come from.",
+    help="Seed for all requests.",
 )
-name_option = click.option("--name", help="What people call the job.")
-output_option = click.option("-o", "--output", type=requests.OUTPUT_FILE, help="Where the results go.")
+name_option = click.option("--name", help="Name of the job.")
+output_option = click.option("-o", "--output", type=requests.OUTPUT_FILE, help="File for the results.")
 artifacts_option = click.option(
-    "--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all that it makes."
+    "--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all files of the job."
 )
 again_option = click.option(
     "--again",
     is_flag=True,
-    help="Compute all of it anew, as a new job, where one of the same input and options exists.",
+    help="Ignore an earlier job of the same input and recompute.",
 )
 metadata_option = click.option(
-    "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Kept with the job; may be given 16 times."
+    "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Metadata of the job; up to 16 pairs."
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what the job would be.")
-wait_option = click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show the plan of the job, and create nothing.")
+wait_option = click.option("--wait", is_flag=True, help="Wait for the end and show progress.")
 
 
 job_options = add_options(
@@ -65,7 +65,7 @@ _extend = click.option(
     "--extend",
     "answers_from",
     metavar="JOB",
-    help="Take the answers that this ended job has: a larger n asks the rest.",
+    help="Reuse the answers of this ended job, for example with a larger n.",
 )
 
 
@@ -81,11 +81,11 @@ _extend = click.option(
 @again_option
 @stack_options
 def answer(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
-    """FILE is .parquet, .jsonl, .csv or .txt, a row an item. KEY=VALUE sets any option: sampling.temperature=0.8.
+    """FILE is .parquet, .jsonl, .csv or .txt, one item per row. KEY=VALUE sets any option: temperature=0.8.
 
-    Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
-    The same command again, also after Ctrl-C, takes up the job of the first: nothing that was answered is computed
-    twice. If that has ended without some answers, for a passing reason, a new job takes the others and asks for those.
+    If no server is running, the command starts a local stack and stops it afterwards. To resume after Ctrl-C or a
+    crash, run the same command again: nothing is recomputed. If the job ended with transient failures, a new job reuses
+    its answers and retries the rest.
     """
     from batchyard import config
 
@@ -169,7 +169,7 @@ def create(
     as_json: bool,
     **fields: Any,
 ) -> None:
-    """Upload FILE, a row an item, and make a job of it; prints the job's id. KEY=VALUE sets any option."""
+    """Upload FILE, with one item per row, and create a job. Prints the job's id. KEY=VALUE sets any option."""
     from batchyard import config
 
     body = _body(recipe, config.options(settings), window, **fields)
@@ -191,7 +191,7 @@ def create(
 @files_option
 @server_options
 def show(recipe: dict[str, Any], settings: list[Setting], data: Path | None, as_json: bool) -> None:
-    """Print each option's value and where it comes from. KEY=VALUE sets any option."""
+    """Print the value and origin of each option. KEY=VALUE sets any option."""
     from batchyard import config
 
     rows = [(config.name_of(setting.keys), setting.value, setting.origin) for setting in settings]

@@ -105,16 +105,16 @@ def _value(by_keys: Mapping[tuple[str, ...], Setting], keys: tuple[str, ...]) ->
 def _run(
     recipe: dict[str, Any], settings: list[Setting], source: Path, compare_with: str | None, **fields: Any
 ) -> None:
-    """FILE is YAML, TOML or JSON: `data` in it names the rows, beside it; all else are options. KEY=VALUE sets any.
+    """FILE is YAML, TOML or JSON. `data` in it names the rows; all else are options. KEY=VALUE sets any option.
 
     FILE may also be a configuration of promptfoo, a task of lm-evaluation-harness over local data, or a document with
     OpenAI's graders (`testing_criteria`).
 
-    The report is compared, question by question, with the last evaluation of the same name that has completed;
-    compare_with=JOB names another, compare_with=none wants none.
+    The report compares each question with the last completed evaluation of the same name. compare_with=JOB names
+    another one; compare_with=none turns this off.
 
-    Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server. The
-    same command again takes up the job of the first.
+    If no server is running, the command starts a local stack and stops it afterwards. To resume, run the same command
+    again.
     """
     from batchyard import config
 
@@ -154,3 +154,4 @@ def _summary(server: ApiClient, job: dict[str, Any]) -> str:
 
 
 run = _EvalCommand(COMMAND, _run, recipe=RECIPE)
+run.short_help = "Evaluate a model as one file of questions and options says."

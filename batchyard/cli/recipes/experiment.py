@@ -65,7 +65,7 @@ _variants = click.option(
     *("-c", "--config", "files"),
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A variant: options of the children in a file, YAML, TOML or JSON. It has the file's name without the suffix.",
+    help="File with a variant's options: YAML, TOML or JSON. The file's name is the variant's name.",
 )
 
 
@@ -80,13 +80,12 @@ _variants = click.option(
 @commands.again_option
 @stack_options
 def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
-    """FILE is YAML, TOML or JSON, and holds the options; `input` in it names the file with the rows, beside it.
+    """FILE is YAML, TOML or JSON and holds the options. `input` in it names the file with the rows.
 
-    KEY=VALUE sets any option: repeats=3. The command ends with 1 if a `pass` does not hold.
+    KEY=VALUE sets any option: repeats=3. The exit code is 1 if a `pass` condition does not hold.
 
-    Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
-    The same command again takes up the job of the first, and after a change takes its jobs of the same configuration:
-    what is missing runs.
+    If no server is running, the command starts a local stack and stops it afterwards. To resume, run the same command
+    again. After a change, jobs of an unchanged configuration are reused, and only the missing ones run.
     """
     from batchyard import config
 
@@ -107,7 +106,7 @@ def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields
 @commands.wait_option
 @server_options
 def _create(**fields: Any) -> None:
-    """Upload the input that FILE names, and make a job of the experiment in it; prints the job's id."""
+    """Upload the input that FILE names, and create a job. Prints the job's id."""
     commands.create(**fields)
 
 
@@ -116,7 +115,7 @@ def _create(**fields: Any) -> None:
 @_variants
 @server_options
 def _show(**fields: Any) -> None:
-    """Print each option's value and where it comes from: FILE, a variant, a flag or KEY=VALUE."""
+    """Print the value and origin of each option: FILE, a variant, a flag or KEY=VALUE."""
     commands.show(**fields)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,20 +19,24 @@ if TYPE_CHECKING:
     from batchyard.config import Layer, Schema, Setting
 
 BUILT_IN = {
-    "batch": "Answer each row once, as one flat batch.",
-    "cascade": "Answer rows with a small model where it agrees with a large one, with a guarantee.",
-    "cascade-round": "Make one round of `cascade`: the small model answers all rows, or the large one answers some.",
-    "evaluate": "Ask questions whose right answers are known, and score what is answered.",
-    "experiment": "Run variants of a recipe's options over one input, and compare them.",
-    "generate": "Make synthetic data: drafts of seeds, filtered, without near-duplicates, until there are enough.",
-    "generate-round": "Make one round of `generate`: drafts of each seed, filtered, answered and rated.",
-    "rollout": "Ask for n answers to each prompt and score them.",
-    "panel": "Let agents propose, criticise and revise, and rank what they propose.",
-    "rank": "Rank the passages of each row by their similarity to its prompt, with an embedding model.",
-    "refine": "Check and review answers, and try again on higher tiers until they are accepted.",
-    "tune": "Find the best configuration of a model for an input, by measuring some.",
+    "rollout": "Sample each prompt n times and score the answers.",
+    "generate": "Generate synthetic data, filtered and without near-duplicates.",
+    "refine": "Check, review and retry answers until they are accepted.",
+    "panel": "Let agents propose, criticise and revise, and rank the results.",
+    "agent": "Run a tool-using agent on each row, and score its result.",
+    "evaluate": "Score a model on questions with known answers.",
+    "experiment": "Compare variants of a recipe's options on one input.",
+    "cascade": "Answer rows with a small model where it agrees with a large one.",
+    "tune": "Measure configurations of a model and name the best.",
+    "rank": "Rank the passages of each row by their similarity to its prompt.",
+    "batch": "Answer each row once, as one batch.",
 }
-"""What `--help` says of the recipes that are always there."""
+"""The summaries of the built-in recipes: a client has neither them nor, for `--help`, a server to ask."""
+TEXT_WIDTH = 64
+"""How long the summary of a command may be in `batchyard --help`, so that it fits 80 columns."""
+EXAMPLES = Path(__file__).parents[1] / "examples.sh"
+"""Commands, one on each line. The help of a command ends with the first SHOWN that call it."""
+SHOWN = 2
 _HELP = {"-h", "--help"}
 
 
@@ -126,19 +131,59 @@ def path_of(setting: Setting) -> Path:
 class RecipeGroup(click.Group):
     """A group with a command for every recipe, beside its own commands.
 
-    `recipe_command`: makes the command of a recipe by its name.
+    Attributes:
+        sections: the names of its commands by the title under which `--help` lists them; none: under one title.
+        path: how the group is called, such as `batchyard job create`.
+
+    Args:
+        recipe_command: makes the command of a recipe by its name.
     """
+
+    path = ""
 
     def __init__(self, *args: Any, recipe_command: Callable[[str], RecipeCommand], **options: Any) -> None:
         super().__init__(*args, **options)
         self._recipe_command = recipe_command
+        self.sections: dict[str, list[str]] = {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *BUILT_IN})
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if not self.sections:
+            return super().format_commands(ctx, formatter)
+        width = max(map(len, self.list_commands(ctx)))
+        for title, names in self.sections.items():
+            commands = [command for name in names if (command := self.get_command(ctx, name))]
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(f"{command.name:{width}}", command.get_short_help_str(TEXT_WIDTH)) for command in commands]
+                )
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return a command of the group's own, else that of a recipe, which is looked up later."""
         command = super().get_command(ctx, name)
         if command is None and name[:1].isalpha():
-            return self._recipe_command(name)
+            command = self._recipe_command(name)
+            command.epilog = examples_of(f"{self.path} {name}")
         return command
+
+
+def add_examples(command: click.Command, path: str) -> None:
+    """Add examples to the help of a command and of its subcommands."""
+    command.epilog = command.epilog or examples_of(path)
+    if isinstance(command, RecipeGroup):
+        command.path = path
+    for name, subcommand in command.commands.items() if isinstance(command, click.Group) else ():
+        add_examples(subcommand, f"{path} {name}")
+
+
+def examples_of(path: str) -> str | None:
+    """Return the examples of a command, such as `batchyard key create`."""
+    lines = [line for line in _lines() if f"{line} ".startswith(f"{path} ")][:SHOWN]
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) if lines else None
+
+
+@functools.cache
+def _lines() -> list[str]:
+    return EXAMPLES.read_text().splitlines()

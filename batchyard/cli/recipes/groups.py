@@ -19,10 +19,10 @@ one_shot = _maker(commands.answer, experiment.run, tune.run)
 create = RecipeGroup(
     "create",
     recipe_command=_maker(commands.create, experiment.create),
-    help="Make a job on a server that runs.",
+    help="Create a job on a running server.",
 )
 config = RecipeGroup(
     "config",
     recipe_command=_maker(commands.show, experiment.config_command, complete=False),
-    help="A recipe's options with their origins.",
+    help="Show the options of a recipe and their origins.",
 )

@@ -19,13 +19,13 @@ from batchyard.errors import ConfigurationError
 
 @click.group()
 def tool() -> None:
-    """Tools that recipes and models may call."""
+    """Manage the tools that recipes and models may call."""
 
 
 @tool.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the tools of the folder BATCHYARD_RECIPES and of installed packages."""
+    """List the tools of BATCHYARD_RECIPES and of installed packages."""
     from recipes import registry
 
     catalogue = registry.load(load_settings().recipes or None)
@@ -49,7 +49,7 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @click.argument("arguments", default="{}")
 def call(name: str, arguments: str) -> None:
-    """Call a tool with ARGUMENTS, a JSON object, in a process with its limits, and print what it returns."""
+    """Call a tool with ARGUMENTS, a JSON object, within its limits."""
     import orjson
 
     from batchyard import json_lines
@@ -81,16 +81,11 @@ def call(name: str, arguments: str) -> None:
 @tool.command()
 @click.argument("name")
 @click.argument("command", nargs=-1)
-@click.option("--url", help="Address of the server, in place of a command.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; ${VARIABLE} is filled in.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable for the command; so is that.")
+@click.option("--url", help="URL of the server, in place of a command.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="HTTP header; ${VARIABLE} is filled in.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable of the command.")
 def add(name: str, command: tuple[str, ...], url: str | None, headers: tuple[str, ...], env: tuple[str, ...]) -> None:
-    """Ask an MCP server for its tools and write them into a file of BATCHYARD_RECIPES.
-
-    \b
-    batchyard tool add files -- npx -y @modelcontextprotocol/server-filesystem /srv/data
-    batchyard tool add search --url https://mcp.example.com --header 'Authorization=Bearer ${TOKEN}'
-    """
+    """Add the tools of an MCP server to BATCHYARD_RECIPES."""
     from recipes import mcp_servers, registry
 
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,39}", name):

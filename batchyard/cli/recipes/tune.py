@@ -51,13 +51,13 @@ _model = click.option(
     *("--model", f"{flags.PREFIX}models"),
     multiple=True,
     shell_complete=completion.models,
-    help="A model to tune, by its name in models.toml; may be given several times.",
+    help="Model to tune, by its name in models.toml; repeatable.",
 )
 _set = click.option(
     *("--set", "dimensions"),
     multiple=True,
     metavar="KEY=VALUE,…",
-    help="Values of a key of the model's entry: engine_args.max_num_seqs=32,64. May be given several times.",
+    help="Values to try for a key of the entry: engine_args.max_num_seqs=32,64; repeatable.",
 )
 
 
@@ -70,11 +70,10 @@ _set = click.option(
 @commands.artifacts_option
 @commands.job_options
 def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
-    """FILE is .parquet, .jsonl, .csv or .txt, a row a request. KEY=VALUE sets any option: options.limit=500.
+    """FILE is .parquet, .jsonl, .csv or .txt, one request per row. KEY=VALUE sets any option: limit=500.
 
-    Needs an admin key. Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL
-    names a server. The same command again, also after Ctrl-C or a crash, goes on where it was: no cell that has ended
-    is measured twice.
+    You need an admin key. If no server is running, the command starts a local stack and stops it afterwards. To resume
+    after Ctrl-C or a crash, run the same command again: finished cells are not measured twice.
     """
     from batchyard import config
 

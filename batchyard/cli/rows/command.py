@@ -133,23 +133,21 @@ def source_and_output(what: str, *, folder: bool = False) -> Callable[[Callable[
     source = requests.LocalPath(path_type=Path, exists=True, dir_okay=folder)
     return add_options(
         click.argument("source", metavar="SOURCE" if folder else "FILE", type=source),
-        click.option("-m", "--model", required=True, shell_complete=completion.models, help="The model that answers."),
+        click.option("-m", "--model", required=True, shell_complete=completion.models, help="Model that answers."),
         click.option(
             *("-o", "--output"),
             required=True,
             type=requests.OUTPUT_FILE,
-            help=f"Where the rows go with their answers: {what}.",
+            help=f"Output file: {what}.",
         ),
     )
 
 
 common_options = add_options(
-    click.option(
-        "--prefix", default="", help="Before the names of the new columns, where the file has such columns already."
-    ),
+    click.option("--prefix", default="", help="Prefix for new columns whose names FILE already has."),
     requests.null_values_option,
     requests.window_option,
-    click.option("--again", is_flag=True, help="Compute everything anew, also where the same was asked before."),
+    click.option("--again", is_flag=True, help="Ignore earlier answers and recompute."),
     stack_options,
 )
 """The other options of RowsCommand."""

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@source_and_output(".parquet with all columns, or .npy with the vectors alone")
-@click.option("-t", "--template", required=True, help="What has a vector: a column, or '{title}: {text}', '{*}'.")
-@click.option("--normalize", is_flag=True, help="Make the length of vectors 1.")
+@source_and_output(".parquet with all columns, or .npy with vectors only")
+@click.option("-t", "--template", required=True, help="Text to embed: a column or '{title}: {text}'.")
+@click.option("--normalize", is_flag=True, help="Scale vectors to length 1.")
 @click.option("--dtype", type=click.Choice(("float32", "float16")), default="float32", show_default=True)
-@click.option("--dimensions", type=click.IntRange(1), help="The length of vectors, for models that can shorten them.")
+@click.option("--dimensions", type=click.IntRange(1), help="Number of dimensions, for models that support it.")
 @common_options
 def embed(template: str, normalize: bool, dtype: str, dimensions: int | None, **shared: Any) -> None:
-    """Write a vector for each row of FILE.
+    """Compute an embedding for each row of a table.
 
-    In .parquet stand all columns of FILE, and embedding, error and tokens. In .npy row n is the vector of row n of
-    FILE; what has none is NaN. Memory does not grow with FILE, but for some bytes a row.
+    A .parquet file gets all columns of FILE plus embedding, error and tokens. In a .npy file, row n is the vector of
+    row n of FILE, or NaN if it has none. Memory use hardly grows with FILE.
 
-    FILE, the server and the same command again are those of `batchyard map`.
+    FILE, the server and resuming work as in `batchyard map`.
     """
     from batchyard.client import asking, tables, vector_files
     from batchyard.client.asking import CallOptions
@@ -52,20 +52,20 @@ def embed(template: str, normalize: bool, dtype: str, dimensions: int | None, **
 
 @click.command()
 @source_and_output(".csv, .tsv, .jsonl or .parquet")
-@click.option("-t", "--template", required=True, help="What is classified: '{text}', '{*}'. {{ and }} are braces.")
-@click.option("-l", "--label", "labels", multiple=True, help="A label; given for each. A classifier needs none.")
-@click.option("--system", help="The system message of a chat, in place of one with the labels.")
+@click.option("-t", "--template", required=True, help="Text to classify: '{text}', or all columns: '{*}'.")
+@click.option("-l", "--label", "labels", multiple=True, help="Label; repeat for each one. A classifier needs none.")
+@click.option("--system", help="System message in place of the default one with the labels.")
 @click.option("--by", type=click.Choice(("chat", "decision")), default="chat", show_default=True,
-              help="What a model without labels of its own is asked.")  # fmt: skip
+              help="How to ask a model without labels of its own.")  # fmt: skip
 @common_options
 def classify(template: str, labels: tuple[str, ...], system: str | None, by: By, **shared: Any) -> None:
-    """Write a label for each row of FILE: all its columns and label, probability, probabilities, error and tokens.
+    """Label each row of a table.
 
-    A model that is a classifier has labels of its own; any other is asked in a chat with the labels, or by a decision
-    of /v1/systemone. The probability is that of the label among the labels,
-    and probabilities has those of all.
+    The output has all columns of FILE plus label, probability, probabilities, error and tokens. A classifier has its
+    own labels. Any other model chooses among yours, in a chat or by a decision of /v1/systemone. `probability` is that
+    of the chosen label, and `probabilities` has those of all labels.
 
-    FILE, the server and the same command again are those of `batchyard map`.
+    FILE, the server and resuming work as in `batchyard map`.
     """
     from batchyard.client.classify import classify
 
@@ -77,16 +77,17 @@ def classify(template: str, labels: tuple[str, ...], system: str | None, by: By,
 
 @click.command()
 @source_and_output(".jsonl or .parquet")
-@click.option("--query", default="query", show_default=True, help="The column with the query.")
-@click.option("--documents", default="documents", show_default=True, help="The column with a list of documents.")
-@click.option("--top", type=click.IntRange(1), help="How many documents of each query are written [all].")
+@click.option("--query", default="query", show_default=True, help="Column with the query.")
+@click.option("--documents", default="documents", show_default=True, help="Column with the list of documents.")
+@click.option("--top", type=click.IntRange(1), help="Number of documents to keep per query [all].")
 @common_options
 def rerank(query: str, documents: str, top: int | None, **shared: Any) -> None:
-    """Write the order of each row's documents: all columns of FILE and ranking, error and tokens.
+    """Rank the documents of each row by relevance to its query.
 
-    A ranking is a list of objects with index (in the row's list, from 0), score and document, the best first.
+    The output has all columns of FILE plus ranking, error and tokens. A ranking is a list of objects, best first, with
+    index (in the row's list, from 0), score and document.
 
-    FILE, the server and the same command again are those of `batchyard map`.
+    FILE, the server and resuming work as in `batchyard map`.
     """
     from batchyard.client.rerank import rank_rows
 
@@ -98,20 +99,20 @@ def rerank(query: str, documents: str, top: int | None, **shared: Any) -> None:
 
 @click.command()
 @source_and_output(".jsonl, .csv, .tsv or .parquet", folder=True)
-@click.option("--audio", metavar="COLUMN", help="The column with the audio, if SOURCE is a table.")
+@click.option("--audio", metavar="COLUMN", help="Column with the audio, if SOURCE is a table.")
 @click.option("--translate", is_flag=True, help="Translate into English.")
-@click.option("--language", help="Of all audio, such as de. By default the model detects it, if it can.")
-@click.option("--times", is_flag=True, help="Write language, duration and segments, too, for models that tell them.")
-@click.option("--prompt", help="A text that shows the style, and names that are said.")
+@click.option("--language", help="Language of the audio, such as de [detected by the model].")
+@click.option("--times", is_flag=True, help="Add language, duration and segments, if the model returns them.")
+@click.option("--prompt", help="Text that shows the style and spells names in the audio.")
 @common_options
 def transcribe(audio: str | None, times: bool, **shared: Any) -> None:
-    """Write what is said in each file of SOURCE, a folder: its name and text, error and tokens.
+    """Transcribe the audio files of a folder or a table.
 
-    Files of folders in it count, hidden ones do not. A file that is no audio, too long or broken has an error, and
-    harms no other. SOURCE may also be a table, as `batchyard map` takes it, with audio in the column --audio; then all
-    its columns are written.
+    SOURCE is a folder, searched recursively without hidden files; the output has file, text, error and tokens. It may
+    also be a table with the audio in the column --audio; then the output keeps all columns. A file that is broken, too
+    long or not audio gets an error of its own.
 
-    The server and the same command again are those of `batchyard map`.
+    The server and resuming work as in `batchyard map`.
     """
     from batchyard.client.transcribe import FILE, TEXT, TIMES, listing, transcribe
 

@@ -19,30 +19,31 @@ from batchyard.errors import ConfigurationError
     "-t",
     "--template",
     required=True,
-    help="The prompt of a row: 'Translate {text}', or all columns: {*}. {{ and }} are braces.",
+    help="Prompt of each row: 'Translate {text}', or all columns: {*}. Write {{ and }} for braces.",
 )
-@click.option("--system", help="A template of the system message.")
-@click.option("--temperature", type=float, help="0: the likeliest answer.")
-@click.option("--max-tokens", type=click.IntRange(1), help="The longest answer.")
-@click.option("--max-completion-tokens", type=click.IntRange(1), help="The same, for models that refuse max_tokens.")
+@click.option("--system", help="Template of the system message.")
+@click.option("--temperature", type=float, help="Temperature; 0 gives the likeliest answer.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Maximum tokens of an answer.")
+@click.option("--max-completion-tokens", type=click.IntRange(1), help="For models that refuse max_tokens.")
 @click.option(
     "--schema",
     type=requests.INPUT_FILE,
-    help="A JSON schema of an object: answers have this form, and its properties are columns.",
+    help="JSON schema of the answers; its properties become columns.",
 )
-@click.option("--cascade", metavar="MODEL", help="A smaller model; it answers rows on which it agrees with --model.")
-@click.option("--agree", type=float, help="With --cascade: least share of rows with the answer of --model [0.95].")
-@click.option("--confidence", type=float, help="With --cascade: least probability that this share is reached [0.95].")
-@click.option("--finish-reason", is_flag=True, help="Add a column with why each answer ended: length if cut off.")
+@click.option("--cascade", metavar="MODEL", help="Smaller model for the rows on which it agrees with --model.")
+@click.option("--agree", type=float, help="With --cascade: share of rows with the answer of --model [0.95].")
+@click.option("--confidence", type=float, help="With --cascade: probability that this share is reached [0.95].")
+@click.option("--finish-reason", is_flag=True, help="Add the column finish_reason.")
 @common_options
 def map_(template: str, schema: Path | None, finish_reason: bool, **shared: Any) -> None:
-    """Ask a model about each row of FILE; write all its columns and answer, error and tokens.
+    """Ask a model about each row of a table.
 
-    FILE is .csv, .tsv, .jsonl, .parquet or .txt; text may be compressed (.gz, .zst, .bz2). A row with an empty cell
-    in a column of the template is not sent. The rows are held in memory: 50,000 short ones take about 0.2 GB.
+    FILE is .csv, .tsv, .jsonl, .parquet or .txt; text may be compressed (.gz, .zst, .bz2). The output has all columns
+    of FILE plus answer, error and tokens. A row with an empty cell in a column of the template is not sent. Rows are
+    held in memory: 50,000 short ones take about 0.2 GB.
 
-    Starts a local stack and ends it afterwards, unless one runs on --data already or BATCHYARD_URL names a server.
-    The same command again, also after Ctrl-C or a crash, goes on: nothing that was answered is computed twice.
+    If no server is running, the command starts a local stack and stops it afterwards. To resume after Ctrl-C or a
+    crash, run the same command again: nothing is recomputed.
     """
     from batchyard.client.answers import Structure
     from batchyard.client.map import map
