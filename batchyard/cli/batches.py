@@ -94,10 +94,10 @@ def submit(
 @requests.prompt_options
 @server_options
 def plan(file: Path, rows: int, model: str | None, data: Path | None, as_json: bool, **options: Any) -> None:
-    """Answer a random sample of FILE, and say what all of it would take.
+    """Answer a random sample of a file, and forecast the rest.
 
-    The batch waits after the sample. `batchyard resume BATCH` answers the rest and nothing twice; `batchyard cancel
-    BATCH` keeps what there is.
+    The batch pauses after the sample. `batchyard resume BATCH` answers the rest and recomputes nothing. `batchyard
+    cancel BATCH` keeps the sample.
     """
     fields = requests.batch_fields(options, file) | {"plan": {"rows": rows}}
     prompt_options = {"model": model, **options}

@@ -26,10 +26,10 @@ MAX_SHOWN = 20
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @server_options
 def download(name: str, folder: Path, data: Path | None, as_json: bool) -> None:
-    """Download all files of a batch or job to the new folder DIR.
+    """Download all files of a batch or job to a folder.
 
-    They are its input, outputs, errors, the files of its steps, and the manifest with their SHA-256. `batchyard verify
-    DIR` checks them, on any machine and without a server.
+    The new folder DIR gets the input, the outputs, the errors, the files of steps, and the manifest. `batchyard verify
+    DIR` checks them on any machine, without a server.
     """
     from batchyard.client.verification import folder as folders
 
@@ -49,13 +49,11 @@ def download(name: str, folder: Path, data: Path | None, as_json: bool) -> None:
 @data_option
 @json_option
 def verify(target: str, data: Path | None, as_json: bool, window: str, again_id: str | None, **options: Any) -> None:
-    """Check that a batch's answers are what its manifest says, or that they come again.
+    """Check downloaded files, or ask a batch's requests again.
 
-    For a folder of `batchyard download`, compare every file with the manifest; this needs no server. For a batch, ask
-    a random sample of its requests again, in another order and company, and compare the answers. The share of all
-    answers that would differ comes with a 95 % confidence interval.
-
-    Exit code 1 means that something differs.
+    DIR is a folder of `batchyard download`: every file is compared with the manifest, without a server. For a batch, a
+    random sample of its requests is asked again in another order, and the answers are compared. The report has a 95 %
+    confidence interval for the share of all answers that would differ. The exit code is 1 if something differs.
     """
     if Path(target).is_dir():
         return _verify_folder(Path(target), as_json)
