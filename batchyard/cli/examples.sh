@@ -2,6 +2,12 @@ batchyard run -i requests.jsonl -o answers.jsonl --model mini
 batchyard run -i reviews.csv -o answers.jsonl --model mini -t 'Is this positive? {text}'
 batchyard submit requests.jsonl --wait
 batchyard submit reviews.csv -m mini -t 'Is this positive? {text}' --dry-run
+batchyard plan requests.jsonl
+batchyard plan reviews.csv -m mini -t 'Is this positive? {text}' --rows 50
+batchyard download batch_123 reviews/
+batchyard download job_123 rollouts/
+batchyard verify reviews/
+batchyard verify batch_123 --sample 100
 batchyard map reviews.csv -m mini -t 'Is this positive? {text}' -o labels.csv
 batchyard map tickets.parquet -m mini -t 'Summarize: {*}' -o out.parquet --window 2h
 batchyard embed corpus.csv -t text -m mini-embed -o corpus.parquet

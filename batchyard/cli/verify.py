@@ -52,7 +52,7 @@ def verify(target: str, data: Path | None, as_json: bool, window: str, again_id:
     """Check downloaded files, or ask a batch's requests again.
 
     DIR is a folder of `batchyard download`: every file is compared with the manifest, without a server. For a batch, a
-    random sample of its requests is asked again in another order, and the answers are compared. The report has a 95 %
+    random sample of its requests runs again in another order, and the answers are compared. The report has a 95 %
     confidence interval for the share of all answers that would differ. The exit code is 1 if something differs.
     """
     if Path(target).is_dir():

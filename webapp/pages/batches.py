@@ -20,7 +20,7 @@ from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
 from store.records import Batch, Event, Job
 from store.work.lifecycle import Verb
-from tasks.intake import retry_input, submission
+from tasks.intake import retry_input, sampling, submission
 from tasks.intake.retry_input import Corrections
 from tasks.scheduling import deadlines
 from webapp.batches import apply, create_once, get_batch, to_wire
@@ -92,6 +92,9 @@ def show(batch_id: str) -> ResponseReturnValue:
         problems=problems,
         fields={},
         summaries=summaries(batch),
+        plan=sampling.report(context, batch)
+        if batch.paused_at and batch.sample_segments and not batch.sampling
+        else None,
         once=secrets.token_hex(16),
     )
 

@@ -46,6 +46,8 @@ _CHANGEABLE = ("model", "temperature", "top_p", "max_tokens", "seed")
 """The parameters that the form can change in all requests of a stored file."""
 _OPTIONS = ("system", "template", *PARAMETERS)
 _MAX_ERRORS = 20
+PLAN_ROWS = 100
+"""Requests of the sample of a plan."""
 """The number of errors shown."""
 _MAX_ROWS = 500
 """Only so many rows of a Parquet file are previewed."""
@@ -214,6 +216,7 @@ def _page(seen: _Look | None = None, file: File | None = None, fields: Mapping[s
         once=fields.get("once") or secrets.token_hex(16),
         file=file,
         models=sorted(served_by_name(context.models)),
+        plan_rows=PLAN_ROWS,
         upload_name=upload.filename if upload else None,
         **forms.template_context(),
         **(seen or _Look()).variables(),
@@ -231,6 +234,8 @@ def _options() -> StartForm:
     """Return the form's options as those of POST /start. Raises RequestError."""
     fields = flask.request.form
     values = forms.batch_options(fields)
+    if "plan" in fields:
+        values["plan"] = {"rows": PLAN_ROWS}
     if name := fields.get("batch_name", "").strip():
         values["metadata"] = (values["metadata"] or {}) | {batches.NAME: name}
     if _is_requests():
