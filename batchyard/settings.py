@@ -266,6 +266,10 @@ class Settings(BaseSettings):
         "",
         description="fsspec URLs of readable inputs, comma-separated, such as `s3://bucket/{project}/`; empty: none",
     )
+    output_prefixes: Annotated[str, AfterValidator(_prefixes)] = Field(
+        "",
+        description="fsspec URLs that step `export` may write to, comma-separated, as for inputs; empty: none",
+    )
     proxies: NonNegativeInt = Field(
         0,
         description="number of proxies in front of the web app; they set `X-Forwarded-For` and `X-Forwarded-Proto`",
@@ -325,6 +329,11 @@ class Settings(BaseSettings):
     def input_prefix_list(self) -> list[str]:
         """The URLs below which inputs may be read."""
         return input_prefixes(self.input_prefixes)
+
+    @cached_property
+    def output_prefix_list(self) -> list[str]:
+        """The URLs below which step `export` may write."""
+        return input_prefixes(self.output_prefixes)
 
     @cached_property
     def tier_seconds(self) -> dict[str, int]:

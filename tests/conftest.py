@@ -275,6 +275,7 @@ def stack(
         return
     folders = {
         "BATCHYARD_INPUT_PREFIXES": f"file://{tmp_path_factory.mktemp('bucket')}/",
+        "BATCHYARD_OUTPUT_PREFIXES": f"file://{tmp_path_factory.mktemp('out')}/",
         "BATCHYARD_RECIPES": str(write_recipes(tmp_path_factory.mktemp("recipes"))),
     }
     with _stacks(request) as start:

@@ -67,7 +67,7 @@ def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[st
     """Run a post-processing step. Return its entry with its outcome."""
     try:
         with spans.span(f"step {entry['step']}", traces.place(job)):
-            return entry | registry.run(entry, StepResults(artifacts, results))
+            return entry | registry.run(entry, StepResults(artifacts, results, job))
     except (LeaseLost, UnavailableError):
         raise
     except Exception as error:

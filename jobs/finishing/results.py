@@ -22,6 +22,8 @@ from store.artifacts import Artifacts, ArtifactWriter
 from store.formats import items as items_file
 from store.formats import job_chunks
 from store.formats.results import ResultRow
+from store.intake import outputs
+from store.intake.outputs import OutputFolder
 from store.jobs import lifecycle
 from store.records import Job, JobReply
 from tasks.context import AppContext
@@ -141,6 +143,7 @@ class StepResults:
 
     _artifacts: Artifacts
     _results: JobResults
+    _job: Job
 
     def rows(self) -> Iterator[ResultRow]:
         """Stream a row for each item: columns as body, text as answer."""
@@ -158,6 +161,9 @@ class StepResults:
 
     def create(self) -> ArtifactWriter:
         return self._artifacts.create()
+
+    def folder(self, url: str) -> OutputFolder:
+        return OutputFolder(outputs.resolved(url, self._job))
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
         if name in self._results.artifacts:

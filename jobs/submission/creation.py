@@ -22,6 +22,7 @@ from store.records import File, Job
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.submission import NewInput
+from tasks.steps import registry
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
     """
     configuration = check(context, request.recipe, request.options, request.completion_window, admin=request.admin)
     check_named_jobs(context, project_id, configuration)
+    registry.permit(request.post_process, context.settings, project_id)
     with context.database.read() as session:
         dependencies.check(session, project_id, request.depends_on)
     depends_on = [dict(entry) for entry in request.depends_on]

@@ -14,6 +14,8 @@ from batchyard.telemetry import spans
 from store import batches, segments
 from store.formats import results
 from store.formats.results import ERRORS, OUTPUT
+from store.intake import outputs
+from store.intake.outputs import OutputFolder
 from store.leases import Lease
 from store.records import Batch
 from store.work import traces
@@ -182,6 +184,9 @@ class _Results:
 
     def create(self) -> Any:
         return self._context.artifacts.create()
+
+    def folder(self, url: str) -> OutputFolder:
+        return OutputFolder(outputs.resolved(url, self._batch))
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
         with self._context.database.write() as session:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import IO
 
-from batchyard.errors import PermissionDeniedError, RequestError, TooLargeError, UnavailableError
+from batchyard.errors import RequestError, TooLargeError, UnavailableError
 from batchyard.settings import Settings
 from batchyard.tables import formats
 from batchyard.tables.formats import TableError
 from store import files
 from store.artifacts import ArtifactWriter
+from store.intake import outputs
 from store.intake.buckets import Bucket, StoredObject
 from tasks.context import AppContext
 from tasks.intake.submission import NewInput
@@ -18,8 +19,6 @@ from tasks.intake.submission import NewInput
 MAX_OBJECTS = 1000
 SECONDS = 120.0
 """Longest that an import may take."""
-PROJECT = "{project}"
-"""Stands in an allowed prefix for the id of the project that imports."""
 _COPY_BYTES = 1024 * 1024
 _LINES = ("jsonl", "txt")
 """Formats of which several objects are one file when they follow each other."""
@@ -27,22 +26,8 @@ _LINES = ("jsonl", "txt")
 
 def bucket(settings: Settings, project_id: str, url: str, param: str = "url") -> Bucket:
     """Return the bucket at a URL. Raises PermissionDeniedError unless its prefix is allowed."""
-    path = url.partition("://")[2]
-    # fsspec takes `::` for a chain of URLs; a star is meant as a pattern.
-    odds = ("*", "\\", "::", "/./", "/../", "%2e", "%2f", "%5c")
-    odd = next((odd for odd in odds if odd in f"/{path}/".lower() or odd in url), None)
-    prefixes = [prefix.replace(PROJECT, project_id) for prefix in settings.input_prefix_list]
-    if odd is not None or not any(_is_below(url, prefix) for prefix in prefixes):
-        remedy = "the operator allows prefixes with BATCHYARD_INPUT_PREFIXES"
-        allowed = f"allowed are URLs below {', '.join(prefixes)}" if prefixes else f"none is allowed; {remedy}"
-        reason = f"{allowed}, without {odd!r}" if odd else allowed
-        raise PermissionDeniedError(f"The URL '{url}' cannot be read here: {reason}.", param=param)
+    outputs.check_url(url, settings.input_prefix_list, project_id, "BATCHYARD_INPUT_PREFIXES", param, "read")
     return Bucket(url)
-
-
-def _is_below(url: str, prefix: str) -> bool:
-    folder = prefix.rstrip("/")
-    return url.rstrip("/") == folder or url.startswith(f"{folder}/")
 
 
 def joined(context: AppContext, project_id: str, url: str) -> NewInput:

@@ -86,6 +86,7 @@ class NewInput(NamedTuple):
 
 def draft(context: AppContext, batch: Batch, source: File | NewInput) -> Draft:
     """Prepare a batch. Reads the artifact store and Redis, so call it before the transaction."""
+    registry.permit(batch.post_process, context.settings, batch.project_id)
     content = source if isinstance(source, File) else source.content
     size = source.bytes if isinstance(source, File) else source.content.size
     number, first_line = _first_line(context, content.sha256)

@@ -24,6 +24,12 @@ class ParquetOptions(StepOptions):
     step: Literal["parquet"]
 
 
+def blocks(rows: Iterator[ResultRow]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the values of SCHEMA of rows, in lists of limited size."""
+    while block := list(_block(rows)):
+        yield block
+
+
 def _block(rows: Iterator[ResultRow]) -> Iterator[dict[str, Any]]:
     size = 0
     for row in itertools.islice(rows, BLOCK_ROWS):
@@ -40,9 +46,8 @@ def parquet(results: Results, options: ParquetOptions) -> None:
     `embeddings` are the vectors of all inputs of a line. `tool_calls` and `metadata` are JSON.
     """
     lines = 0
-    rows = results.rows()
     with results.create() as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
-        while block := list(_block(rows)):
+        for block in blocks(results.rows()):
             writer.write_table(pa.Table.from_pylist(block, SCHEMA))
             lines += len(block)
     results.add("results.parquet", file.sha256, file.size, lines)

@@ -6,10 +6,12 @@ from typing import Any
 
 from batchyard import json_lines
 from batchyard.plugins import Registry
+from batchyard.settings import Settings
 from tasks.steps.step import Results, Step, StepOptions
 
 MAX_SUMMARY_BYTES = 4096
 BUILT_IN = {
+    "export": "tasks.steps.export:STEP",
     "parquet": "tasks.steps.parquet:STEP",
     "score": "tasks.steps.score:STEP",
 }
@@ -40,6 +42,15 @@ def checks(entries: Iterable[dict[str, Any]]) -> list[Callable[[Mapping[str, Any
         for step, entry in steps
         if step.check is not None
     ]
+
+
+def permit(entries: Iterable[dict[str, Any]], settings: Settings, project_id: str) -> None:
+    """Raise PermissionDeniedError for a step that the operator does not allow a project with these options."""
+    names = STEPS.names()
+    for entry in entries:
+        step = STEPS.get(entry["step"]) if entry["step"] in names else None
+        if step is not None and step.permit is not None:
+            step.permit(settings, project_id, step.options.model_validate(request(entry)))
 
 
 def run(entry: dict[str, Any], results: Results) -> dict[str, Any]:

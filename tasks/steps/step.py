@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
+    from batchyard.settings import Settings
     from store.artifacts import ArtifactWriter
     from store.formats.results import ResultRow
+    from store.intake.outputs import OutputFolder
 
 
 class StepOptions(BaseModel):
@@ -28,6 +30,9 @@ class Results(Protocol):
 
     def create(self) -> ArtifactWriter:
         """Return a writer for a new artifact."""
+
+    def folder(self, url: str) -> OutputFolder:
+        """Return the folder at a URL that the operator allows, with `{id}`, `{name}` and `{date}` of the work."""
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
         """Add the content that a writer has stored to the batch's artifacts, under this name."""
@@ -52,6 +57,8 @@ class Step(Generic[Options]):
         options: a subclass of StepOptions.
         run: writes the artifacts; the same rows must give the same bytes. Whatever it raises fails the step alone. It
             may return a summary, a small JSON object that is shown with the step.
+        permit: called with the deployment's settings and the project's id before a batch is created; it raises
+            PermissionDeniedError for options that the operator does not allow.
         check: called for every request in validation; a request that it refuses is an error of its line.
     """
 
@@ -60,3 +67,4 @@ class Step(Generic[Options]):
     options: type[Options]
     run: Callable[[Results, Options], Mapping[str, Any] | None]
     check: RequestCheck[Options] | None = None
+    permit: Callable[[Settings, str, Any], None] | None = None

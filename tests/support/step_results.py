@@ -7,6 +7,7 @@ from typing import Any
 
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats.results import ResultRow
+from store.intake.outputs import OutputFolder
 
 
 class BatchResults:
@@ -22,6 +23,9 @@ class BatchResults:
 
     def create(self) -> ArtifactWriter:
         return self._artifacts.create()
+
+    def folder(self, url: str) -> OutputFolder:
+        return OutputFolder(url)
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
         self.added[name] = sha256

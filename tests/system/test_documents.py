@@ -62,6 +62,7 @@ NOT_RUN = {
     ("docs/start.md", ".venv/bin/batchyard transcribe"): "tests/system/test_media.py transcribes a folder on vLLM",
     ("docs/start.md", ".venv/bin/batchyard submit examples/audio.jsonl"): "tests/system/test_media.py runs the file",
     ("docs/start.md", "make install"): "needs a GPU",
+    ("docs/export.md", "batchyard submit"): "tests/tasks/steps/test_export.py has the step",
     ("docs/plan.md", "batchyard plan"): "tests/system/test_plan.py runs it",
     ("docs/plan.md", "batchyard submit reviews.jsonl"): "the same",
     ("docs/verify.md", "batchyard download"): "tests/batchyard/cli/test_verify.py runs them",

@@ -30,8 +30,9 @@ def test_a_step_that_is_not_installed_checks_nothing() -> None:
 
 def test_every_built_in_step_says_its_name() -> None:
     assert {name: registry.STEPS.get(name).name for name in registry.BUILT_IN} == {
-        "score": "score",
+        "export": "export",
         "parquet": "parquet",
+        "score": "score",
     }
 
 

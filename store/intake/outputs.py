@@ -1,0 +1,69 @@
+"""Output folders: files at URLs that the operator allows, each there whole or not at all."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fsspec.implementations.local import LocalFileSystem
+
+from batchyard.errors import PermissionDeniedError
+from store.artifacts import file_system, translated
+from store.records import Batch, Job
+
+PROJECT = "{project}"
+"""Stands in an allowed prefix for the id of the project."""
+_ODD = ("*", "\\", "::", "/./", "/../", "%2e", "%2f", "%5c")
+"""fsspec takes `::` for a chain of URLs; a star is meant as a pattern."""
+
+
+def check_url(url: str, prefixes: Sequence[str], project_id: str, setting: str, param: str, use: str) -> None:
+    """Raise PermissionDeniedError unless a URL is below an allowed prefix, which `setting` has. `use`: a participle."""
+    path = url.partition("://")[2]
+    odd = next((odd for odd in _ODD if odd in f"/{path}/".lower() or odd in url), None)
+    allowed = [prefix.replace(PROJECT, project_id) for prefix in prefixes]
+    if odd is not None or not any(_is_below(url, prefix) for prefix in allowed):
+        remedy = f"the operator allows prefixes with {setting}"
+        reason = f"allowed are URLs below {', '.join(allowed)}" if allowed else f"none is allowed; {remedy}"
+        reason = f"{reason}, without {odd!r}" if odd else reason
+        raise PermissionDeniedError(f"The URL '{url}' cannot be {use} here: {reason}.", param=param)
+
+
+def _is_below(url: str, prefix: str) -> bool:
+    folder = prefix.rstrip("/")
+    return url.rstrip("/") == folder or url.startswith(f"{folder}/")
+
+
+def resolved(url: str, work: Batch | Job) -> str:
+    """Return a URL with the id, the name and the date of creation of its batch or job in place of `{id}` and so on."""
+    name = re.sub(r"[^\w.-]+", "-", work.name or work.id).strip(".-") or work.id
+    date = time.strftime("%Y-%m-%d", time.gmtime(work.created_at))
+    return url.replace("{id}", work.id).replace("{name}", name).replace("{date}", date)
+
+
+class OutputFolder:
+    """A folder at a URL. Raises ConfigurationError."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._fs, root = file_system(self.url)
+        self._root = root.rstrip("/")
+        self._translated = functools.partial(translated, f"the folder {self.url}")
+
+    def put(self, source: Path, name: str) -> None:
+        """Copy a file to the folder, in place of one of that name. Nobody sees a part of it.
+
+        Raises UnavailableError: the store is away, full, or refuses.
+        """
+        path = f"{self._root}/{name}"
+        with self._translated("written"):
+            if not isinstance(self._fs, LocalFileSystem):
+                self._fs.put_file(str(source), path)  # object stores show an object once it is whole
+                return
+            self._fs.makedirs(self._root, exist_ok=True)
+            part = f"{self._root}/.{name}.part"
+            self._fs.put_file(str(source), part)
+            Path(part).replace(path)

@@ -1,0 +1,103 @@
+"""Step `export`: the results as files at a URL of the client's."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from batchyard import json_lines
+from batchyard.settings import Settings
+from results.table import SCHEMA, record
+from store.formats.results import ResultRow
+from store.intake.outputs import check_url
+from tasks.steps.parquet import blocks
+from tasks.steps.step import Results, Step, StepOptions
+
+SUCCESS = "_SUCCESS"
+"""The file that is written last: its names are those of all parts."""
+
+
+class ExportOptions(StepOptions):
+    """Where the results go, and in which form."""
+
+    step: Literal["export"]
+    url: str = Field(
+        min_length=1,
+        max_length=1024,
+        description="folder, such as s3://bucket/out/{name}/{date}/; also {id}",
+        examples=["s3://bucket/out/{name}/"],
+    )
+    format: Literal["parquet", "jsonl", "csv"] = Field("parquet", description="format of the files")
+    partition: int = Field(50_000, ge=1, le=1_000_000, description="most rows of one file")
+
+
+def permit(settings: Settings, project_id: str, options: ExportOptions) -> None:
+    """Raise PermissionDeniedError for a URL that the operator does not allow."""
+    check_url(
+        options.url, settings.output_prefix_list, project_id, "BATCHYARD_OUTPUT_PREFIXES", "post_process", "written"
+    )
+
+
+def export(results: Results, options: ExportOptions) -> Mapping[str, Any]:
+    """Write the columns of SCHEMA to files `part-00000` and so on, then `_SUCCESS`. The same rows give the same files.
+
+    Raises UnavailableError: the folder cannot be written now.
+    """
+    folder = results.folder(options.url)
+    rows, names, total = results.rows(), [], 0
+    with tempfile.TemporaryDirectory(prefix="batchyard-export-") as temporary:
+        for number in itertools.count():
+            part = Path(temporary) / f"part-{number:05d}.{options.format}"
+            written = _WRITERS[options.format](part, itertools.islice(rows, options.partition))
+            if not written and number:
+                break
+            folder.put(part, part.name)
+            part.unlink()
+            names.append(part.name)
+            total += written
+        success = Path(temporary) / SUCCESS
+        success.write_text(json.dumps({"files": names, "rows": total}) + "\n")
+        folder.put(success, SUCCESS)
+    return {"url": folder.url, "files": len(names), "rows": total}
+
+
+def _write_parquet(file: Path, rows: Iterator[ResultRow]) -> int:
+    lines = 0
+    with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+        for block in blocks(rows):
+            writer.write_table(pa.Table.from_pylist(block, SCHEMA))
+            lines += len(block)
+    return lines
+
+
+def _write_jsonl(file: Path, rows: Iterator[ResultRow]) -> int:
+    lines = 0
+    with file.open("wb") as stream:
+        for lines, row in enumerate(rows, 1):  # noqa: B007
+            stream.write(json_lines.line(record(row)))
+    return lines
+
+
+def _write_csv(file: Path, rows: Iterator[ResultRow]) -> int:
+    lines = 0
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(SCHEMA.names)
+        for lines, row in enumerate(rows, 1):  # noqa: B007
+            values = record(row).values()
+            writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in values])
+    return lines
+
+
+_WRITERS = {"parquet": _write_parquet, "jsonl": _write_jsonl, "csv": _write_csv}
+
+STEP = Step("export", "the results as files in a folder of a bucket.", ExportOptions, export, permit=permit)
