@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from batchyard import json_lines
 from batchyard.endpoints import responses
+from batchyard.endpoints.base import Endpoint
 from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
 from batchyard.errors import ConfigurationError
 from batchyard.failures.reasons import one_line
@@ -48,67 +49,43 @@ class _Ability(NamedTuple):
 
     Attributes:
         request: what is added to the request of `endpoint`.
-        shown: whether an answer shows it. Of a stream it gets the list of events.
+        shown: true if an answer shows it. Of a stream it gets the list of events.
         without: what follows for Batchyard where it is missing.
     """
 
     name: str
-    endpoint: str
+    endpoint: Endpoint
     request: dict[str, Any]
-    shown: Callable[[Any], bool]
+    shown: Callable[[Any], Any]
     without: str
 
 
-def _choice(body: Any) -> dict[str, Any]:
-    choices = body.get("choices") if isinstance(body, dict) else None
-    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+def _has_output(body: Any) -> bool:
+    return bool(responses.outputs(body)) and responses.fault(body) is None
 
 
 def _follows_schema(body: Any) -> bool:
-    try:
-        value = json_lines.loads(responses.output(body).text or "")
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(value, dict) and isinstance(value.get("even"), bool)
+    return isinstance(_object(responses.output(body).text or "").get("even"), bool)
+
+
+def _event_with(key: str) -> Callable[[Any], bool]:
+    return lambda events: any(event.get(key) for event in events)
 
 
 _STREAM = {"stream": True}
+_LOGPROBS = {"logprobs": True, "top_logprobs": 1}
+_USAGE = _STREAM | {"stream_options": {"include_usage": True}}
+_JSON = {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}}
+_TOOLS = {"tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "required"}
 _ABILITIES = (
-    _Ability("chat", CHAT.path, {}, lambda body: bool(_choice(body)), "no chats, and no recipes"),
-    _Ability("completions", COMPLETIONS.path, {}, lambda body: bool(_choice(body)), "no requests to /v1/completions"),
-    _Ability("embeddings", EMBEDDINGS.path, {}, lambda body: bool(responses.vectors(body)), "no `batchyard embed`"),
-    _Ability("stream", CHAT.path, _STREAM, lambda events: any(map(_choice, events)), "live answers come as a whole"),
-    _Ability(
-        "stream_options.include_usage",
-        CHAT.path,
-        _STREAM | {"stream_options": {"include_usage": True}},
-        lambda events: any(isinstance(event.get("usage"), dict) for event in events),
-        "tokens of streams are not counted",
-    ),
-    _Ability(
-        "logprobs",
-        CHAT.path,
-        {"logprobs": True, "top_logprobs": 1},
-        lambda body: bool(_choice(body).get("logprobs")),
-        "no probabilities of labels",
-    ),
-    _Ability(
-        "response_format json_schema",
-        CHAT.path,
-        {
-            "max_tokens": 64,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
-        },
-        _follows_schema,
-        "answers are not held to a schema",
-    ),
-    _Ability(
-        "tools",
-        CHAT.path,
-        {"max_tokens": 64, "tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "required"},
-        lambda body: bool((_choice(body).get("message") or {}).get("tool_calls")),
-        "no agents with tools",
-    ),
+    _Ability("chat", CHAT, {}, _has_output, "no chats, and no recipes"),
+    _Ability("completions", COMPLETIONS, {}, _has_output, "no requests to /v1/completions"),
+    _Ability("embeddings", EMBEDDINGS, {}, responses.vectors, "no `batchyard embed`"),
+    _Ability("stream", CHAT, _STREAM, _event_with("choices"), "live answers come as a whole"),
+    _Ability("stream_options.include_usage", CHAT, _USAGE, _event_with("usage"), "tokens of streams are not counted"),
+    _Ability("logprobs", CHAT, _LOGPROBS, lambda body: responses.output(body).logprobs, "no probabilities of labels"),
+    _Ability("response_format json_schema", CHAT, _JSON, _follows_schema, "answers are not held to a schema"),
+    _Ability("tools", CHAT, _TOOLS, lambda body: responses.output(body).tool_calls, "no agents with tools"),
 )
 
 
@@ -132,8 +109,9 @@ def listed(url: str, key_env: str | None = None) -> ListedServer:
     if reply.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         said = "wants an API key" if key_env is None else f"refuses the key in {key_env}"
         raise ConfigurationError(f"server {url} {said}; name its variable with --server-key-env")
-    entries = _document(reply).get("data")
-    names = [str(entry["id"]) for entry in entries or () if isinstance(entry, dict) and entry.get("id")]
+    data, paths = _document(reply).get("data"), _document(routes).get("paths")
+    entries = data if isinstance(data, list) else ()
+    names = [str(entry["id"]) for entry in entries if isinstance(entry, dict) and entry.get("id")]
     if not names and not url.endswith("/v1"):
         return listed(f"{url}/v1", key_env)
     if not names:
@@ -141,8 +119,8 @@ def listed(url: str, key_env: str | None = None) -> ListedServer:
             f"server {url} lists no models: GET /models is answered with HTTP {reply.status_code}; name the base URL "
             "of OpenAI's clients, which mostly ends in /v1"
         )
-    paths = _document(routes).get("paths") or {}
-    return ListedServer(url, names, [path for path in ENDPOINTS if path in paths] or USUAL)
+    described = [path for path in ENDPOINTS if path in paths] if isinstance(paths, dict) else []
+    return ListedServer(url, names, described or USUAL)
 
 
 def entries(servers: Sequence[ListedServer], key_env: str | None = None) -> dict[str, dict[str, Any]]:
@@ -172,14 +150,14 @@ def check(server: ListedServer, key_env: str | None, models: Sequence[str] = ())
         for model in models or server.models[:1]:
             lacks: set[str] = set()
             for ability in _ABILITIES:
-                if ability.endpoint in lacks:
-                    yield Finding(model, ability.name, "no", f"no answer on {ability.endpoint}", ability.without)
+                if ability.endpoint.path in lacks:
+                    yield Finding(model, ability.name, "no", f"no answer on {ability.endpoint.path}", ability.without)
                     continue
                 reason = _ask(client, ability, model)
                 if reason is None:
                     yield Finding(model, ability.name, "ok")
                 else:
-                    lacks |= {ability.endpoint} if not ability.request else set()
+                    lacks |= {ability.endpoint.path} if not ability.request else set()
                     yield Finding(model, ability.name, "no", reason, ability.without)
 
 
@@ -193,13 +171,14 @@ def _ask(client: httpx.Client, ability: _Ability, model: str) -> str | None:
     """Return why an answer does not show an ability; None if it does."""
     question = "Is 4 even? Answer in JSON." if "response_format" in ability.request else "Add 2 and 3."
     bodies: dict[str, dict[str, Any]] = {
-        CHAT.path: {"messages": [{"role": "user", "content": question}], "max_tokens": 8},
+        CHAT.path: {"messages": [{"role": "user", "content": question}], "max_tokens": 64},
         COMPLETIONS.path: {"prompt": question, "max_tokens": 8},
         EMBEDDINGS.path: {"input": question},
     }
     try:
         reply = client.post(
-            ability.endpoint.removeprefix("/v1"), json={**bodies[ability.endpoint], "model": model, **ability.request}
+            ability.endpoint.path.removeprefix("/v1"),
+            json={**bodies[ability.endpoint.path], "model": model, **ability.request},
         )
     except httpx.TimeoutException:
         return f"no answer within {ANSWER_SECONDS:g} s"

@@ -116,6 +116,9 @@ def test_a_stream_ends_with_its_server_and_the_next_one_is_answered(stack: Runni
 
 
 def test_the_lines_of_a_server_are_in_the_logs_of_its_batch(stack: RunningStack) -> None:
+    for process in owned()["server"]:
+        process.kill()
+    until(lambda: not owned()["server"])
     batch = stack.wait(stack.submit([a_chat("a", "hello", model="ours")]))
     shown = batchyard("logs", batch.id, "--data", stack.data, "--json", folder=stack.data.parent).stdout
     assert "serves theirs" in shown

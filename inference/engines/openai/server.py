@@ -45,6 +45,7 @@ END_SECONDS = 3.0
 TAIL_BYTES = 2**16
 LAST_SECONDS = 1.0
 """The last lines of a server that has ended are read within this time."""
+ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 MAX_LINE = 160
 """Characters of a server's last lines in a reason."""
 
@@ -237,7 +238,8 @@ class Server(OpenAI):
         self._copying.join(LAST_SECONDS)
         written = self._tail.decode(errors="replace").splitlines() if code >= 0 else []
         lines = [one_line(line) for line in written if line.strip()]
-        said = last_exception(lines) or " | ".join(cut(line, MAX_LINE) for line in lines[-3:])
+        last = [line for line in lines if ERROR.search(line)][-1:] or lines[-3:]
+        said = last_exception(lines) or " | ".join(cut(line, MAX_LINE) for line in last)
         return f"the server {ending(code)}{f': {said}' if said else ''}"
 
     async def _unready(self) -> str | None:

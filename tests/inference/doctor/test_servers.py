@@ -42,7 +42,7 @@ class AbleServer(Server):
             choice["message"]["content"] = '{"even": true}'
         if "tools" in body:
             choice["message"]["tool_calls"] = [{"function": {"name": "add", "arguments": '{"number": 5}'}}]
-        choice["logprobs"] = {"content": []} if body.get("logprobs") else None
+        choice["logprobs"] = {"content": [{"token": "5", "logprob": 0.0}]} if body.get("logprobs") else None
         return Reply(body=json.dumps(document).encode())
 
 

@@ -31,7 +31,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     monkeypatch.setattr(starts, "gpus", lambda _spec: 1.0)
     monkeypatch.setattr(starts, "no_place", lambda *_: "no place")
     monkeypatch.setattr(starts, "_waits_for", lambda _handles: "")
-    monkeypatch.setattr(starts, "start_timed_out", lambda *_: "timed out")
+    monkeypatch.setattr(starts, "start_timed_out", lambda *_: "too late")
     return nodes
 
 
@@ -78,7 +78,7 @@ def test_another_error_of_ray_is_raised() -> None:
         (6.0, True, False, None),
         (31.0, True, False, "no place"),
         (31.0, False, True, None),
-        (61.0, False, False, "timed out"),
+        (61.0, False, False, "too late"),
     ],
 )
 def test_a_start_is_given_up_where_no_node_has_room_or_after_its_time(
