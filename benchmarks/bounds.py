@@ -1,7 +1,8 @@
 """What attacks on a running stack cost another tenant: python benchmarks/bounds.py [--seconds 15] [--sockets 100].
 
-Against the stack of BATCHYARD_URL (loopback only), which serves engine `echo` as model `echo`. Beside each attack
-another tenant sends a batch of 20 lines, and live requests one after the other. BATCHYARD_API_KEY is an admin key, with
+Against the stack of BATCHYARD_URL (loopback only), which serves engine `echo` as models `echo` and, with a latency of a
+minute, `slow`. Before and beside each attack another tenant sends batches of 20 lines, and live streams, one after the
+other. Printed are its times alone and beside the attack, and their quotient. BATCHYARD_API_KEY is an admin key, with
 which it makes the keys of two projects; BATCHYARD_DATA is the stack's data folder.
 """
 
@@ -11,12 +12,11 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -86,8 +86,8 @@ async def many(key: str, count: int, path: str, body: dict[str, Any]) -> AsyncIt
 
 
 STREAM = CHAT | {"stream": True, "service_tier": "flex"}
+IDLE = CHAT | {"stream": True, "model": "slow"}
 ATTACKS: dict[str, Callable[[str, int], Any]] = {
-    "none": flood(lambda _: head("GET", "/healthz")),
     "silent sockets": flood(lambda _: b""),
     "half-sent headers": flood(lambda _: b"GET /v1/models HTTP/1.1\r\nHost"),
     "half-sent sign-ins": flood(lambda _: head("POST", "/sign-in", length=100_000) + b"key=x"),
@@ -96,35 +96,53 @@ ATTACKS: dict[str, Callable[[str, int], Any]] = {
     "half-sent live bodies": flood(lambda key: head("POST", "/v1/chat/completions", key, 15 * 2**20) + bytes(2**19)),
     "tiny batches": lambda key, count: many(key, count, "/v1/batches", batch(1)),
     "live streams": lambda key, count: many(key, count, "/v1/chat/completions", STREAM),
+    "idle streams": lambda key, count: many(key, count, "/v1/chat/completions", IDLE),
 }
 
 
-async def tenant(key: str, seconds: float) -> tuple[float | None, list[float], int]:
-    """Return the seconds of a batch of 20 lines, those of live requests beside it, and how many of these failed."""
-    headers = {"Authorization": f"Bearer {key}"}
+class Measured(NamedTuple):
+    """Seconds of batches of 20 lines, and until live streams began, one after the other; how many requests failed."""
+
+    batches: list[float]
+    live: list[float]
+    failed: int
+
+
+async def tenant(key: str, seconds: float) -> Measured:
+    """Return what another tenant gets. A batch that has not ended counts with what it took so far."""
+    found, ends = Measured([], [], 0), time.monotonic() + seconds
     timeout = aiohttp.ClientTimeout(total=30)
-    waits, failures, done = [], 0, None
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        began = time.monotonic()
-        created: dict[str, Any] = {}
-        while time.monotonic() - began < seconds:
-            asked = time.monotonic()
+    failures = 0
+
+    async def timed(call: Callable[[], Awaitable[bool]], to: list[float], pause: float) -> None:
+        nonlocal failures
+        while (began := time.monotonic()) < ends:
             try:
-                if not created:
-                    async with session.post(f"{URL}/v1/batches", json=batch(20)) as answer:
-                        created = await answer.json() if answer.status == 200 else {}
-                async with session.post(f"{URL}/v1/chat/completions", json=CHAT) as answer:
-                    await answer.read()
-                    failures += answer.status != 200
-                waits.append(time.monotonic() - asked)
-                if created and done is None:
-                    async with session.get(f"{URL}/v1/batches/{created['id']}") as answer:
-                        if (await answer.json())["status"] == "completed":
-                            done = time.monotonic() - began
+                failures += not await call()
             except (aiohttp.ClientError, TimeoutError):
                 failures += 1
-            await asyncio.sleep(0.05)
-    return done, waits, failures
+            to.append(time.monotonic() - began)
+            await asyncio.sleep(pause)
+
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}, timeout=timeout) as session:
+
+        async def live() -> bool:
+            async with session.post(f"{URL}/v1/chat/completions", json=CHAT | {"stream": True}) as answer:
+                await answer.content.readline()
+                return answer.status == 200
+
+        async def one_batch() -> bool:
+            async with session.post(f"{URL}/v1/batches", json=batch(20)) as answer:
+                created = await answer.json()
+            while answer.status == 200 and time.monotonic() < ends + seconds:
+                async with session.get(f"{URL}/v1/batches/{created['id']}") as answer:
+                    if (await answer.json())["status"] == "completed":
+                        return True
+                await asyncio.sleep(0.05)
+            return False
+
+        await asyncio.gather(timed(live, found.live, 0.05), timed(one_batch, found.batches, 0.2))
+    return found._replace(failed=failures)
 
 
 def memory() -> dict[str, int]:
@@ -141,7 +159,9 @@ async def main() -> None:
     """Run each attack in turn, and print a line of JSON for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--alone", type=float, default=10, help="seconds before each attack, without it")
     parser.add_argument("--sockets", type=int, default=100)
+    parser.add_argument("--attacks", nargs="*", choices=ATTACKS)
     options = parser.parse_args()
     if urlsplit(URL).hostname not in ("127.0.0.1", "localhost", "::1"):
         parser.error("it attacks a stack on this machine only")
@@ -151,22 +171,18 @@ async def main() -> None:
         for project in ("attacker", "tenant"):
             async with session.post(f"{URL}/v1/keys", json={"project": project}) as answer:
                 keys[project] = (await answer.json())["key"]
-    for name, attack in ATTACKS.items():
-        before = memory()
-        async with attack(keys["attacker"], sockets if name != "none" else 0):
-            done, waits, failures = await tenant(keys["tenant"], seconds)
+    for name in options.attacks or ATTACKS:
+        alone, before = await tenant(keys["tenant"], options.alone), memory()
+        async with ATTACKS[name](keys["attacker"], sockets):
+            beside = await tenant(keys["tenant"], seconds)
             after = memory()
-        live = sorted(waits) or [float("nan")]
-        found = {
-            "attack": name,
-            "seconds": seconds,
-            "batch of 20": done and round(done, 2),
-            "live median": round(statistics.median(live), 4),
-            "live p99": round(live[int(len(live) * 0.99)], 4),
-            "live requests": len(waits),
-            "failed": failures,
-            "MiB more": {part: size - before.get(part, 0) for part, size in after.items()},
-        }
+        found: dict[str, Any] = {"attack": name, "seconds": seconds, "sockets": sockets}
+        for what, quantile in (("batches", 0.5), ("live", 0.5), ("live", 0.99)):
+            values = [sorted(getattr(one, what)) for one in (alone, beside)]
+            times = [one[int(len(one) * quantile)] for one in values]
+            found[f"{what} p{quantile * 100:.0f}"] = [round(one, 4) for one in times] + [round(times[1] / times[0], 2)]
+        found |= {"batches": len(beside.batches), "live": len(beside.live), "failed": [alone.failed, beside.failed]}
+        found["MiB more"] = {part: size - before.get(part, 0) for part, size in after.items()}
         print(json.dumps(found), flush=True)
 
 

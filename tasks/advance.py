@@ -41,9 +41,14 @@ def finish(context: AppContext, batch_id: str, holder: str, *, merge: bool) -> b
 
 
 def finish_next(context: AppContext, named: tuple[Noun, str], holder: str) -> None:
-    """Finish the batch without steps, or the job, whose project has its turn."""
+    """Finish the batch or the job whose project has its turn; a batch with steps as far as these."""
+
+    def finish_or_merge(batch_id: str) -> bool:
+        merged = finalize.merge_before_steps(context, batch_id, holder)
+        return finish(context, batch_id, holder, merge=True) if merged is None else merged
+
     run: Mapping[Noun, Callable[[str], bool]] = {
-        "batch": lambda batch_id: finish(context, batch_id, holder, merge=True),
+        "batch": finish_or_merge,
         "job": lambda job_id: port().finish(context, job_id, holder),
     }
     turns.take(context, named, waiting.unfinished, run)

@@ -191,8 +191,7 @@ def stop_engine(model: str) -> None:
 
 @app.task(name="batch.merge", bind=True)
 def merge(task: Task, batch_id: str) -> None:
-    if not finalize.merge(context(), batch_id, holder(task.request.id)):
-        raise Ignore  # another worker is finishing this batch: end this chain
+    advance.finish_next(context(), ("batch", batch_id), holder(task.request.id))
 
 
 @app.task(name="batch.finish", bind=True)

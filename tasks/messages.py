@@ -49,13 +49,15 @@ def deliver(delivery_id: str, attempts: int) -> None:
 
 
 def finish(batch_id: str, steps: Sequence[str], name: str | None = None) -> None:
-    """Send the finishing of a batch: without steps one message, else merge, steps and end as a chain."""
-    if not steps:
-        send(signature("batch.finish", batch_id, True, name=name), batch_id=batch_id)
-        return
-    links = [signature(f"post.{step}", batch_id, position, name=name) for position, step in enumerate(steps)]
-    first, last = (signature(f"batch.{task}", batch_id, name=name) for task in ("merge", "finish"))
-    send(chain(first, *links, last), batch_id=batch_id)
+    """Send the finishing of a batch. Its worker does what has its turn, and sends the steps of what it has merged."""
+    arguments = ("batch.merge", batch_id) if steps else ("batch.finish", batch_id, True)
+    send(signature(*arguments, name=name), batch_id=batch_id)
+
+
+def steps(batch_id: str, names: Sequence[str], name: str | None = None) -> None:
+    """Send the steps of a merged batch and its end, as a chain."""
+    links = [signature(f"post.{step}", batch_id, position, name=name) for position, step in enumerate(names)]
+    send(chain(*links, signature("batch.finish", batch_id, name=name)), batch_id=batch_id)
 
 
 def periodic(task: str, seconds: float) -> None:

@@ -165,6 +165,7 @@ def results(
         raise click.UsageError("--follow prints to standard output, and goes with no other option")
     document = server.job(job_id)
     main = {recipe["name"]: recipe["main"] for recipe in server.recipes()}.get(document["recipe"])
+    requests.check_kind(output, main)
     save(server, document, main, output, artifacts)
     if as_json:
         click.echo(json.dumps(document))

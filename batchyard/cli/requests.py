@@ -210,6 +210,14 @@ def check_writable(*files: Path | None) -> None:
             raise ConfigurationError(f"{file} cannot be written; name a file in a folder that exists and is yours")
 
 
+def check_kind(output: Path | None, artifact: str | None) -> None:
+    """Raise ConfigurationError if a file's name says another kind than the artifact that is copied into it."""
+    kinds = (".parquet", ".jsonl", ".csv", ".tsv", ".json", ".md", ".txt")
+    if output is not None and artifact is not None and output.suffix in {*kinds} - {Path(artifact).suffix}:
+        named = output.with_suffix(Path(artifact).suffix)
+        raise ConfigurationError(f"{output} would hold {artifact} as it is: name it {named.name}")
+
+
 def make_folder(folder: Path | None) -> None:
     """Make a folder for files, unless it is None. Raises ConfigurationError if that cannot be."""
     if folder is not None:

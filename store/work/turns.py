@@ -1,14 +1,22 @@
 """What waits for its turn to be validated or finished: of each project the oldest."""
 
 import time
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
-from store.records import Batch, Job
+from store.records import Artifact, Batch, Job
 
 Noun = Literal["batch", "job"]
+
+
+_AT_STEPS = and_(
+    func.json_array_length(Batch.post_process) > 0,
+    func.coalesce(Batch.outcome, "") != "cancelled",
+    select(Artifact.file_id).where(Artifact.batch_id == Batch.id).exists(),
+)
 
 
 class Waiting(NamedTuple):
@@ -26,16 +34,18 @@ def unvalidated(session: Session) -> list[Waiting]:
 
 
 def unfinished(session: Session) -> list[Waiting]:
-    """Return what a message says may be finished, and is by nobody; without batches that have steps."""
+    """Return what a message says may be finished, and is by nobody; without batches whose steps run."""
     sent = time.time()
     batches = and_(
-        Batch.status.in_(("finalizing", "cancelling")),
-        Batch.planned,
-        func.json_array_length(Batch.post_process) == 0,
-        Batch.lease_expires_at > sent,
+        Batch.status.in_(("finalizing", "cancelling")), Batch.planned, ~_AT_STEPS, Batch.lease_expires_at > sent
     )
     jobs = and_(Job.status == "finalizing", Job.lease_expires_at > sent)
     return _first(session, Batch, batches) + _first(session, Job, jobs)
+
+
+def at_steps(session: Session, ids: Collection[str]) -> set[str]:
+    """Return those of the batches that are merged and whose steps are next."""
+    return set(session.scalars(select(Batch.id).where(Batch.id.in_(ids), _AT_STEPS)))
 
 
 def has_failed(session: Session, noun: Noun, work_id: str) -> bool:

@@ -18,7 +18,7 @@ from store.intake import outputs
 from store.intake.outputs import OutputFolder
 from store.leases import Lease
 from store.records import Batch
-from store.work import traces
+from store.work import traces, turns
 from store.work.lifecycle import FINISHING_SECONDS
 from tasks import messages
 from tasks.context import AppContext
@@ -60,11 +60,26 @@ def start_ready(context: AppContext, *, keep_one: bool = False) -> str | None:
         small = (id_ for id_, batch in ending.items() if not steps[id_] and batch.total <= SMALL_REQUESTS)
         kept = next(small, None) if keep_one else None
         names = batches.titles(session, others) if (others := ending.keys() - {kept}) else {}
+        merged = turns.at_steps(session, names)
     for batch_id, name in names.items():
-        messages.finish(batch_id, steps[batch_id], name)
+        send = messages.steps if batch_id in merged else messages.finish
+        send(batch_id, steps[batch_id], name)
     for batch_id, batch in ending.items():
         log.info("finishing", extra={"batch_id": batch_id, "outcome": batch.outcome})
     return kept
+
+
+def merge_before_steps(context: AppContext, batch_id: str, holder: str) -> bool | None:
+    """Merge a batch that has steps, and send these. Return None if it has none, False if another holder did it."""
+    with context.database.read() as session:
+        steps = _steps(session.get_one(Batch, batch_id))
+        title, is_merged = batches.titles(session, [batch_id])[batch_id], bool(turns.at_steps(session, [batch_id]))
+    if not steps:
+        return None
+    if is_merged or not merge(context, batch_id, holder):
+        return False
+    messages.steps(batch_id, steps, title)
+    return True
 
 
 def _steps(batch: Batch) -> list[str]:

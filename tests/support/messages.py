@@ -11,7 +11,7 @@ from jobs import messages as job_messages
 from tasks import messages
 
 _FUNCTIONS = {
-    **{name: (messages, name) for name in ("validate", "advance", "segment", "deliver", "finish", "periodic")},
+    **{name: (messages, name) for name in ("validate", "advance", "segment", "deliver", "finish", "steps", "periodic")},
     **{f"{name}_job": (job_messages, name) for name in ("validate", "advance", "finish")},
     "stop_engine": (job_messages, "stop_engine"),
 }

@@ -107,7 +107,7 @@ def test_what_another_worker_has_leaves_its_turn_and_a_lost_message_comes_back_t
     assert done(context.database, failed)
 
 
-def test_finishing_takes_turns_too_and_leaves_batches_with_steps_to_their_chains(
+def test_finishing_takes_turns_too_and_so_do_merges_of_batches_with_steps(
     context: AppContext, project: str, other: str, sent: SentMessages
 ) -> None:
     def answered(project_id: str, **options: list[str]) -> Batch:
@@ -115,18 +115,32 @@ def test_finishing_takes_turns_too_and_leaves_batches_with_steps_to_their_chains
         finish_segment(context, batch, answers([1]))
         return batch
 
-    burst = [answered(project) for _ in range(BURST)]
-    stepped = answered(other, post_process=["parquet"])
-    small = answered(other)
+    burst = [answered(project, post_process=["parquet"]) for _ in range(BURST)]
+    stepped, small = answered(other, post_process=["parquet"]), answered(other)
     finalize.start_ready(context)
     assert len(sent.of("finish")) == BURST + 2
-    for batch in burst[:2]:
+    for batch in burst[:4]:
         advance.finish_next(context, ("batch", batch.id), HOLDER)
-    assert done(context.database, small)
-    for batch in [*burst[2:], small]:
+    assert sent.ids("steps").count(stepped.id) == 1 and done(context.database, small)
+    for batch in [*burst[4:], stepped, small]:
         advance.finish_next(context, ("batch", batch.id), HOLDER)
-    assert all(reload(context.database, batch).status == "completed" for batch in [*burst, small])
-    assert reload(context.database, stepped).status == "finalizing"
+    assert sorted(sent.ids("steps")) == sorted(batch.id for batch in [*burst, stepped]), "each is merged once"
+    assert reload(context.database, stepped).status == "finalizing", "its steps are next"
+
+
+def test_steps_whose_message_was_lost_are_sent_again_without_another_merge(
+    context: AppContext, project: str, sent: SentMessages
+) -> None:
+    batch = plan_batch(context, project, ["hello"], post_process=["parquet"])
+    finish_segment(context, batch, answers([1]))
+    finalize.start_ready(context)
+    for _ in range(2):
+        advance.finish_next(context, ("batch", batch.id), HOLDER)
+    assert sent.ids("steps") == [batch.id]
+    with context.database.write() as session:
+        session.get_one(Batch, batch.id).lease_expires_at = 1.0
+    finalize.start_ready(context)
+    assert (sent.ids("finish"), sent.ids("steps")) == ([batch.id], [batch.id] * 2)
 
 
 def test_a_batch_whose_place_another_has_taken_needs_no_second_message(

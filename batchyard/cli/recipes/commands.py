@@ -123,6 +123,7 @@ def one_shot(
             document = _outlook(server, source, _body(recipe, options, window))
         return say(document, outlook(document), as_json)
     requests.check_writable(output)
+    requests.check_kind(output, recipe["main"])
     requests.make_folder(artifacts)
     with interruptible(resume.remedy(again)), background.server(in_force.data, in_force.models) as server:
         identity = [recipe["name"], recipe["sha256"], options, fields["seed"], resume.sha256(source), source.suffix]

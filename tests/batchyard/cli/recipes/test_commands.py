@@ -125,6 +125,12 @@ def test_items_that_failed_are_an_exit_code(command: tuple[str, ...], terminal: 
     assert code == 1 and "1 of 2 items failed; `batchyard job items job_0 --state failed` tells why" in complaint
 
 
+def test_an_output_of_another_kind_is_refused_before_anything_is_sent(terminal: Terminal, server: Server) -> None:
+    code, _, complaint = terminal(*RUN, "-o", "out.parquet")
+    assert (code, server.files) == (2, [])
+    assert complaint == "batchyard: out.parquet would hold results.jsonl as it is: name it out.jsonl\n"
+
+
 def test_the_same_command_takes_up_its_job_and_another_one_makes_another(terminal: Terminal, server: Server) -> None:
     first = terminal(*RUN)
     assert first[0] == 0, first
