@@ -31,7 +31,7 @@ help:
 	@echo "make bench-quick  the most important of them, once each: five minutes"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
 	@echo "make chaos        faults at random on three hosts of this machine (MINUTES=10 SEED=1); needs root"
-	@echo "make chaos-jobs   kill -9 at random over a job (KILLS=100 SEED=1 BACKENDS=local|servers RECIPE=stages|refine|generate|agent)"
+	@echo "make chaos-jobs   kill -9 at random over a job (KILLS=100 SEED=1 BACKENDS=local|servers RECIPE=stages|refine|generate|agent|cascade)"
 	@echo "make chaos-starts starts and stops of whole stacks (TIMES=50 AT_ONCE=2)"
 	@echo "make compose-test docker-compose.yml in a container engine: build, up, kill, down, up; needs root, Docker and debootstrap"
 	@echo "make mutants      faults in a copy of the tree, one at a time: tests must catch each (ONLY=webhook)"

@@ -84,8 +84,9 @@ def ask_cascade(
         job = _job(server, file, how, {"model": model, "sampling": parameters, **options})
         answers = Path(folder) / ANSWERS
         artifact = next((each for each in job["batchyard"]["artifacts"] if each["name"] == ANSWERS), None)
-        if job["status"] != "completed" or artifact is None:
-            raise RequestError(f"job {job['id']} of the rows is {job['status']}: {'; '.join(problems(job, 1))}")
+        if artifact is None or _is_unfinished(job):
+            reasons = [*problems(job, 1), *(warning["message"] for warning in job["batchyard"]["warnings"])]
+            raise RequestError(f"job {job['id']} of the rows is {job['status']}: {'; '.join(reasons) or 'no reason'}")
         server.download(artifact["file_id"], answers)
         with answers.open("rb") as lines:
             for line in map(json_lines.loads, lines):
@@ -106,7 +107,7 @@ def _job(server: ApiClient, file: Path, how: CallOptions, options: Mapping[str, 
     mark = resume.mark(server, "map", resume.sha256(file), options)
     earlier = resume.Earlier(() if how.again else server.jobs(recipe=RECIPE))
     job = earlier.find(mark, resume.AGAIN if how.progress else None)
-    if job is None:
+    if job is None or _is_unfinished(job):  # a new job takes the rounds that have completed
         with uploaded(server, server.upload(file, "user_data")) as file_id:
             again = {"reuse": False} if how.again else {}
             job = server.create_job(
@@ -125,6 +126,11 @@ def _job(server: ApiClient, file: Path, how: CallOptions, options: Mapping[str, 
 
     interrupted = partial(resume.goes_on, server, latest)
     return follow(fetch, lambda jobs: _drawn(jobs[0]), _drawn, interrupted, quiet=not how.progress)[0]
+
+
+def _is_unfinished(job: Mapping[str, Any]) -> bool:
+    """True for a job that has ended without the answers of its last round."""
+    return job["status"] in TERMINAL and "rows" not in (job["batchyard"]["metrics"] or {})
 
 
 def _drawn(job: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ from batchyard.statuses import TERMINAL
 from store.artifacts import Artifacts
 from store.database import Database
 from store.records import Batch, Job, JobStage
-from tests.chaos import agents, generating, in_flight, refining, relay
+from tests.chaos import agents, cascading, generating, in_flight, refining, relay
 from tests.chaos.deployment import versions
 from tests.chaos.monitor import CallLog
 from tests.chaos.program import Program
@@ -54,6 +54,7 @@ PROGRAMS: dict[str, Callable[..., Program]] = {
     "refine": refining.program,
     "generate": generating.program,
     "agent": agents.program,
+    "cascade": cascading.program,
 }
 Find = Callable[[RunningStack, random.Random], list[psutil.Process]]
 
