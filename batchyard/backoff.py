@@ -1,7 +1,5 @@
 """Waits before a next attempt: after the n-th failure in a row, and as a server's Retry-After says."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -4,8 +4,6 @@ A fixed time that the clock skips runs right after the gap. A fixed time that th
 expression whose minute or hour is `*` or `*/n` follows the clock.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import zoneinfo

@@ -1,7 +1,5 @@
 """Durations in the form `<n>s`, `<n>m`, `<n>h` or `<n>d`."""
 
-from __future__ import annotations
-
 import re
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -21,8 +21,6 @@ BatchyardError                     500
     └── EngineDied                 500  the engine's process ended while it held requests
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -4,8 +4,6 @@ The buckets are those of DDSketch (Masson, Rim and Lee, 2019, arXiv 1908.10693):
 (BASE^(i-1), BASE^i].
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

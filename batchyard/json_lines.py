@@ -8,8 +8,6 @@ what is written for people has them as escapes. Windows tools begin UTF-8 with a
 before any line: files that were joined have it inside.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

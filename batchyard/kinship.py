@@ -4,8 +4,6 @@ A process's command line and environment are shown as the memory that they were 
 (proc_pid_environ(5)). A copy of a process has those of the original until it overwrites them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Latency: how long requests were in an engine, as histograms by model and request class."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

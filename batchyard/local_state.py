@@ -1,7 +1,5 @@
 """The state file of a running local stack: its place in the data folder, and its content."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

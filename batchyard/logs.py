@@ -1,7 +1,5 @@
 """Structured logs: one JSON object a line, with the fields of the record's `extra` (`extra={"batch_id": …}`)."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """models.toml: the models of a deployment, as plain data. `inference.catalog` checks them against their engines."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

@@ -3,8 +3,6 @@
 Registries hold the built-in objects of a kind and those that installed packages add by entry points.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points

@@ -1,7 +1,5 @@
 """Hosts in URLs, and which proxy the environment names for a URL. No proxy leads to this machine's own addresses."""
 
-from __future__ import annotations
-
 import ipaddress
 import urllib.request
 from collections.abc import Mapping

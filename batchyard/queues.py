@@ -3,8 +3,6 @@
 Workers are started with these values by `batchyard up` and docker-compose.yml.
 """
 
-from __future__ import annotations
-
 import math
 
 BATCHES = "batch_job_queue"

@@ -1,7 +1,5 @@
 """Settings, read once from the environment (and `.env`) and passed down."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re

@@ -1,7 +1,5 @@
 """Exact confidence bounds on a share, from a uniform sample without replacement."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import exp, lgamma
 

@@ -3,8 +3,6 @@
 Priorities and the states of a job's items are Batchyard's own.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]

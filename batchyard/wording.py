@@ -1,7 +1,5 @@
 """Wording of messages: quote users' text, cut to a length, and suggest the nearest valid name."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The Flask application: its routes, pages, limits and errors."""
 
-from __future__ import annotations
-
 import gc
 import sys
 

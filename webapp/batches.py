@@ -1,7 +1,5 @@
 """/v1/batches: create, list, retrieve, cancel, delete, retry, and read answers while the batch runs."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Each route declares its parameters and responses with `operation`. spectree vali
 its caller first, then reads its request.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from importlib import resources

@@ -3,8 +3,6 @@
 On the routes of Anthropic's dialect they have its form.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 

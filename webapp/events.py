@@ -1,7 +1,5 @@
 """/v1/batches/{id}/events: what has happened to a batch, and who did what. /v1/audit: who did what to anything."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from flask import Blueprint

@@ -1,7 +1,5 @@
 """/v1/files: upload, list, retrieve, download, delete."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import ExitStack
 from functools import partial

@@ -3,8 +3,6 @@
 Neither asks for a key. So /readyz is worked out every READY_SECONDS at most, by one thread at a time.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """Idempotency keys: a create that is sent again answers with what the first one created."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

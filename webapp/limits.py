@@ -3,8 +3,6 @@
 Redis counts them over a sliding window. While Redis is down nothing is limited: accepting work does not need it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

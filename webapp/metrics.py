@@ -1,7 +1,5 @@
 """/metrics for Prometheus; /v1/queue and /v1/demand: what waits and runs, of the whole deployment or of a project."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from flask import Blueprint, Response, current_app

@@ -1,7 +1,5 @@
 """/v1/models: what this deployment serves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

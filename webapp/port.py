@@ -3,8 +3,6 @@
 The wire models of jobs are in `webapp.wire`, since schedules and POST /start have them in their own.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The metrics of the deployment as Prometheus reads them: a snapshot at each scrape, and the time of each request."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

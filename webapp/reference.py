@@ -1,7 +1,5 @@
 """The OpenAPI document as tables for people, for the page /docs without scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Parts common to all requests: the id, the caller, parameters, and uploads that stream to the store."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -1,7 +1,5 @@
 """/v1/schedules: recurring batches and jobs. Create, list, retrieve, update, pause, run, delete; list their runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC
 from itertools import islice

@@ -1,7 +1,5 @@
 """/v1/webhook_endpoints: the webhook endpoints of a project, and the deliveries to each."""
 
-from __future__ import annotations
-
 import math
 
 from flask import Blueprint

@@ -1,7 +1,5 @@
 """What the routes of batches and of jobs have in common: the caller's records, and parts of their objects."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

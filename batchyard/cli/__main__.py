@@ -1,7 +1,5 @@
 """`batchyard` and `python -m batchyard.cli`: the start of the command line, which Ctrl-C may end at any moment."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """The server of a command: a running one, or a local stack until the command ends."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import time

@@ -1,7 +1,5 @@
 """Commands on a server's batches: submit, status, results, cancel, pause, resume, delete, set, retry, list, models."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

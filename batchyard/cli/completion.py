@@ -3,8 +3,6 @@
 A server that is away, slow or refuses offers nothing: nobody wants an error in the middle of a line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

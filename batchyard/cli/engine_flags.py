@@ -1,7 +1,5 @@
 """The flags of `vllm run-batch` beside files: engine arguments for a model that `run` starts, and refused ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs as text for a terminal: as facts, as a table, as a few lines of progress, and their metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Commands on jobs: show them, reply to items, `cancel`, `rescore` and `retry`."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

@@ -1,7 +1,5 @@
 """Changes lines of request files in place, as bytes: the server judges what a line is."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`batchyard lm-eval`: lm-evaluation-harness with the model `batchyard`."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """The command line."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

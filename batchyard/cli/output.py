@@ -1,7 +1,5 @@
 """The commands' output: text or tables for people, JSON for scripts."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Request files and request options of the command line."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Commands on a project's schedules: `schedule create|list|show|pause|resume|run|runs|delete`."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import nullcontext
 from pathlib import Path

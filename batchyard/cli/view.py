@@ -1,7 +1,5 @@
 """Batches as text for a terminal: as facts, as a table, and as a few lines of progress."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from fractions import Fraction

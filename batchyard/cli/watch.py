@@ -1,7 +1,5 @@
 """Waiting for a batch, with live progress in a terminal, and how such a command ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

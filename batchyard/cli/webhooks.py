@@ -1,7 +1,5 @@
 """Commands on a project's webhooks: `webhook create|list|delete|deliveries|redeliver`."""
 
-from __future__ import annotations
-
 import click
 
 from batchyard.cli.options import Said, on_server

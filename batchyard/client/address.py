@@ -3,8 +3,6 @@
 Without the settings (pydantic), which take long to import: Tab completion and `--help` do without them.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

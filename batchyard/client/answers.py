@@ -1,7 +1,5 @@
 """Answers of a batch: output lines as text, error and tokens; texts by a schema as columns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

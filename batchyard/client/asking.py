@@ -1,7 +1,5 @@
 """Asking a model about each row of a table: requests in batches, earlier calls taken up, what became of each row."""
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 from abc import ABC, abstractmethod

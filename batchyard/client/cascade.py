@@ -1,7 +1,5 @@
 """The rows of `batchyard.map` as a job of recipe `cascade`: its answers, and who gave each."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Chats: questions to a model in turn, answered by live requests as their tokens come."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`batchyard.classify`: a label for each row of a table, by a classifier or in a chat that names the labels."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 

@@ -3,8 +3,6 @@
 Libraries are asked for only if the caller has imported them already, so none of them is needed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Probabilities of the labels that a chat was held to, from the log-probabilities of its tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

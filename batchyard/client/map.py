@@ -1,7 +1,5 @@
 """`batchyard.map`: a request for each row of a table, and its answers as a column of the table's kind."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any

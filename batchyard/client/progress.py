@@ -1,7 +1,5 @@
 """Waiting for batches and jobs, with live progress on standard error, and what of it is text."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import nullcontext

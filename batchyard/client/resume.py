@@ -1,7 +1,5 @@
 """Commands that are run again find their first batch or job by a mark in its metadata."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

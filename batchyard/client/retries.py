@@ -1,7 +1,5 @@
 """Batches that are asked for again: an earlier one with its retries, and the answers of all as one result."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """Files of tables, by their suffix: csv, tsv, jsonl and parquet, those of text also compressed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Vectors in files, by their suffix: Parquet beside the columns of their rows, or .npy alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any

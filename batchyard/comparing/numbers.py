@@ -1,7 +1,5 @@
 """Numbers as people and models write them: signs of all kinds, thousands separators, powers of ten."""
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal, InvalidOperation
 

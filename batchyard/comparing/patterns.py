@@ -1,7 +1,5 @@
 """Clients' regular expressions. They take linear time and bounded memory (RE2), whatever the pattern and the text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import re2

@@ -1,7 +1,5 @@
 """Clients' JSON schemas: what a value breaks, in a time that can be limited."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping

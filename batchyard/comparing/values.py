@@ -1,7 +1,5 @@
 """Answers as they were expected: numbers by value, other texts stripped, JSON by its values."""
 
-from __future__ import annotations
-
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any
 

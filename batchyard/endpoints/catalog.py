@@ -1,7 +1,5 @@
 """The endpoints that a request may name, one entry each."""
 
-from __future__ import annotations
-
 import base64
 import io
 import wave

@@ -1,7 +1,5 @@
 """Forms that requests ask of their answers: JSON by a schema, one of some texts, a regular expression."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

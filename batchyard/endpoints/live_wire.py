@@ -5,8 +5,6 @@ the headers below. An answer has what was used in the header REPORT; a stream ha
 which clients of server-sent events pass.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 from typing import Any, Literal

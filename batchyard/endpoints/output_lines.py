@@ -1,7 +1,5 @@
 """Output lines: one answer each, in the form of OpenAI's Batch API."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The path of an endpoint, in the body of an API and in models.toml."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import AfterValidator, WithJsonSchema

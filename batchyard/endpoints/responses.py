@@ -5,8 +5,6 @@ or vLLM's API gives is not there. A vector may also be an engine's array, before
 is an answer at all, before it is stored as one.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -1,7 +1,5 @@
 """Ends of streams: whether the events of a streamed answer were the whole answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 The forms are those of OpenAI's chat completions, completions and responses, and of Anthropic's messages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 

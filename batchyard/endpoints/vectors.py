@@ -4,8 +4,6 @@ An engine gives each embedding as a NumPy array of float32. In the JSON its leng
 is put back, with as many digits as tell a number from every other float32.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

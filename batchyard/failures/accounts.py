@@ -1,7 +1,5 @@
 """Refusals of an account: what an endpoint answers to every request of a key, and no other attempt mends."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ The table reads messages of Batchyard, vLLM 0.32, torch, transformers and Ray 2.
 missing module, too little memory) come before what follows from them (an engine that is late, an actor that died).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple

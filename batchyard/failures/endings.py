@@ -1,7 +1,5 @@
 """How processes end: by an exit code, by a signal, or as Ray says it of an actor."""
 
-from __future__ import annotations
-
 import re
 import signal
 

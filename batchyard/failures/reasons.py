@@ -1,7 +1,5 @@
 """The reason of a failure in one line: cause, memory there was, and remedy."""
 
-from __future__ import annotations
-
 import re
 
 from batchyard.failures.causes import OF_MEMORY, find

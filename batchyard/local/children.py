@@ -1,7 +1,5 @@
 """The processes of a local stack: command lines, environments, when each is ready, and how it ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Mapping

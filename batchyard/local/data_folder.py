@@ -1,7 +1,5 @@
 """The data folder of a local stack: lock, remains of an earlier holder, secrets."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -4,8 +4,6 @@ They are the JSON lines of the stack's own processes that name one of the ids, a
 models, which Ray keeps. Both hold no prompts, but a line in which vLLM logs a request would, so it is left out.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """TCP ports of this machine: held ones for services, and holders of others."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import sys

@@ -1,7 +1,5 @@
 """A supervised child process: own session, pid file, bounded log, no stray descendants."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Redis and Ray of a local stack: command lines, and when they are ready."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -4,8 +4,6 @@ Ray leaves a group of commands out if it cannot import its module, as in an inst
 two thirds of the CPU time that `ray start` needs for its imports, and a stack waits for them.
 """
 
-from __future__ import annotations
-
 import sys
 
 _LEFT_OUT = ("ray.serve.scripts", "ray.dashboard.modules.job.cli", "ray.util.state.state_cli")

@@ -6,8 +6,6 @@
 of Ray: `ray start` is a child, which ends once the servers run. On Linux this process then becomes their parent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

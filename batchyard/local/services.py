@@ -7,8 +7,6 @@ Ray's nodes are not here: the local stack's head (`programs.ray`) serves one mac
 cluster.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

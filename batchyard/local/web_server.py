@@ -3,8 +3,6 @@
 The gateway waits for slow clients in the web app's place. This is for a web app without one.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 from typing import Any

@@ -4,8 +4,6 @@ run = yield from agent(item.chat(), stage="turn", model=options.model, tools=[se
 return Result(run.text, stop=run.stop)
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias

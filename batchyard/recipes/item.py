@@ -1,7 +1,5 @@
 """A row of a job's input, as a recipe sees it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

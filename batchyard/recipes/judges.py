@@ -1,7 +1,5 @@
 """Rewards and gates: functions that judge an answer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Recipes and composites, and what their hooks get and return."""
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The options of recipes and of composites, and which of them only judge answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, TypeVar
 

@@ -1,7 +1,5 @@
 """A recipe's generator at work on one item: checks what it yields, names and seeds requests."""
 
-from __future__ import annotations
-
 import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tools: functions that items and models may call, with limits and what becomes of a call after a crash."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

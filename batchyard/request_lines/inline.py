@@ -1,7 +1,5 @@
 """Inline requests: the list `requests` of a JSON body becomes lines of a file while the body is read."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import re

@@ -1,7 +1,5 @@
 """Lines: a request file's JSON objects, and why a line is not a valid request."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

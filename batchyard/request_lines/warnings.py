@@ -1,7 +1,5 @@
 """Warnings: what in a request is most likely a mistake, though an engine that ignores it answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

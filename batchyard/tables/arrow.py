@@ -1,7 +1,5 @@
 """Cells of Arrow's columns as Python values, each by itself where one of them has none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchyard.tables.cells import Unreadable

@@ -4,8 +4,6 @@ A text stays as it is. All else becomes JSON: `true`, `3`, `["a", 1.5]`. A whole
 pandas made it a float beside an empty cell. Dates are ISO 8601, a Decimal keeps its digits.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

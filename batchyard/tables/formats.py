@@ -1,7 +1,5 @@
 """Formats of tables by the suffix of a file's name, and compression."""
 
-from __future__ import annotations
-
 import io
 from pathlib import PurePath
 from typing import IO, Any, Literal, NamedTuple

@@ -4,8 +4,6 @@ An image is bytes (PNG, JPEG, WebP, GIF), an image of PIL, a mapping with `bytes
 URL. A cell may hold a list of them.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Says why a text is not JSON, with the place in it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Audio is bytes, a mapping with `bytes` or `path` as in datasets of Hugging Face, or a URL.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from pathlib import Path

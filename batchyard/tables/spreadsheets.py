@@ -1,7 +1,5 @@
 """Cells of csv files that people open in spreadsheets."""
 
-from __future__ import annotations
-
 import re
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")

@@ -1,7 +1,5 @@
 """Reads Thrift's compact protocol, in which Parquet's footers and page headers are written."""
 
-from __future__ import annotations
-
 from typing import IO, Any
 
 FIELDS = 16

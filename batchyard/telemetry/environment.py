@@ -1,7 +1,5 @@
 """What OpenTelemetry's own environment variables say: whether spans are wanted, and why none can be sent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from batchyard import plugins

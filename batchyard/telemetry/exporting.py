@@ -1,7 +1,5 @@
 """Exporting: the only module that imports OpenTelemetry. Spans are sent by OTLP over HTTP, from a thread of its own."""
 
-from __future__ import annotations
-
 import os
 import threading
 

@@ -1,7 +1,5 @@
 """Spans of single requests, as OpenTelemetry's conventions for generative AI name them. They hold no content."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

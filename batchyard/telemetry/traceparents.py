@@ -3,8 +3,6 @@
 The place of a batch's or job's own span follows from its id, so every process knows it, also after a kill.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """/v1/jobs: create, list, retrieve, cancel, delete; and read the results, the items and the events of a job."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What jobs implement of the port of the web app, `webapp.port`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

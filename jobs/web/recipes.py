@@ -1,7 +1,5 @@
 """/v1/recipes: the programs that jobs can run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flask import Blueprint

@@ -1,7 +1,5 @@
 """API keys of requests, as the gateway and the web app read them."""
 
-from __future__ import annotations
-
 import logging
 
 from batchyard.errors import AuthenticationError, UnavailableError

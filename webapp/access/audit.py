@@ -4,8 +4,6 @@ answers, signs somebody in, or is refused.
 A line's action is the name of its route. A new route that only reads is audited once it is named in READS.
 """
 
-from __future__ import annotations
-
 import flask
 from flask import Flask, Response, g
 from prometheus_client import Counter

@@ -4,8 +4,6 @@ It is opened for each line, so that it can be moved away at any time. What canno
 fails no request.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

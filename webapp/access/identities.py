@@ -5,8 +5,6 @@ counts is the address that the connection comes from; of those in X-Forwarded-Fo
 the gateway, which appends its own peer.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import ipaddress
 from collections.abc import Iterable

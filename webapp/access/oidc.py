@@ -4,8 +4,6 @@ What the browser brings back is bound to it by a signed cookie of ten minutes. O
 its endpoints come from its own discovery document, and redirects are not followed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import logging

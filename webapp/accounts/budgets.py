@@ -1,7 +1,5 @@
 """/v1/projects/{id}/budget: what a project may spend in a month, for administrators."""
 
-from __future__ import annotations
-
 from flask import Blueprint
 
 from batchyard.errors import NotFoundError

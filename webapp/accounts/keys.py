@@ -1,7 +1,5 @@
 """/v1/keys: the API keys of all projects, for administrators."""
 
-from __future__ import annotations
-
 from flask import Blueprint
 
 from store import events, keys

@@ -1,7 +1,5 @@
 """/v1/projects: the tenants, with their tier and limits, for administrators."""
 
-from __future__ import annotations
-
 from flask import Blueprint
 
 from store import erasure, projects

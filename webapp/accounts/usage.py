@@ -1,7 +1,5 @@
 """/v1/usage: what was used in a month, and what it has cost, by day, model, project and key."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import defaultdict

@@ -3,8 +3,6 @@
 Source: https://docs.claude.com/en/api/errors, and the package `anthropic` for the types of a result's error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

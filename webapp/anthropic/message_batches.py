@@ -1,7 +1,5 @@
 """/v1/messages/batches: Anthropic's Message Batches. `msgbatch_X` is `batch_X` of /v1/batches, of /v1/messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Results of a message batch: the lines of its output and error files, as Anthropic writes them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack

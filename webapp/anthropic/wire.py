@@ -1,7 +1,5 @@
 """The models of /v1/messages/batches, as the package `anthropic` has them."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Literal, Self
 

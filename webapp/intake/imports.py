@@ -1,7 +1,5 @@
 """/v1/imports: files of objects in a bucket."""
 
-from __future__ import annotations
-
 from flask import Blueprint
 
 from store import files

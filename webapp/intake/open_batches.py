@@ -1,7 +1,5 @@
 """Open batches: requests that are added while others run, and the end of this."""
 
-from __future__ import annotations
-
 from flask import Blueprint
 
 from store import batches

@@ -1,7 +1,5 @@
 """POST /start: create a batch from prompts in one request, for curl and forms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

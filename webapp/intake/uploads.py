@@ -1,7 +1,5 @@
 """/v1/uploads: a large file in parts, as OpenAI's clients send it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import cast

@@ -4,8 +4,6 @@ Each module of MODULES has a blueprint `routes`; pages of the navigation have an
 Every route needs a session, and every POST its form's CSRF token. `sessions.admit` checks both before the route runs.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prompts and answers as people read them, on the pages of a request and of a job's item."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """/batches/<id>: one batch with its progress, requests and answers, errors, files and actions."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

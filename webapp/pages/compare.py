@@ -1,7 +1,5 @@
 """/compare?a=…&b=…: two batches side by side: how they went, their scores, and the answers that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple

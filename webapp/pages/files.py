@@ -1,7 +1,5 @@
 """/files: the project's files, grouped by the batch or job that they belong to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Literal, TypeAlias

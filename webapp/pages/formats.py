@@ -1,7 +1,5 @@
 """Jinja filters that format numbers, times and sizes."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The metrics of a job, an object of any depth, as figures and tables for its page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """/models: the models served, with their measured throughput, queues and engines."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ It comes in a cookie of that page, which the page removes. Loading the page agai
 that led to it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import flask

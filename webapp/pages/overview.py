@@ -1,7 +1,5 @@
 """/: the project's batches and jobs in one list with filters, and the queue, of all projects for administrators."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from typing import Annotated, Any, Literal

@@ -4,8 +4,6 @@ HTML in Markdown stays text (CommonMark's `html` is off), images are not loaded,
 no element has a style attribute, which the Content-Security-Policy would refuse.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

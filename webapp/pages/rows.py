@@ -1,7 +1,5 @@
 """/batches/<id>/requests: the requests of a batch, filtered and searched, each with its answer, and as a download."""
 
-from __future__ import annotations
-
 import json
 import logging
 from contextlib import ExitStack

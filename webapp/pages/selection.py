@@ -3,8 +3,6 @@
 Two batches can be compared, too, on another page.
 """
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import dataclass
 from typing import Literal, get_args

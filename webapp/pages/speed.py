@@ -1,7 +1,5 @@
 """How fast a batch goes: its rate now or its average, and charts of its answers, failures, forecast and deadline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

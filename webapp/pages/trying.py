@@ -3,8 +3,6 @@
 This process checks the session and the form, and hands the request to the gateway (webapp.gateway.tickets).
 """
 
-from __future__ import annotations
-
 import secrets
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The models of /v1/keys and /v1/projects."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -1,7 +1,5 @@
 """The models of /v1/batches: OpenAI's Batch API, and this project's extensions."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StringConstraints

@@ -1,7 +1,5 @@
 """The models of events, of /v1/batches/{id}/events and of /v1/audit."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field

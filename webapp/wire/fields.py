@@ -1,7 +1,5 @@
 """Fields that several models have, and what forms and repeated requests need."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """The models of /v1/files, and of /v1/uploads and /v1/imports, which bring files in parts and from buckets."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints

@@ -1,7 +1,5 @@
 """The models of /healthz, /version and /readyz."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import BaseModel, Field

@@ -1,7 +1,5 @@
 """The models of /v1/jobs/{id}/items."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator

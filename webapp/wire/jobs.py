@@ -1,7 +1,5 @@
 """The models of /v1/jobs, and of /v1/recipes, the programs that jobs can run."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, RootModel, StringConstraints, model_validator

@@ -1,7 +1,5 @@
 """Lists: a page of objects, by cursor."""
 
-from __future__ import annotations
-
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field

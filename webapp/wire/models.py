@@ -1,7 +1,5 @@
 """The models of /v1/models, /v1/queue and /v1/demand: what is served, what waits for it, and what that needs."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

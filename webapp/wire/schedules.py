@@ -1,7 +1,5 @@
 """The models of /v1/schedules."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, StringConstraints, model_validator

@@ -1,7 +1,5 @@
 """The models of budgets and of /v1/usage."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Annotated, Literal, get_args
 

@@ -1,7 +1,5 @@
 """The models of /v1/webhook_endpoints."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field

@@ -1,7 +1,5 @@
 """What batches and jobs say alike: errors, tokens, artifacts, cost and deaths of engines."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field

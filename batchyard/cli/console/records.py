@@ -1,7 +1,5 @@
 """What a server keeps: its pages (`open`), its files, who did what (`audit`), and what was used (`usage`)."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """`top`: what runs, how fast, and what waits, drawn again and again."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from pathlib import Path

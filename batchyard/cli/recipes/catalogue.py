@@ -1,7 +1,5 @@
 """The recipes of a command's server, or of a local stack, as in GET /v1/recipes."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The earlier job of a command that is run again: taken up, or the source of a new one's answers."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

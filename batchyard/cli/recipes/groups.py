@@ -1,7 +1,5 @@
 """Which command a recipe has, and the groups with a command for every recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from batchyard.cli.recipes import commands, experiment, tune

@@ -1,7 +1,5 @@
 """`tool list|call|add`: the tools of this deployment, a try of one, and those of an MCP server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import queue

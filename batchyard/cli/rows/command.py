@@ -1,7 +1,5 @@
 """What the commands that ask about each row of a file share: options, the server, new columns, the report."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections import Counter

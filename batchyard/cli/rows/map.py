@@ -1,7 +1,5 @@
 """`batchyard map`: a prompt for each row of a file, and the file with the answers in columns of their own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows of an evaluation: a table in a file, or the folder of a data set."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Which format a file that describes an evaluation has, and what it says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

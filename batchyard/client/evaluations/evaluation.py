@@ -1,7 +1,5 @@
 """An evaluation as a file describes it, and what the readers of all formats need."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

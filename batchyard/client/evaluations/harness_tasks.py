@@ -5,8 +5,6 @@ once for all questions. What needs Python (`!function`, process_docs) or a hub i
 tasks with the harness itself.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ See https://platform.openai.com/docs/guides/evals. A document holds what an eval
 and beside it `data_source` or `data`, `input_messages`, `model` and `sampling_params`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ See https://www.promptfoo.dev/docs/configuration/reference and …/expected-outp
 one of the server's.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Asking a sample of a batch's requests again, and comparing the answers."""
 
-from __future__ import annotations
-
 import json
 import random
 import tempfile

@@ -1,7 +1,5 @@
 """Folders with all files of a batch or job, and their check without a server."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

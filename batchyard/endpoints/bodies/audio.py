@@ -1,7 +1,5 @@
 """Transcriptions and translations of audio (OpenAI's API reference), named by a URL as in vLLM's batches."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

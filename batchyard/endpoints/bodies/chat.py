@@ -1,7 +1,5 @@
 """Chat completions, and completions of a text (OpenAI's API reference)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_validator

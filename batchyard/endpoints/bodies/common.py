@@ -4,8 +4,6 @@ Other keys are ignored here: an engine refuses those that it does not support (`
 as it does to the engines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """Structured decisions (vLLM's `/v1/systemone`): questions about one state, each answered by probabilities."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import Field

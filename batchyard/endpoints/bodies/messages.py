@@ -1,7 +1,5 @@
 """Messages (Anthropic's API reference)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator

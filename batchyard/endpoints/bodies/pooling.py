@@ -1,7 +1,5 @@
 """Embeddings and moderations (OpenAI's API reference), classification and pooling (vLLM's endpoints)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 

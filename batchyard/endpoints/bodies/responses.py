@@ -1,7 +1,5 @@
 """Responses (OpenAI's API reference)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator

@@ -1,7 +1,5 @@
 """Scores of pairs of texts, and rankings of documents (vLLM's scoring endpoints, after Jina's and Cohere's)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Self
 
 from pydantic import Field, NonNegativeInt, model_validator

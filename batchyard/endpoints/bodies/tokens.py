@@ -1,7 +1,5 @@
 """Token ids of a text, the text of token ids, and token ids that follow others (vLLM's endpoints)."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator

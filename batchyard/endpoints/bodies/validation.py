@@ -1,7 +1,5 @@
 """Checks a request body against its endpoint's model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """/jobs/<id>/items/<number>: one item with its row, its conversation turn by turn, and its result."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """/jobs/<id>: one job with its progress and actions, and its report, items, files or options, each on a tab."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from dataclasses import dataclass

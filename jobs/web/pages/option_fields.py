@@ -4,8 +4,6 @@ A blank field leaves its option out, so the default holds; `null` sets one to no
 fields are `option.` and the path of the option.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """/new/job/<recipe>: a form that creates a job of a recipe, with what it would be and what it would ask first."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

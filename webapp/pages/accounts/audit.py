@@ -1,7 +1,5 @@
 """/audit: who did what and when in all projects, for administrators."""
 
-from __future__ import annotations
-
 import flask
 from flask import Blueprint
 from flask.typing import ResponseReturnValue

@@ -3,8 +3,6 @@
 The secret of a new key is shown once.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import flask

@@ -3,8 +3,6 @@
 Administrators see all projects, and their budgets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import NamedTuple

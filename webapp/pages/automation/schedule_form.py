@@ -1,7 +1,5 @@
 """The form of a schedule: its fields as a request body, and a schedule as its fields."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping

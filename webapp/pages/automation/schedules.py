@@ -1,7 +1,5 @@
 """/schedules: recurring batches and jobs, with their next and past runs, and how each of these ended."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -3,8 +3,6 @@
 A signing secret, and the receiver's answer to a sample, are shown once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import time

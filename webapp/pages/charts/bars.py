@@ -1,7 +1,5 @@
 """Charts of bars, of histograms and of matrices: a box a value."""
 
-from __future__ import annotations
-
 import math
 
 from batchyard.recipes.blocks import Bars, Histogram, Matrix

@@ -1,7 +1,5 @@
 """Charts of lines between round numbers, over anything or over time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 A chart has a size in abstract units, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The charts of a job's view: its blocks (batchyard.recipes.blocks), each drawn or with why it cannot be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchyard.recipes import blocks

@@ -1,7 +1,5 @@
 """The first requests of an input as people read them, before anything runs."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

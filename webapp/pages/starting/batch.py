@@ -1,7 +1,5 @@
 """/new: a form that creates a batch of a file or a text, with a preview of its first requests."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import secrets

@@ -3,8 +3,6 @@
 A deployment without the folder, such as an installed package, offers none.
 """
 
-from __future__ import annotations
-
 import functools
 import tomllib
 from pathlib import Path
