@@ -56,7 +56,7 @@ class SegmentLease:
     last_chance: bool
     """The batch can wait for a held model no longer."""
     has_limits: bool = False
-    """Each result chunk may pause the batch, see store.stopping."""
+    """Each result chunk may pause the batch, see store.accounting.stopping."""
 
 
 class PendingSegment(NamedTuple):

@@ -64,6 +64,8 @@ batchyard job create tune prompts.jsonl -c tune.yaml
 batchyard job create tune prompts.jsonl -c tune.yaml --dry-run
 batchyard job create rank passages.jsonl -c rank.yaml
 batchyard job create rank passages.jsonl -c rank.yaml top=3
+batchyard job create cascade reviews.csv -c cascade.yaml
+batchyard job create cascade reviews.csv -c cascade.yaml agree=0.9
 batchyard job create batch prompts.jsonl model=mini
 batchyard job create batch prompts.jsonl model=mini --window 2h
 batchyard job list
@@ -108,6 +110,8 @@ batchyard config tune -c tune.yaml
 batchyard config tune -c tune.yaml --json
 batchyard config rank -c rank.yaml
 batchyard config rank -c rank.yaml --json
+batchyard config cascade -c cascade.yaml
+batchyard config cascade -c cascade.yaml --json
 batchyard config batch model=mini
 batchyard config batch model=mini --json
 batchyard tool list
@@ -134,6 +138,8 @@ batchyard tune prompts.jsonl --model mini --set engine_args.max_num_seqs=32,64
 batchyard tune prompts.jsonl -c tune.yaml --dry-run
 batchyard rank passages.jsonl -c rank.yaml -o ranked.jsonl
 batchyard rank passages.jsonl -c rank.yaml top=3 -o ranked.jsonl
+batchyard cascade reviews.csv -t 'Is this positive? {text}' --model mini --proxy nano -o labels.jsonl
+batchyard cascade reviews.csv -c cascade.yaml agree=0.9 -o labels.jsonl
 batchyard batch prompts.jsonl model=mini -o answers.jsonl
 batchyard batch prompts.jsonl model=mini sampling.temperature=0 -o answers.jsonl
 batchyard cancel batch_123

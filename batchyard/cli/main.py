@@ -9,9 +9,9 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from batchyard import __version__
-from batchyard.cli import admin, batches, doctor, jobs, lm_eval, oneshot, schedules, verify, webhooks
+from batchyard.cli import admin, batches, doctor, jobs, lm_eval, oneshot, schedules, webhooks
 from batchyard.cli.__main__ import INTERRUPTED
-from batchyard.cli.console import chat, logs, records, top
+from batchyard.cli.console import chat, logs, records, top, verify
 from batchyard.cli.output import complain
 from batchyard.cli.recipes import evaluate, groups, tools
 from batchyard.cli.recipes.group import BUILT_IN, RecipeGroup, add_examples

@@ -83,7 +83,7 @@ def _warnings(metrics: Mapping[str, Any], options: Cascade) -> list[tuple[str, s
 
 @composite("cascade", Cascade, check=check, finish=finish, main=rounds.ANSWERS)
 def cascade(options: Cascade) -> Sequence[Child]:
-    """Answer rows with a small model where it agrees with a large one, with a guarantee."""
+    """Answer rows with a small model where it agrees with a large one."""
     values = options.model_dump(mode="json", include=set(Round.model_fields))
     return [
         Child("rows", 0, number, "cascade-round", values, rounds.NEXT if number else None, optional=bool(number))

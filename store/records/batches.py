@@ -24,7 +24,7 @@ class Batch(WorkColumns, AnswerAmounts, Base):
 
     A batch with a plan has `sample_rows`: so many of its requests, drawn at random, make up its first
     `sample_segments`. While it is `sampling`, no other segments run; then it is paused. `stop_when` has the limits that
-    pause it (store.stopping); one that has paused it is removed.
+    pause it (store.accounting.stopping); one that has paused it is removed.
 
     A batch is `planned` once its segments can run. An `open` one, a client's or a `stage` of the job `job_id`, may
     still get more segments. Such a batch has no input file before it is merged, and no plan: its segments name theirs.

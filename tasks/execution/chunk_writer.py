@@ -21,8 +21,8 @@ from batchyard.tariffs import Amounts
 from batchyard.telemetry import requests, spans
 from batchyard.telemetry.spans import EndedSpan
 from batchyard.wording import FLAWS
-from store import segments, stopping
-from store.accounting import usage
+from store import segments
+from store.accounting import stopping, usage
 from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
 from tasks.context import AppContext

@@ -12,8 +12,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from batchyard import json_lines, tariffs
+from batchyard.comparing.shares import share_bounds
 from batchyard.endpoints import output_lines, responses
-from batchyard.shares import share_bounds
 from batchyard.tariffs import TotalCost
 from store import segments, speeds
 from store.accounting import usage
@@ -44,7 +44,7 @@ def lines(source: IO[bytes], rows: int, max_line_bytes: int, seed: str) -> froze
     return frozenset(int(chance.choice(stratum)) for stratum in np.array_split(order, rows))
 
 
-class Answer(NamedTuple):
+class SampledAnswer(NamedTuple):
     """An answer of the sample."""
 
     custom_id: str
@@ -61,7 +61,7 @@ class Answer(NamedTuple):
         return self.error is not None
 
 
-def answers(context: AppContext, batch: Batch) -> list[Answer]:
+def answers(context: AppContext, batch: Batch) -> list[SampledAnswer]:
     """Return the answers of a batch's sample so far, in the order of their input tokens.
 
     Raises as store.formats.chunks.read.
@@ -77,12 +77,12 @@ def answers(context: AppContext, batch: Batch) -> list[Answer]:
     return sorted(parsed, key=lambda one: (one.input_tokens, one.custom_id))
 
 
-def _parsed(line: str, seconds: float | None) -> Answer:
+def _parsed(line: str, seconds: float | None) -> SampledAnswer:
     answer = json_lines.loads(line)
     body = (answer["response"] or {}).get("body")
     is_error = responses.error(body) or answer["error"]
     usage = responses.usage(body)
-    return Answer(
+    return SampledAnswer(
         custom_id=answer["custom_id"],
         text=None if is_error else responses.output(body).text,
         error=": ".join(output_lines.reason(answer)) if is_error else None,
@@ -122,7 +122,7 @@ def _cost(batch: Batch, cost: TotalCost | None, tokens: Mapping[str, float]) -> 
     return {"currency": document["currency"], **amounts}
 
 
-def said_by(sample: Sequence[Answer], total: int) -> dict[str, Any]:
+def said_by(sample: Sequence[SampledAnswer], total: int) -> dict[str, Any]:
     """Return what a sample says of `total` requests: shares of flaws, sums of tokens, and answers to look at.
 
     Ranges hold with CONFIDENCE: of shares exactly, for a uniform sample without replacement; of sums by the normal
@@ -143,7 +143,7 @@ def said_by(sample: Sequence[Answer], total: int) -> dict[str, Any]:
     }
 
 
-def _shown(answer: Answer) -> dict[str, Any]:
+def _shown(answer: SampledAnswer) -> dict[str, Any]:
     return {name: getattr(answer, name) for name in ("custom_id", "text", "error", "output_tokens", "seconds")}
 
 

@@ -46,7 +46,8 @@ CARDS = "tests/webapp/pages/starting/test_cards.py starts what it does from a ca
 # Shell that is not run here, by its document and first line, with the reason. Its syntax is checked: see below.
 NOT_RUN = {
     ("README.md", "make demo"): "installs; tests/system/test_demo.py runs what the demo runs",
-    ("README.md", ".venv/bin/batchyard up"): "starts the stack that is running",
+    ("README.md", ".venv/bin/batchyard up\n"): "starts the stack that is running",
+    ("README.md", ".venv/bin/batchyard up --server"): "needs a server: tests/system/test_up_servers.py starts some",
     ("docs/install.md", "make install"): "installs; tests/deploy tests its parts",
     ("docs/quickstart.md", "make install"): "installs, and starts the stack that is running",
     ("docs/start.md", ".venv/bin/batchyard submit examples/prompts.txt"): CARDS,
@@ -431,7 +432,7 @@ def test_the_commands_of_the_operations_page_back_up_and_restore(
 def test_models_files_in_the_documents_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_KEY", "secret")
     examples = [block for block in blocks("toml") if block.document != "docs/extending.md"]
-    assert len(examples) == 10
+    assert len(examples) == 11
     for block in examples:
         (tmp_path / "models.toml").write_text(block.text)
         assert catalog.load(tmp_path / "models.toml")

@@ -3,39 +3,19 @@
 import json
 import random
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from batchyard import json_lines
 from batchyard.client.api import ApiClient, uploaded
-from batchyard.endpoints import responses
+from batchyard.client.verification.differences import AnswerDifference, difference
+from batchyard.comparing.shares import share_bounds
 from batchyard.errors import ConfigurationError
-from batchyard.shares import share_bounds
 from batchyard.statuses import TERMINAL
 
 LOGPROBS = 5
-SNIPPET = 60
-"""Characters that a report shows of two texts from where they differ."""
-_VOLATILE = ("id", "created", "created_at", "completed_at", "usage", "system_fingerprint", "batchyard", "model")
-"""Members of a response's body that differ from answer to answer."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How the second answer of a request differs from the first.
-
-    `gap`: by how much the log-probability of the second answer's first other token is above that of the first's token
-    in its place; None if the answers have no log-probabilities.
-    """
-
-    custom_id: str
-    what: str
-    before: str
-    after: str
-    gap: float | None = None
 
 
 @dataclass
@@ -47,7 +27,7 @@ class Comparison:
     requests: int
     asked: int
     equal: int = 0
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[AnswerDifference] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
     low: float = 0.0
@@ -146,95 +126,6 @@ def compare(
     answered = result.equal + len(result.differences)
     result.low, result.high = share_bounds(len(result.differences), answered, result.requests)
     return result
-
-
-def difference(
-    custom_id: str, request: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any], tolerance: float
-) -> Difference | None:
-    """Return how two answers of a request differ; None if they are equal."""
-    vectors = [responses.vectors(body, request) for body in (before, after)]
-    if any(vectors):
-        most = _apart(*vectors)
-        same = most is not None and most <= tolerance
-        what = "vectors of other lengths" if most is None else f"vectors {most:.3g} apart"
-        return None if same else Difference(custom_id, what, "", "")
-    pairs = list(zip_longest(responses.outputs(before), responses.outputs(after)))
-    for number, (old, new) in enumerate(pairs):
-        place = f" of output {number}" if len(pairs) > 1 else ""
-        if old is None or new is None:
-            return Difference(custom_id, "number of outputs", "", "")
-        for name in ("text", "reasoning", "refusal", "tool_calls", "finish_reason"):
-            one, other = _plain(getattr(old, name)), _plain(getattr(new, name))
-            if one != other:
-                start = _first_difference(one, other)
-                gap = _gap(new.logprobs, one) if name == "text" else None
-                return Difference(
-                    custom_id,
-                    f"{name.replace('_', ' ')}{place} from character {start + 1}",
-                    one[start : start + SNIPPET],
-                    other[start : start + SNIPPET],
-                    gap,
-                )
-    if pairs:
-        return None
-    first, second = ({key: value for key, value in body.items() if key not in _VOLATILE} for body in (before, after))
-    distance = _apart([list(_numbers(first))], [list(_numbers(second))])
-    if _shape(first) == _shape(second) and distance is not None and distance <= tolerance:
-        return None
-    return Difference(custom_id, "response", json.dumps(first)[:SNIPPET], json.dumps(second)[:SNIPPET])
-
-
-def _plain(value: Any) -> str:
-    """Return a part of an output as text, tool calls without their ids, which are new each time."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        calls = [{key: part for key, part in call.items() if key != "id"} for call in value]
-        return json.dumps(calls, sort_keys=True) if calls else ""
-    return value or ""
-
-
-def _first_difference(one: str, other: str) -> int:
-    return next(
-        (place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
-        min(len(one), len(other)),
-    )
-
-
-def _gap(logprobs: Any, before: str) -> float | None:
-    """Return how much likelier the second answer's first other token was than the first answer's in its place."""
-    text = ""
-    for token in (logprobs or {}).get("content") or []:
-        if not before.startswith(text + token["token"]):
-            others = [
-                one["logprob"] for one in token.get("top_logprobs") or [] if before.startswith(text + one["token"])
-            ]
-            return float(token["logprob"] - max(others)) if others else None
-        text += token["token"]
-    return None
-
-
-def _apart(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> float | None:
-    """Return the largest distance of two numbers at the same place; None if the lengths differ."""
-    if [len(one) for one in before] != [len(one) for one in after]:
-        return None
-    pairs = (pair for rows in zip(before, after, strict=True) for pair in zip(*rows, strict=True))
-    return max((abs(one - other) for one, other in pairs), default=0.0)
-
-
-def _numbers(value: Any) -> Iterator[float]:
-    if isinstance(value, Mapping | list):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _numbers(part)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield float(value)
-
-
-def _shape(value: Any) -> Any:
-    """Return a JSON value with 0 for each number."""
-    if isinstance(value, Mapping):
-        return {key: _shape(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_shape(part) for part in value]
-    return 0 if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _bodies(server: ApiClient, file_id: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -16,7 +16,7 @@ from recipes import registry
 from tests.batchyard.cli.recipes.conftest import *  # noqa: F403
 from tests.batchyard.cli.recipes.conftest import Terminal
 
-INTERNAL = {"generate-round"}
+INTERNAL = {"cascade-round", "generate-round"}
 """Recipes that only other recipes run."""
 LINES = EXAMPLES.read_text().splitlines()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tasks.intake.sampling import Answer, lines, said_by
+from tasks.intake.sampling import SampledAnswer, lines, said_by
 
 ROWS = 100
 SEEDS = 60
@@ -50,7 +50,7 @@ def test_the_ranges_hold_in_nine_of_ten_files(kind: str) -> None:
         outputs = LENGTHS[kind](chance, prompts).astype(int)
         failed = chance.random(count) < 0.07
         sample = [
-            Answer(
+            SampledAnswer(
                 str(line), None, "no" if failed[line - 1] else None, False, False, int(prompts[line - 1]), 0, 0.0
             )._replace(output_tokens=int(outputs[line - 1]))
             for line in lines(file_of(prompts), ROWS, 10_000_000, f"{kind} {seed}")

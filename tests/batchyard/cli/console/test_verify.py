@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from batchyard.client.verification import folder as folders
-from batchyard.client.verification.again import difference
-from batchyard.shares import share_bounds
+from batchyard.client.verification.differences import difference
+from batchyard.comparing.shares import share_bounds
 from tests.support.stacks import RunningStack, a_chat
 
 

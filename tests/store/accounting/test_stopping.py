@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
-from store import stopping
+from store.accounting import stopping
+from store.accounting.stopping import ERROR, evidence
 from store.database import Database
 from store.records import Batch, Event
-from store.stopping import ERROR, evidence
 
 LOOK = 20
 """Answers between two looks."""
