@@ -20,13 +20,16 @@ from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError
 
 RECIPE, ANSWERS = "cascade", "answers.jsonl"
+Make = Callable[[asking.Values], Mapping[str, Any]]
+"""Returns the body of a row's request."""
 
 
 class CascadeResults(RowResults):
-    """The answers of a cascade."""
+    """The answers of a cascade with these options of its recipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
+        self._options = {name: value for name, value in options.items() if value is not None}
         self._lines: dict[int, Mapping[str, Any]] = {}
 
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
@@ -37,8 +40,14 @@ class CascadeResults(RowResults):
         """Return the texts of the answers."""
         return {"answer": self._column("answer")}
 
-    def answerers(self) -> dict[str, Column]:
+    def ask(self, _model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
+        """Run the recipe over the rows. Raises as `ask_cascade`."""
+        ask_cascade(rows, make, self, how, self._options)
+
+    def beside(self, *, details: bool, finish_reason: bool) -> dict[str, Column]:
         """Return which model answered each row, and how sure the small one was."""
+        if not details:
+            return {}
         return {"answered_by": self._column("answered_by"), "confidence": self._column("confidence", "number")}
 
     def _column(self, name: str, kind: Any = "string") -> Column:
@@ -47,7 +56,7 @@ class CascadeResults(RowResults):
 
 def ask_cascade(
     rows: Iterable[asking.Values],
-    make: Callable[[asking.Values], Mapping[str, Any]],
+    make: Make,
     results: CascadeResults,
     how: CallOptions,
     options: Mapping[str, Any],

@@ -40,18 +40,17 @@ def classify(
 ) -> Any:
     """Return a label for each row of a table, in the order of the rows.
 
-    A model that is a classifier has labels of its own. Any other is asked in a chat that names the labels, and held to
-    them where its engine can do that. The same call again takes up the batches of the first, as that of `map` does.
+    A classifier has labels of its own. Any other model is asked in a chat that names the labels, and held to them where
+    its engine can do that. The same call again resumes, as that of `map`.
 
     Args:
         data: a table, as `map` takes it.
         template: what is classified, with columns in braces: "{text}", or "{*}" for all.
-        labels: the labels. A classifier needs none; then one that is not among them is an error of its row.
+        labels: the labels. A classifier needs none; with labels, any other is an error of its row.
         system: of a chat, in place of a message with the labels; of a decision, its question.
-        by: what a model without labels of its own is asked: a chat, or a decision of `/v1/systemone`.
+        by: how a model without labels is asked: by a chat, or by a decision of `/v1/systemone`.
         details: return a table with columns `probability`, `probabilities`, `error` and `tokens` beside the labels.
-        window, again, progress, server: as `map` has them.
-        parameters: others of the requests' bodies. Chats have temperature 0 unless they say otherwise.
+        window, again, progress, server, parameters: as `map` has them. Chats have temperature 0 by default.
 
     Returns:
         A column as that of `map`, or with `details` a table with a column `label`. `probability` is that of the label,
@@ -82,9 +81,8 @@ def classify(
     if classifies:
         body = asking.parameters(model, **parameters)
     elif by == "decision":
-        question = {"type": "choice", "criteria": dict.fromkeys(names or ())} | (
-            {"instructions": system} if system else {}
-        )
+        question = {"type": "choice", "criteria": dict.fromkeys(names or ()), "instructions": system or None}
+        question = {key: value for key, value in question.items() if value is not None}
         body = asking.parameters(model, questions={QUESTION: question}, **parameters)
     else:
         form = _form(spec["batchyard"]["answer_forms"], names or [])

@@ -1,7 +1,7 @@
 """`batchyard.map`: a request for each row of a table, and its answers as a column of the table's kind."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -10,7 +10,7 @@ from batchyard.client import answers, asking, frames
 from batchyard.client.answers import RowText, Structure
 from batchyard.client.api import ApiClient
 from batchyard.client.asking import DETAILS, RowResults
-from batchyard.client.cascade import CascadeResults, ask_cascade
+from batchyard.client.cascade import CascadeResults, Make
 from batchyard.client.frames import Column, Frame
 from batchyard.endpoints.catalog import CHAT
 from batchyard.errors import ConfigurationError
@@ -51,29 +51,25 @@ def map(
             Hugging Face, or a list of dicts. It is not changed.
         template: the user's message, with columns in braces: "Translate {text} to {lang}". `{{` and `}}` are braces.
             "Is this review positive?\n{*}" has all columns that neither template names, as lines `name: value`, in an
-            order in which prompts share most. "{photo:image} What is this?" sends bytes, images of PIL or URLs in a
-            column as images.
+            order in which prompts share most. "{photo:image} What is this?" sends bytes, PIL images or URLs as images.
         system: a template of the system's message.
         schema: a class of pydantic or a JSON schema of an object. Answers have this form, and become its columns.
         response_format: another form of answers, as OpenAI's API has it.
         window: until when all must be answered, such as "24h".
-        details: return a table with columns `error` and `tokens` beside the answers.
-        finish_reason: return a table with a column that has why each answer ended: `length` if it was cut off.
+        details, finish_reason: return a table with columns `error` and `tokens`, or with why each answer ended.
         again: compute everything anew, also where the same was asked before.
         progress: say on standard error how far it is: a bar in a terminal, elsewhere a line every ten seconds.
-        server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
-        name: of the batches' input files.
-        cascade: a smaller model, which answers the rows on which it agrees with `model`: recipe `cascade`. The details
-            then have `answered_by` and `confidence`, too.
-        agree: with `cascade`, the least share of all rows that have the answer of `model`, 0.95 by default.
-        confidence: with `cascade`, the least probability that this share is reached, 0.95 by default.
+        server, name: by default the one that BATCHYARD_URL names, or the local stack in ./data; of the input files.
+        cascade: a smaller model for the rows on which it agrees with `model` (recipe `cascade`). The details then have
+            `answered_by` and `confidence`, too.
+        agree, confidence: with `cascade`, the share of rows with the answer of `model`, and its probability [0.95].
         parameters: any others of the requests' bodies, such as `seed`, `top_p` or `max_completion_tokens`. A row has
             one answer, so `n` is 1; for several samples of a prompt see recipe `rollout`.
 
     Returns:
-        A column: a Series of pandas, which has the table's index, or of polars, a ChunkedArray, or a list for a dataset
-        or a list. With `schema` or `details` a table of the kind of `data`, its columns those of the schema, or
-        `answer`; then `error` and `tokens`. What has no answer is None, or what the library has for it.
+        A column: a Series of pandas, which has the table's index, or of polars, a ChunkedArray, or a list. With
+        `schema` or `details` a table of the kind of `data`, with the columns of the schema, or `answer`; then `error`
+        and `tokens`. A row without an answer has None, or what the library has for it.
 
     Raises:
         ConfigurationError: a template, the schema or the table cannot be used; or no server is known. Nothing was sent.
@@ -83,41 +79,21 @@ def map(
     frame = frames.of(data)
     messages = _messages(frame, template, system, progress)
     structure = None if schema is None else Structure(schema)
-    if structure is not None:
-        if response_format is not None:
-            raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
-        if details and (clash := [column for column in DETAILS if column in structure.columns]):
-            message = f"its property {clash[0]} has the name of a column of the details; rename it"
-            raise ConfigurationError(f"schema: {message}")
-        response_format = structure.response_format
-    if parameters.get("n") not in (None, 1):
-        remedy = "repeat the rows, or take recipe rollout, which samples n times"
-        raise ConfigurationError(f"n={parameters['n']}: a row has one answer; {remedy}")
+    _check(structure, response_format, details, parameters.get("n"))
+    response_format = response_format if structure is None else structure.response_format
     parameters |= {"temperature": temperature, "max_tokens": max_tokens, "response_format": response_format}
     body = asking.parameters(model, **parameters)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
-    if cascade is not None and (response_format is not None or finish_reason):
-        raise ConfigurationError("cascade: its answers are texts without a form or a finish_reason; leave these out")
-    if cascade is None and (agree, confidence) != (None, None):
-        raise ConfigurationError("agree and confidence are those of a cascade; name its small model in cascade")
-    results = TextResults() if cascade is None else CascadeResults()
+    results = _results(cascade, agree, confidence, plain=response_format is None and not finish_reason)
 
     def make(values: asking.Values) -> Mapping[str, Any]:
         return {**body, "messages": [{"role": role, "content": text.fill(values)} for role, text in messages]}
 
     rows = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
-    if isinstance(results, CascadeResults):
-        target = {"agree": agree, "confidence": confidence}
-        options = {"proxy": cascade, **{key: value for key, value in target.items() if value is not None}}
-        ask_cascade(rows, make, results, how, options)
-    else:
-        asking.ask_rows(model, CHAT.path, rows, make, results, how)
+    results.ask(model, rows, make, how)
     columns = results.columns(structure)
     results.warn()
-    if isinstance(results, CascadeResults):
-        beside = results.answerers() if details else {}
-    else:
-        beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
+    beside = results.beside(details=details, finish_reason=finish_reason)
     if details or finish_reason:
         return frame.table({**columns, **beside, **(results.details() if details else {})})
     return frame.column("answer", columns["answer"]) if structure is None else frame.table(columns)
@@ -139,9 +115,14 @@ class TextResults(RowResults):
         self._texts[row] = text = answers.text(body)
         return text.error
 
-    def finish_reasons(self) -> Column:
-        """Return why each answer ended, None where nobody knows."""
-        return Column([text and text.finish_reason for text in (self._texts.get(row) for row in range(len(self)))])
+    def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: asking.CallOptions) -> None:
+        """Ask about each row in batches. Raises as `asking.ask_rows`."""
+        asking.ask_rows(model, CHAT.path, rows, make, self, how)
+
+    def beside(self, *, details: bool, finish_reason: bool) -> dict[str, Column]:
+        """Return why each answer ended if that is wanted, None where nobody knows."""
+        texts = (self._texts.get(row) for row in range(len(self)))
+        return {"finish_reason": Column([text and text.finish_reason for text in texts])} if finish_reason else {}
 
     def columns(self, structure: Structure | None) -> dict[str, Column]:
         """Return the texts of the answers, or their properties by `structure`, and note the errors of those."""
@@ -154,6 +135,32 @@ class TextResults(RowResults):
             for name, column in columns.items():
                 column.values[row] = properties.get(name)
         return columns
+
+
+def _results(
+    cascade: str | None, agree: float | None, confidence: float | None, *, plain: bool
+) -> TextResults | CascadeResults:
+    """Return where the answers go. Raises ConfigurationError for options that do not go with a cascade, or need one."""
+    if cascade is not None and not plain:
+        raise ConfigurationError("cascade: answers are texts without a form; leave form and finish_reason out")
+    if cascade is not None:
+        return CascadeResults(proxy=cascade, agree=agree, confidence=confidence)
+    if (agree, confidence) != (None, None):
+        raise ConfigurationError("agree and confidence belong to a cascade; name its small model in cascade")
+    return TextResults()
+
+
+def _check(structure: Structure | None, response_format: Any, details: bool, samples: Any) -> None:
+    """Raise ConfigurationError for options of `map` that do not go together."""
+    if structure is not None:
+        if response_format is not None:
+            raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
+        if details and (clash := [column for column in DETAILS if column in structure.columns]):
+            message = f"its property {clash[0]} has the name of a column of the details; rename it"
+            raise ConfigurationError(f"schema: {message}")
+    if samples not in (None, 1):
+        remedy = "repeat the rows, or take recipe rollout, which samples n times"
+        raise ConfigurationError(f"n={samples}: a row has one answer; {remedy}")
 
 
 def _messages(frame: Frame, template: str, system: str | None, say: bool) -> list[tuple[str, Template]]:

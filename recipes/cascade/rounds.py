@@ -20,7 +20,7 @@ import numpy as np
 from batchyard import json_lines
 from batchyard.recipes import EndedItem, Report, Results
 from recipes.cascade import bounds
-from recipes.cascade.bounds import Decision, Floats, Look
+from recipes.cascade.bounds import CutDecision, Floats, Look
 from recipes.cascade.options import STATE, Cascading
 from recipes.measures import intervals
 from recipes.reports import write_lines
@@ -68,7 +68,7 @@ def _row(item: EndedItem, state: Mapping[str, Any] | None) -> Row:
 
 
 @dataclass
-class Standing:
+class RoundOutcome:
     """What the rows say after a round.
 
     Attributes:
@@ -84,7 +84,7 @@ class Standing:
     errors: np.ndarray[Any, np.dtype[np.bool_]]
 
     @classmethod
-    def of(cls, results: Results) -> Standing:
+    def of(cls, results: Results) -> RoundOutcome:
         order, confidences, why, errors = array("q"), array("d"), [], bytearray()
         for row in rows_of(results):
             confidence, large = row["proxy"].get("confidence"), row.get("large") or {}
@@ -103,7 +103,7 @@ class Standing:
         budget = math.floor((1 - options.agree) * self.rows + 1e-9)
         return bounds.looks(self.rows, budget, 1 - options.confidence)
 
-    def decide(self, options: Cascading) -> Decision:
+    def decide(self, options: Cascading) -> CutDecision:
         """Return what follows from the sample so far."""
         ranks = np.empty(self.rows, int)
         ranks[np.argsort(self.order, kind="stable")] = np.arange(self.rows)
@@ -114,7 +114,7 @@ class Standing:
         confidences = np.sort(self.confidences[answered])
         return bounds.decide(confidences, self.rows, int(sampled.sum()), pairs, self.looks(options))
 
-    def asked_next(self, decision: Decision, options: Cascading) -> dict[int, str]:
+    def asked_next(self, decision: CutDecision, options: Cascading) -> dict[int, str]:
         """Return the rows that the next round asks the large model about, and why; none if all is done."""
         if np.isin(self.why, (REST, AUDIT)).any():
             return {}
@@ -130,7 +130,7 @@ class Standing:
 
 def finish(results: Results, options: Cascading) -> Report:
     """Write what the next round takes, or the answers if none comes."""
-    standing = Standing.of(results)
+    standing = RoundOutcome.of(results)
     decision = standing.decide(options)
     asked = standing.asked_next(decision, options)
     if asked:
@@ -202,7 +202,7 @@ def _add(sums: list[int], answer: Mapping[str, Any]) -> None:
         sums[place] += tokens
 
 
-def _metrics(standing: Standing, decision: Decision, totals: _Totals, options: Cascading) -> dict[str, Any]:
+def _metrics(standing: RoundOutcome, decision: CutDecision, totals: _Totals, options: Cascading) -> dict[str, Any]:
     rows, answered = standing.rows, ~np.isnan(standing.confidences)
     sampled, accepted = standing.why == SAMPLE, standing.confidences > decision.cut
     size = int(sampled.sum())
@@ -229,7 +229,7 @@ def _metrics(standing: Standing, decision: Decision, totals: _Totals, options: C
     }
 
 
-def _audit(standing: Standing, audited: int) -> dict[str, Any]:
+def _audit(standing: RoundOutcome, audited: int) -> dict[str, Any]:
     """Return the audit of so many rows of the small model, and the agreement of all rows with its answers corrected."""
     checked = standing.why == AUDIT
     size, errors = int(checked.sum()), int((checked & standing.errors).sum())

@@ -6,15 +6,15 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from batchyard.statuses import Priority
-from webapp.wire.fields import PRIORITY, Body, ExpiresAfter, Id, Metadata, Repeatable, Steps, Window
+from webapp.wire.fields import PRIORITY, ExpiresAfter, Id, Metadata, Repeatable, Steps, StrictBody, Window
 
 
-class MessageRequest(Body):
+class MessageRequest(StrictBody):
     custom_id: str = Field(strict=True)
     params: dict[str, Any] = Field(description="a body of /v1/messages; what is wrong with it is its result")
 
 
-class MessageBatchOptions(Repeatable, Body):
+class MessageBatchOptions(Repeatable, StrictBody):
     """How a message batch is run; all of it is this project's, see POST /v1/batches."""
 
     completion_window: Window = "24h"

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard import durations
-from webapp.wire.fields import Body, Name, Window
+from webapp.wire.fields import Name, StrictBody, Window
 from webapp.wire.lists import ListPage, ListQuery
 
 LiveTier = Literal["default", "flex", "none"]
@@ -32,7 +32,7 @@ class NewKeyObject(KeyObject):
 KeyPage = ListPage[KeyObject]
 
 
-class CreateKey(Body):
+class CreateKey(StrictBody):
     project: str = Field(strict=True, description="name of the project, which is made if there is none")
     admin: bool = Field(False, strict=True)
     label: Name | None = None
@@ -74,7 +74,7 @@ class ProjectObject(BaseModel):
 ProjectPage = ListPage[ProjectObject]
 
 
-class ChangeProject(Body):
+class ChangeProject(StrictBody):
     """What is left out stays as it is; null is none."""
 
     tier: str | None = Field(None, strict=True, description="one of BATCHYARD_TIERS: how soon its batches are due")

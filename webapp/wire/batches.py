@@ -13,7 +13,6 @@ from webapp.wire.fields import (
     PLAN,
     PRIORITY,
     STOP_WHEN,
-    Body,
     ExpiresAfter,
     Metadata,
     OnInvalid,
@@ -22,13 +21,14 @@ from webapp.wire.fields import (
     Short,
     Steps,
     StopWhen,
+    StrictBody,
     Window,
 )
 from webapp.wire.lists import ListPage, ListQuery
 from webapp.wire.work import BatchError, Cost, ListResults, WorkExtension, WorkObject
 
 
-class BatchOptions(Body):
+class BatchOptions(StrictBody):
     """How a batch is run."""
 
     endpoint: EndpointPath
@@ -119,7 +119,7 @@ class CreateBatch(RootModel[BatchOfFile | BatchOfUrl | BatchOfRequests | OpenBat
     """The body of POST /v1/batches."""
 
 
-class RetryBatch(Repeatable, Body):
+class RetryBatch(Repeatable, StrictBody):
     """The body of POST /v1/batches/{id}/retry: what is left out is as it was in the batch that is repeated."""
 
     completion_window: Window | None = None
@@ -135,7 +135,7 @@ class RetryBatch(Repeatable, Body):
     )
 
 
-class ChangeBatch(Body):
+class ChangeBatch(StrictBody):
     """The body of POST /v1/batches/{id}: what is left out stays as it is."""
 
     completion_window: Window | None = Field(None, description="counted from the batch's creation")

@@ -76,13 +76,13 @@ def declare_file(*, required: bool, name: str = "file") -> Callable[[dict[str, A
     return declare
 
 
-class Body(BaseModel):
+class StrictBody(BaseModel):
     """Refuse unknown fields of a body: a misspelt one must not be lost in silence."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class ExpiresAfter(Body):
+class ExpiresAfter(StrictBody):
     """When a file expires: `seconds` after `created_at`, between an hour and 30 days."""
 
     anchor: Literal["created_at"]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from store.intake.uploads import UploadStatus
-from webapp.wire.fields import Body, ExpiresAfter, Id, declare_file, from_json_text
+from webapp.wire.fields import ExpiresAfter, Id, StrictBody, declare_file, from_json_text
 from webapp.wire.lists import ListPage, ListQuery
 
 UploadPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
@@ -51,7 +51,7 @@ class ListFiles(ListQuery):
     purpose: str | None = Field(None, min_length=1)
 
 
-class CreateUpload(UploadOptions, Body):
+class CreateUpload(UploadOptions, StrictBody):
     """The body of POST /v1/uploads."""
 
     bytes: int = Field(ge=0, le=2**53, strict=True, description="of the whole file")
@@ -59,7 +59,7 @@ class CreateUpload(UploadOptions, Body):
     mime_type: str = Field(strict=True, min_length=1, max_length=255, description="taken, and needed for nothing")
 
 
-class CreateImport(UploadOptions, Body):
+class CreateImport(UploadOptions, StrictBody):
     """The body of POST /v1/imports."""
 
     url: str = Field(strict=True, min_length=1, max_length=1024, description="of an object, or of a folder of objects")
@@ -79,7 +79,7 @@ class PartForm(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra=declare_file(required=True, name="data"))
 
 
-class CompleteUpload(Body):
+class CompleteUpload(StrictBody):
     """The body of POST /v1/uploads/{id}/complete."""
 
     part_ids: list[Id] = Field(description="the parts in the order in which they make the file")

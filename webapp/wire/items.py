@@ -5,11 +5,11 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from batchyard.statuses import ItemState
-from webapp.wire.fields import Body
+from webapp.wire.fields import StrictBody
 from webapp.wire.lists import ListPage
 
 
-class Verdict(Body):
+class Verdict(StrictBody):
     """What a person or a CI says to an item that waits for it."""
 
     gate: str = Field(strict=True, min_length=1, max_length=128, description="the one that the item waits for")
@@ -20,13 +20,13 @@ class Verdict(Body):
     by: str | None = Field(None, strict=True, max_length=128)
 
 
-class Requeue(Body):
+class Requeue(StrictBody):
     """An item is to begin again."""
 
     hint: str | None = Field(None, strict=True, max_length=65536, description="what its prompts say besides")
 
 
-class ItemReply(Body):
+class ItemReply(StrictBody):
     """The body of POST /v1/jobs/{id}/items/{number}: one of `text`, `verdict` and `requeue`."""
 
     text: str | None = Field(None, strict=True, description="completes an item that is stuck or failed")

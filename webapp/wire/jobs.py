@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field, RootModel, StringConstraints, model_valid
 
 from batchyard.statuses import RETRIABLE_STATES, JobStatus, RetriableState
 from store.jobs.dependencies import MAX_DEPENDENCIES, When
-from webapp.wire.fields import Body, ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, Window
+from webapp.wire.fields import ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, StrictBody, Window
 from webapp.wire.lists import ListPage
 from webapp.wire.start import CostEstimate
 from webapp.wire.work import BatchErrors, Cost, Usage, WorkExtension, WorkObject
@@ -14,7 +14,7 @@ from webapp.wire.work import BatchErrors, Cost, Usage, WorkExtension, WorkObject
 MAX_INLINE = 1000
 
 
-class JobArtifactName(Body):
+class JobArtifactName(StrictBody):
     """A file that an ended batch or job has produced, by its name there."""
 
     job_id: Id | None = None
@@ -28,7 +28,7 @@ class JobArtifactName(Body):
         return self
 
 
-class JobInput(Body):
+class JobInput(StrictBody):
     """Where the items come from: one of these."""
 
     artifact: JobArtifactName | None = None
@@ -44,7 +44,7 @@ class JobInput(Body):
         return self
 
 
-class JobOptions(Body):
+class JobOptions(StrictBody):
     """How a job is run."""
 
     recipe: str = Field(strict=True, min_length=1, max_length=128)
@@ -59,7 +59,7 @@ class JobOptions(Body):
     )
 
 
-class Dependency(Body):
+class Dependency(StrictBody):
     """A job or a batch that has to end first: as completed, as anything else, or in any way."""
 
     id: Id
@@ -81,13 +81,13 @@ class CreateJob(Repeatable, JobOptions):
     )
 
 
-class Rescore(Repeatable, Body):
+class Rescore(Repeatable, StrictBody):
     """The body of POST /v1/jobs/{id}/rescore."""
 
     options: JsonObject = Field(default_factory=dict, description="options that only judge, see GET /v1/recipes")
 
 
-class RetryJob(Repeatable, Body):
+class RetryJob(Repeatable, StrictBody):
     """The body of POST /v1/jobs/{id}/retry: what is left out is as it was in the job that is retried."""
 
     states: list[RetriableState] = Field(

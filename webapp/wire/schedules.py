@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from store.schedules import CatchUp, Overlap, State
 from webapp.wire.batches import ScheduledBatch
-from webapp.wire.fields import Body, Name
+from webapp.wire.fields import Name, StrictBody
 from webapp.wire.jobs import JobArtifactName, JobOptions
 from webapp.wire.lists import ListPage
 
@@ -68,7 +68,7 @@ SchedulePage = ListPage[ScheduleObject]
 ScheduleRunPage = ListPage[ScheduleRunObject]
 
 
-class ScheduleInput(Body):
+class ScheduleInput(StrictBody):
     """What each run is made of: one of these."""
 
     file_id: str | None = Field(
@@ -97,7 +97,7 @@ class ScheduleInput(Body):
         return self
 
 
-class CreateSchedule(Body):
+class CreateSchedule(StrictBody):
     """A schedule makes either batches or jobs: it has one of `batch` and `job`."""
 
     name: Name
@@ -113,7 +113,7 @@ class CreateSchedule(Body):
     paused: bool = Field(False, strict=True)
 
 
-class UpdateSchedule(Body):
+class UpdateSchedule(StrictBody):
     """What is left out stays as it is."""
 
     name: Name | None = None

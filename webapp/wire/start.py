@@ -11,7 +11,6 @@ from webapp.wire.fields import (
     PLAN,
     PRIORITY,
     STOP_WHEN,
-    Body,
     JsonObject,
     JsonText,
     Metadata,
@@ -19,6 +18,7 @@ from webapp.wire.fields import (
     PlanRequest,
     Steps,
     StopWhen,
+    StrictBody,
     Window,
     declare_file,
 )
@@ -73,7 +73,7 @@ class StartQuery(BaseModel):
     dry_run: bool = Field(False, description="create nothing: say how many requests there are, and when they are done")
 
 
-class Start(Body):
+class Start(StrictBody):
     """Prompts inline, or in a form's `file`; how to run them, and until when."""
 
     model: str | None = Field(None, description="needed unless the file holds whole requests")

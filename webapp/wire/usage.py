@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from batchyard.tariffs import CURRENCY, PLACES
 from store.accounting.budgets import State, WhenExceeded
 from store.accounting.usage import Dimension
-from webapp.wire.fields import Body
+from webapp.wire.fields import StrictBody
 
 
 class BudgetObject(BaseModel):
@@ -29,7 +29,7 @@ class BudgetRemoved(BaseModel):
     deleted: Literal[True] = True
 
 
-class SetBudget(Body):
+class SetBudget(StrictBody):
     """The body of POST /v1/projects/{id}/budget."""
 
     amount: Annotated[Decimal, Field(ge=0, lt=10**12, decimal_places=PLACES)] = Field(

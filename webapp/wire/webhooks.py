@@ -6,20 +6,20 @@ from pydantic import BaseModel, Field
 
 from store import events
 from tasks.webhooks import outbound
-from webapp.wire.fields import Body, Name
+from webapp.wire.fields import Name, StrictBody
 from webapp.wire.lists import ListPage
 
 Url = Annotated[str, Field(strict=True, min_length=1, max_length=outbound.MAX_URL)]
 Types = Annotated[list[events.Type], Field(min_length=1, max_length=32, description="what is sent there")]
 
 
-class CreateWebhook(Body):
+class CreateWebhook(StrictBody):
     name: Name
     url: Url
     event_types: Types
 
 
-class UpdateWebhook(Body):
+class UpdateWebhook(StrictBody):
     """What is left out stays as it is."""
 
     name: Name | None = None
@@ -28,11 +28,11 @@ class UpdateWebhook(Body):
     enabled: Annotated[bool, Field(strict=True)] | None = None
 
 
-class RotateSecret(Body):
+class RotateSecret(StrictBody):
     keep_old_secret_active_for_24_hours: bool = Field(False, strict=True)
 
 
-class SendSample(Body):
+class SendSample(StrictBody):
     event_type: events.Type
 
 
