@@ -7,7 +7,6 @@ import threading
 import time
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from batchyard.errors import LeaseLost
@@ -21,7 +20,18 @@ from tasks.execution import segment as segments
 from tasks.execution.answering import _configuration
 from tasks.execution.chunk_writer import ChunkWriter
 from tasks.scheduling.throughput import ThroughputMeter
-from tests.support.planned import MODEL, answers, dispatched, end_batch, lose, plan_batch, reload, started, the_segment
+from tests.support.planned import (
+    MODEL,
+    answers,
+    dispatched,
+    end_batch,
+    lose,
+    marked,
+    plan_batch,
+    reload,
+    started,
+    the_segment,
+)
 from tests.tasks.execution.conftest import DirectedEngine
 
 TARIFF = Tariff(currency="EUR", input="1", cached_input="0.5", output="2")  # type: ignore[arg-type]
@@ -40,7 +50,7 @@ def append(context: AppContext, batch: Batch, *lines: int, shared: tuple[int, ..
     """Answer lines of a pending segment, and end it. Each has 3 input tokens, 1 of them cached, and 2 output tokens."""
     writer = ChunkWriter(context, started(context.database, batch, segment), threading.Event())
     for some, is_shared in ((lines, False), (shared, True)):
-        writer.add(answers(some).append_column("shared", pa.array([is_shared] * len(some), pa.bool_())))
+        writer.add(marked(answers(some), is_shared))
     writer.flush()
 
 
@@ -76,7 +86,7 @@ def test_a_holder_that_has_lost_its_segment_adds_neither_answers_nor_cost(contex
     stale = ChunkWriter(context, started(context.database, batch), threading.Event())
     lose(context.database, the_segment(context.database, batch).id)
     append(context, batch, 1, 2)
-    stale.add(answers([1, 2]).append_column("shared", pa.array([False, False])))
+    stale.add(marked(answers([1, 2])))
     with pytest.raises(LeaseLost):
         stale.flush()
     assert cost(context, batch) == euros("0.000013")
@@ -87,7 +97,7 @@ def test_a_chunk_that_is_appended_again_costs_once(
 ) -> None:
     batch = priced(context, project, "one", "two")
     lease = started(context.database, batch)
-    table = answers([1, 2]).append_column("shared", pa.array([False, False]))
+    table = marked(answers([1, 2]))
     for _ in range(2):  # as after a COMMIT whose outcome was unclear
         writer = ChunkWriter(context, lease, threading.Event())
         writer.add(table)
@@ -131,7 +141,7 @@ def test_time_is_charged_once_however_many_segments_share_it(context: AppContext
     writers = [ChunkWriter(context, lease, threading.Event(), ThroughputMeter(lease, spec)) for lease in leases]
     for line, writer in ((1, writers[0]), (3, writers[1]), (2, writers[0]), (4, writers[1])):
         time.sleep(0.05)
-        writer.add(answers([line], seconds=[0.05]).append_column("shared", pa.array([False])))
+        writer.add(marked(answers([line], seconds=[0.05])))
         writer.flush()
     passed = time.time() - began
     own = cost(context, batch)
