@@ -159,6 +159,13 @@ def answers(
     return pa.table(list(map(list, zip(*rows, strict=True))) if rows else ANSWERS.empty_table(), schema=ANSWERS)
 
 
+def marked(table: pa.Table, shared: bool = False, invalid: bool = False) -> pa.Table:
+    """Answers with the columns that tell whether an engine computed them, and lack the form that was asked for."""
+    for name, value in (("shared", shared), ("invalid", invalid)):
+        table = table.append_column(name, pa.array([value] * table.num_rows, pa.bool_()))
+    return table
+
+
 def append(context: AppContext, lease: segments.SegmentLease, table: pa.Table) -> None:
     """Append answers to a segment as one result chunk."""
     completed = sum(table["ok"].to_pylist())

@@ -21,7 +21,7 @@ from store.records import Batch, ResultChunk
 from tasks.context import AppContext
 from tasks.execution import chunk_writer, progress, tally
 from tasks.execution.chunk_writer import ChunkWriter
-from tests.support.planned import answers, lose, plan_batch, reload, started, the_segment
+from tests.support.planned import answers, lose, marked, plan_batch, reload, started, the_segment
 
 
 @pytest.fixture
@@ -40,12 +40,6 @@ def writer(context: AppContext, batch: Batch, monkeypatch: pytest.MonkeyPatch) -
 def table(*lines: int, shared: bool = False, failed: dict[int, str] | None = None) -> pa.Table:
     """Answers with the columns that tell whether an engine computed them, and lack the form that was asked for."""
     return marked(answers(lines, failed=failed), shared)
-
-
-def marked(table: pa.Table, shared: bool = False, invalid: bool = False) -> pa.Table:
-    for name, value in (("shared", shared), ("invalid", invalid)):
-        table = table.append_column(name, pa.array([value] * table.num_rows, pa.bool_()))
-    return table
 
 
 def appended(context: AppContext, batch: Batch) -> list[ResultChunk]:

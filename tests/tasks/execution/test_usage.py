@@ -20,7 +20,18 @@ from tasks.execution import segment as segments
 from tasks.execution.answering import _configuration
 from tasks.execution.chunk_writer import ChunkWriter
 from tasks.scheduling.throughput import ThroughputMeter
-from tests.support.planned import MODEL, answers, dispatched, end_batch, lose, plan_batch, reload, started, the_segment
+from tests.support.planned import (
+    MODEL,
+    answers,
+    dispatched,
+    end_batch,
+    lose,
+    marked,
+    plan_batch,
+    reload,
+    started,
+    the_segment,
+)
 from tests.tasks.execution.conftest import DirectedEngine
 from tests.tasks.execution.test_chunk_writer import marked
 
