@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import click
 from pydantic import BaseModel
 
-from batchyard.client import answers, asking, frames
-from batchyard.client.answers import RowText, Structure
-from batchyard.client.api import ApiClient
-from batchyard.client.asking import DETAILS, RowResults
-from batchyard.client.cascade import CascadeResults, ask_cascade
+from batchyard import json_lines
+from batchyard.client import answers, asking, frames, resume
+from batchyard.client.answers import RowAnswer, RowText, Structure
+from batchyard.client.api import ApiClient, uploaded
+from batchyard.client.asking import DETAILS, CallOptions, RowResults
 from batchyard.client.frames import Column, Frame
+from batchyard.client.progress import follow, problems
 from batchyard.endpoints.catalog import CHAT
-from batchyard.errors import ConfigurationError
+from batchyard.errors import ConfigurationError, RequestError
+from batchyard.statuses import TERMINAL
+from batchyard.tables.cells import CellError
 from batchyard.tables.template import Template
+
+CASCADE, ANSWERS = "cascade", "answers.jsonl"
+Make = Callable[[asking.Values], Mapping[str, Any]]
 
 
 def map(
@@ -65,10 +75,8 @@ def map(
         progress: say on standard error how far it is: a bar in a terminal, elsewhere a line every ten seconds.
         server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
         name: of the batches' input files.
-        cascade: a smaller model, which answers the rows on which it agrees with `model`: recipe `cascade`. The details
-            then have `answered_by` and `confidence`, too.
-        agree: with `cascade`, the least share of all rows that have the answer of `model`, 0.95 by default.
-        confidence: with `cascade`, the least probability that this share is reached, 0.95 by default.
+        cascade: a smaller model, for rows on which it agrees with `model`; details have `answered_by` and `confidence`.
+        agree, confidence: least share of rows with the answer of `model`, and its probability; 0.95 each by default.
         parameters: any others of the requests' bodies, such as `seed`, `top_p` or `max_completion_tokens`. A row has
             one answer, so `n` is 1; for several samples of a prompt see recipe `rollout`.
 
@@ -84,35 +92,21 @@ def map(
     """
     frame = frames.of(data)
     messages = _messages(frame, template, system, progress)
-    structure = None
-    if schema is not None:
-        structure = _structure(schema, response_format, details)
-        response_format = structure.response_format
-    body = _body(model, temperature=temperature, max_tokens=max_tokens, response_format=response_format, **parameters)
+    structure = None if schema is None else _structure(schema, response_format, details)
+    form = response_format if structure is None else structure.response_format
+    body = _body(model, temperature=temperature, max_tokens=max_tokens, response_format=form, **parameters)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
-    if cascade is not None and (response_format is not None or finish_reason):
-        raise ConfigurationError("cascade: its answers are texts without a form or a finish_reason; leave these out")
-    if cascade is None and (agree, confidence) != (None, None):
-        raise ConfigurationError("agree and confidence are those of a cascade; name its small model in cascade")
-    results = TextResults() if cascade is None else CascadeResults()
+    results = _results(cascade, agree, confidence, are_texts=form is None and not finish_reason)
 
     def make(values: asking.Values) -> Mapping[str, Any]:
         return {**body, "messages": [{"role": role, "content": text.fill(values)} for role, text in messages]}
 
     rows = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
-    if isinstance(results, CascadeResults):
-        target = {"agree": agree, "confidence": confidence}
-        options = {"proxy": cascade, **{key: value for key, value in target.items() if value is not None}}
-        ask_cascade(rows, make, results, how, options)
-    else:
-        asking.ask_rows(model, CHAT.path, rows, make, results, how)
+    results.ask(model, rows, make, how)
     columns = results.columns(structure)
     results.warn()
-    if isinstance(results, CascadeResults):
-        beside = results.answerers() if details else {}
-    else:
-        beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
     if details or finish_reason:
+        beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
         return frame.table({**columns, **beside, **(results.details() if details else {})})
     return frame.column("answer", columns["answer"]) if structure is None else frame.table(columns)
 
@@ -128,6 +122,10 @@ class TextResults(RowResults):
     def __init__(self) -> None:
         super().__init__()
         self._texts: dict[int, RowText] = {}
+
+    def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
+        """Ask about each row, see `asking.ask_rows`. `make` returns the body of a row's request."""
+        asking.ask_rows(model, CHAT.path, rows, make, self, how)
 
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
         self._texts[row] = text = answers.text(body)
@@ -183,6 +181,19 @@ def _structure(
     return structure
 
 
+def _results(proxy: str | None, agree: float | None, confidence: float | None, *, are_texts: bool) -> TextResults:
+    """Return what takes the answers. Raises ConfigurationError for options that do not go together."""
+    shares = {"agree": agree, "confidence": confidence}
+    given = {name: value for name, value in shares.items() if value is not None}
+    if proxy is None:
+        if given:
+            raise ConfigurationError("agree and confidence are those of a cascade; name its small model in cascade")
+        return TextResults()
+    if not are_texts:
+        raise ConfigurationError("cascade: its answers are texts without a form or a finish_reason; leave these out")
+    return CascadeResults({"proxy": proxy, **given})
+
+
 def _body(model: str, **parameters: Any) -> dict[str, Any]:
     """Return the body of each request but for its messages. Raises ConfigurationError as `asking.parameters`."""
     if parameters.get("n") not in (None, 1):
@@ -190,3 +201,115 @@ def _body(model: str, **parameters: Any) -> dict[str, Any]:
             f"n={parameters['n']}: a row has one answer; repeat the rows, or take recipe rollout, which samples n times"
         )
     return asking.parameters(model, **parameters)
+
+
+class CascadeResults(TextResults):
+    """The answers of a job of recipe `cascade`. `options`: of the recipe, without the model and the parameters."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._options = options
+        self._lines: dict[int, Mapping[str, Any]] = {}
+
+    def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
+        self._lines[row] = body
+        return None
+
+    def columns(self, structure: Structure | None) -> dict[str, Column]:
+        """Return the texts of the answers."""
+        return {"answer": self._column("answer")}
+
+    def details(self) -> dict[str, Column]:
+        """Return which model answered each row, how sure the small one was, and what all details have."""
+        by, confidence = self._column("answered_by"), self._column("confidence", "number")
+        return {"answered_by": by, "confidence": confidence, **super().details()}
+
+    def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
+        """Run the job, or take up an earlier one. All requests have the same parameters.
+
+        Raises:
+            ConfigurationError: no row can be sent.
+            RequestError: the server refuses the job, or it has no answers.
+            UnavailableError: the server cannot be reached; the same call goes on once it can.
+        """
+        server = how.connected()
+        with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
+            file, answers_file = Path(folder) / f"{how.name}.jsonl", Path(folder) / ANSWERS
+            parameters = self._write(file, rows, make)
+            if parameters is None:
+                raise ConfigurationError(f"no row can be sent; {self.unusable or 'all have an empty cell'}")
+            job = _job(server, file, how, {"model": model, "sampling": parameters, **self._options})
+            artifact = next((each for each in job["batchyard"]["artifacts"] if each["name"] == ANSWERS), None)
+            if artifact is None or _is_unfinished(job):
+                reasons = [*problems(job, 1), *(warning["message"] for warning in job["batchyard"]["warnings"])]
+                reason = "; ".join(reasons) or "no reason"
+                raise RequestError(f"job {job['id']} of the rows is {job['status']}: {reason}")
+            server.download(artifact["file_id"], answers_file)
+            with answers_file.open("rb") as lines:
+                for line in (json_lines.loads(line) for line in lines):
+                    self.record(int(line["custom_id"].removeprefix("row-")), _answer(line))
+        self.close()
+        metrics, simulated = job["batchyard"]["metrics"], " (simulated)" if job["batchyard"]["simulated"] else ""
+        said = f"{self._options['proxy']} answered {metrics['proxy']:,} of {metrics['rows']:,} rows{simulated}"
+        for text in (said, *(warning["message"] for warning in job["batchyard"]["warnings"])):
+            click.echo(f"cascade: {text}", err=True)
+
+    def _write(self, file: Path, rows: Iterable[asking.Values], make: Make) -> dict[str, Any] | None:
+        """Write the input of the job. Return the parameters of its requests, None without any."""
+        parameters = None
+        with file.open("wb") as stream:
+            for values in rows:
+                row = self.add()
+                try:
+                    parameters = dict(make(values))
+                except CellError as error:
+                    self.refuse(row, error)
+                    continue
+                messages = parameters.pop("messages")
+                stream.write(json_lines.line({"custom_id": f"row-{row}", "messages": messages}))
+        return parameters and {name: value for name, value in parameters.items() if name != "model"}
+
+    def _column(self, name: str, kind: Any = "string") -> Column:
+        return Column([self._lines.get(row, {}).get(name) for row in range(len(self))], kind)
+
+
+def _answer(line: Mapping[str, Any]) -> RowAnswer:
+    failure = line["error"]
+    reason = f"{failure['code']}: {failure['message']}" if failure else None
+    return RowAnswer(line["custom_id"], None if failure else line, reason, line["tokens"])
+
+
+def _job(server: ApiClient, file: Path, how: CallOptions, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job of the rows, an earlier one of the same call or a new one, when it has ended."""
+    mark = resume.mark(server, "map", resume.sha256(file), options)
+    earlier = resume.Earlier(() if how.again else server.jobs(recipe=CASCADE))
+    job = earlier.find(mark, resume.AGAIN if how.progress else None)
+    if job is None or _is_unfinished(job):  # a new job takes the rounds that have completed
+        with uploaded(server, server.upload(file, "user_data")) as file_id:
+            again = {"reuse": False} if how.again else {}
+            job = server.create_job(
+                recipe=CASCADE,
+                input_file_id=file_id,
+                options={**options, **again},
+                completion_window=how.window,
+                metadata=mark,
+            )
+    latest = [job]
+
+    def fetch() -> list[dict[str, Any]]:
+        if latest[0]["status"] not in TERMINAL:
+            latest[0] = server.job(latest[0]["id"])
+        return latest
+
+    interrupted = partial(resume.goes_on, server, latest)
+    return follow(fetch, lambda jobs: _drawn(jobs[0]), _drawn, interrupted, quiet=not how.progress)[0]
+
+
+def _is_unfinished(job: Mapping[str, Any]) -> bool:
+    """True for a job that has ended without the answers of its last round."""
+    return job["status"] in TERMINAL and "rows" not in (job["batchyard"]["metrics"] or {})
+
+
+def _drawn(job: Mapping[str, Any]) -> str:
+    counts = job["request_counts"]
+    return f"{job['status']:11}  {counts['completed']} of at most {counts['total']} rounds have ended"

@@ -53,7 +53,7 @@ class Look(NamedTuple):
     errors: int
 
 
-class Decision(NamedTuple):
+class CutDecision(NamedTuple):
     """What follows from a sample.
 
     Attributes:
@@ -122,7 +122,7 @@ def _least_sample(rows: int, budget: int, risk: float) -> int:
 
 def decide(
     confidences: Floats, rows: int, sample: int, errors: Sequence[tuple[int, float]], steps: Sequence[Look]
-) -> Decision:
+) -> CutDecision:
     """Choose a cut by the looks so far, and whether a later look is worth its sample.
 
     Args:
@@ -137,13 +137,13 @@ def decide(
         """Return how many rows the proxy answers, as far as the sample is spread evenly."""
         return (len(confidences) - int(np.searchsorted(confidences, cut, "right"))) * (1 - size / rows)
 
-    best = Decision(math.inf, 0, None)
+    best = CutDecision(math.inf, 0, None)
     for step in steps:
         if step.sample <= sample:
             seen = sorted((confidence for rank, confidence in errors if rank < step.sample), reverse=True)
             cut = _cut(seen, step.errors)
             if cut < best.cut:
-                best = Decision(cut, 0, min(step.errors, len(seen)))
+                best = CutDecision(cut, 0, min(step.errors, len(seen)))
     if sample == 0:
         return best._replace(sample=steps[0].sample if steps and len(confidences) else 0)
     seen = sorted((confidence for _, confidence in errors), reverse=True)
