@@ -1,20 +1,32 @@
 """`batchyard.map`: a request for each row of a table, and its answers as a column of the table's kind."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import click
 from pydantic import BaseModel
 
-from batchyard.client import answers, asking, frames
-from batchyard.client.answers import RowText, Structure
-from batchyard.client.api import ApiClient
-from batchyard.client.asking import DETAILS, RowResults
-from batchyard.client.cascade import CascadeResults, Make
+from batchyard import json_lines
+from batchyard.client import answers, asking, frames, resume
+from batchyard.client.answers import RowAnswer, RowText, Structure
+from batchyard.client.api import ApiClient, uploaded
+from batchyard.client.asking import DETAILS, CallOptions, RowResults
 from batchyard.client.frames import Column, Frame
+from batchyard.client.progress import follow, problems
 from batchyard.endpoints.catalog import CHAT
-from batchyard.errors import ConfigurationError
+from batchyard.errors import ConfigurationError, RequestError
+from batchyard.statuses import TERMINAL
+from batchyard.tables.cells import CellError
 from batchyard.tables.template import Template
+
+CASCADE, ANSWERS = "cascade", "answers.jsonl"
+Make = Callable[[asking.Values], Mapping[str, Any]]
 
 
 def map(
@@ -44,32 +56,34 @@ def map(
     The same call again, also after a crash, takes up the batches of the first: nothing is computed twice. Rows that
     failed for a passing reason, or whose answers were deleted meanwhile, are asked again, and only those.
     A row with an empty cell (None, NaN, NA, no text) in a column that a template names is not sent. A warning counts
-    rows without an answer, and answers that were cut off, are empty, or lack the form that was asked for.
+    rows without an answer, and answers that were cut off or are empty.
 
     Args:
         data: a DataFrame of pandas or polars, a table of pyarrow or of a library that exports Arrow's, a Dataset of
             Hugging Face, or a list of dicts. It is not changed.
         template: the user's message, with columns in braces: "Translate {text} to {lang}". `{{` and `}}` are braces.
             "Is this review positive?\n{*}" has all columns that neither template names, as lines `name: value`, in an
-            order in which prompts share most. "{photo:image} What is this?" sends bytes, PIL images or URLs as images.
+            order in which prompts share most. "{photo:image} What is this?" sends bytes, images of PIL or URLs in a
+            column as images.
         system: a template of the system's message.
         schema: a class of pydantic or a JSON schema of an object. Answers have this form, and become its columns.
         response_format: another form of answers, as OpenAI's API has it.
         window: until when all must be answered, such as "24h".
-        details, finish_reason: return a table with columns `error` and `tokens`, or with why each answer ended.
+        details: return a table with columns `error` and `tokens` beside the answers.
+        finish_reason: return a table with a column that has why each answer ended: `length` if it was cut off.
         again: compute everything anew, also where the same was asked before.
         progress: say on standard error how far it is: a bar in a terminal, elsewhere a line every ten seconds.
-        server, name: by default the one that BATCHYARD_URL names, or the local stack in ./data; of the input files.
-        cascade: a smaller model for the rows on which it agrees with `model` (recipe `cascade`). The details then have
-            `answered_by` and `confidence`, too.
-        agree, confidence: with `cascade`, the share of rows with the answer of `model`, and its probability [0.95].
+        server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
+        name: of the batches' input files.
+        cascade: a smaller model, for rows on which it agrees with `model`; details have `answered_by` and `confidence`.
+        agree, confidence: least share of rows with the answer of `model`, and its probability; 0.95 each by default.
         parameters: any others of the requests' bodies, such as `seed`, `top_p` or `max_completion_tokens`. A row has
             one answer, so `n` is 1; for several samples of a prompt see recipe `rollout`.
 
     Returns:
-        A column: a Series of pandas, which has the table's index, or of polars, a ChunkedArray, or a list. With
-        `schema` or `details` a table of the kind of `data`, with the columns of the schema, or `answer`; then `error`
-        and `tokens`. A row without an answer has None, or what the library has for it.
+        A column: a Series of pandas, which has the table's index, or of polars, a ChunkedArray, or a list for a dataset
+        or a list. With `schema` or `details` a table of the kind of `data`, its columns those of the schema, or
+        `answer`; then `error` and `tokens`. What has no answer is None, or what the library has for it.
 
     Raises:
         ConfigurationError: a template, the schema or the table cannot be used; or no server is known. Nothing was sent.
@@ -78,13 +92,11 @@ def map(
     """
     frame = frames.of(data)
     messages = _messages(frame, template, system, progress)
-    structure = None if schema is None else Structure(schema)
-    _check(structure, response_format, details, parameters.get("n"))
-    response_format = response_format if structure is None else structure.response_format
-    parameters |= {"temperature": temperature, "max_tokens": max_tokens, "response_format": response_format}
-    body = asking.parameters(model, **parameters)
+    structure = None if schema is None else _structure(schema, response_format, details)
+    form = response_format if structure is None else structure.response_format
+    body = _body(model, temperature=temperature, max_tokens=max_tokens, response_format=form, **parameters)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
-    results = _results(cascade, agree, confidence, plain=response_format is None and not finish_reason)
+    results = _results(cascade, agree, confidence, are_texts=form is None and not finish_reason)
 
     def make(values: asking.Values) -> Mapping[str, Any]:
         return {**body, "messages": [{"role": role, "content": text.fill(values)} for role, text in messages]}
@@ -93,8 +105,8 @@ def map(
     results.ask(model, rows, make, how)
     columns = results.columns(structure)
     results.warn()
-    beside = results.beside(details=details, finish_reason=finish_reason)
     if details or finish_reason:
+        beside = {"finish_reason": results.finish_reasons()} if finish_reason else {}
         return frame.table({**columns, **beside, **(results.details() if details else {})})
     return frame.column("answer", columns["answer"]) if structure is None else frame.table(columns)
 
@@ -111,18 +123,17 @@ class TextResults(RowResults):
         super().__init__()
         self._texts: dict[int, RowText] = {}
 
+    def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
+        """Ask about each row, see `asking.ask_rows`. `make` returns the body of a row's request."""
+        asking.ask_rows(model, CHAT.path, rows, make, self, how)
+
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
         self._texts[row] = text = answers.text(body)
         return text.error
 
-    def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: asking.CallOptions) -> None:
-        """Ask about each row in batches. Raises as `asking.ask_rows`."""
-        asking.ask_rows(model, CHAT.path, rows, make, self, how)
-
-    def beside(self, *, details: bool, finish_reason: bool) -> dict[str, Column]:
-        """Return why each answer ended if that is wanted, None where nobody knows."""
-        texts = (self._texts.get(row) for row in range(len(self)))
-        return {"finish_reason": Column([text and text.finish_reason for text in texts])} if finish_reason else {}
+    def finish_reasons(self) -> Column:
+        """Return why each answer ended, None where nobody knows."""
+        return Column([text and text.finish_reason for text in (self._texts.get(row) for row in range(len(self)))])
 
     def columns(self, structure: Structure | None) -> dict[str, Column]:
         """Return the texts of the answers, or their properties by `structure`, and note the errors of those."""
@@ -135,32 +146,6 @@ class TextResults(RowResults):
             for name, column in columns.items():
                 column.values[row] = properties.get(name)
         return columns
-
-
-def _results(
-    cascade: str | None, agree: float | None, confidence: float | None, *, plain: bool
-) -> TextResults | CascadeResults:
-    """Return where the answers go. Raises ConfigurationError for options that do not go with a cascade, or need one."""
-    if cascade is not None and not plain:
-        raise ConfigurationError("cascade: answers are texts without a form; leave form and finish_reason out")
-    if cascade is not None:
-        return CascadeResults(proxy=cascade, agree=agree, confidence=confidence)
-    if (agree, confidence) != (None, None):
-        raise ConfigurationError("agree and confidence belong to a cascade; name its small model in cascade")
-    return TextResults()
-
-
-def _check(structure: Structure | None, response_format: Any, details: bool, samples: Any) -> None:
-    """Raise ConfigurationError for options of `map` that do not go together."""
-    if structure is not None:
-        if response_format is not None:
-            raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
-        if details and (clash := [column for column in DETAILS if column in structure.columns]):
-            message = f"its property {clash[0]} has the name of a column of the details; rename it"
-            raise ConfigurationError(f"schema: {message}")
-    if samples not in (None, 1):
-        remedy = "repeat the rows, or take recipe rollout, which samples n times"
-        raise ConfigurationError(f"n={samples}: a row has one answer; {remedy}")
 
 
 def _messages(frame: Frame, template: str, system: str | None, say: bool) -> list[tuple[str, Template]]:
@@ -178,3 +163,149 @@ def _messages(frame: Frame, template: str, system: str | None, say: bool) -> lis
         (role, asking.ordered(text, asking.rows(frame, frame.columns), without=named, say=say))
         for role, text in messages
     ]
+
+
+def _structure(
+    schema: type[BaseModel] | Mapping[str, Any], response_format: Mapping[str, Any] | None, details: bool
+) -> Structure:
+    """Return the form of answers. Raises ConfigurationError if it does not go with the other options."""
+    structure = Structure(schema)
+    if response_format is not None:
+        raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
+    if details and (clash := [column for column in DETAILS if column in structure.columns]):
+        raise ConfigurationError(f"schema: its property {clash[0]} has the name of a column of the details; rename it")
+    return structure
+
+
+def _results(proxy: str | None, agree: float | None, confidence: float | None, *, are_texts: bool) -> TextResults:
+    """Return what takes the answers. Raises ConfigurationError for options that do not go together."""
+    shares = {"agree": agree, "confidence": confidence}
+    given = {name: value for name, value in shares.items() if value is not None}
+    if proxy is None:
+        if given:
+            raise ConfigurationError("agree and confidence are those of a cascade; name its small model in cascade")
+        return TextResults()
+    if not are_texts:
+        raise ConfigurationError("cascade: its answers are texts without a form or a finish_reason; leave these out")
+    return CascadeResults({"proxy": proxy, **given})
+
+
+def _body(model: str, **parameters: Any) -> dict[str, Any]:
+    """Return the body of each request but for its messages. Raises ConfigurationError as `asking.parameters`."""
+    if parameters.get("n") not in (None, 1):
+        raise ConfigurationError(
+            f"n={parameters['n']}: a row has one answer; repeat the rows, or take recipe rollout, which samples n times"
+        )
+    return asking.parameters(model, **parameters)
+
+
+class CascadeResults(TextResults):
+    """The answers of a job of recipe `cascade`. `options`: of the recipe, without the model and the parameters."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._options = options
+        self._lines: dict[int, Mapping[str, Any]] = {}
+
+    def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
+        self._lines[row] = body
+        return None
+
+    def columns(self, structure: Structure | None) -> dict[str, Column]:
+        """Return the texts of the answers."""
+        return {"answer": self._column("answer")}
+
+    def details(self) -> dict[str, Column]:
+        """Return which model answered each row, how sure the small one was, and what all details have."""
+        by, confidence = self._column("answered_by"), self._column("confidence", "number")
+        return {"answered_by": by, "confidence": confidence, **super().details()}
+
+    def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
+        """Run the job, or take up an earlier one. All requests have the same parameters.
+
+        Raises:
+            ConfigurationError: no row can be sent.
+            RequestError: the server refuses the job, or it has no answers.
+            UnavailableError: the server cannot be reached; the same call goes on once it can.
+        """
+        server = how.connected()
+        with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
+            file, answers_file = Path(folder) / f"{how.name}.jsonl", Path(folder) / ANSWERS
+            parameters = self._write(file, rows, make)
+            if parameters is None:
+                raise ConfigurationError(f"no row can be sent; {self.unusable or 'all have an empty cell'}")
+            job = _job(server, file, how, {"model": model, "sampling": parameters, **self._options})
+            artifact = next((each for each in job["batchyard"]["artifacts"] if each["name"] == ANSWERS), None)
+            if artifact is None or _is_unfinished(job):
+                reasons = [*problems(job, 1), *(warning["message"] for warning in job["batchyard"]["warnings"])]
+                reason = "; ".join(reasons) or "no reason"
+                raise RequestError(f"job {job['id']} of the rows is {job['status']}: {reason}")
+            server.download(artifact["file_id"], answers_file)
+            with answers_file.open("rb") as lines:
+                for line in (json_lines.loads(line) for line in lines):
+                    self.record(int(line["custom_id"].removeprefix("row-")), _answer(line))
+        self.close()
+        metrics, simulated = job["batchyard"]["metrics"], " (simulated)" if job["batchyard"]["simulated"] else ""
+        said = f"{self._options['proxy']} answered {metrics['proxy']:,} of {metrics['rows']:,} rows{simulated}"
+        for text in (said, *(warning["message"] for warning in job["batchyard"]["warnings"])):
+            click.echo(f"cascade: {text}", err=True)
+
+    def _write(self, file: Path, rows: Iterable[asking.Values], make: Make) -> dict[str, Any] | None:
+        """Write the input of the job. Return the parameters of its requests, None without any."""
+        parameters = None
+        with file.open("wb") as stream:
+            for values in rows:
+                row = self.add()
+                try:
+                    parameters = dict(make(values))
+                except CellError as error:
+                    self.refuse(row, error)
+                    continue
+                messages = parameters.pop("messages")
+                stream.write(json_lines.line({"custom_id": f"row-{row}", "messages": messages}))
+        return parameters and {name: value for name, value in parameters.items() if name != "model"}
+
+    def _column(self, name: str, kind: Any = "string") -> Column:
+        return Column([self._lines.get(row, {}).get(name) for row in range(len(self))], kind)
+
+
+def _answer(line: Mapping[str, Any]) -> RowAnswer:
+    failure = line["error"]
+    reason = f"{failure['code']}: {failure['message']}" if failure else None
+    return RowAnswer(line["custom_id"], None if failure else line, reason, line["tokens"])
+
+
+def _job(server: ApiClient, file: Path, how: CallOptions, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job of the rows, an earlier one of the same call or a new one, when it has ended."""
+    mark = resume.mark(server, "map", resume.sha256(file), options)
+    earlier = resume.Earlier(() if how.again else server.jobs(recipe=CASCADE))
+    job = earlier.find(mark, resume.AGAIN if how.progress else None)
+    if job is None or _is_unfinished(job):  # a new job takes the rounds that have completed
+        with uploaded(server, server.upload(file, "user_data")) as file_id:
+            again = {"reuse": False} if how.again else {}
+            job = server.create_job(
+                recipe=CASCADE,
+                input_file_id=file_id,
+                options={**options, **again},
+                completion_window=how.window,
+                metadata=mark,
+            )
+    latest = [job]
+
+    def fetch() -> list[dict[str, Any]]:
+        if latest[0]["status"] not in TERMINAL:
+            latest[0] = server.job(latest[0]["id"])
+        return latest
+
+    interrupted = partial(resume.goes_on, server, latest)
+    return follow(fetch, lambda jobs: _drawn(jobs[0]), _drawn, interrupted, quiet=not how.progress)[0]
+
+
+def _is_unfinished(job: Mapping[str, Any]) -> bool:
+    """True for a job that has ended without the answers of its last round."""
+    return job["status"] in TERMINAL and "rows" not in (job["batchyard"]["metrics"] or {})
+
+
+def _drawn(job: Mapping[str, Any]) -> str:
+    counts = job["request_counts"]
+    return f"{job['status']:11}  {counts['completed']} of at most {counts['total']} rounds have ended"

@@ -68,7 +68,7 @@ def _row(item: EndedItem, state: Mapping[str, Any] | None) -> Row:
 
 
 @dataclass
-class RoundOutcome:
+class Findings:
     """What the rows say after a round.
 
     Attributes:
@@ -84,7 +84,7 @@ class RoundOutcome:
     errors: np.ndarray[Any, np.dtype[np.bool_]]
 
     @classmethod
-    def of(cls, results: Results) -> RoundOutcome:
+    def of(cls, results: Results) -> Findings:
         order, confidences, why, errors = array("q"), array("d"), [], bytearray()
         for row in rows_of(results):
             confidence, large = row["proxy"].get("confidence"), row.get("large") or {}
@@ -130,17 +130,17 @@ class RoundOutcome:
 
 def finish(results: Results, options: Cascading) -> Report:
     """Write what the next round takes, or the answers if none comes."""
-    standing = RoundOutcome.of(results)
-    decision = standing.decide(options)
-    asked = standing.asked_next(decision, options)
+    findings = Findings.of(results)
+    decision = findings.decide(options)
+    asked = findings.asked_next(decision, options)
     if asked:
         write_lines(results, NEXT, _next_rows(results, asked))
-        return Report({"rows": standing.rows, "next": dict(Counter(asked.values()))})
+        return Report({"rows": findings.rows, "next": dict(Counter(asked.values()))})
     totals = _Totals()
     with results.create(ANSWERS) as file:
         for row in rows_of(results):
             file.write(json_lines.line(totals.answered(row, decision.cut, options)))
-    return Report(_metrics(standing, decision, totals, options))
+    return Report(_metrics(findings, decision, totals, options))
 
 
 def _next_rows(results: Results, asked: Mapping[int, str]) -> Iterator[Row]:
@@ -202,40 +202,40 @@ def _add(sums: list[int], answer: Mapping[str, Any]) -> None:
         sums[place] += tokens
 
 
-def _metrics(standing: RoundOutcome, decision: CutDecision, totals: _Totals, options: Cascading) -> dict[str, Any]:
-    rows, answered = standing.rows, ~np.isnan(standing.confidences)
-    sampled, accepted = standing.why == SAMPLE, standing.confidences > decision.cut
+def _metrics(findings: Findings, decision: CutDecision, totals: _Totals, options: Cascading) -> dict[str, Any]:
+    rows, answered = findings.rows, ~np.isnan(findings.confidences)
+    sampled, accepted = findings.why == SAMPLE, findings.confidences > decision.cut
     size = int(sampled.sum())
     names = ("requests", "input_tokens", "output_tokens")
     # Of a sample of all rows each row's tokens are a fair share; without one all rows were asked.
     alone = [round(value * rows / size) for value in totals.sampled] if size else totals.tokens["large"]
     used = sum(totals.tokens["large"][1:])
-    agreeing = sampled & answered & ~standing.errors
+    agreeing = sampled & answered & ~findings.errors
     return {
         "rows": rows,
         **{name: totals.answers[name] for name in ("proxy", "large", "failed")},
         "certified": bool(accepted.any()),
-        "threshold": float(standing.confidences[accepted].min()) if accepted.any() else None,
+        "threshold": float(findings.confidences[accepted].min()) if accepted.any() else None,
         "sampled": size,
         "sampled_errors": decision.errors,
-        "looks": len(standing.looks(options)),
+        "looks": len(findings.looks(options)),
         "unusable": int((~answered).sum()),
         "proxy_agreement": intervals.share(int(agreeing.sum()), size),
         "tokens": {name: dict(zip(names, values, strict=True)) for name, values in totals.tokens.items()},
         "large_alone": dict(zip(names, alone, strict=True)),
         "large_share": used / sum(alone[1:]) if sum(alone[1:]) else None,
-        "audit": _audit(standing, int((accepted & ~sampled).sum())),
-        "confidences": np.histogram(standing.confidences[answered], BINS, (0, 1))[0].tolist(),
+        "audit": _audit(findings, int((accepted & ~sampled).sum())),
+        "confidences": np.histogram(findings.confidences[answered], BINS, (0, 1))[0].tolist(),
     }
 
 
-def _audit(standing: RoundOutcome, audited: int) -> dict[str, Any]:
+def _audit(findings: Findings, audited: int) -> dict[str, Any]:
     """Return the audit of so many rows of the small model, and the agreement of all rows with its answers corrected."""
-    checked = standing.why == AUDIT
-    size, errors = int(checked.sum()), int((checked & standing.errors).sum())
+    checked = findings.why == AUDIT
+    size, errors = int(checked.sum()), int((checked & findings.errors).sum())
     if not size:
         return {"rows": 0, "errors": 0} | intervals.document(None, 0, None)
     low, high = bounds.interval(audited, size, errors)
-    mean = 1 - errors / size * (audited - size) / standing.rows
-    ends = (1 - (high - errors) / standing.rows, 1 - (low - errors) / standing.rows)
+    mean = 1 - errors / size * (audited - size) / findings.rows
+    ends = (1 - (high - errors) / findings.rows, 1 - (low - errors) / findings.rows)
     return {"rows": size, "errors": errors} | intervals.document(mean, size, ends)

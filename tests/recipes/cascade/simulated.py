@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recipes.cascade.options import Cascade
-from recipes.cascade.rounds import SAMPLE, RoundOutcome
+from recipes.cascade.rounds import SAMPLE, Findings
 
 KINDS = ("easy", "hard", "useless", "adversarial", "shifted", "rare", "ties")
 
@@ -59,7 +59,7 @@ def rows(kind: str, number: int, agree: float, draw: np.random.Generator) -> Row
     elif kind == "useless":  # the confidence says nothing
         confidences, errors = level, chance < 0.5
     elif kind == "adversarial":  # errors enough to miss the target, and hardly more, where confidence is highest
-        looks = RoundOutcome(np.arange(number), level, np.array([]), np.array([])).looks(options(agree))
+        looks = Findings(np.arange(number), level, np.array([]), np.array([])).looks(options(agree))
         look = looks[draw.integers(len(looks))].errors if looks else 0
         worst = min(number, budget(agree, number) + 1 + look)
         confidences, errors = level, np.zeros(number, bool)
@@ -82,13 +82,13 @@ def rows(kind: str, number: int, agree: float, draw: np.random.Generator) -> Row
 def run(of: Rows, agree: float, draw: np.random.Generator) -> Run:
     """Sample and decide as the recipe does, until only the large model's rest is left."""
     number, wanted = len(of.errors), options(agree)
-    standing = RoundOutcome(draw.permutation(number), of.confidences, np.full(number, "", "U6"), of.errors)
+    findings = Findings(draw.permutation(number), of.confidences, np.full(number, "", "U6"), of.errors)
     looks = 0
-    while (decision := standing.decide(wanted)).sample:
-        standing.why[list(standing.asked_next(decision, wanted))] = SAMPLE
+    while (decision := findings.decide(wanted)).sample:
+        findings.why[list(findings.asked_next(decision, wanted))] = SAMPLE
         looks += 1
-    by_proxy = (of.confidences > decision.cut) & (standing.why != SAMPLE)
-    return Run(int(by_proxy.sum()), int((by_proxy & of.errors).sum()), int((standing.why == SAMPLE).sum()), looks)
+    by_proxy = (of.confidences > decision.cut) & (findings.why != SAMPLE)
+    return Run(int(by_proxy.sum()), int((by_proxy & of.errors).sum()), int((findings.why == SAMPLE).sum()), looks)
 
 
 def runs(kind: str, number: int, agree: float, times: int) -> list[tuple[Rows, Run]]:

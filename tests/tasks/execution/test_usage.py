@@ -33,7 +33,6 @@ from tests.support.planned import (
     the_segment,
 )
 from tests.tasks.execution.conftest import DirectedEngine
-from tests.tasks.execution.test_chunk_writer import marked
 
 TARIFF = Tariff(currency="EUR", input="1", cached_input="0.5", output="2")  # type: ignore[arg-type]
 
