@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Callable, Mapping
 
+from sqlalchemy.orm import Session
+
 from batchyard.errors import LeaseLost, UnavailableError
 from store.work import turns as waiting
-from store.work.turns import Noun
+from store.work.turns import Noun, Step, Waiting
 from tasks.context import AppContext
 from tasks.execution import segment
 from tasks.execution.running import RUNNING
@@ -27,7 +29,8 @@ def advance(context: AppContext, holder: str | None = None) -> None:
     if small is not None and holder is not None:
         try:
             # Not that one alone: a message of another may have finished it, and then that other has no message left.
-            finish_next(context, ("batch", small), holder)
+            # And no validation, which would come here again.
+            turns.take(context, ("finishing", "batch", small), waiting.unfinished, _steps(context, holder))
         except (LeaseLost, UnavailableError) as error:  # housekeeping sends a message of it
             log.warning("batch not finished at once: %s", error, extra={"batch_id": small})
 
@@ -41,26 +44,44 @@ def finish(context: AppContext, batch_id: str, holder: str, *, merge: bool) -> b
 
 
 def finish_next(context: AppContext, named: tuple[Noun, str], holder: str) -> None:
-    """Finish the batch or the job whose project has its turn; a batch with steps as far as these."""
+    """Finish the batch or the job whose project has its turn; a batch with steps as far as these.
+
+    Projects without anything to finish take part with what they have to validate: else others' bursts of small batches,
+    whose finishing goes first, would keep them waiting.
+    """
+    turns.take(context, ("finishing", *named), _finishing_first, _steps(context, holder))
+
+
+def validate_next(context: AppContext, named: tuple[Noun, str], holder: str) -> None:
+    """Validate the batch or the job whose project has its turn, then start what may run of it."""
+    turns.take(
+        context,
+        ("validation", *named),
+        lambda session: waiting.unvalidated(session) or waiting.unfinished(session),  # whose message may have validated
+        _steps(context, holder),
+    )
+
+
+def _finishing_first(session: Session) -> list[Waiting]:
+    """Return what can be finished, and what other projects have to validate."""
+    unfinished = waiting.unfinished(session)
+    projects = {one.project_id for one in unfinished}
+    return [*unfinished, *(one for one in waiting.unvalidated(session) if one.project_id not in projects)]
+
+
+def _steps(context: AppContext, holder: str) -> Mapping[tuple[Step, Noun], Callable[[str], bool]]:
+    """Return how each step is done; False if another worker does it, or did."""
 
     def finish_or_merge(batch_id: str) -> bool:
         merged = finalize.merge_before_steps(context, batch_id, holder)
         return finish(context, batch_id, holder, merge=True) if merged is None else merged
 
-    run: Mapping[Noun, Callable[[str], bool]] = {
-        "batch": finish_or_merge,
-        "job": lambda job_id: port().finish(context, job_id, holder),
+    return {
+        ("validation", "batch"): lambda batch_id: validate(context, batch_id, holder),
+        ("validation", "job"): lambda job_id: port().validate(context, job_id, holder),
+        ("finishing", "batch"): finish_or_merge,
+        ("finishing", "job"): lambda job_id: port().finish(context, job_id, holder),
     }
-    turns.take(context, named, waiting.unfinished, run)
-
-
-def validate_next(context: AppContext, named: tuple[Noun, str], holder: str) -> None:
-    """Validate the batch or the job whose project has its turn, then start what may run of it."""
-    run: Mapping[Noun, Callable[[str], bool]] = {
-        "batch": lambda batch_id: validate(context, batch_id, holder),
-        "job": lambda job_id: port().validate(context, job_id, holder),
-    }
-    turns.take(context, named, waiting.unvalidated, run)
 
 
 def validate(context: AppContext, batch_id: str, holder: str) -> bool:

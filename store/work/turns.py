@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from store.records import Artifact, Batch, Job
 
 Noun = Literal["batch", "job"]
+Step = Literal["validation", "finishing"]
 
 
 _AT_STEPS = and_(
@@ -20,17 +21,21 @@ _AT_STEPS = and_(
 
 
 class Waiting(NamedTuple):
-    """A batch or a job that waits."""
+    """A batch or a job that waits for a step."""
 
     project_id: str
     noun: Noun
     id: str
+    step: Step
 
 
 def unvalidated(session: Session) -> list[Waiting]:
     """Return what was not validated yet, and is by nobody. What has failed waits for its own message."""
     batches = and_(Batch.status.in_(("validating", "cancelling")), ~Batch.planned)
-    return _first(session, Batch, batches) + _first(session, Job, Job.status == "validating")
+    return [
+        *_first(session, Batch, batches, "validation"),
+        *_first(session, Job, Job.status == "validating", "validation"),
+    ]
 
 
 def unfinished(session: Session) -> list[Waiting]:
@@ -40,7 +45,7 @@ def unfinished(session: Session) -> list[Waiting]:
         Batch.status.in_(("finalizing", "cancelling")), Batch.planned, ~_AT_STEPS, Batch.lease_expires_at > sent
     )
     jobs = and_(Job.status == "finalizing", Job.lease_expires_at > sent)
-    return _first(session, Batch, batches) + _first(session, Job, jobs)
+    return [*_first(session, Batch, batches, "finishing"), *_first(session, Job, jobs, "finishing")]
 
 
 def at_steps(session: Session, ids: Collection[str]) -> set[str]:
@@ -63,11 +68,13 @@ def count_unvalidated(session: Session, project_id: str) -> int:
     return sum(session.scalar(counted) or 0 for counted in (batches, jobs))
 
 
-def _first(session: Session, record: type[Batch] | type[Job], condition: ColumnElement[bool]) -> list[Waiting]:
+def _first(
+    session: Session, record: type[Batch] | type[Job], condition: ColumnElement[bool], step: Step
+) -> list[Waiting]:
     noun: Noun = "batch" if record is Batch else "job"
     rows = session.execute(
         select(record.project_id, func.min(record.id))
         .where(condition, record.holder.is_(None), record.attempt_error.is_(None))
         .group_by(record.project_id)
     )
-    return [Waiting(project_id, noun, work_id) for project_id, work_id in rows]
+    return [Waiting(project_id, noun, work_id, step) for project_id, work_id in rows]

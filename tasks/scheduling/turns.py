@@ -12,7 +12,7 @@ import redis
 from sqlalchemy.orm import Session
 
 from store.work import turns
-from store.work.turns import Noun, Waiting
+from store.work.turns import Noun, Step, Waiting
 from tasks.context import AppContext
 
 TURNS = "batchyard:turns"
@@ -24,11 +24,11 @@ TRIES = 8
 
 def take(
     context: AppContext,
-    named: tuple[Noun, str],
+    named: tuple[Step, Noun, str],
     waiting: Callable[[Session], Sequence[Waiting]],
-    run: Mapping[Noun, Callable[[str], bool]],
+    run: Mapping[tuple[Step, Noun], Callable[[str], bool]],
 ) -> None:
-    """Do one piece of work of the project whose turn it is.
+    """Do one step of the project whose turn it is.
 
     Work that has failed before is in nobody's turn, so its own message does it.
 
@@ -36,10 +36,10 @@ def take(
         waiting: what could be done, the oldest of each project.
         run: does it; False if another worker does, or did.
     """
-    noun, work_id = named
+    step, noun, work_id = named
     with context.database.read() as session:
         failed = turns.has_failed(session, noun, work_id)
-    if failed and run[noun](work_id):
+    if failed and run[step, noun](work_id):
         return
     tried: set[Waiting] = set()
     for _ in range(TRIES):
@@ -48,10 +48,10 @@ def take(
         if not open_:
             break
         chosen = _chosen(context, open_)
-        if run[chosen.noun](chosen.id):
+        if run[chosen.step, chosen.noun](chosen.id):
             return
         tried.add(chosen)
-    run[noun](work_id)
+    run[step, noun](work_id)
 
 
 def _chosen(context: AppContext, waiting: Sequence[Waiting]) -> Waiting:

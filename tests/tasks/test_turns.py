@@ -78,6 +78,24 @@ def test_a_burst_of_one_project_makes_another_wait_for_one_validation_at_most(
     assert set(sent.dispatched()) <= {batch.id for batch in messages}
 
 
+def test_a_burst_that_has_to_be_finished_makes_another_project_wait_for_one_step_at_most(
+    context: AppContext, project: str, other: str, submitted: Callable[[str], Batch], sent: SentMessages
+) -> None:
+    burst = [plan_batch(context, project, ["one"]) for _ in range(BURST)]
+    for batch in burst:
+        finish_segment(context, batch, answers([1]))
+    finalize.start_ready(context)
+    small = submitted(other)
+    messages = [batch.id for batch in burst]
+    for batch_id in messages[:2]:
+        advance.finish_next(context, ("batch", batch_id), HOLDER)
+    assert done(context.database, small), "finishing goes first, but for the turn of another project"
+    for batch_id in messages[2:]:
+        advance.finish_next(context, ("batch", batch_id), HOLDER)
+    advance.validate_next(context, ("batch", small.id), HOLDER)
+    assert all(reload(context.database, batch).status == "completed" for batch in burst), "each message does one step"
+
+
 def test_projects_take_turns_and_each_goes_by_its_own_order(
     context: AppContext, project: str, other: str, submitted: Callable[[str], Batch]
 ) -> None:
