@@ -121,6 +121,7 @@ def test_vectors_of_images_are_nearest_to_those_of_their_colour(vllm_stack: Runn
         assert nearest.split()[0] == name.split()[0], (name, nearest)
 
 
+@pytest.mark.exhaustive
 def test_a_model_of_vectors_gives_unit_vectors_and_scores_and_ranks_by_them(vllm_stack: RunningStack) -> None:
     def ask(endpoint: Endpoint, *bodies: dict[str, Any]) -> list[dict[str, Any]]:
         rows = [
