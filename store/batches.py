@@ -14,7 +14,7 @@ from store import events, files
 from store.database import changed
 from store.keys import Principal
 from store.leases import claim
-from store.records import Artifact, Batch, File, Job, Segment, first_id, now
+from store.records import REFUSED, Artifact, Batch, File, Job, Segment, first_id, now
 from store.segments import add as add_segments
 from store.speeds import RequestClass
 from store.work.lifecycle import FINISHING_SECONDS, Lifecycle, refuse_stage
@@ -229,6 +229,7 @@ def plan(
         "warnings": list(warnings),
         "attempts": 0,
         "attempt_error": None,
+        "stop_when": None if batch.stop_when is None else batch.stop_when | {REFUSED: failed},
         "sample_segments": sample_segments,
         "sampling": sample_segments is not None,
     }
@@ -255,7 +256,7 @@ def end_running(session: Session) -> None:
 
 def pause_sampled(session: Session) -> None:
     """Pause every batch whose sample is answered, until a client resumes it."""
-    paused = {"paused_at": func.coalesce(Batch.paused_at, now()), "paused_by": func.coalesce(Batch.paused_by, PLAN)}
+    paused = {"paused_at": func.coalesce(Batch.paused_at, now()), "paused_by": PLAN}
     for batch in session.scalars(_sampled().with_for_update()).all():
         if changed(session, update(Batch).where(Batch.id == batch.id, Batch.sampling).values(sampling=False, **paused)):
             events.record(session, batch, "batch.planned")

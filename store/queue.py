@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from batchyard.statuses import BACKGROUND, JOB_RUNNING, RUNNING
 from store import holds, speeds
 from store.records import Batch, Job, Segment, Sla
-from store.segments import goes_on
+from store.segments import may_run
 from store.speeds import RequestClass
 
 
@@ -77,7 +77,7 @@ def snapshot(session: Session, project_id: str | None = None) -> QueueSnapshot:
     segments = session.execute(
         select(Segment.model, Segment.state, func.count(), func.sum(Segment.requests), func.min(Batch.created_at))
         .join(Batch, Batch.id == Segment.batch_id)
-        .where(goes_on(), Segment.state != "done", scope)
+        .where(may_run(), Segment.state != "done", scope)
         .group_by(Segment.model, Segment.state)
     ).all()
     rates, held = speeds.recent(session, Segment.model, project_id=project_id), holds.all_of(session)
@@ -134,7 +134,7 @@ def backlog(session: Session) -> list[BacklogEntry]:
     rows = session.execute(
         select(*columns, active, func.count(), *sums, Batch.priority)
         .join(Batch, Batch.id == Segment.batch_id)
-        .where(goes_on(), Segment.state.in_(("pending", "dispatched", "running")))
+        .where(may_run(), Segment.state.in_(("pending", "dispatched", "running")))
         .group_by(*columns, Batch.priority, active)
     )
     return [BacklogEntry(*row[:6], bool(row[6]), row[7], *map(int, row[8:])) for row in rows]  # type: ignore[call-arg]

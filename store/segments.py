@@ -114,7 +114,7 @@ def any_waits(session: Session) -> bool:
 
 def waiting(session: Session, limit: int) -> list[PendingSegment]:
     """Return pending segments that may start: the most urgent `limit` per model and project."""
-    ready = and_(Segment.state == "pending", Segment.not_before <= time.time(), _may_run(), holds.may_start())
+    ready = and_(Segment.state == "pending", Segment.not_before <= time.time(), may_run(), holds.may_start())
     queues = session.execute(
         select(Segment.model, Batch.project_id).join(Batch, Batch.id == Segment.batch_id).where(ready).distinct()
     ).all()
@@ -153,14 +153,14 @@ def dispatch(session: Session, segment_id: int, seconds: float) -> int | None:
     )
 
 
-def _may_run() -> ColumnElement[bool]:
+def may_run() -> ColumnElement[bool]:
     """Return the condition for segments that may run, of joined batches."""
     return and_(goes_on(), or_(~Batch.sampling, Segment.number < Batch.sample_segments))
 
 
 def _batch_goes_on() -> ColumnElement[bool]:
     """Return the condition for segments whose batch lets them run."""
-    return select(Batch.id).where(Batch.id == Segment.batch_id, _may_run()).exists()
+    return select(Batch.id).where(Batch.id == Segment.batch_id, may_run()).exists()
 
 
 def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: float) -> SegmentLease | None:

@@ -86,7 +86,7 @@ def submit(
 
 @click.command()
 @click.argument("file", metavar="FILE", type=requests.INPUT_FILE)
-@click.option("--rows", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Requests of the sample.")
+@click.option("--rows", default=100, show_default=True, type=click.IntRange(1, 1_000), help="Requests of the sample.")
 @requests.batch_options
 @click.option("-m", "--model", shell_complete=completion.models, help="The model of prompts.")
 @requests.prompt_options

@@ -76,12 +76,16 @@ def _validator(schema_json: str) -> Validator:
     return cast(Validator, limited(schema, registry=Registry()))
 
 
+_UNBOUNDED = ("patternProperties", "unevaluatedItems", "unevaluatedProperties")
+"""jsonschema follows references for the last two between its checks, where no deadline holds."""
+
+
 def _refuse(schema: Any) -> None:
-    """Raise ValueError for patternProperties, patterns that are none, and references to other documents."""
+    """Raise ValueError for keywords that cannot be bounded, wrong patterns, and references to other documents."""
     if isinstance(schema, Mapping):
         for key, value in schema.items():
-            if key == "patternProperties":
-                raise ValueError("takes no schema with patternProperties")
+            if key in _UNBOUNDED:
+                raise ValueError(f"takes no schema with {key}")
             if key == "$schema" and isinstance(value, str):  # jsonschema would go on with its own keywords
                 raise ValueError("takes $schema at the root only")
             if key == "pattern" and isinstance(value, str):

@@ -1,6 +1,7 @@
 """The artifacts of an ended job: its results, metrics and configuration, those of its steps, and the manifest."""
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from store.jobs.reading import Tokens
 from store.records import Job
 from store.work import traces
 from tasks.context import AppContext
+from tasks.finishing.finalize import STEP_SECONDS
 from tasks.steps import registry
 
 log = logging.getLogger(__name__)
@@ -64,13 +66,18 @@ def write_common(results: JobResults, job: Job, report: Report) -> None:
 
 
 def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
-    """Run a post-processing step. Return its entry with its outcome."""
+    """Run a post-processing step. Return its entry with its outcome.
+
+    Raises UnavailableError: a store is away, and has not been for STEP_SECONDS.
+    """
     try:
         with spans.span(f"step {entry['step']}", traces.place(job)):
             return entry | registry.run(entry, StepResults(artifacts, results, job))
-    except (LeaseLost, UnavailableError):
+    except LeaseLost:
         raise
     except Exception as error:
+        if isinstance(error, UnavailableError) and time.time() < (job.finalizing_at or 0) + STEP_SECONDS:
+            raise
         log.exception("step failed", extra={"job_id": job.id, "step": entry["step"]})
         return entry | {"status": "failed", "error": f"{type(error).__name__}: {error}"}
 

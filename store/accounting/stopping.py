@@ -9,9 +9,10 @@ import numpy as np
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from batchyard.models import ModelSpec
 from store import events
 from store.accounting import usage
-from store.records import Batch, now
+from store.records import REFUSED, Batch, Segment, now
 
 ERROR = 0.005
 """Probability that a limit ever pauses a batch whose true share is not above it."""
@@ -25,14 +26,16 @@ def check(session: Session, batch_id: str) -> None:
     ).one()
     if batch.completed + batch.failed >= batch.total:
         return  # nothing is left to stop
-    for name, limit in (batch.stop_when or {}).items():
-        value = _exceeds(session, batch, name, limit)
+    limits = batch.stop_when or {}
+    for name in limits.keys() - {REFUSED}:
+        value = _exceeds(session, batch, name, limits[name])
         if value is None:
             continue
-        left = {other: one for other, one in (batch.stop_when or {}).items() if other != name}
+        left = {other: one for other, one in limits.items() if other != name}
         paused = {"paused_at": func.coalesce(Batch.paused_at, now()), "paused_by": f"its limit of {name}"}
-        session.execute(update(Batch).where(Batch.id == batch_id).values(stop_when=left or None, **paused))
-        events.record(session, batch, "batch.stopped", limit={name: limit}, value=value)
+        stop_when = left if left.keys() - {REFUSED} else None
+        session.execute(update(Batch).where(Batch.id == batch_id).values(stop_when=stop_when, **paused))
+        events.record(session, batch, "batch.stopped", limit={name: limits[name]}, value=value)
         return
 
 
@@ -45,9 +48,23 @@ def _exceeds(session: Session, batch: Batch, name: str, limit: float) -> float |
     if name == "tokens":
         tokens = batch.input_tokens + batch.output_tokens
         return tokens if tokens >= limit else None
-    found = {"failed": batch.failed, "length": batch.cut_off, "empty": batch.empty, "invalid": batch.invalid}[name]
-    answered = batch.completed + batch.failed
-    return found / answered if evidence(found, answered, limit) >= -math.log(ERROR) else None
+    refused = (batch.stop_when or {}).get(REFUSED, 0)  # in validation, before anything ran
+    counts = {"failed": batch.failed - refused, "length": batch.cut_off, "empty": batch.empty, "invalid": batch.invalid}
+    found, answered = counts[name], batch.completed + batch.failed - refused
+    # Failures come fast: what the engines still have counts as good.
+    looked_at = answered + _in_flight(session, batch)
+    return found / answered if evidence(found, looked_at, limit) >= -math.log(ERROR) else None
+
+
+def _in_flight(session: Session, batch: Batch) -> int:
+    """Return how many of a batch's requests its engines may have now."""
+    rows = session.execute(
+        select(Segment.model, func.sum(Segment.requests - Segment.answered))
+        .where(Segment.batch_id == batch.id, Segment.state == "running")
+        .group_by(Segment.model)
+    )
+    specs = {name: ModelSpec.model_validate(config) for name, config in batch.models.items()}
+    return sum(min(int(left), specs[model].in_flight() * specs[model].replicas) for model, left in rows)
 
 
 def evidence(found: int, answered: int, limit: float) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,6 +66,11 @@ class OutputFolder:
                 self._fs.put_file(str(source), path)  # object stores show an object once it is whole
                 return
             self._fs.makedirs(self._root, exist_ok=True)
-            part = f"{self._root}/.{name}.part"
-            self._fs.put_file(str(source), part)
-            Path(part).replace(path)
+            with tempfile.NamedTemporaryFile(dir=self._root, prefix=f".{name}-", delete=False) as part:
+                try:
+                    shutil.copyfile(source, part.name)
+                    Path(part.name).chmod(0o644)
+                    Path(part.name).replace(path)
+                except OSError:
+                    Path(part.name).unlink(missing_ok=True)
+                    raise

@@ -7,6 +7,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from store.records.base import ID, AnswerAmounts, Base, Leased, WorkColumns, id_column, now
 
+REFUSED = "_refused"
+"""In `stop_when`, beside the limits: how many requests validation has refused."""
+
 
 class Batch(WorkColumns, AnswerAmounts, Base):
     """A batch of requests.

@@ -28,6 +28,8 @@ from tasks.scheduling.costs import throughput_of
 CONFIDENCE = 0.9
 MAX_ODD = 10
 """Answers of each kind that a plan names."""
+MAX_TEXT = 2_000
+"""Characters of a shown answer."""
 FLAWS = ("failed", "cut_off", "empty")
 
 
@@ -84,7 +86,7 @@ def _parsed(line: str, seconds: float | None) -> SampledAnswer:
     usage = responses.usage(body)
     return SampledAnswer(
         custom_id=answer["custom_id"],
-        text=None if is_error else responses.output(body).text,
+        text=None if is_error else (responses.output(body).text or "")[:MAX_TEXT],
         error=": ".join(output_lines.reason(answer)) if is_error else None,
         cut_off=not is_error and responses.is_cut_off(body),
         empty=not is_error and bool(responses.outputs(body)) and responses.is_empty(body),

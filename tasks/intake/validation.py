@@ -242,7 +242,8 @@ class Validator:
                 if plan and self._skip_invalid:
                     name = custom_id(raw)
                     reason = {key: entry[key] for key in ("code", "message", "param")}
-                    plan.add(None, number, name or "", b"", output_lines.invalid(number, name, reason))
+                    answer = output_lines.invalid(number, name, reason)
+                    plan.add(None, number, name or "", b"", answer, sampled=number in self.sample)
                 continue
             valid += 1
             self.warnings.add(line, request["body"])

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from batchyard import json_lines
 from batchyard.settings import Settings
+from batchyard.tables.spreadsheets import harmless
 from results.table import SCHEMA, record
 from store.formats.results import ResultRow
 from store.intake.outputs import check_url
@@ -93,8 +94,8 @@ def _write_csv(file: Path, rows: Iterator[ResultRow]) -> int:
         writer = csv.writer(stream)
         writer.writerow(SCHEMA.names)
         for lines, row in enumerate(rows, 1):  # noqa: B007
-            values = record(row).values()
-            writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in values])
+            values = (json.dumps(value) if isinstance(value, list) else value for value in record(row).values())
+            writer.writerow(map(harmless, values))
     return lines
 
 

@@ -208,7 +208,7 @@ class PlanReport(BaseModel):
     confidence: float
     shares: dict[str, ShareRange] = Field(description="requests that failed, answers that were cut off, empty ones")
     tokens: dict[str, SumRange]
-    cost: dict[str, str] | None = Field(description="currency, amount, low, high; null: a model has no tariff")
+    cost: dict[str, str] | None = Field(description="currency, sum, low, high; null: a model has no tariff")
     seconds: float | None = Field(description="until the rest would be done if it were resumed now; null: unknown")
     odd: dict[str, list[SampleAnswer]] = Field(description="at most ten of each kind of flaw, and the three slowest")
     answers: list[SampleAnswer] = Field(description="ten of the sample, from short to long prompts")

@@ -124,7 +124,7 @@ class PlanRequest(BaseModel):
     """A plan: a random sample of a batch's requests is answered at once, then the batch is paused."""
 
     model_config = ConfigDict(extra="forbid")
-    rows: int = Field(100, strict=True, ge=1, le=10_000, description="how many requests the sample has")
+    rows: int = Field(100, strict=True, ge=1, le=1_000, description="how many requests the sample has")
 
 
 class StopWhen(BaseModel):

@@ -99,8 +99,11 @@ def compare(
 
     `tolerance`: by how much numbers of embeddings and scores may differ.
 
-    Raises ConfigurationError: answers of the second batch were not computed anew.
+    Raises ConfigurationError: nothing of the second batch ran, or its answers were not computed anew.
     """
+    if not any(one["name"] == "manifest.json" for one in again["batchyard"]["artifacts"]):
+        reasons = "; ".join(one["message"] for one in (again["errors"] or {}).get("data") or [])
+        raise ConfigurationError(f"{again['id']} is {again['status']}: {reasons or 'nothing of it ran'}")
     requests = dict(_asked(server, again))
     copies = len(requests) - len({json_lines.dumps(body) for body in requests.values()})
     if again["batchyard"]["shared"]["requests"] > copies:

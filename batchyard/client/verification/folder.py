@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from batchyard import json_lines
 from batchyard.client.api import ApiClient
+from batchyard.endpoints import output_lines
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL
 from batchyard.wording import count, quoted
@@ -79,13 +80,13 @@ def check(folder: Path) -> tuple[dict[str, Any], list[Mismatch]]:
     try:
         manifest = json.loads(raw)
         named = dict(_named_files(manifest, folder))
+        mismatches = list(_check_record(folder, manifest, hashlib.sha256(raw).hexdigest()))
+        for file, expected in named.items():
+            mismatches += _check_file(folder / file, expected)
+        if "batch_id" in manifest:
+            mismatches += _check_lines(folder, manifest, next(iter(named)))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         return {}, [Mismatch(MANIFEST, None, f"cannot be read as a manifest ({type(error).__name__}: {error})")]
-    mismatches = list(_check_record(folder, manifest, hashlib.sha256(raw).hexdigest()))
-    for file, expected in named.items():
-        mismatches += _check_file(folder / file, expected)
-    if "batch_id" in manifest:
-        mismatches += _check_lines(folder, manifest, next(iter(named)))
     known = {MANIFEST, RECORD, *named}
     mismatches += [
         Mismatch(path.name, None, "the manifest has no such file")
@@ -102,10 +103,11 @@ def _named_files(manifest: Mapping[str, Any], folder: Path) -> Iterator[tuple[st
     sha256 = manifest["input"]["sha256"] if is_batch else manifest["input_sha256"]
     if sha256 or is_batch:
         yield (given[0] if given else INPUT), {"sha256": sha256}
-    if is_batch:
-        yield from ((one["name"], one) for one in manifest["outputs"])
-    else:
-        yield from manifest["artifacts"].items()
+    artifacts = {one["name"]: one for one in manifest["outputs"]} if is_batch else manifest["artifacts"]
+    for name, expected in artifacts.items():
+        if not _NAME.fullmatch(name):  # a folder of somebody else's must not make us read other files
+            raise ValueError(f"{name!r} is no name of a file in this folder")
+        yield name, expected
 
 
 def _check_record(folder: Path, manifest: Mapping[str, Any], sha256: str) -> Iterator[Mismatch]:
@@ -144,16 +146,17 @@ def _check_file(path: Path, expected: Mapping[str, Any]) -> Iterator[Mismatch]:
 def _check_lines(folder: Path, manifest: Mapping[str, Any], source: str) -> Iterator[Mismatch]:
     """Yield the lines of a batch's results that are no JSON, are there twice, or stand out of the input's order."""
     try:
-        order = {custom_id: number for number, custom_id in _ids(folder / source)}
+        order: dict[str, int] = {}
+        for number, custom_id in _ids(folder / source):
+            order.setdefault(custom_id, number)  # a repeated id is an error of the later line
     except (OSError, ValueError):
         return  # an input that was changed is named already
     seen: dict[str, str] = {}
     lines = {one["name"]: one["lines"] for one in manifest["outputs"]}
     for name in _BATCH_FILES:
-        last, found = 0, 0
+        last = 0
         try:
             for number, custom_id in _ids(folder / name):
-                found += 1
                 place = order.get(custom_id)
                 if place is None:
                     yield Mismatch(name, number, f"the input has no request {quoted(custom_id)}")
@@ -168,12 +171,17 @@ def _check_lines(folder: Path, manifest: Mapping[str, Any], source: str) -> Iter
         except _BadLine as error:
             yield Mismatch(name, error.number, "is no line of results")
             continue
-        if lines.get(name) is not None and found != lines[name]:
+        if lines.get(name) is not None and (found := _line_count(folder / name)) != lines[name]:
             yield Mismatch(name, None, f"has {count(found, 'line')}, and the manifest {lines[name]}")
     missing = manifest["counts"]["total"] - len(seen)
-    if missing and order and len(order) == manifest["counts"]["total"]:
+    if missing > 0 and len(order) == manifest["counts"]["total"]:
         first = next(custom_id for custom_id in order if custom_id not in seen)
         yield Mismatch(source, order[first], f"{count(missing, 'request')} have no line of results, at first this one")
+
+
+def _line_count(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
 
 
 class _BadLine(ValueError):
@@ -183,7 +191,7 @@ class _BadLine(ValueError):
 
 
 def _ids(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and the custom_id of each line of a file that is not blank.
+    """Yield the number and the custom_id of each line that is a request, or the result of one.
 
     Raises:
         OSError: it cannot be read.
@@ -194,6 +202,8 @@ def _ids(path: Path) -> Iterator[tuple[int, str]]:
             if not line.strip():
                 continue
             try:
-                yield number, str(json_lines.loads(line)["custom_id"])
-            except (ValueError, LookupError, TypeError):
+                value = json_lines.loads(line)
+                if output_lines.invalid_line(value) is None:
+                    yield number, str(value["custom_id"])
+            except (ValueError, LookupError, TypeError, AttributeError):
                 raise _BadLine(number) from None

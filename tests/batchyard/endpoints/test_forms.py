@@ -11,6 +11,14 @@ import pytest
 from batchyard.comparing.schemas import schema_of
 from batchyard.endpoints import forms, output_lines
 
+ENDLESS: dict[str, Any] = {
+    "$ref": "#/$defs/0",
+    "$defs": {
+        str(depth): {"$ref": f"#/$defs/{depth + 1}", "$dynamicRef": f"#/$defs/{depth + 1}"} for depth in range(40)
+    }
+    | {"40": {}},
+}
+"""References that jsonschema follows two to the 40 times for a keyword that looks at what others have evaluated."""
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
@@ -71,6 +79,8 @@ def test_each_output_counts_but_for_refusals_and_calls(body: Any, invalid: bool)
         {"type": "no such type"},
         {"$schema": 5},
         {"patternProperties": {"a": {}}},
+        {"unevaluatedProperties": False, **ENDLESS},
+        {"title": "x", "$ref": "#/title"},
         {"pattern": "(?=look)"},
         {"$ref": "#/nowhere"},
         {"$ref": "#"},

@@ -12,7 +12,8 @@ from sqlalchemy import select, update
 from store.accounting import stopping
 from store.accounting.stopping import ERROR, evidence
 from store.database import Database
-from store.records import Batch, Event
+from store.records import REFUSED, Batch, Event
+from tests.support.planned import started
 
 LOOK = 20
 """Answers between two looks."""
@@ -62,3 +63,29 @@ def test_a_limit_pauses_its_batch_once_with_an_event_and_others_stay(
         events = session.scalars(select(Event).where(Event.batch_id == batch.id, Event.type == "batch.stopped")).all()
     assert (batch.paused_by, batch.stop_when) == (f"its limit of {name}", {"tokens": 10**9})
     assert [event.data["limit"] for event in events] == [{name: 0.2}]
+
+
+def test_requests_that_validation_has_refused_count_for_no_limit_of_shares(
+    database: Database, new_batch: Callable[..., Batch]
+) -> None:
+    batch = new_batch(100_000)
+    with database.write() as session:
+        limits = {"failed": 0.01, REFUSED: 3000}
+        values = {"stop_when": limits, "completed": 500, "failed": 3000}
+        session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
+        stopping.check(session, batch.id)
+    with database.read() as session:
+        assert session.get_one(Batch, batch.id).paused_at is None
+
+
+def test_what_the_engines_still_have_counts_as_good_since_failures_come_first(
+    database: Database, new_batch: Callable[..., Batch]
+) -> None:
+    batch = new_batch(1000)
+    started(database, batch)
+    with database.write() as session:
+        values = {"stop_when": {"failed": 0.2}, "completed": 0, "failed": 5}
+        session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
+        stopping.check(session, batch.id)
+    with database.read() as session:
+        assert session.get_one(Batch, batch.id).paused_at is None

@@ -20,8 +20,9 @@ def downloaded(terminal: Any, stack: RunningStack, tmp_path: Path) -> Path:
     """A folder with all files of a batch that has answers, an error and a step."""
     requests = [a_chat(f"r{number}", f"question {number}") for number in range(20)]
     requests.insert(7, a_chat("refused", "hello", temperature="warm"))
+    requests += [a_chat("r3", "the same id again"), a_chat(7, "an id that is no text")]  # type: ignore[arg-type]
     batch = stack.wait(stack.submit(requests, extra_body={"on_invalid": "skip", "post_process": [{"step": "parquet"}]}))
-    assert (batch.request_counts.completed, batch.request_counts.failed) == (20, 1)
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (20, 3)
     folder = tmp_path / "downloaded"
     result = terminal("download", batch.id, folder)
     assert result.returncode == 0, result.stderr
@@ -84,6 +85,14 @@ TAMPERED: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "no manifest at all": (
         *("manifest.json", lambda file: file.write_text("{}")),
         "manifest.json: cannot be read as a manifest",
+    ),
+    "a line too many": (
+        *("output.jsonl", lambda file: file.write_text(file.read_text() + "\n")),
+        "output.jsonl: has ",
+    ),
+    "a path out of the folder": (
+        *("manifest.json", lambda file: file.write_text(file.read_text().replace("output.jsonl", "/etc/hostname"))),
+        "manifest.json: cannot be read as a manifest (ValueError: '/etc/hostname' is no name of a file",
     ),
     "a file of somebody's": (
         *("output.jsonl", lambda file: (file.parent / "notes.txt").write_text("mine")),
