@@ -11,12 +11,10 @@ import pytest
 from batchyard.comparing.schemas import schema_of
 from batchyard.endpoints import forms, output_lines
 
+_NEXT = [f"#/$defs/{depth + 1}" for depth in range(40)]
 ENDLESS: dict[str, Any] = {
     "$ref": "#/$defs/0",
-    "$defs": {
-        str(depth): {"$ref": f"#/$defs/{depth + 1}", "$dynamicRef": f"#/$defs/{depth + 1}"} for depth in range(40)
-    }
-    | {"40": {}},
+    "$defs": {str(depth): {"$ref": after, "$dynamicRef": after} for depth, after in enumerate(_NEXT)} | {"40": {}},
 }
 """References that jsonschema follows two to the 40 times for a keyword that looks at what others have evaluated."""
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
