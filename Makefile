@@ -2,9 +2,8 @@
 PYTHON ?= python3
 VLLM ?= auto
 BIN := .venv/bin
-# Three processes on two cores, since tests wait for a fifth of their time. They take files in the order of
-# tests/support/durations.py, the longest first.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+# Files are handed out in the order of tests/support/durations.py, the longest first.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # `make test` runs these on PostgreSQL and S3 alone, `make test-all` on SQLite and a folder, too.
 ON_SERVERS := tests/contract tests/system/test_batch_lifecycle.py
 # These run on SQLite and a folder, and `make test-all` runs them on PostgreSQL and S3, too.

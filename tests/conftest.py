@@ -76,7 +76,12 @@ def s3_server() -> Iterator[S3Server]:
     """A real S3 server. Who stops or pauses it starts it again: others use it."""
     server = S3Server()
     try:
-        server.start()
+        try:
+            server.start()
+        except AssertionError:  # another process has taken a port that was free a moment ago
+            server.close()
+            server = S3Server()
+            server.start()
         yield server
     finally:
         server.close()

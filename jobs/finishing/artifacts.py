@@ -72,7 +72,7 @@ def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[st
     """
     try:
         with spans.span(f"step {entry['step']}", traces.place(job)):
-            return entry | registry.run(entry, StepResults(artifacts, results, job))
+            return entry | registry.run(entry, StepResults(artifacts, results))
     except LeaseLost:
         raise
     except Exception as error:

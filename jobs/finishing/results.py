@@ -34,7 +34,7 @@ class JobResults:
     """The ended items of a job (batchyard.recipes.Results) in a local file, its artifacts and its report's status."""
 
     _context: AppContext
-    _job: Job
+    job: Job
     _chunks: list[str]
     _unended: str
     _file: IO[bytes]
@@ -63,8 +63,8 @@ class JobResults:
         """Stream the input rows of these items in the same order."""
         is_item = self._index()[1:, 1] > 0  # rows count from 1
         first = 0
-        with self._artifacts.open(self._job.input_sha256) as source:
-            for table in tables(source, self._job.input_name):
+        with self._artifacts.open(self.job.input_sha256) as source:
+            for table in tables(source, self.job.input_name):
                 members = np.flatnonzero(is_item[first : first + table.num_rows])
                 if members.size:
                     yield table if members.size == table.num_rows else table.take(pa.array(members))
@@ -82,7 +82,7 @@ class JobResults:
         path = self._folder / f"{job_id}-{name}"
         if not path.exists():
             with self._context.database.read() as session:
-                file = lifecycle.find_artifact(session, self._job.project_id, job_id, name)
+                file = lifecycle.find_artifact(session, self.job.project_id, job_id, name)
             if file is None:
                 return None
             with self._artifacts.open(file.sha256) as source, path.open("wb") as target:
@@ -93,7 +93,7 @@ class JobResults:
         self, stages: Sequence[StageRecords], judgements: Sequence[str], item_replies: Sequence[JobReply]
     ) -> None:
         """Write the journal."""
-        numbers = items_file.Reader(self._artifacts, self._job.items_sha256 or "").numbers()
+        numbers = items_file.Reader(self._artifacts, self.job.items_sha256 or "").numbers()
         with self._artifacts.create() as file:
             rows = journal.write(file, self._artifacts, numbers, stages, judgements, item_replies)
         self.artifacts[journal.NAME] = (file.sha256, file.size, rows)
@@ -105,7 +105,7 @@ class JobResults:
         """Copy items and results to the file. Return their places by number."""
         if self._starts is not None:
             return self._starts
-        reader = items_file.Reader(self._artifacts, self._job.items_sha256 or "")
+        reader = items_file.Reader(self._artifacts, self.job.items_sha256 or "")
         rows = int(reader.numbers().max()) + 1 if reader.total else 0
         starts = np.zeros((rows, 4), np.int64)
         at = 0
@@ -143,7 +143,6 @@ class StepResults:
 
     _artifacts: Artifacts
     _results: JobResults
-    _job: Job
 
     def rows(self) -> Iterator[ResultRow]:
         """Stream a row for each item: columns as body, text as answer."""
@@ -163,7 +162,7 @@ class StepResults:
         return self._artifacts.create()
 
     def folder(self, url: str) -> OutputFolder:
-        return OutputFolder(outputs.resolved(url, self._job))
+        return OutputFolder(outputs.resolved(url, self._results.job))
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
         if name in self._results.artifacts:

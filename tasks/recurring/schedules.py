@@ -160,6 +160,7 @@ def _draft(context: AppContext, schedule: Schedule, times: Cron, at: int) -> Dra
             name=name,
             post_process=options["post_process"],
             on_invalid=options["on_invalid"],
+            stop_when={name: limit for name, limit in (options.get("stop_when") or {}).items() if limit} or None,
             priority=PRIORITIES[options["priority"]],
             **common,
         )

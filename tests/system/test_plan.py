@@ -63,7 +63,7 @@ def test_a_batch_with_a_plan_waits_after_its_sample_and_answers_the_rest_once_it
 def test_what_the_sample_has_answered_is_not_computed_again_though_everything_is_killed(
     faulty: RunningStack, faulty_calls: Path
 ) -> None:
-    batch = faulty.submit(requests("logged", "kept"), extra_body={"plan": {"rows": 120}})
+    batch = faulty.submit(requests("logged", "sampled-once"), extra_body={"plan": {"rows": 120}})
     faulty.wait(batch, until=lambda batch: batch.request_counts.completed > 20)
     for process in (*faulty.processes("worker"), *faulty.processes("housekeeper")):
         process.kill()
@@ -77,7 +77,7 @@ def test_what_the_sample_has_answered_is_not_computed_again_though_everything_is
     assert Counter(line["custom_id"] for line in faulty.lines(batch.output_file_id)) == {
         f"r{n}": 1 for n in range(TOTAL)
     }
-    computed = Counter(line for line in faulty_calls.read_text().splitlines() if "kept" in line)
+    computed = Counter(line for line in faulty_calls.read_text().splitlines() if "sampled-once" in line)
     repeated = sum(count - 1 for count in computed.values())
     assert len(computed) == TOTAL and repeated <= 2 * 16, "what was in flight at the two kills, and nothing else"
 

@@ -137,7 +137,7 @@ def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> Non
         ({"depends_on": [{"id": "job_1", "when": ["afterok"]}]}, "invalid_type", "depends_on.0.when", "afterok"),
         ({"options": {**OPTIONS, "n": 3.5}}, "invalid_type", "options.n", "not a whole number"),
         ({"depends_on": [{"id": "job_1"}] * 17}, "invalid_value", "depends_on", "at most 16"),
-        ({"post_process": [{"step": "scor"}]}, "invalid_value", "post_process.0", "there are: parquet, score"),
+        ({"post_process": [{"step": "scor"}]}, "invalid_value", "post_process.0", "there are: export, parquet, score"),
         ({"options": {**OPTIONS, "template": "a\0"}}, "invalid_value", "options.template", "NUL"),
     ],
 )

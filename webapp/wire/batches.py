@@ -43,11 +43,11 @@ class ScheduledBatch(BatchOptions):
     """How the batches of a schedule are run."""
 
     priority: Priority = Field("normal", description=PRIORITY)
+    stop_when: StopWhen | None = Field(None, description=STOP_WHEN)
 
 
 class Planned(BaseModel):
     plan: PlanRequest | None = Field(None, description=PLAN)
-    stop_when: StopWhen | None = Field(None, description=STOP_WHEN)
 
 
 def _no_file(value: Any) -> Any:
