@@ -27,7 +27,12 @@ SERVER_MODULES = {"celeryconfig.py", "inference", "jobs", "recipes", "results", 
 MODELS = '[models.mini]\nengine = "echo"\n'
 NOT_OF_A_CLIENT = (
     *("batchyard.client.harness", "batchyard.cron", "batchyard.telemetry.exporting"),
-    *("batchyard.comparing.patterns", "batchyard.comparing.schemas", "batchyard.comparing.values"),
+    *(
+        "batchyard.comparing.patterns",
+        "batchyard.comparing.schemas",
+        "batchyard.comparing.values",
+        "batchyard.endpoints.forms",
+    ),
 )
 """Modules that need an extra: `lm-eval`, `server`, `otel`."""
 REVIEWS = ["I would buy it again", "It broke after a day"]
