@@ -14,7 +14,7 @@ from store import events, files
 from store.database import changed
 from store.keys import Principal
 from store.leases import claim
-from store.records import REFUSED, Artifact, Batch, File, Job, Segment, first_id, now
+from store.records import Artifact, Batch, File, Job, Segment, first_id, now
 from store.segments import add as add_segments
 from store.speeds import RequestClass
 from store.work.lifecycle import FINISHING_SECONDS, Lifecycle, refuse_stage
@@ -229,7 +229,7 @@ def plan(
         "warnings": list(warnings),
         "attempts": 0,
         "attempt_error": None,
-        "stop_when": None if batch.stop_when is None else batch.stop_when | {REFUSED: failed},
+        "refused": failed,
         "sample_segments": sample_segments,
         "sampling": sample_segments is not None,
     }

@@ -18,7 +18,7 @@ from results import stream
 from store import batches, holds, segments
 from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
-from store.records import REFUSED, Batch, File, Hold
+from store.records import Batch, File, Hold
 from tasks import messages
 from tasks.execution import progress
 from tasks.finishing import erasure
@@ -104,17 +104,12 @@ def _object(
             input_sha256=batch.input_sha256 or None,
             on_invalid=cast(OnInvalid, batch.on_invalid),
             warnings=[BatchError.model_validate(warning) for warning in batch.warnings or ()],
-            stop_when=_limits(batch),
+            stop_when=None if batch.stop_when is None else StopWhen.model_validate(batch.stop_when),
             plan=None
             if batch.sample_rows is None
             else wire.PlanState(rows=batch.sample_rows, sampled=batch.planned and not batch.sampling),
         ),
     )
-
-
-def _limits(batch: Batch) -> StopWhen | None:
-    limits = {name: limit for name, limit in (batch.stop_when or {}).items() if name != REFUSED}
-    return StopWhen.model_validate(limits) if limits else None
 
 
 _COPIED = ("expired", "cancelled", *FLAWS, "open", "job_id", "stage")

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from batchyard.models import ModelSpec
 from store import events
 from store.accounting import usage
-from store.records import REFUSED, Batch, Segment, now
+from store.records import Batch, Segment, now
 
 ERROR = 0.005
 """Probability that a limit ever pauses a batch whose true share is not above it."""
@@ -27,15 +27,14 @@ def check(session: Session, batch_id: str) -> None:
     if batch.completed + batch.failed >= batch.total:
         return  # nothing is left to stop
     limits = batch.stop_when or {}
-    for name in limits.keys() - {REFUSED}:
-        value = _exceeds(session, batch, name, limits[name])
+    for name, limit in limits.items():
+        value = _exceeds(session, batch, name, limit)
         if value is None:
             continue
         left = {other: one for other, one in limits.items() if other != name}
         paused = {"paused_at": func.coalesce(Batch.paused_at, now()), "paused_by": f"its limit of {name}"}
-        stop_when = left if left.keys() - {REFUSED} else None
-        session.execute(update(Batch).where(Batch.id == batch_id).values(stop_when=stop_when, **paused))
-        events.record(session, batch, "batch.stopped", limit={name: limits[name]}, value=value)
+        session.execute(update(Batch).where(Batch.id == batch_id).values(stop_when=left or None, **paused))
+        events.record(session, batch, "batch.stopped", limit={name: limit}, value=value)
         return
 
 
@@ -48,9 +47,12 @@ def _exceeds(session: Session, batch: Batch, name: str, limit: float) -> float |
     if name == "tokens":
         tokens = batch.input_tokens + batch.output_tokens
         return tokens if tokens >= limit else None
-    refused = (batch.stop_when or {}).get(REFUSED, 0)  # in validation, before anything ran
-    counts = {"failed": batch.failed - refused, "length": batch.cut_off, "empty": batch.empty, "invalid": batch.invalid}
-    found, answered = counts[name], batch.completed + batch.failed - refused
+    # Not what validation has refused, before anything ran.
+    failed = batch.failed - batch.refused
+    found = {"failed": failed, "length": batch.cut_off, "empty": batch.empty, "invalid": batch.invalid}[name]
+    answered = batch.completed + failed
+    if found <= limit * answered:
+        return None
     # Failures come fast: what the engines still have counts as good.
     looked_at = answered + _in_flight(session, batch)
     return found / answered if evidence(found, looked_at, limit) >= -math.log(ERROR) else None

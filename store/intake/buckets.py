@@ -2,16 +2,21 @@
 
 import functools
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
-from batchyard.errors import NotFoundError, RequestError, UnavailableError
+from batchyard.errors import NotFoundError, PermissionDeniedError, RequestError, UnavailableError
 from store.artifacts import RawFile, file_system, translated
 
 _READ_BYTES = 1024 * 1024
 _HIDDEN = (".", "_")
 """How the names of objects begin that are no data, such as the `_SUCCESS` of a finished job."""
+
+PROJECT = "{project}"
+"""Stands in an allowed prefix for the id of the project."""
+_ODD = ("*", "\\", "::", "/./", "/../", "%2e", "%2f", "%5c")
+"""fsspec takes `::` for a chain of URLs; a star is meant as a pattern."""
 
 
 class StoredObject(NamedTuple):
@@ -83,3 +88,20 @@ def _etag(info: Mapping[str, Any]) -> str:
     """Return what changes with an object's content: its etag, else its size and the time of its last change."""
     etag = info.get("ETag") or info.get("etag")
     return str(etag or (info["size"], info.get("mtime") or info.get("LastModified") or info.get("created")))
+
+
+def check_url(url: str, prefixes: Sequence[str], project_id: str, setting: str, param: str, use: str) -> None:
+    """Raise PermissionDeniedError unless a URL is below an allowed prefix, which `setting` has. `use`: a participle."""
+    path = url.partition("://")[2]
+    odd = next((odd for odd in _ODD if odd in f"/{path}/".lower() or odd in url), None)
+    allowed = [prefix.replace(PROJECT, project_id) for prefix in prefixes]
+    if odd is not None or not any(_is_below(url, prefix) for prefix in allowed):
+        remedy = f"the operator allows prefixes with {setting}"
+        reason = f"allowed are URLs below {', '.join(allowed)}" if allowed else f"none is allowed; {remedy}"
+        reason = f"{reason}, without {odd!r}" if odd else reason
+        raise PermissionDeniedError(f"The URL '{url}' cannot be {use} here: {reason}.", param=param)
+
+
+def _is_below(url: str, prefix: str) -> bool:
+    folder = prefix.rstrip("/")
+    return url.rstrip("/") == folder or url.startswith(f"{folder}/")

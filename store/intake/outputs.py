@@ -1,4 +1,4 @@
-"""Output folders: files at URLs that the operator allows, each there whole or not at all."""
+"""Output folders: files at a URL, each there whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,36 +7,12 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
 
-from batchyard.errors import PermissionDeniedError
 from store.artifacts import file_system, translated
 from store.records import Batch, Job
-
-PROJECT = "{project}"
-"""Stands in an allowed prefix for the id of the project."""
-_ODD = ("*", "\\", "::", "/./", "/../", "%2e", "%2f", "%5c")
-"""fsspec takes `::` for a chain of URLs; a star is meant as a pattern."""
-
-
-def check_url(url: str, prefixes: Sequence[str], project_id: str, setting: str, param: str, use: str) -> None:
-    """Raise PermissionDeniedError unless a URL is below an allowed prefix, which `setting` has. `use`: a participle."""
-    path = url.partition("://")[2]
-    odd = next((odd for odd in _ODD if odd in f"/{path}/".lower() or odd in url), None)
-    allowed = [prefix.replace(PROJECT, project_id) for prefix in prefixes]
-    if odd is not None or not any(_is_below(url, prefix) for prefix in allowed):
-        remedy = f"the operator allows prefixes with {setting}"
-        reason = f"allowed are URLs below {', '.join(allowed)}" if allowed else f"none is allowed; {remedy}"
-        reason = f"{reason}, without {odd!r}" if odd else reason
-        raise PermissionDeniedError(f"The URL '{url}' cannot be {use} here: {reason}.", param=param)
-
-
-def _is_below(url: str, prefix: str) -> bool:
-    folder = prefix.rstrip("/")
-    return url.rstrip("/") == folder or url.startswith(f"{folder}/")
 
 
 def resolved(url: str, work: Batch | Job) -> str:

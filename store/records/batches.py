@@ -7,9 +7,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from store.records.base import ID, AnswerAmounts, Base, Leased, WorkColumns, id_column, now
 
-REFUSED = "_refused"
-"""In `stop_when`, beside the limits: how many requests validation has refused."""
-
 
 class Batch(WorkColumns, AnswerAmounts, Base):
     """A batch of requests.
@@ -27,7 +24,7 @@ class Batch(WorkColumns, AnswerAmounts, Base):
 
     A batch with a plan has `sample_rows`: so many of its requests, drawn at random, make up its first
     `sample_segments`. While it is `sampling`, no other segments run; then it is paused. `stop_when` has the limits that
-    pause it (store.accounting.stopping); one that has paused it is removed.
+    pause it (store.accounting.stopping); one that has paused it is removed. `refused` counts what failed in validation.
 
     A batch is `planned` once its segments can run. An `open` one, a client's or a `stage` of the job `job_id`, may
     still get more segments. Such a batch has no input file before it is merged, and no plan: its segments name theirs.
@@ -48,6 +45,7 @@ class Batch(WorkColumns, AnswerAmounts, Base):
     sample_rows: Mapped[int | None]
     sample_segments: Mapped[int | None]
     stop_when: Mapped[dict[str, Any] | None]
+    refused: Mapped[int] = mapped_column(default=0, server_default="0")
     sampling: Mapped[bool] = mapped_column(default=False, server_default=false())
     planned: Mapped[bool] = mapped_column(default=False)
     plan_sha256: Mapped[str | None] = mapped_column(String(64))

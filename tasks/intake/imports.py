@@ -11,8 +11,7 @@ from batchyard.tables import formats
 from batchyard.tables.formats import TableError
 from store import files
 from store.artifacts import ArtifactWriter
-from store.intake import outputs
-from store.intake.buckets import Bucket, StoredObject
+from store.intake.buckets import Bucket, StoredObject, check_url
 from tasks.context import AppContext
 from tasks.intake.submission import NewInput
 
@@ -26,7 +25,7 @@ _LINES = ("jsonl", "txt")
 
 def bucket(settings: Settings, project_id: str, url: str, param: str = "url") -> Bucket:
     """Return the bucket at a URL. Raises PermissionDeniedError unless its prefix is allowed."""
-    outputs.check_url(url, settings.input_prefix_list, project_id, "BATCHYARD_INPUT_PREFIXES", param, "read")
+    check_url(url, settings.input_prefix_list, project_id, "BATCHYARD_INPUT_PREFIXES", param, "read")
     return Bucket(url)
 
 

@@ -101,7 +101,7 @@ def report(context: AppContext, batch: Batch) -> dict[str, Any]:
 
     Raises as store.formats.chunks.read.
     """
-    found = said_by(answers(context, batch), batch.total)
+    found = summary_of(answers(context, batch), batch.total)
     with context.database.read() as session:
         cost = usage.costs(session, [batch.id]).get(batch.id)
         throughputs = speeds.throughputs(session, running_models(context, session))
@@ -124,7 +124,7 @@ def _cost(batch: Batch, cost: TotalCost | None, tokens: Mapping[str, float]) -> 
     return {"currency": document["currency"], **amounts}
 
 
-def said_by(sample: Sequence[SampledAnswer], total: int) -> dict[str, Any]:
+def summary_of(sample: Sequence[SampledAnswer], total: int) -> dict[str, Any]:
     """Return what a sample says of `total` requests: shares of flaws, sums of tokens, and answers to look at.
 
     Ranges hold with CONFIDENCE: of shares exactly, for a uniform sample without replacement; of sums by the normal

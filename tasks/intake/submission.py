@@ -24,7 +24,7 @@ from store.artifacts import ArtifactWriter
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
 from store.formats.lines import numbered_lines
-from store.records import REFUSED, Batch, File, Job
+from store.records import Batch, File, Job
 from store.speeds import Expected, RequestClass, Throughput
 from store.work import overview, turns
 from tasks.context import AppContext
@@ -174,9 +174,8 @@ def repeat(
     batch = Batch(
         **{
             name: getattr(old, name)
-            for name in ("project_id", "endpoint", "output_expires_after", "on_invalid", "priority")
+            for name in ("project_id", "endpoint", "output_expires_after", "on_invalid", "priority", "stop_when")
         },
-        stop_when={name: limit for name, limit in (old.stop_when or {}).items() if name != REFUSED} or None,
         completion_window=completion_window or old.completion_window,
         request_metadata=old.request_metadata if metadata is None else metadata,
         post_process=[registry.request(entry) for entry in old.post_process],

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from batchyard import json_lines
@@ -19,8 +17,8 @@ from batchyard.settings import Settings
 from batchyard.tables.spreadsheets import harmless
 from results.table import SCHEMA, record
 from store.formats.results import ResultRow
-from store.intake.outputs import check_url
-from tasks.steps.parquet import blocks
+from store.intake.buckets import check_url
+from tasks.steps.parquet import write as write_parquet
 from tasks.steps.step import Results, Step, StepOptions
 
 SUCCESS = "_SUCCESS"
@@ -58,7 +56,7 @@ def export(results: Results, options: ExportOptions) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory(prefix="batchyard-export-") as temporary:
         for number in itertools.count():
             part = Path(temporary) / f"part-{number:05d}.{options.format}"
-            written = _WRITERS[options.format](part, itertools.islice(rows, options.partition))
+            written = _WRITERS[options.format](itertools.islice(rows, options.partition), part)
             if not written and number:
                 break
             folder.put(part, part.name)
@@ -71,16 +69,7 @@ def export(results: Results, options: ExportOptions) -> Mapping[str, Any]:
     return {"url": folder.url, "files": len(names), "rows": total}
 
 
-def _write_parquet(file: Path, rows: Iterator[ResultRow]) -> int:
-    lines = 0
-    with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
-        for block in blocks(rows):
-            writer.write_table(pa.Table.from_pylist(block, SCHEMA))
-            lines += len(block)
-    return lines
-
-
-def _write_jsonl(file: Path, rows: Iterator[ResultRow]) -> int:
+def _write_jsonl(rows: Iterator[ResultRow], file: Path) -> int:
     lines = 0
     with file.open("wb") as stream:
         for lines, row in enumerate(rows, 1):  # noqa: B007
@@ -88,7 +77,7 @@ def _write_jsonl(file: Path, rows: Iterator[ResultRow]) -> int:
     return lines
 
 
-def _write_csv(file: Path, rows: Iterator[ResultRow]) -> int:
+def _write_csv(rows: Iterator[ResultRow], file: Path) -> int:
     lines = 0
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
@@ -99,6 +88,6 @@ def _write_csv(file: Path, rows: Iterator[ResultRow]) -> int:
     return lines
 
 
-_WRITERS = {"parquet": _write_parquet, "jsonl": _write_jsonl, "csv": _write_csv}
+_WRITERS = {"parquet": write_parquet, "jsonl": _write_jsonl, "csv": _write_csv}
 
 STEP = Step("export", "the results as files in a folder of a bucket.", ExportOptions, export, permit=permit)

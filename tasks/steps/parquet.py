@@ -24,10 +24,14 @@ class ParquetOptions(StepOptions):
     step: Literal["parquet"]
 
 
-def blocks(rows: Iterator[ResultRow]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the values of SCHEMA of rows, in lists of limited size."""
-    while block := list(_block(rows)):
-        yield block
+def write(rows: Iterator[ResultRow], target: Any) -> int:
+    """Write rows as a table with SCHEMA to a path or a binary file, and return how many there were."""
+    lines = 0
+    with pq.ParquetWriter(target, SCHEMA, compression="zstd") as writer:
+        while block := list(_block(rows)):
+            writer.write_table(pa.Table.from_pylist(block, SCHEMA))
+            lines += len(block)
+    return lines
 
 
 def _block(rows: Iterator[ResultRow]) -> Iterator[dict[str, Any]]:
@@ -45,11 +49,8 @@ def parquet(results: Results, options: ParquetOptions) -> None:
 
     `embeddings` are the vectors of all inputs of a line. `tool_calls` and `metadata` are JSON.
     """
-    lines = 0
-    with results.create() as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
-        for block in blocks(results.rows()):
-            writer.write_table(pa.Table.from_pylist(block, SCHEMA))
-            lines += len(block)
+    with results.create() as file:
+        lines = write(results.rows(), file)
     results.add("results.parquet", file.sha256, file.size, lines)
 
 

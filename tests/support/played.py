@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
@@ -66,6 +67,29 @@ class PlayedResults:
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of an artifact."""
         return [json.loads(line) for line in self.artifacts[name].splitlines()]
+
+
+class PlayedRounds(PlayedResults):
+    """What the composite's finish hook sees: an item for each round, and the artifacts of the rounds' jobs."""
+
+    def __init__(self, rounds: Sequence[tuple[Report, PlayedResults]], folder: Path) -> None:
+        super().__init__(
+            [
+                played_item(number, f"rows/0/{number}", {"round": number}, "completed",
+                            {"job_id": f"job_{number}", "metrics": json.loads(json.dumps(report.metrics))}, None)
+                for number, (report, _) in enumerate(rounds)
+            ]
+        )  # fmt: skip
+        self.rounds = rounds
+        self._folder = folder
+
+    def of_child(self, job_id: str, name: str) -> Path | None:
+        content = self.rounds[int(job_id.removeprefix("job_"))][1].artifacts.get(name)
+        if content is None:
+            return None
+        path = self._folder / f"{job_id}-{name}"
+        path.write_bytes(content)
+        return path
 
 
 def judged(want: Score | Check, item: Item) -> Scored | Checked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def verify(target: str, data: Path | None, as_json: bool, window: str, again_id:
     with interruptible(f"`batchyard verify {target} --with {again_id}` goes on"):
         ended = watch(server, started)
     result = again.compare(server, batch, ended, tolerance=tolerance)
-    say(result.document, _report(result), as_json)
+    say(asdict(result), _report(result), as_json)
     if result.differences or result.failed:
         raise Unsuccessful(f"{target} was not reproduced")
 

@@ -4,13 +4,14 @@ import json
 import random
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from batchyard import json_lines
 from batchyard.client.api import ApiClient, uploaded
 from batchyard.client.verification.differences import AnswerDifference, difference
+from batchyard.client.verification.folder import MANIFEST
 from batchyard.comparing.shares import share_bounds
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL
@@ -32,10 +33,6 @@ class Comparison:
     changes: list[str] = field(default_factory=list)
     low: float = 0.0
     high: float = 1.0
-
-    @property
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def begin(
@@ -101,7 +98,7 @@ def compare(
 
     Raises ConfigurationError: nothing of the second batch ran, or its answers were not computed anew.
     """
-    if not any(one["name"] == "manifest.json" for one in again["batchyard"]["artifacts"]):
+    if not any(one["name"] == MANIFEST for one in again["batchyard"]["artifacts"]):
         reasons = "; ".join(one["message"] for one in (again["errors"] or {}).get("data") or [])
         raise ConfigurationError(f"{again['id']} is {again['status']}: {reasons or 'nothing of it ran'}")
     requests = dict(_asked(server, again))
@@ -145,7 +142,7 @@ def _asked(server: ApiClient, batch: Mapping[str, Any]) -> Iterator[tuple[str, M
 
 def _manifest(server: ApiClient, batch: Mapping[str, Any]) -> Mapping[str, Any]:
     files = {one["name"]: one["file_id"] for one in batch["batchyard"]["artifacts"]}
-    manifest: Mapping[str, Any] = json.loads(server.content(files["manifest.json"]))
+    manifest: Mapping[str, Any] = json.loads(server.content(files[MANIFEST]))
     return manifest
 
 

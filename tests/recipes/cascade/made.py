@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,32 +13,9 @@ from recipes.cascade.flow import answered
 from recipes.cascade.options import Cascade, Round
 from recipes.cascade.recipe import cascade
 from recipes.cascade.rounds import NEXT
-from tests.support.played import PlayedResults, finished, played, played_item
+from tests.support.played import PlayedResults, PlayedRounds, finished, played
 
 Models = Callable[[Item, Request], Answer | str]
-
-
-class PlayedRounds(PlayedResults):
-    """What the composite's finish hook sees: an item for each round, and the artifacts of the rounds' jobs."""
-
-    def __init__(self, rounds: Sequence[tuple[Report, PlayedResults]], folder: Path) -> None:
-        super().__init__(
-            [
-                played_item(number, f"rows/0/{number}", {"round": number}, "completed",
-                            {"job_id": f"job_{number}", "metrics": json.loads(json.dumps(report.metrics))}, None)
-                for number, (report, _) in enumerate(rounds)
-            ]
-        )  # fmt: skip
-        self.rounds = rounds
-        self._folder = folder
-
-    def of_child(self, job_id: str, name: str) -> Path | None:
-        content = self.rounds[int(job_id.removeprefix("job_"))][1].artifacts.get(name)
-        if content is None:
-            return None
-        path = self._folder / f"{job_id}-{name}"
-        path.write_bytes(content)
-        return path
 
 
 def run(

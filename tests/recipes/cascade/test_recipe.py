@@ -204,7 +204,7 @@ def test_a_column_of_the_input_cannot_have_the_name_of_a_new_one() -> None:
 def test_a_round_that_has_not_completed_leaves_a_warning_and_no_answers(tmp_path: Path) -> None:
     from recipes.cascade.options import Cascade
     from recipes.cascade.recipe import cascade
-    from tests.recipes.cascade.made import PlayedRounds
+    from tests.support.played import PlayedRounds
 
     _, results = run(tmp_path, planted, rows(300))
     ended = PlayedRounds(results.rounds[:1], tmp_path)

@@ -13,33 +13,10 @@ from recipes.generate.flow import drafts
 from recipes.generate.options import Drafts, Generate
 from recipes.generate.recipe import generate
 from recipes.generate.rounds import STATE
-from tests.support.played import PlayedResults, finished, judged, played_item
+from tests.support.played import PlayedResults, PlayedRounds, finished, judged, played_item
 
 SEEDS = [{"custom_id": f"s{number}", "topic": topic} for number, topic in enumerate(("trains", "clocks", "rivers"), 1)]
 Written = Callable[[Item, Request], Answer | str]
-
-
-class PlayedRounds(PlayedResults):
-    """What the composite's finish hook sees: an item for each round, and the artifacts of the rounds' jobs."""
-
-    def __init__(self, rounds: Sequence[tuple[Report, PlayedResults]], folder: Path) -> None:
-        super().__init__(
-            [
-                played_item(number, f"rows/0/{number}", {"round": number}, "completed",
-                            {"job_id": f"job_{number}", "metrics": json.loads(json.dumps(report.metrics))}, None)
-                for number, (report, _) in enumerate(rounds)
-            ]
-        )  # fmt: skip
-        self._rounds = rounds
-        self._folder = folder
-
-    def of_child(self, job_id: str, name: str) -> Path | None:
-        content = self._rounds[int(job_id.removeprefix("job_"))][1].artifacts.get(name)
-        if content is None:
-            return None
-        path = self._folder / f"{job_id}-{name}"
-        path.write_bytes(content)
-        return path
 
 
 def run(

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from store.accounting import stopping
 from store.accounting.stopping import ERROR, evidence
 from store.database import Database
-from store.records import REFUSED, Batch, Event
+from store.records import Batch, Event
 from tests.support.planned import started
 
 LOOK = 20
@@ -70,8 +70,7 @@ def test_requests_that_validation_has_refused_count_for_no_limit_of_shares(
 ) -> None:
     batch = new_batch(100_000)
     with database.write() as session:
-        limits = {"failed": 0.01, REFUSED: 3000}
-        values = {"stop_when": limits, "completed": 500, "failed": 3000}
+        values = {"stop_when": {"failed": 0.01}, "completed": 500, "failed": 3000, "refused": 3000}
         session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
         stopping.check(session, batch.id)
     with database.read() as session:

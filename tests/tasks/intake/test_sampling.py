@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tasks.intake.sampling import SampledAnswer, lines, said_by
+from tasks.intake.sampling import SampledAnswer, lines, summary_of
 
 ROWS = 100
 SEEDS = 60
@@ -55,7 +55,7 @@ def test_the_ranges_hold_in_nine_of_ten_files(kind: str) -> None:
             )._replace(output_tokens=int(outputs[line - 1]))
             for line in lines(file_of(prompts), ROWS, 10_000_000, f"{kind} {seed}")
         ]
-        said = said_by(sorted(sample, key=lambda one: (one.input_tokens, one.custom_id)), count)
+        said = summary_of(sorted(sample, key=lambda one: (one.input_tokens, one.custom_id)), count)
         tokens += said["tokens"]["output_tokens"]["low"] <= outputs.sum() <= said["tokens"]["output_tokens"]["high"]
         shares += said["shares"]["failed"]["low"] <= failed.mean() <= said["shares"]["failed"]["high"]
     assert tokens >= 0.83 * SEEDS and shares >= 0.88 * SEEDS, (tokens, shares)
