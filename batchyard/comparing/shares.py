@@ -1,39 +1,43 @@
-"""Exact confidence bounds on a share, from a uniform sample without replacement."""
+"""Exact bounds on how many of a whole are marked, from a uniform sample without replacement."""
 
-from collections.abc import Callable
-from math import exp, lgamma
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+
+import numpy as np
+
+
+def at_most(errors: int, rows: int, marked: int, sample: int) -> float:
+    """Return the probability that a sample of so many rows has at most `errors` of the marked ones."""
+    low = max(0, sample + marked - rows)
+    if errors < low:
+        return 0.0
+    if errors >= min(marked, sample):
+        return 1.0
+    counts = np.arange(low, errors)
+    ratios = (marked - counts) * (sample - counts) / ((counts + 1) * (rows - marked - sample + counts + 1.0))
+    first = _choices(marked, low) + _choices(rows - marked, sample - low) - _choices(rows, sample)
+    return min(1.0, float(np.exp(first + np.concatenate(([0.0], np.cumsum(np.log(ratios))))).sum()))
+
+
+def _choices(total: int, chosen: int) -> float:
+    """Return the logarithm of the number of ways to choose."""
+    return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
+
+
+def interval(rows: int, sample: int, errors: int, risk: float = 0.05) -> tuple[int, int]:
+    """Return the least and the greatest number of errors among `rows` that a sample with `errors` is in line with.
+
+    Each end is wrong with probability `risk` / 2 at most (Clopper and Pearson's method for a finite population).
+    """
+    possible = range(errors, rows - sample + errors + 1)
+    low = bisect_left(possible, True, key=lambda marked: 1 - at_most(errors - 1, rows, marked, sample) > risk / 2)
+    high = bisect_left(possible, True, key=lambda marked: at_most(errors, rows, marked, sample) <= risk / 2)
+    return possible[min(low, len(possible) - 1)], possible[max(high - 1, 0)]
 
 
 def share_bounds(found: int, sample: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return between what ends the share of a whole lies, of which a sample has `found`.
-
-    It is the exact interval that inverts two one-sided hypergeometric tests, each at half of 1 - `confidence`.
-    """
-    tail = (1 - confidence) / 2
-    low, high = found, total - sample + found
-    lowest = _first(low, high, lambda marked: _at_least(found, sample, marked, total) > tail)
-    # At most `found` in the sample is the same as at least `sample - found` of the others.
-    others = _first(total - high, total - low, lambda rest: _at_least(sample - found, sample, rest, total) > tail)
-    return lowest / total, (total - others) / total
-
-
-def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the least number for which a condition holds that holds for all above it; `high` at most."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
-
-
-def _at_least(found: int, sample: int, marked: int, total: int) -> float:
-    """Return the probability of at least `found` marked ones in a sample, if the whole has `marked`."""
-    first, last = max(found, sample - (total - marked)), min(sample, marked)
-    whole = _log_choose(total, sample)
-    return sum(
-        exp(_log_choose(marked, one) + _log_choose(total - marked, sample - one) - whole)
-        for one in range(first, last + 1)
-    )
-
-
-def _log_choose(n: int, k: int) -> float:
-    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+    """Return between what ends the share of a whole lies, of which a sample has `found`, see `interval`."""
+    low, high = interval(total, sample, found, 1 - confidence)
+    return low / total, high / total

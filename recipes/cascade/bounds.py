@@ -29,12 +29,13 @@ many.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from batchyard.comparing.shares import at_most
 
 LOOKS = 5
 """Looks at the sample, at most."""
@@ -65,24 +66,6 @@ class CutDecision(NamedTuple):
     cut: float
     sample: int
     errors: int | None
-
-
-def at_most(errors: int, rows: int, marked: int, sample: int) -> float:
-    """Return the probability that a sample of so many rows has at most `errors` of the marked ones."""
-    low = max(0, sample + marked - rows)
-    if errors < low:
-        return 0.0
-    if errors >= min(marked, sample):
-        return 1.0
-    counts = np.arange(low, errors)
-    ratios = (marked - counts) * (sample - counts) / ((counts + 1) * (rows - marked - sample + counts + 1.0))
-    first = _choices(marked, low) + _choices(rows - marked, sample - low) - _choices(rows, sample)
-    return min(1.0, float(np.exp(first + np.concatenate(([0.0], np.cumsum(np.log(ratios))))).sum()))
-
-
-def _choices(total: int, chosen: int) -> float:
-    """Return the logarithm of the number of ways to choose."""
-    return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
 
 
 def most_errors(rows: int, budget: int, sample: int, risk: float) -> int:
@@ -161,14 +144,3 @@ def _cut(errors: Sequence[float], most: int) -> float:
     if most < 0:
         return math.inf
     return errors[most] if most < len(errors) else -math.inf
-
-
-def interval(rows: int, sample: int, errors: int, risk: float = 0.05) -> tuple[int, int]:
-    """Return the least and the greatest number of errors among `rows` that a sample with `errors` is in line with.
-
-    Each end is wrong with probability `risk` / 2 at most (Clopper and Pearson's method for a finite population).
-    """
-    possible = range(errors, rows - sample + errors + 1)
-    low = bisect_left(possible, True, key=lambda marked: 1 - at_most(errors - 1, rows, marked, sample) > risk / 2)
-    high = bisect_left(possible, True, key=lambda marked: at_most(errors, rows, marked, sample) <= risk / 2)
-    return possible[min(low, len(possible) - 1)], possible[max(high - 1, 0)]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from batchyard import json_lines
+from batchyard.comparing.shares import interval
 from batchyard.recipes import EndedItem, Report, Results
 from recipes.cascade import bounds
 from recipes.cascade.bounds import CutDecision, Floats, Look
@@ -235,7 +236,7 @@ def _audit(findings: Findings, audited: int) -> dict[str, Any]:
     size, errors = int(checked.sum()), int((checked & findings.errors).sum())
     if not size:
         return {"rows": 0, "errors": 0} | intervals.document(None, 0, None)
-    low, high = bounds.interval(audited, size, errors)
+    low, high = interval(audited, size, errors)
     mean = 1 - errors / size * (audited - size) / findings.rows
     ends = (1 - (high - errors) / findings.rows, 1 - (low - errors) / findings.rows)
     return {"rows": size, "errors": errors} | intervals.document(mean, size, ends)

@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from batchyard.comparing.shares import interval
 from recipes.cascade import bounds
 from recipes.cascade.bounds import Look
 from tests.recipes.cascade import simulated
@@ -95,7 +96,7 @@ def test_the_interval_of_an_audit_holds_as_often_as_it_says(rows: int, sample: i
         for errors in range(sample + 1):
             share = bounds.at_most(errors, rows, marked, sample) - bounds.at_most(errors - 1, rows, marked, sample)
             if share > 0:
-                low, high = bounds.interval(rows, sample, errors)
+                low, high = interval(rows, sample, errors)
                 covered += share * (low <= marked <= high)
         assert covered >= 0.95 - 1e-9, marked
 
