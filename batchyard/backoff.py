@@ -13,18 +13,12 @@ _SECONDS = re.compile(r"\d{1,18}(\.\d+)?", re.ASCII)  # the RFC has whole second
 
 @dataclass(frozen=True)
 class Backoff:
-    """Exponential back-off with jitter (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog 2015).
+    """Exponential back-off with jitter (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog 2015)."""
 
-    Attributes:
-        first: seconds after the first failure.
-        growth: factor from one wait to the next.
-        longest: most seconds of a wait, before jitter.
-        jitter: each wait is multiplied by a random number from this range; (0, 1) is "full jitter".
-    """
-
-    first: float
-    growth: float = 2.0
-    longest: float = math.inf
+    first: float  # seconds after the first failure
+    growth: float = 2.0  # factor from one wait to the next
+    longest: float = math.inf  # most seconds of a wait, before jitter
+    # Each wait is multiplied by a random number from this range; (0, 1) is "full jitter"
     jitter: tuple[float, float] = (1.0, 1.0)
 
     def seconds(self, attempt: int) -> float:

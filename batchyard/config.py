@@ -66,20 +66,16 @@ class Schema:
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """The schemas of the options by name."""
         return dict(self._document.get("properties", {}))
 
     @property
     def required(self) -> Sequence[str]:
-        """The names of the options without a default."""
         return list(self._document.get("required", []))
 
     def defaults(self) -> Layer:
-        """Return the options' default values."""
         return Layer(DEFAULT, self._defaults(self._document))
 
     def _defaults(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the defaults of an object, those of nested models included."""
         values: dict[str, Any] = {}
         for name, field in schema.get("properties", {}).items():
             if "default" in field:
@@ -123,10 +119,7 @@ class Schema:
         return values
 
     def error(self, values: Mapping[str, Any], *, complete: bool) -> ValidationError | None:
-        """Return the most telling fault of options, None if there is none.
-
-        `complete`: options without a default have to be there.
-        """
+        """Return the most telling fault of options, None if there is none."""
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import best_match
 
@@ -148,10 +141,7 @@ class Schema:
 
 
 def path(text: str) -> Keys:
-    """Return the keys of `sampling.temperature`. A key with dots in it stands in brackets: `reward[org/set-1.5]`.
-
-    Raises ValueError: the text is no path.
-    """
+    """Return the keys of `sampling.temperature`. A key with dots in it stands in brackets: `reward[org/set-1.5]`."""
     if not _PATH.fullmatch(text):
         raise ValueError(f"{text!r} is no key; write it as in sampling.temperature")
     return tuple(whole or plain for whole, plain in _KEY.findall(text))
@@ -165,10 +155,7 @@ def name_of(keys: Sequence[str | int]) -> str:
 
 
 def override(schema: Schema, text: str) -> Layer:
-    """Return the layer of `a.b=value`.
-
-    Raises ConfigurationError: it is not written so.
-    """
+    """Return the layer of `a.b=value`."""
     name, separator, value = text.partition("=")
     try:
         if not separator:
@@ -181,11 +168,7 @@ def override(schema: Schema, text: str) -> Layer:
 
 
 def flag(schema: Schema, name: str, value: str | bool | Sequence[str]) -> Layer:
-    """Return the layer of an option's flag.
-
-    `value`: the text of a scalar's flag, or all those of a list's.
-    Raises ConfigurationError: the value cannot be JSON.
-    """
+    """Return the layer of an option's flag."""
     origin = Origin("flag", "--" + name.replace("_", "-"))
     try:
         if isinstance(value, str):
@@ -198,10 +181,7 @@ def flag(schema: Schema, name: str, value: str | bool | Sequence[str]) -> Layer:
 
 
 def files(schema: Schema, file: Path) -> list[Layer]:
-    """Return the layers of a file: those that it extends, then its own.
-
-    Raises ConfigurationError: a file cannot be read, or extends itself by a detour.
-    """
+    """Return the layers of a file: those that it extends, then its own."""
     layers: list[Layer] = []
     seen: list[Path] = []
     current: Path | None = file
@@ -225,13 +205,7 @@ def files(schema: Schema, file: Path) -> list[Layer]:
 def resolve(schema: Schema, layers: Iterable[Layer], *, complete: bool = True) -> list[Setting]:
     """Return the values that are in force, with interpolations filled in, in the order of the schema.
 
-    Mappings are merged key by key, everything else is replaced.
-
-    Args:
-        layers: those over the defaults, the strongest last.
-        complete: options without a default have to be there.
-
-    Raises ConfigurationError: a key is unknown, a value is not what the schema wants, an interpolation leads nowhere.
+    Mappings are merged key by key, everything else is replaced. The strongest layer is the last.
     """
     settings: dict[Keys, Setting] = {}
     for layer in (schema.defaults(), *layers):
@@ -353,10 +327,7 @@ def _where(origin: Origin, keys: Sequence[str]) -> str:
 
 
 def _expanded(schema: Schema, values: Any, above: Keys) -> Any:
-    """Return a mapping with dotted keys as paths, unless its names are free.
-
-    Raises ValueError: a key is no text, or no path; a value cannot be JSON.
-    """
+    """Return a mapping with dotted keys as paths, unless its names are free."""
     if isinstance(values, float) and not math.isfinite(values):
         raise ValueError(f"{name_of(above)}: {values} is no number of JSON")
     if isinstance(values, list):
@@ -393,10 +364,7 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def _parsed(file: Path) -> dict[str, Any]:
-    """Return the mapping in a file.
-
-    Raises ConfigurationError: it cannot be read, or holds something else.
-    """
+    """Return the mapping in a file."""
     import yaml
     from omegaconf.errors import OmegaConfBaseException
 

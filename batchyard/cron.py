@@ -69,9 +69,8 @@ class Cron:
 def parse(expression: str, timezone: str) -> Cron:
     """Parse a cron expression of five fields and the name of an IANA time zone.
 
-    Raises:
-        RequestError: one of them is invalid, a step reaches no second value, or the expression has no time in the next
-            50 years.
+    Raises RequestError: one of them is invalid, a step reaches no second value, or the expression has no time in the
+    next 50 years.
     """
     fields = expression.split()
     if len(fields) != 5:
@@ -125,5 +124,4 @@ def _unusable(reason: str) -> RequestError:
 
 @functools.cache
 def zones() -> list[str]:
-    """Return the names of all time zones, sorted."""
     return sorted(zoneinfo.available_timezones())

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from batchyard import histogram
-from batchyard.histogram import Histogram
+from batchyard.comparing import histogram
+from batchyard.comparing.histogram import Histogram
 
 Latencies = Mapping[str, Mapping[str, Histogram]]
 """Histograms of seconds by model, then request class (store.speeds)."""
@@ -36,7 +36,6 @@ class Latency(Percentiles):
 
 
 def merged(latencies: Iterable[Latencies]) -> dict[str, dict[str, dict[str, int]]]:
-    """Return the latencies of all."""
     total: dict[str, dict[str, dict[str, int]]] = {}
     for models in latencies:
         for model, classes in models.items():

@@ -1,5 +1,6 @@
 """models.toml: the models of a deployment, as plain data. `inference.catalog` checks them against their engines."""
 
+import copy
 import functools
 import hashlib
 import importlib.util
@@ -17,12 +18,12 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveFloat,
-    PositiveInt,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from batchyard.endpoints.guards import Guard
 from batchyard.endpoints.path import EndpointPath
 from batchyard.errors import ConfigurationError
 from batchyard.tariffs import CURRENCY, MICRO, PLACES, Prices
@@ -36,6 +37,9 @@ _DERIVED = re.compile(r".+~[0-9a-f]{8}", re.DOTALL)
 
 
 Price = Annotated[Decimal, Field(ge=0, lt=10**9, decimal_places=PLACES)]
+# A slip of the pen shall not start processes until the machine ends.
+Replicas = Annotated[int, Field(ge=1, le=1000)]
+Places = Annotated[int, Field(ge=1, le=10**6)]
 
 
 class Tariff(BaseModel):
@@ -104,14 +108,22 @@ class ModelSpec(BaseModel):
     engine: str
     source: str = ""
     endpoints: tuple[EndpointPath, ...] = _TEXT
-    replicas: PositiveInt = Field(1, description="the most there may be: a model runs with those that have room")
-    max_replicas: PositiveInt | None = Field(None, description="engine vllm-job: as many as there is room and work for")
-    max_segments: PositiveInt = Field(2, description="segments that fill the engine: one, and others due sooner")
-    max_in_flight: PositiveInt | None = Field(None, description="requests in one replica at once; see in_flight")
-    num_gpus: float | None = Field(None, ge=0, description="GPUs of one replica; unset: as many as the engine needs")
+    replicas: Replicas = Field(1, description="the most there may be: a model runs with those that have room")
+    max_replicas: Replicas | None = Field(None, description="engine vllm-job: as many as there is room and work for")
+    max_segments: Places = Field(2, description="segments that fill the engine: one, and others due sooner")
+    max_in_flight: Places | None = Field(None, description="requests in one replica at once; see in_flight")
+    num_gpus: float | None = Field(
+        None, ge=0, le=1000, description="GPUs of one replica; unset: as many as the engine needs"
+    )
     engine_args: dict[str, Any] = Field(default_factory=dict)
     price: Tariff | None = Field(None, description="what its tokens or its time cost; unset: nobody counts that")
     live: LiveSettings = LiveSettings()
+    guard: Guard | None = Field(None, description="ends answers that repeat themselves")
+    reproducible: bool = Field(
+        False,
+        exclude_if=operator.not_,  # as adapters
+        description="answers do not depend on the requests that run beside them; refused where that cannot be promised",
+    )
     adapters: dict[str, Adapter] = Field(
         default_factory=dict,
         exclude_if=operator.not_,  # so that a model without adapters has the hash that it had before there were any
@@ -136,8 +148,8 @@ class ModelSpec(BaseModel):
 
     @property
     def config_sha256(self) -> str:
-        """SHA-256 of all fields but the price and `live`: the key of measured speeds and cached answers."""
-        fields = self.model_dump(mode="json", exclude={"price", "live"})
+        """SHA-256 of what the engine is started with: the key of measured speeds and cached answers."""
+        fields = self.model_dump(mode="json", exclude={"price", "live", "guard"})
         if set(_TEXT) <= set(self.endpoints):  # a model for text answers alike on however many it is served
             fields["endpoints"] = list(_TEXT)
         canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
@@ -164,19 +176,29 @@ def vllm_installed() -> bool:
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the entries of a models.toml by name, with ModelSpec's keys and unchecked values.
+    """Return the entries of a models.toml by name, with ModelSpec's keys and unchecked values."""
+    return entries_of(path, parsed(path))
 
-    Raises ConfigurationError: the file or a key cannot be used; names the file, the key and the remedy.
-    """
+
+def toml(text: str) -> dict[str, Any]:
+    """Return a document of TOML. Raises ValueError, which says why it is none."""
     try:
-        document = tomllib.loads(path.read_text("utf-8-sig"))
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    """Return the content of a models.toml. Raises ConfigurationError if the file as a whole cannot be used."""
+    try:
+        document = toml(path.read_text("utf-8-sig"))
     except FileNotFoundError as error:
         raise ConfigurationError(
             f"{path}: no such file; name the models file with --models or BATCHYARD_MODELS"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from error
     stray = [key for key in document if key not in ("models", "currency")]
     if stray:
@@ -184,8 +206,22 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     currency = document.get("currency")
     if currency is not None and not (isinstance(currency, str) and CURRENCY.fullmatch(currency)):
         raise ConfigurationError(f'{path}: currency: not three capital letters; write one such as "EUR"')
-    entries = document.get("models")
-    if not isinstance(entries, dict) or not entries:
+    return document
+
+
+def entries_of(
+    path: Path, document: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any] | None] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return the entries of a parsed models.toml, as `read`.
+
+    Args:
+        changes: entries that take the place of those of the file, by name; None removes one.
+    """
+    declared = document.get("models")
+    entries = copy.deepcopy({**declared, **(changes or {})}) if isinstance(declared, dict) else None
+    entries = entries and {name: entry for name, entry in entries.items() if entry is not None}
+    currency = document.get("currency")
+    if not entries:
         raise ConfigurationError(f"{path}: no models; add a table [models.<name>] with engine and source")
     for name, entry in entries.items():
         if is_derived(name):

@@ -1,7 +1,4 @@
-"""Packages beside the client: what they add, as registries of objects by name, and what installs a missing one.
-
-Registries hold the built-in objects of a kind and those that installed packages add by entry points.
-"""
+"""Packages beside the client: what they add, as registries of objects by name, and what installs a missing one."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -32,10 +29,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
 
 
 def require_server(what: str = "BATCHYARD_URL names no server, and a local one") -> None:
-    """Raise ConfigurationError, with the command that installs it, if the server is not installed here.
-
-    `what`: what needs it, as the message begins.
-    """
+    """Raise ConfigurationError, with the command that installs it, if the server is not installed here."""
     try:
         distribution(SERVER)  # a module `tasks` may be somebody else's
     except PackageNotFoundError:
@@ -46,10 +40,7 @@ def require_server(what: str = "BATCHYARD_URL names no server, and a local one")
 
 
 def require(extra: str, what: str) -> None:
-    """Raise ConfigurationError, with the command that installs it, if the package of one of EXTRAS is missing.
-
-    `what`: what needs it, as the message begins.
-    """
+    """Raise ConfigurationError, with the command that installs it, if the package of one of EXTRAS is missing."""
     module, name = EXTRAS[extra]
     try:
         missing = find_spec(module) is None
@@ -60,7 +51,6 @@ def require(extra: str, what: str) -> None:
 
 
 def _installing(extra: str) -> str:
-    """Return the command that installs an extra."""
     return f"pip install 'batchyard[{extra}]'"
 
 
@@ -85,10 +75,7 @@ class Registry(Generic[Entry]):
 
     @cached_property
     def added(self) -> dict[str, EntryPoint]:
-        """Entry points of installed packages by name, read once per process.
-
-        Raises ConfigurationError: a package takes a name that is built in or another package's.
-        """
+        """Entry points of installed packages by name, read once per process."""
         added: dict[str, EntryPoint] = {}
         for entry in entry_points(group=self._group):
             package = _package(entry)
@@ -111,10 +98,7 @@ class Registry(Generic[Entry]):
         return [*self.built_in, *sorted(self.added)]
 
     def get(self, name: str) -> Entry:
-        """Import and return the object of that name.
-
-        Raises ConfigurationError: no object has that name; names the nearest. Or its package's entry point is broken.
-        """
+        """Import and return the object of that name."""
         if name in self.added:
             return self._load(self.added[name])
         if name not in self.built_in:

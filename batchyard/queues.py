@@ -1,7 +1,4 @@
-"""Celery's queues: their names, the routes of tasks, and the concurrency of each worker.
-
-Workers are started with these values by `batchyard up` and docker-compose.yml.
-"""
+"""Celery's queues: their names, the routes of tasks, and the concurrency of each worker."""
 
 import math
 

@@ -1,7 +1,4 @@
-"""JSON schemas in words: which schema a value has, what it takes, and why a value is refused.
-
-Terminal, API and models.toml say it alike. An error of pydantic's becomes `InvalidValue`s.
-"""
+"""JSON schemas in words: which schema a value has, what it takes, and why a value is refused."""
 
 from __future__ import annotations
 
@@ -143,7 +140,6 @@ def _size(schema: Document, of: str, unit: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as JSON, cut."""
     return cut(json.dumps(value, ensure_ascii=False, default=str), MAX_NAME)
 
 
@@ -154,22 +150,14 @@ def not_wanted(value: Any, words: str) -> str:
 
 
 class InvalidValue(NamedTuple):
-    """A value that a model of pydantic refuses.
+    """A value that a model of pydantic refuses."""
 
-    Attributes:
-        path: keys and indices that lead to it.
-        kind: `missing`, `extra_forbidden`, or another type of pydantic's errors.
-        reason: what follows the place, in words.
-        near: the key that an unknown one is most like.
-        choices: the texts of which it should be one; empty if it need not be.
-    """
-
-    path: Path
-    kind: str
+    path: Path  # keys and indices that lead to it
+    kind: str  # `missing`, `extra_forbidden`, or another type of pydantic's errors
     value: Any
-    reason: str
-    near: str | None = None
-    choices: Sequence[str] = ()
+    reason: str  # what follows the place, in words
+    near: str | None = None  # the key that an unknown one is most like
+    choices: Sequence[str] = ()  # the texts of which it should be one; empty if it need not be
 
     @property
     def place(self) -> str:

@@ -50,10 +50,10 @@ Duration = Annotated[
 ]
 
 
-def _readable(read: Callable[[str], object]) -> AfterValidator:
-    """Return a validator of texts that `read` can read; it keeps them as texts."""
+def _readable(read: Callable[[Any], object]) -> AfterValidator:
+    """Return a validator of texts, or secrets, that `read` can read; it keeps them as they are."""
 
-    def keep(text: str) -> str:
+    def keep(text: Any) -> Any:
         read(text)
         return text
 
@@ -81,6 +81,20 @@ def _prefixes(value: str) -> str:
     return value
 
 
+def output_databases(text: str) -> dict[str, str]:
+    """Return the SQLAlchemy URL of each database of `name=url,…`. Raises ValueError, without what may be a password."""
+    urls = {}
+    for number, entry in enumerate(filter(None, map(str.strip, text.split(","))), 1):
+        name, _, url = entry.partition("=")
+        if not re.fullmatch(r"[\w.-]+", name) or "://" not in url:
+            raise ValueError(
+                f"entry {number} is no database; write name=URL, separated by commas, such as "
+                "warehouse=postgresql+psycopg://user:password@host/database, and %2C for a comma in a password"
+            )
+        urls[name] = url
+    return urls
+
+
 def sqlite_url(file: Path) -> str:
     """Return the SQLAlchemy URL of a SQLite file, whose name may have any character."""
     return f"sqlite:///{quote(str(file))}"
@@ -92,7 +106,6 @@ def folder_url(folder: Path) -> str:
 
 
 def input_prefixes(text: str) -> list[str]:
-    """Return the prefixes of a text with commas between them."""
     return [prefix for part in text.split(",") if (prefix := part.strip())]
 
 
@@ -130,6 +143,7 @@ def _local_path(value: str) -> str:
 TiersText = Annotated[str, _readable(tiers)]
 NetworksText = Annotated[str, _readable(networks)]
 GroupProjectsText = Annotated[str, _readable(group_projects)]
+OutputDatabases = Annotated[SecretStr, _readable(lambda secret: output_databases(secret.get_secret_value()))]
 
 
 class Settings(BaseSettings):
@@ -244,6 +258,10 @@ class Settings(BaseSettings):
     alive_file: PathText = Field("", description="file that a Celery worker touches every ten seconds; empty: none")
     forecast_seconds: PositiveInt = Field(2, description="interval at which ETAs and SLA states are updated")
     allow_simulated: bool = Field(False, description="allow models with engine `echo`, whose answers are simulated")
+    trust_administrators: bool = Field(
+        False,
+        description="let administrators set model keys over HTTP that run commands, load code or read files",
+    )
     results_seconds: Duration = Field(
         86400,
         description="time after the end in which `/results` returns answers, seconds or `24h`",
@@ -266,7 +284,12 @@ class Settings(BaseSettings):
     )
     output_prefixes: Annotated[str, AfterValidator(_prefixes)] = Field(
         "",
-        description="fsspec URLs that step `export` may write to, comma-separated, as for inputs; empty: none",
+        description="URLs that step `export` may write to, comma-separated, as for inputs, and `table://NAME/SCHEMA/`; "
+        "empty: none",
+    )
+    output_databases: OutputDatabases = Field(
+        SecretStr(""),
+        description="databases of these tables, comma-separated: `NAME=` and an SQLAlchemy URL; empty: none",
     )
     proxies: NonNegativeInt = Field(
         0,
@@ -301,6 +324,9 @@ class Settings(BaseSettings):
     sign_out_path: Annotated[str, AfterValidator(_local_path)] = Field(
         "", description="path to open after sign-out, such as `/oauth2/sign_out`; empty: the sign-in page"
     )
+    signing_key_file: PathText = Field(
+        "", description="file with the private key that signs manifests; empty: `signing.key` in the data folder"
+    )
     audit: PathText = Field("", description="file for the audit log as JSON lines, or `stdout`; empty: none")
     cors_origins: str = Field(
         "",
@@ -318,24 +344,29 @@ class Settings(BaseSettings):
         """The fsspec URL of the artifact store: `artifacts_url`, or a folder in the data folder."""
         return self.artifacts_url or folder_url(self.data.resolve() / "artifacts")
 
+    @property
+    def signing_key(self) -> Path:
+        """The file of the key that signs manifests, which need not be there."""
+        return Path(self.signing_key_file) if self.signing_key_file else self.data.resolve() / "signing.key"
+
     @cached_property
     def cors_origin_list(self) -> list[str]:
-        """The origins whose pages may send requests."""
         return [origin.strip().rstrip("/") for origin in self.cors_origins.split(",") if origin.strip()]
 
     @cached_property
     def input_prefix_list(self) -> list[str]:
-        """The URLs below which inputs may be read."""
         return input_prefixes(self.input_prefixes)
 
     @cached_property
     def output_prefix_list(self) -> list[str]:
-        """The URLs below which step `export` may write."""
         return input_prefixes(self.output_prefixes)
 
     @cached_property
+    def output_database_urls(self) -> dict[str, str]:
+        return output_databases(self.output_databases.get_secret_value())
+
+    @cached_property
     def tier_seconds(self) -> dict[str, int]:
-        """Seconds after which a batch is due, by tier."""
         return tiers(self.tiers)
 
     @cached_property
@@ -345,12 +376,10 @@ class Settings(BaseSettings):
 
     @cached_property
     def group_project_pairs(self) -> list[tuple[str, str]]:
-        """Groups and the projects that they open, the preferred ones first."""
         return group_projects(self.group_projects)
 
     @cached_property
     def admin_group_names(self) -> frozenset[str]:
-        """The groups of administrators."""
         return frozenset(filter(None, map(str.strip, self.admin_groups.split(","))))
 
     @cached_property
@@ -383,15 +412,11 @@ class Settings(BaseSettings):
 
 
 def environment_name(field: str) -> str:
-    """Return the environment variable that sets a field of Settings."""
     return Settings.model_fields[field].alias or PREFIX + field.upper()
 
 
 def load(**overrides: Any) -> Settings:
-    """Read settings from the environment, `.env` and `overrides`, in rising order of precedence.
-
-    Raises ConfigurationError: a `BATCHYARD_*` name is unknown or a value is invalid; the message names the variable.
-    """
+    """Read settings from the environment, `.env` and `overrides`, in rising order of precedence."""
     names = [environment_name(field) for field in Settings.model_fields] + list(CLIENT_VARIABLES)
     for name in {**dotenv_values(".env"), **os.environ}:
         if name.startswith(PREFIX) and name not in names:

@@ -29,7 +29,6 @@ BACKGROUND = PRIORITIES["background"]
 
 
 def priority_name(number: int) -> Priority:
-    """Return what clients call a priority."""
     return next(name for name, value in PRIORITIES.items() if value == number)
 
 

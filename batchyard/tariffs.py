@@ -77,7 +77,6 @@ class TotalCost:
 
 
 def cost(prices: Prices, amounts: Amounts) -> Fraction:
-    """Return what amounts cost, exactly, in units of the currency."""
     tokens = (
         (amounts.input_tokens - amounts.cached_tokens) * prices.input
         + amounts.cached_tokens * prices.cached
@@ -111,10 +110,7 @@ def text(amount: Fraction, currency: str) -> str:
 
 
 def parse_money(value: str) -> tuple[Decimal, str]:
-    """Return the amount and the currency of a text such as `100 EUR`.
-
-    Raises ValueError: it is no such text; the message says how one is written.
-    """
+    """Return the amount and the currency of a text such as `100 EUR`."""
     number, _, currency = value.strip().rpartition(" ")
     try:
         amount = Decimal(number)

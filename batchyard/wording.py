@@ -17,8 +17,8 @@ _SHORT = 3
 """Characters of the shortest beginning of a name that is taken for the name."""
 PLACE = re.compile(r"\{([^{}]+)\}")
 """A name in braces, in a template of prompts."""
-NEWER = "models.toml names it, and is newer than the running server; restart the server, which reads that file at start"
-"""The remedy for a model that a server does not serve, though its models.toml names it by now."""
+NEWER = "models.toml names it, but it is not in force: run `batchyard models reload`, or add it again if it was removed"
+"""The remedy for a model that a server does not serve, though its models.toml names it."""
 
 AFTER_DEATH = {
     "starts_again": "The engine starts again.",
@@ -55,9 +55,7 @@ def nearest(name: str, candidates: Iterable[str], cutoff: float = CLOSE) -> str 
 def suggestion(name: str, candidates: Iterable[str], form: str = "{!r}", *, sentence: bool = False) -> str:
     """Return the remedy for an unknown name: the candidate that is probably meant, else all of them.
 
-    Args:
-        form: how a candidate is written, a format string.
-        sentence: begin with a capital letter, and end with a full stop or question mark.
+    `form`: how a candidate is written, a format string. `sentence`: begin with a capital letter, and punctuate the end.
     """
     names = list(candidates)
     close = nearest(name, names)
@@ -78,10 +76,7 @@ def unsupported(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def with_code(message: str, code: object) -> str:
-    """Return a message that names its code: the exceptions of clients show an error's message and nothing else of it.
-
-    `code`: as engines give it, too: some give a number, which is the response's status.
-    """
+    """Return a message that names its code: exceptions of clients show an error's message and nothing else of it."""
     if not isinstance(code, str) or code.replace("_", " ") in message.lower().replace("_", " "):
         return message
     return f"{message} ({code})"
@@ -96,17 +91,24 @@ FLAWS = {
     "cut_off": "cut off at their limit of tokens",
     "empty": "empty",
     "invalid": "not in the form that was asked for",
+    "looped": "ended because they repeated themselves",
 }
 """What may be wrong with an answer, by the name of its count, and how it is said."""
+PLAN_SHARES = {
+    "failed": "failed",
+    "stuck": "stuck",
+    "cut_off": "cut off",
+    "refused": "refused",
+    "empty": "empty",
+    "invalid": "not in the form asked for",
+    "looped": "repeating",
+    "wrong": "wrong",
+}
+"""The shares that a plan forecasts, and how they are said."""
 
 
 def flaws(counted: Mapping[str, int], before: str = "") -> str:
-    """Return what is said of answers with flaws; empty if there are none.
-
-    Args:
-        counted: how many answers have each of FLAWS; more keys do no harm.
-        before: stands before what is said.
-    """
+    """Return what is said of answers with flaws; empty if there are none."""
     said = ", ".join(f"{number:,} {what}" for name, what in FLAWS.items() if (number := counted.get(name)))
     return said and before + said
 

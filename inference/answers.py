@@ -28,18 +28,11 @@ were set aside from `answer` (batchyard.endpoints.vectors), null if there are no
 
 @dataclass(frozen=True)
 class Death:
-    """One death of an engine.
-
-    Attributes:
-        engine: identifies the engine that died: each of its callers reports its death.
-        replica: index among the model's replicas.
-        reason: why it died, as far as is known.
-        requests: how many of the run were in it.
-    """
+    """One death of an engine."""
 
     model: str
-    engine: str
-    replica: int
-    reason: str
-    requests: int
+    engine: str  # identifies the engine that died: each of its callers reports its death
+    replica: int  # index among the model's replicas
+    reason: str  # why it died, as far as is known
+    requests: int  # how many of the run were in it
     next: AfterDeath

@@ -1,12 +1,14 @@
 """The models that a deployment serves: models.toml, checked against what its engines say of themselves."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from batchyard import models
+from batchyard.endpoints.guards import GUARDED, REPETITION
 from batchyard.errors import ConfigurationError
 from batchyard.models import Adapter, ModelSpec
 from batchyard.schema_words import invalid_values
@@ -22,7 +24,11 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 def load(path: Path, *, allow_simulated: bool = False) -> dict[str, ModelSpec]:
     """Return the models of a models.toml by name. Raises ConfigurationError with file, key and remedy."""
-    entries = models.read(path)
+    return checked(path, models.read(path), allow_simulated=allow_simulated)
+
+
+def checked(path: Path, entries: Mapping[str, dict[str, Any]], *, allow_simulated: bool) -> dict[str, ModelSpec]:
+    """Return the models of entries by name, as `load`. Relative folders are beside `path`."""
     return {name: _spec(f"{path}: ", path.parent, name, entry, allow_simulated) for name, entry in entries.items()}
 
 
@@ -49,12 +55,7 @@ def automatic_engine() -> str:
 
 
 def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simulated: bool) -> ModelSpec:
-    """Return the model of an entry.
-
-    Args:
-        place: what messages begin with.
-        folder: what a relative `source` is in.
-    """
+    """Return the model of an entry."""
     where = f"{place}models.{name}"
     if entry.get("engine") == AUTO:
         entry = entry | {"engine": automatic_engine()}
@@ -85,12 +86,20 @@ def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simu
     if unable := [path for path in spec.endpoints if path not in able]:
         message = f"{heads.architecture(spec)} has no answer on {unable[0]}; it can {', '.join(able)}"
         raise ConfigurationError(f"{where}.endpoints: {message}")
+    paths = [path for path in spec.endpoints if path in GUARDED]
+    if spec.guard and (not paths or any(engine.unsupported(spec, path, REPETITION) for path in paths)):
+        where = f"{where}.guard: engine {engine.name}"
+        raise ConfigurationError(
+            f"{where} cannot end answers that repeat themselves on {spec.endpoints[0]}; leave it out"
+        )
     if spec.adapters:
         spec = spec.model_copy(update={"adapters": _adapters(folder, where, spec)})
     try:
         registry.check_arguments(spec)
     except ConfigurationError as error:
         raise ConfigurationError(f"{place}{error.message}") from error
+    if spec.reproducible and (refusal := engine.reproducible_refusal(spec)) is not None:
+        raise ConfigurationError(f"{where}.reproducible: {refusal}")
     return spec
 
 

@@ -62,16 +62,12 @@ _CONTEXT = re.compile(r"maximum context length|cannot be greater than max_model_
 
 @dataclass(frozen=True)
 class EngineAnswer:
-    """The outcome of one request.
+    """The outcome of one request."""
 
-    Attributes:
-        status_code: the HTTP status of OpenAI's endpoint; None if the request never ran. Then `error` is set.
-        body: the response body, or `{"error": {message, type, param, code}}` for 4xx. Embeddings may be NumPy arrays.
-        error: `{"code", "message"}` of a request that has no response: request_timeout, engine_died, engine_error.
-    """
-
-    status_code: int | None
+    status_code: int | None  # the HTTP status of OpenAI's endpoint; None if the request never ran. Then `error` is set.
+    # The response body, or `{"error": {message, type, param, code}}` for 4xx. Embeddings may be NumPy arrays.
     body: dict[str, Any] | None
+    # `{"code", "message"}` of a request that has no response: request_timeout, engine_died, engine_error
     error: dict[str, str] | None = None
 
     @classmethod
@@ -84,43 +80,33 @@ class EngineAnswer:
 
     @classmethod
     def failed(cls, code: str, message: str) -> EngineAnswer:
-        """Return the answer to a request that has no response."""
         return cls(None, None, {"code": code, "message": message})
 
     @classmethod
     def timed_out(cls, request_timeout: float) -> EngineAnswer:
-        """Return the answer to a request that ran longer than `request_timeout` seconds."""
         return cls.failed("request_timeout", f"the request ran longer than {request_timeout:g} seconds")
 
 
 class Capabilities(ABC):
-    """The facts that an engine's class states without a start. An engine derives from Engine or JobEngine.
+    """The facts that an engine's class states without a start. An engine derives from Engine or JobEngine."""
 
-    Attributes:
-        name: as `engine` in models.toml and as its entry point.
-        simulated: answers are not a model's. Everything that shows or stores them is then marked as simulated.
-        starts_each_run: starts for each run and stops after it, so that runs should be long.
-        adds_replicas: starts more replicas as it runs, up to `max_replicas`.
-        passes_on: a server answers, and decides what a body may have.
-        needs_source: models.toml must name the model's folder or hub id.
-        arguments: schema of `engine_args`; None if the engine itself checks them at start. A schema that allows extra
-            keys leaves those to the engine.
-        serves: paths of the endpoints that it can answer, given a model that can.
-        adapters: loads LoRA adapters beside the model, and answers a request by the one that its `model` names.
-        package: what has to be installed where the engine starts; None if it needs nothing more.
-        batch_argument: the key of `engine_args` that says how many requests run at once; None if there is none.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # as `engine` in models.toml and as its entry point
+    # Paths of the endpoints that it can answer, given a model that can
     serves: ClassVar[Collection[str]] = (CHAT.path, COMPLETIONS.path, EMBEDDINGS.path)
+    # Answers are not a model's. Everything that shows or stores them is then marked as simulated.
     simulated: ClassVar[bool] = False
-    starts_each_run: ClassVar[bool] = False
-    adds_replicas: ClassVar[bool] = False
-    passes_on: ClassVar[bool] = False
-    needs_source: ClassVar[bool] = True
+    starts_each_run: ClassVar[bool] = False  # starts for each run and stops after it, so that runs should be long
+    adds_replicas: ClassVar[bool] = False  # starts more replicas as it runs, up to `max_replicas`
+    passes_on: ClassVar[bool] = False  # a server answers, and decides what a body may have
+    needs_source: ClassVar[bool] = True  # models.toml must name the model's folder or hub id
+    # Loads LoRA adapters beside the model, and answers a request by the one that its `model` names
     adapters: ClassVar[bool] = False
+    # Schema of `engine_args`; None if the engine itself checks them at start. A schema that allows extra keys leaves
+    # those to the engine.
     arguments: ClassVar[type[BaseModel] | None] = None
+    # The key of `engine_args` that says how many requests run at once; None if there is none
     batch_argument: ClassVar[str | None] = None
+    # What has to be installed where the engine starts; None if it needs nothing more
     package: ClassVar[str | None] = None
 
     @classmethod
@@ -156,6 +142,15 @@ class Capabilities(ABC):
         return None
 
     @classmethod
+    def reproducible_refusal(cls, spec: ModelSpec) -> str | None:
+        """Return why it cannot promise that answers do not depend on other requests, and the remedy, or None. Light."""
+        if cls.simulated:
+            return None
+        why = "its servers decide what runs together" if cls.passes_on else "it may compute requests together"
+        promise = "that answers do not depend on other requests"
+        return f"engine {cls.name} cannot promise {promise}: {why}; leave it out, or use engine vllm"
+
+    @classmethod
     @abstractmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
         """Return the first parameter of `body` that the engine cannot honour, as (param, message). Pure, and light."""
@@ -167,33 +162,25 @@ class Capabilities(ABC):
 
 
 class Engine(Capabilities):
-    """Answers requests for one model. One process, with one event loop, creates, starts and calls it.
+    """Answers requests for one model. One process, with one event loop, creates, starts and calls it."""
 
-    Attributes:
-        has_processes: starts processes. They have to end with the process that started the engine.
-        capacity: requests that it runs at once; final after `start`.
-        cache_tokens: tokens of all requests that fit into its KV cache; None if that is no limit. Final after `start`.
-        preemptions: how often it took the cache of a running request and computed it again; None if it does not count.
-        cache_use: share of its KV cache that requests have, as it was seen last; None if it does not say.
-        prefix_tokens, prefix_hits: tokens of prompts that it has looked for in its prefix cache, and those that were
-            there; None if it does not count.
-        answered_at: time.monotonic() of the last sign of work. An engine with work that is silent for long hangs.
-        waits_for: why `start` has not returned yet, as a phrase; empty if it does not say.
-    """
-
-    has_processes: ClassVar[bool] = False
-    capacity: int = CAPACITY
+    has_processes: ClassVar[bool] = False  # starts processes, which have to end with the one that started the engine
+    capacity: int = CAPACITY  # requests that it runs at once; final after `start`
+    # Tokens of all requests that fit into its KV cache; None if that is no limit. Final after `start`.
     cache_tokens: int | None = None
+    # How often it took the cache of a running request and computed it again; None if it does not count
     preemptions: int | None = None
-    cache_use: float | None = None
+    cache_use: float | None = None  # share of its KV cache that requests have, as it was seen last; None if unknown
+    # Tokens of prompts that it has looked for in its prefix cache, and those that were there; None if it does not count
     prefix_tokens: int | None = None
     prefix_hits: int | None = None
-    waits_for: str = ""
+    waits_for: str = ""  # why `start` has not returned yet, as a phrase; empty if it does not say
 
     def __init__(self, spec: ModelSpec, request_timeout: float) -> None:
         """`request_timeout`: the longest that one request may run, in seconds."""
         self.spec = spec
         self.request_timeout = request_timeout
+        # The last sign of work. An engine with work that is silent for long hangs.
         self.answered_at = time.monotonic()
         self.on_death: Callable[[str], None] | None = None
         """Set once it has started. Call it with the reason if the engine ends while it has no request."""

@@ -40,10 +40,7 @@ class LiveReplicas:
         self._timeouts = timeouts
 
     def start(self, spec: ModelSpec, stopped: Event, on_death: Callable[[Death], None]) -> list[ReplicaAddress]:
-        """Start the model's replicas, and return those that answer live requests, one at least.
-
-        Raises Stopped; GpuBusy; EngineStartError if no replica starts; UnavailableError if none answers.
-        """
+        """Start the model's replicas, and return those that answer live requests, one at least."""
         start_replicas(spec, self._timeouts, stopped, on_death)
         # On a busy machine one that runs may be late to say so: without it nobody would have an address.
         engines = self.running(spec, HANGING_SECONDS)

@@ -25,7 +25,8 @@ from inference.engines.registry import capabilities
 from inference.ray.caller import EngineRun, answer, answer_here, nothing
 from inference.ray.starts import start_replicas
 from inference.ray.tables import unpacked
-from inference.ray_internals import FIXED_CLUSTER, UNPLACED, actor_state, iter_blocks
+from inference.ray_data_internals import FIXED_CLUSTER, iter_blocks
+from inference.ray_internals import UNPLACED, actor_state
 from inference.residents.actor import StartedEngine
 from inference.residents.directory import replicas_of
 from inference.residents.session import EngineSession, EngineTimeouts
@@ -95,7 +96,11 @@ def run(
         run = EngineRun(spec, endpoint, session, timeouts)
         yield from _run_session(run, rows, stopped, paused or Event(), on_death)
     finally:
-        _drop(spec, timeouts, name)
+        for handle in replicas_of(spec, timeouts.request_timeout).values():
+            if actor_state(handle) in UNPLACED:
+                ray.kill(handle)
+            else:
+                handle.drop.remote(name)
 
 
 def close(spec: ModelSpec, idempotency_key: str, request_timeout: float) -> bool:
@@ -214,8 +219,6 @@ def start(
     """Start the model's engine unless it runs. Return its limit of requests, and the versions behind its answers.
 
     The versions are engine, version, torch, model_sha256, … `on_death` is as for `run`.
-
-    Raises Stopped; EngineStartError: the engine is not running and does not start.
     """
     stopped = stopped or Event()
     engine = capabilities(spec.engine)
@@ -225,15 +228,6 @@ def start(
     if not engine.simulated:  # which starts at once, and may have little memory: the processes take 300 MiB
         _prepare()
     return start_replicas(spec, timeouts, stopped, on_death or (lambda _: None))
-
-
-def _drop(spec: ModelSpec, timeouts: EngineTimeouts, name: str) -> None:
-    """Cancel the run's remaining requests in the engines, and replicas that still wait for room: nobody needs them."""
-    for handle in replicas_of(spec, timeouts.request_timeout).values():
-        if actor_state(handle) in UNPLACED:
-            ray.kill(handle)
-        else:
-            handle.drop.remote(name)
 
 
 def _quieten() -> None:

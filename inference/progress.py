@@ -8,25 +8,19 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class RequestProgress:
-    """What an engine has computed of one request so far.
+    """What an engine has computed of one request so far."""
 
-    Attributes:
-        live: somebody waits for it now; a request of a batch can wait.
-        began_at: when it arrived at the engine; time.monotonic().
-        first_at: when its first token came; None before.
-        request_ids: under which an engine keeps it, for engines that can be asked for it.
-        on_gap: called with the seconds between two tokens, and the number of tokens that came with the second.
-    """
-
-    live: bool = False
+    live: bool = False  # somebody waits for it now; a request of a batch can wait
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    began_at: float = field(default_factory=time.monotonic)
-    first_at: float | None = None
+    began_at: float = field(default_factory=time.monotonic)  # when it arrived at the engine; time.monotonic()
+    first_at: float | None = None  # when its first token came; None before
     last_at: float | None = None
+    # Under which an engine keeps it, for engines that can be asked for it
     request_ids: list[str] = field(default_factory=list)
     on_first: Callable[[float], None] | None = None
+    # Called with the seconds between two tokens, and the number of tokens that came with the second
     on_gap: Callable[[float, int], None] | None = None
 
     def add(self, tokens: int) -> None:

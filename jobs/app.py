@@ -9,6 +9,7 @@ from tasks import advance
 from tasks.celery_app import app
 from tasks.context import AppContext, context
 from tasks.heartbeat import hold_job, holder
+from tasks.messages import send_again
 
 BUSY_SECONDS = 0.5
 """A message that finds the job's lease taken comes again after so long."""
@@ -31,7 +32,7 @@ def advance_leased(context: AppContext, job_id: str, holder: str) -> None:
 
 @app.task(name="job.validate", bind=True)
 def validate_job(task: Task, job_id: str) -> None:
-    advance.validate_next(context(), ("job", job_id), holder(task.request.id))
+    advance.validate_next(context(), ("job", job_id), holder(task.request.id), lambda: send_again(task))
 
 
 @app.task(name="job.advance", bind=True)
@@ -41,4 +42,4 @@ def advance_job(task: Task, job_id: str) -> None:
 
 @app.task(name="job.finish", bind=True)
 def finish_job(task: Task, job_id: str) -> None:
-    advance.finish_next(context(), ("job", job_id), holder(task.request.id))
+    advance.finish_next(context(), ("job", job_id), holder(task.request.id), lambda: send_again(task))

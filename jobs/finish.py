@@ -57,14 +57,16 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             steps = job.post_process
             if job.total and outcome != "cancelled":  # then the client wants no more work on it
                 steps = [artifacts.run_step(context.artifacts, ended, job, registry.request(entry)) for entry in steps]
-            artifacts.write_manifest(ended, job, outcome, usage, cost, deaths)
+            signing_key = context.settings.signing_key
+            unsigned = artifacts.write_manifest(ended, job, outcome, usage, cost, deaths, signing_key)
+            warnings = [*report.warnings, *unsigned]
         with context.database.write() as session:
             lease.guard(session)
             record = session.get_one(Job, job_id)
             if record.status != job.status:
                 return False  # a cancellation has won; its message does this again
             record.metrics = dict(report.metrics)
-            record.report = ended.status | ({"warnings": list(report.warnings)} if report.warnings else {})
+            record.report = ended.status | ({"warnings": warnings} if warnings else {})
             record.post_process = steps
             record.expired_items = record.unended if outcome == "expired" else 0
             record.cancelled_items = record.unended if outcome != "expired" else 0

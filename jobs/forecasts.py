@@ -33,7 +33,6 @@ def update(
     waiting: Set[str],
     now: float,
 ) -> dict[str, Forecast]:
-    """Return the forecast of each job in progress; set SLA states."""
     with context.database.read() as session:
         jobs = queue.jobs(session)
     if not jobs:

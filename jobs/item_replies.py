@@ -1,7 +1,7 @@
 """Posting a reply: a verdict, an item that is put back, or one that a person has resolved.
 
-The next tick of the job reads verdicts and items that were put back. A resolved item has ended before, so its new state
-is written at once; if the job has ended, too, its artifacts are written again (jobs.finish).
+A resolved item has ended before, so its new state is written at once; if the job has ended, too, its artifacts are
+written again (jobs.finish).
 """
 
 import time
@@ -26,7 +26,6 @@ from store.records import Job
 from tasks.context import AppContext
 
 MENDABLE = ("stuck", "failed")
-"""The states of items that a person can resolve or put back."""
 
 
 def give_verdict(
@@ -39,13 +38,10 @@ def give_verdict(
 ) -> None:
     """Reply to an item that waits for a verdict.
 
-    Args:
-        verdict: `gate`, `passed`, and perhaps `category`, `message` and `by`.
-        turn: the turn that it is about. So a verdict that is sent again cannot judge the item's next answer.
+    `verdict` has `gate`, `passed`, and perhaps `category`, `message` and `by`. With its `turn`, a verdict that is sent
+    again cannot judge the item's next answer.
 
-    Raises:
-        NotFoundError: the project has no such job, or the job no such item.
-        ConflictError: the item does not wait for a verdict, or not in this turn or for this gate, or has one already.
+    Raises NotFoundError; ConflictError: the item does not wait for a verdict in this turn and for this gate.
     """
     job, cursor = _find(context, caller.project_id, job_id, number)
     _check_in_progress(job, "its items wait for no verdict any more")

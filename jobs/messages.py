@@ -43,7 +43,6 @@ def wake(client: redis.Redis, job_id: str, countdown: float = 0.0) -> None:
 
 
 def wake_parent(client: redis.Redis, parent_id: str | None) -> None:
-    """Have the composite of an ended job advanced, if any."""
     if parent_id is not None:
         wake(client, parent_id)
 
@@ -64,5 +63,4 @@ def finish_ready(context: AppContext) -> None:
 
 
 def stop_engine(model: str) -> None:
-    """Have the engines of a derived model stopped."""
     send(signature("engine.stop", model), model=model)

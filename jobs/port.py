@@ -35,8 +35,6 @@ the last one of a segment: the job's end may depend on it."""
 
 
 class JobsPort(BatchPort):
-    """Jobs, as batches see them."""
-
     finish = staticmethod(finish.run)
     batch_ended = staticmethod(messages.finish_ready)
     backlog = staticmethod(forecasts.backlog)

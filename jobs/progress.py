@@ -21,7 +21,6 @@ TOTALS = "batchyard:job_totals"
 
 
 def measure(context: AppContext, job_id: str) -> dict[str, Any]:
-    """Return the progress of a job, in the form that is published."""
     with context.database.read() as session:
         job = session.get_one(Job, job_id)
     now = time.time()
@@ -43,7 +42,6 @@ def count_failed_judgement(context: AppContext, call: Score | Check) -> None:
 
 
 def count_items(context: AppContext, recipe: str, ends: Mapping[str, int], counters: Mapping[str, int]) -> None:
-    """Count ended items and their counters, for /metrics."""
     amounts: dict[tuple[str, ...], int] = {("items", recipe, state): number for state, number in ends.items()}
     _count(context, amounts | {("counter", recipe, name): number for name, number in counters.items()})
 
@@ -70,5 +68,4 @@ def totals(context: AppContext) -> dict[tuple[str, ...], int]:
 
 
 def publish(context: AppContext, job_id: str) -> None:
-    """Write a job's progress to Redis, or log a warning."""
     progress.write(context, job_id, measure)

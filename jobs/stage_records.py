@@ -28,7 +28,6 @@ class StageRecords:
 
 
 def records_of(session: Session, job_id: str) -> list[StageRecords]:
-    """Return the records of a job's stages, by number."""
     return [
         StageRecords(
             stage.name,

@@ -32,7 +32,6 @@ class Sampling(BaseModel):
     repetition_penalty: float | None = Field(None, gt=0)
 
     def parameters(self) -> dict[str, Any]:
-        """Return those that are set, as arguments of an Ask."""
         return self.model_dump(exclude_none=True)
 
 

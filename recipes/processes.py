@@ -21,7 +21,6 @@ class KillablePool:
         self._pool: ProcessPool | None = None
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Call a function of a module in a process."""
         with self._lock:
             if self._pool is None or not self._pool.active:
                 context = multiprocessing.get_context("spawn")  # this process has threads and connections
@@ -39,7 +38,6 @@ class KillablePool:
         return f"{type(error).__name__}: {error}"
 
     def close(self) -> None:
-        """End the processes."""
         if self._pool is not None:
             self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()

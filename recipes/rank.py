@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from batchyard.recipes import BASIC, Answer, Ask, ColumnName, Flow, InvalidItem, Item, Options, Result, Stage, recipe
+from batchyard.recipes import BASIC, Ask, ColumnName, Flow, InvalidItem, Item, Options, Result, Stage, recipe
 from recipes.answers import lost
 
 STAGE = Stage("embed", "/v1/embeddings")
@@ -26,7 +26,6 @@ class Rank(Options):
 
 
 def _columns(options: Rank, row: Mapping[str, Any]) -> list[str]:
-    """Return the column that a row needs. Raises InvalidItem for one without passages."""
     passages = row.get(options.passages)
     if passages is not None and not (
         isinstance(passages, list) and passages and all(isinstance(text, str) and text for text in passages)
@@ -40,15 +39,6 @@ def similarity(one: Sequence[float], other: Sequence[float]) -> float:
     product = sum(a * b for a, b in zip(one, other, strict=True))
     lengths = sum(a * a for a in one) * sum(b * b for b in other)
     return float(product / lengths**0.5) if lengths else 0.0
-
-
-def _vectors(answer: Answer) -> list[Sequence[float]]:
-    """Return the vectors of an answer in the order of the input."""
-    entries = sorted(answer.extra.get("data") or [], key=lambda entry: entry["index"])
-    return [
-        array("f", base64.b64decode(vector)) if isinstance(vector := entry["embedding"], str) else vector
-        for entry in entries
-    ]
 
 
 def _ask(options: Rank, query: str, passages: Sequence[str]) -> Ask:
@@ -70,7 +60,11 @@ def rank(item: Item, options: Rank) -> Flow:
     (answer,) = yield [_ask(options, str(item.messages[-1]["content"]), passages)]
     if not answer.ok:
         return lost(item, answer)
-    query, *vectors = _vectors(answer)
+    entries = sorted(answer.extra.get("data") or [], key=lambda entry: entry["index"])
+    query, *vectors = [
+        array("f", base64.b64decode(vector)) if isinstance(vector := entry["embedding"], str) else vector
+        for entry in entries
+    ]
     scores = [similarity(query, vector) for vector in vectors]
     order = sorted(range(len(passages)), key=lambda index: -scores[index])[: options.top]
     ranking = [{"index": index, "score": round(scores[index], 6), "passage": passages[index]} for index in order]

@@ -32,9 +32,9 @@ from recipes.rewards.catalogue import RewardedRecipe
 # fmt: off
 COMMANDS = frozenset({
     "audit", "backup", "cancel", "chat", "classify", "config", "delete", "demo", "doctor", "download", "embed", "eval",
-    "files", "job", "key", "list", "lm-eval", "logs", "map", "migrate", "models", "open", "pause", "plan", "project",
-    "rerank", "restore", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "tool", "top",
-    "transcribe", "up", "usage", "verify", "webhook",
+    "files", "filter", "job", "key", "list", "lm-eval", "logs", "map", "migrate", "models", "open", "pause", "plan",
+    "project", "rerank", "restore", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "tool",
+    "top", "transcribe", "up", "usage", "verify", "webhook",
 })
 """The names of the terminal's commands, which no recipe can take."""
 # fmt: on
@@ -102,10 +102,7 @@ TOOLS: Registry[Tool] = Registry("tool", "batchyard.tools", {}, _checked(Tool))
 
 
 class Catalogue:
-    """What jobs of this deployment may name.
-
-    `recipes`, `rewards`, `gates`, `tools`: by name, the built-in ones first.
-    """
+    """What jobs of this deployment may name."""
 
     def __init__(self, reserved: Iterable[str] = COMMANDS) -> None:
         self.recipes: dict[str, Recipe[Any]] = {}

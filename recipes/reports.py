@@ -30,14 +30,12 @@ STYLE = (
 
 
 def write(results: Results, texts: Mapping[str, str]) -> None:
-    """Write artifacts of text."""
     for name, text in texts.items():
         with results.create(name) as file:
             file.write(text.encode())
 
 
 def write_lines(results: Results, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write an artifact of JSON lines."""
     with results.create(name) as file:
         file.writelines(json_lines.line(row) for row in rows)
 
@@ -77,7 +75,6 @@ def number(value: float | None) -> str:
 
 
 def interval(ends: Sequence[float] | None) -> str:
-    """Format the ends of an interval."""
     return NOTHING if ends is None else f"{number(ends[0])} to {number(ends[1])}"
 
 

@@ -1,7 +1,4 @@
-"""Downloads: the requests of a batch with their answers as jsonl, csv or parquet, made while they are sent.
-
-Memory holds PIECE rows at once, whatever the batch's size is.
-"""
+"""Downloads: the requests of a batch with their answers as jsonl, csv or parquet, PIECE rows at once in memory."""
 
 import csv
 import io
@@ -36,10 +33,7 @@ Rowed = tuple[Entry, Raw]
 
 
 def rows(storage: Storage, batch: Batch, chosen: Filter, stack: ExitStack, *, merged: bool) -> Iterator[Rowed]:
-    """Return the requests that a filter leaves, from files opened in `stack`. Raises as `open_rows`.
-
-    `merged`: a request without a good answer gets the newest good one of the batch's retries.
-    """
+    """Return the requests that a filter leaves; with `merged`, with good answers of retries. Raises as `open_rows`."""
     rows = stack.enter_context(open_rows(storage, batch))
     if not merged:
         return rows.each(chosen)

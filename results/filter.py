@@ -14,7 +14,6 @@ STATES = ("succeeded", "failed", "expired", "cancelled", "waiting")
 GRADES = ("right", "wrong", "unscored")
 """How a request of a scored batch was answered; `unscored` has no expected answer."""
 NEVER_RUN_STATES = {reason[0]: outcome for outcome, reason in NEVER_RUN.items() if reason is not None}
-"""The state of a request that never ran, by its code."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -36,7 +35,6 @@ class Filter:
 
 
 def state_of(ok: bool | None, code: str | None) -> str:
-    """Return which of STATES a request is in."""
     return "waiting" if ok is None else "succeeded" if ok else NEVER_RUN_STATES.get(code or "", "failed")
 
 
@@ -74,5 +72,4 @@ def select(table: pa.Table, chosen: Filter) -> Numbers:
 
 
 def grade_of(correct: bool | None) -> str:
-    """Return which of GRADES a request of a scored batch has."""
     return "unscored" if correct is None else "right" if correct else "wrong"

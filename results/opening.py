@@ -136,8 +136,6 @@ class UnmergedRows(Rows):
         return cached((self._artifacts, plan_sha256, row_group), read)
 
     def _answered(self, sha256: str) -> pa.Table:
-        """Return line, ok and code of each answer of a chunk."""
-
         def read() -> pa.Table:
             table = pa.concat_tables(read_chunk(self._artifacts, sha256, ["line", "ok"]))
             codes: list[str | None] = [None] * table.num_rows

@@ -1,8 +1,6 @@
 """Pairs: the requests that two batches share, by custom_id, which batch did better, and whether their answers differ.
 
-Both batches are read as `results.rows` reads one. Which requests they share, and which of them got better or worse, is
-known without reading any text, and a page reads the lines that it shows. Only a search for those that differ reads what
-it compares, COMPARED_BYTES for a page at most; the next page goes on.
+Only a search for answers that differ reads texts, COMPARED_BYTES for a page at most; the next page goes on.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -29,12 +27,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Pair(NamedTuple):
-    """A request in two batches.
-
-    Attributes:
-        differ: True if its answers differ.
-        change: `better` or `worse`, from the first batch to the second; empty if neither did better.
-    """
+    """A request in two batches. `change`: `better` or `worse`, from the first batch to the second, or empty."""
 
     first: Entry
     second: Entry
@@ -53,13 +46,8 @@ class PairPage(NamedTuple):
 class Pairs:
     """The requests that two batches share, in the order of the first one.
 
-    A request is good if its answer is right where both batches have a score of it, or else if it succeeded.
-
-    Attributes:
-        shared, only_first, only_second: numbers of requests.
-        goods: how many of the shared requests are good in `both` batches, in the `first` or `second` only, in
-            `neither`. One that a batch has not answered yet is in none.
-        graded: True if both batches have scores.
+    A request is good if its answer is right where both batches have a score of it, or else if it succeeded. `goods`
+    counts those good in `both`, in the `first` or `second` only, or in `neither`, if both batches have answered them.
     """
 
     def __init__(self, first: Rows, second: Rows) -> None:

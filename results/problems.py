@@ -24,8 +24,6 @@ class Example:
 
 @dataclass
 class Failures:
-    """Requests that failed with the same code."""
-
     code: str
     count: int = 0
     examples: list[Example] = field(default_factory=list)

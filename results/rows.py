@@ -1,8 +1,8 @@
 """Result rows: the requests of a batch with what became of each, to filter, to search, and to read one by one.
 
 An ended batch has an artifact with the state of each request and the places of its lines (store.formats.rows). Of one
-that runs, its plan and its result chunks say the same. So a filter reads no request and no answer, and a page reads
-those that it shows. Only a search for a text reads what it searches, SEARCH_BYTES for a page at most.
+that runs, its plan and its result chunks say the same. So only a search for a text reads texts, SEARCH_BYTES for a page
+at most.
 """
 
 from abc import ABC, abstractmethod
@@ -58,11 +58,9 @@ class Page(NamedTuple):
 
 
 class Rows(ABC):
-    """The requests of a batch.
+    """The requests of a batch, in a table with columns of rows_file.SCHEMA; with scores also `task` and `correct`.
 
-    Attributes:
-        table: the columns line, custom_id, ok and code of rows_file.SCHEMA; with scores also `task` and `correct`.
-        missing: what cannot be shown and why; empty if all can.
+    `missing` says what cannot be shown and why; it is empty if all can.
     """
 
     table: pa.Table
@@ -78,7 +76,6 @@ class Rows(ABC):
         return lines
 
     def counts(self) -> dict[str, int]:
-        """Return how many requests there are in each of STATES."""
         codes = dict(self.codes())
         counts = {outcome: codes.get(code, 0) for code, outcome in NEVER_RUN_STATES.items()}
         counts["succeeded"] = pc.sum(self.table["ok"]).as_py() or 0
@@ -88,7 +85,6 @@ class Rows(ABC):
 
     @property
     def has_scores(self) -> bool:
-        """True if the batch was scored."""
         return "correct" in self.table.column_names
 
     def grades(self) -> dict[str, int]:
@@ -133,7 +129,6 @@ class Rows(ABC):
         return self.entry(position, raw), raw
 
     def entries(self, positions: Numbers) -> list[Entry]:
-        """Return the requests at these rows, which ascend."""
         return [self.entry(int(position), raw) for position, raw in zip(positions, self.raw(positions), strict=True)]
 
     def entry(self, position: int, raw: Raw) -> Entry:
@@ -172,7 +167,6 @@ class Rows(ABC):
         return before, after
 
     def each(self, chosen: Filter) -> Iterator[tuple[Entry, Raw]]:
-        """Yield every request that a filter leaves, without a limit."""
         matches = search_for(chosen.text)
         left = self.positions(chosen)
         for start in range(0, left.size, PIECE):

@@ -20,7 +20,6 @@ def lines(
     """Return output lines after the first `after`, at most `limit`, as JSONL in pieces of many lines.
 
     The same `after` always means the same line. `with_seconds` adds `{"batchyard": {"seconds": …}}` to each line.
-
     Raises RequestError without `after` lines; ConflictError if only the batch's files have the answers.
     """
     with storage.database.read() as session:

@@ -36,7 +36,6 @@ SCHEMA = pa.schema(
 
 
 def record(row: ResultRow) -> dict[str, Any]:
-    """Return the values of SCHEMA of a request."""
     answered = row.status_code == 200
     output, usage = row.output or Output(), responses.usage(row.response)
     # An answer has one, too, if it has neither a text nor tokens.

@@ -48,9 +48,7 @@ _LOCAL_READ_BYTES = 64 * 1024
 class Artifacts:
     """The artifact store at one fsspec URL. Content with SHA-256 `abcd…` is at `<url>/ab/abcd…`.
 
-    A local folder, or a store that shows a new object when it is whole, as object stores do.
-
-    Raises ConfigurationError: fsspec has no implementation for the URL.
+    A local folder, or a store that shows a new object when it is whole, as object stores do. Raises ConfigurationError.
     """
 
     def __init__(self, url: str) -> None:
@@ -62,7 +60,6 @@ class Artifacts:
         self.url = url
 
     def path(self, sha256: str) -> str:
-        """Return the path of content in its file system."""
         return f"{self._root}/{sha256[:2]}/{sha256}"
 
     def create(self) -> ArtifactWriter:
@@ -79,13 +76,10 @@ class Artifacts:
     def open(self, sha256: str, size: int | None = None) -> Iterator[IO[bytes]]:
         """Open content as a seekable file. Reading it raises these errors, too.
 
-        Content that is read from its beginning to its end is checked before its last bytes are returned.
+        Content that is read from its beginning to its end is checked before its last bytes are returned; its `size`, if
+        given, at once.
 
-        `size`: of the content, if it is known; it is checked at once.
-
-        Raises:
-            UnavailableError: the store cannot be reached.
-            ArtifactMissing: the store does not have the content, or has it damaged.
+        Raises UnavailableError; ArtifactMissing: the store does not have the content, or has it damaged.
         """
         with self._translated("read"):
             try:
@@ -336,7 +330,6 @@ class ArtifactWriter(io.RawIOBase):
             self.discard()
 
     def discard(self) -> None:
-        """Delete what was written, unless it has been committed."""
         with suppress(OSError):  # of a full disk: what could not be written is deleted
             self._file.close()
         self._temporary.unlink(missing_ok=True)

@@ -39,10 +39,7 @@ MAX_ENTRIES = 16
 
 
 class Batches(Lifecycle[Batch]):
-    """The life of batches."""
-
     def request_cancel(self, session: Session, work: Batch, by: Principal | None = None, **values: Any) -> bool:
-        """Request that a batch stops, and gets no more segments."""
         return super().request_cancel(session, work, by, open=False, **values)
 
     def give_up(self, session: Session) -> list[str]:
@@ -115,9 +112,7 @@ def create(
     """Create a batch of an input file from its unsaved record, `validating`. An `open` one, without a file yet, runs.
 
     It is called by its metadata's `name`, else by the record's, else by the file's. It keeps the file's content by
-    SHA-256 even if the file is deleted.
-
-    `due_after`, `idempotency`: as `Lifecycle.create` takes them.
+    SHA-256 even if the file is deleted. `due_after`, `idempotency`: as `Lifecycle.create` takes them.
     """
     batch.name = (batch.request_metadata or {}).get(NAME) or batch.name or source.filename
     batch.input_file_id, batch.input_sha256 = source.id, source.sha256
@@ -130,10 +125,7 @@ def create(
 
 
 def close(session: Session, by: Principal, batch_id: str) -> Batch:
-    """Close an open batch: it gets no more requests, and ends with the last of them. Any other stays as it is.
-
-    Raises NotFoundError; ConflictError for a job's batch.
-    """
+    """Close an open batch, which ends with its last request. Raises NotFoundError; ConflictError for a job's batch."""
     batch = get(session, by.project_id, batch_id)
     refuse_stage(batch, "wait for")
     if changed(session, update(Batch).where(Batch.id == batch_id, Batch.open).values(open=False)):
@@ -156,14 +148,10 @@ def change(
 ) -> Batch:
     """Change a batch, and record what has changed.
 
-    Args:
-        order: `priority`, and `completion_window` with the `expires_at` and `due_at` that follow from it.
-        metadata: entries to set; None removes one. That of NAME is what people call the batch.
+    `order` has `priority`, and `completion_window` with the `expires_at` and `due_at` that follow from it; `metadata`
+    the entries to set, None for those to remove. That of NAME is what people call the batch.
 
-    Raises:
-        NotFoundError: the project has no such batch.
-        ConflictError: the batch is a job's; or it has an `order` no more, since it is ending.
-        RequestError: it would have more than MAX_ENTRIES entries of metadata.
+    Raises NotFoundError; ConflictError: the batch is a job's, or ending; RequestError: too many entries of metadata.
     """
     batch = get(session, by.project_id, batch_id)
     refuse_stage(batch, "change")
@@ -209,10 +197,8 @@ def plan(
 ) -> None:
     """Record the plan of a validated batch.
 
-    Args:
-        segments: row group by row group.
-        refused: SHA-256 of the result chunk of each segment whose requests were all refused, by number.
-        sample_segments: so many segments run first, then the batch is paused; None for a batch without a sample.
+    `refused` has the result chunk of each segment whose requests were all refused, by number. The first
+    `sample_segments` run first, then the batch is paused.
     """
     records = [
         Segment(batch_id=batch.id, number=number, **segment._asdict()) for number, segment in enumerate(segments)
@@ -243,7 +229,6 @@ def only_model(models: Mapping[str, Any]) -> str | None:
 
 
 def set_model(session: Session, batch_id: str, model: str, config: dict[str, Any]) -> None:
-    """Replace the configuration of one of a batch's models."""
     models = session.scalar(select(Batch.models).where(Batch.id == batch_id).with_for_update()) or {}
     session.execute(update(Batch).where(Batch.id == batch_id).values(models={**models, model: config}))
 
@@ -274,8 +259,14 @@ def _answered() -> Select[str]:
 
 
 def _unfinished() -> Select[int]:
-    """Select the segments of a batch that are not done."""
     return select(Segment.id).where(Segment.batch_id == Batch.id, Segment.state != "done")
+
+
+def set_verification(session: Session, by: Batch, batch_id: str, summary: Mapping[str, Any]) -> None:
+    """Keep what the batch `by` has shown of another one of its project, if that is still there."""
+    shown = {**summary, "batch_id": by.id, "at": now()}
+    verified = update(Batch).where(Batch.id == batch_id, Batch.project_id == by.project_id)
+    session.execute(verified.values(verification=shown))
 
 
 def set_infeasible(session: Session, batch: Batch, *, infeasible: bool) -> None:
@@ -284,7 +275,6 @@ def set_infeasible(session: Session, batch: Batch, *, infeasible: bool) -> None:
 
 
 def set_input(session: Session, batch: Batch, name: str, sha256: str, size: int) -> None:
-    """Create the input file of a job's batch, or replace its content."""
     if batch.input_file_id:
         file = session.get_one(File, batch.input_file_id)
         file.sha256, file.bytes = sha256, size
@@ -294,7 +284,6 @@ def set_input(session: Session, batch: Batch, name: str, sha256: str, size: int)
 
 
 def remove_artifacts(session: Session, batch: Batch, names: Collection[str]) -> None:
-    """Remove artifacts of a batch by name, and delete their files."""
     named = (Artifact.batch_id == batch.id, Artifact.name.in_(names))
     file_ids = session.scalars(delete(Artifact).where(*named).returning(Artifact.file_id)).all()
     session.execute(update(File).where(File.id.in_(file_ids)).values(expires_at=now()))

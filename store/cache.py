@@ -27,8 +27,6 @@ OVERHEAD = 512
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """A response body, compressed, and the tokens of its usage."""
-
     compressed: bytes
     input_tokens: int
     cached_tokens: int
@@ -36,36 +34,29 @@ class StoredAnswer:
 
     @classmethod
     def of(cls, body: bytes, input_tokens: int, cached_tokens: int, output_tokens: int) -> StoredAnswer:
-        """Compress a response body (JSON)."""
         return cls(zlib.compress(body, 1), input_tokens, cached_tokens, output_tokens)
 
     @property
     def body(self) -> bytes:
-        """The response body as JSON."""
         return zlib.decompress(self.compressed)
 
 
 def key(fingerprint: bytes, config_sha256: str, engine: Mapping[str, str]) -> str:
     """Return the cache key of an answer: the SHA-256 of the canonical JSON of everything it depends on.
 
-    Args:
-        fingerprint: the request's, see inference.requests.ordering.
-        config_sha256: SHA-256 of the model's entry in models.toml.
-        engine: the engine's description of itself: engine, version, model_sha256, …
+    `fingerprint` is the request's (inference.requests.ordering); `engine` the engine's description of itself.
     """
     dependencies = {"fingerprint": fingerprint.hex(), "config_sha256": config_sha256, "engine": dict(engine)}
     return hashlib.sha256(json_lines.dumps(dependencies, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def find(session: Session, project_id: str, keys: Collection[str]) -> dict[str, StoredAnswer]:
-    """Return the cached answers of a project with these keys, by key."""
     in_project = CachedAnswer.project_id == project_id
     rows = session.scalars(select(CachedAnswer).where(in_project, CachedAnswer.key.in_(keys)))
     return {row.key: StoredAnswer(row.body, row.input_tokens, row.cached_tokens, row.output_tokens) for row in rows}
 
 
 def touch(session: Session, project_id: str, keys: Collection[str]) -> None:
-    """Record that a project's answers were used now."""
     in_project = CachedAnswer.project_id == project_id
     # A locked row is being touched or evicted already. Waiting for it could deadlock.
     unlocked = select(CachedAnswer.key).where(in_project, CachedAnswer.key.in_(keys)).with_for_update(skip_locked=True)

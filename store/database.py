@@ -43,13 +43,11 @@ _SERIAL = text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=0x6261746368
 
 
 class Database:
-    """Sessions on one database. Create one per process, after any fork.
+    """Sessions on one database. Create one per process, after any fork. Raises ConfigurationError.
 
     `read` and `write` raise UnavailableError if the database does not answer within `wait_seconds`. A transaction whose
     COMMIT fails so may have been committed. `max_stored_bytes` limits the files of each project without a limit of its
     own (store.files.check_room); None is no limit.
-
-    Raises ConfigurationError: SQLAlchemy cannot use the URL.
     """
 
     def __init__(self, url: str, wait_seconds: float = WAIT_SECONDS, max_stored_bytes: int | None = None) -> None:
@@ -62,7 +60,7 @@ class Database:
                 self._reader = _sqlite(url, _begin, wait_seconds, wait_seconds)
                 self._writer = _sqlite(url, partial(_begin_alone, wait_seconds), wait_seconds, 0.0)
             else:
-                self._reader = self._writer = _postgresql(self.url, wait_seconds, pool_pre_ping=True, **_POOL)
+                self._reader = self._writer = limited_engine(self.url, wait_seconds, pool_pre_ping=True, **_POOL)
             self._write_lock = threading.Lock()
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise ConfigurationError(
@@ -71,7 +69,6 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """Open a session for reading."""
         with self._session(self._reader) as session:
             yield session
 
@@ -90,7 +87,7 @@ class Database:
             with self._session(self._reader) as session:
                 yield session.connection()
             return
-        engine = _postgresql(self.url, None, poolclass=NullPool, isolation_level="REPEATABLE READ")
+        engine = limited_engine(self.url, None, poolclass=NullPool, isolation_level="REPEATABLE READ")
         with self._session(engine) as session:
             yield session.connection()
 
@@ -157,15 +154,11 @@ class Database:
         return not busy
 
     def close(self) -> None:
-        """Close all connections."""
         self._reader.dispose()
         self._writer.dispose()
 
     def upgrade(self) -> None:
-        """Migrate the schema to this version's.
-
-        Raises ConfigurationError: the database was written by a version that is newer or too old, or cannot be opened.
-        """
+        """Migrate the schema to this version's. Raises ConfigurationError: it is newer, too old, or unreadable."""
         # Only what migrates imports it: the eleven processes of a stack do without.
         from alembic import command
         from alembic.config import Config
@@ -200,7 +193,7 @@ class Database:
                 yield session.connection()
             engine.dispose()
             return
-        engine = _postgresql(self.url, None, poolclass=NullPool)
+        engine = limited_engine(self.url, None, poolclass=NullPool)
         with engine.begin() as connection:
             connection.execute(_SERIAL)
             yield connection
@@ -223,15 +216,15 @@ def changed(session: Session, statement: Update | Delete) -> int:
     return cast(CursorResult[Any], session.execute(statement)).rowcount
 
 
-def _postgresql(url: URL, statement_seconds: float | None, **options: Any) -> Engine:
-    """Create a PostgreSQL engine, whose statements fail after `statement_seconds`; None for no limit.
+def limited_engine(url: URL, statement_seconds: float | None, **options: Any) -> Engine:
+    """Create an engine whose statements, on PostgreSQL, fail after `statement_seconds`; None for no limit.
 
     The server's `statement_timeout` is not enough: a server that hangs keeps no time. Nor is the client's limit: a
     server that does not learn that a client was cut off keeps its locks, and its place in the queues for others.
     """
     if url.get_driver_name() != "psycopg":
         return create_engine(url, **options)
-    plugins.require("postgres", f"DATABASE_URL {url.drivername}")
+    plugins.require("postgres", f"a database of {url.drivername}")
     import psycopg
     from psycopg.types.string import StrDumperUnknown
 
@@ -286,11 +279,8 @@ def _sqlite(
 ) -> Engine:
     """Create a SQLite engine.
 
-    Args:
-        begin: starts a transaction.
-        connect_seconds: longest wait for a lock while a connection is opened.
-        busy_seconds: longest that SQLite's busy handler waits for a lock after that.
-        foreign_keys: False lets rows refer to what is not there.
+    `begin` starts a transaction. Its locks are awaited for `connect_seconds` while a connection is opened, and then by
+    SQLite's busy handler for `busy_seconds`. Without `foreign_keys` rows may refer to what is not there.
     """
     engine = create_engine(url, connect_args={"timeout": connect_seconds}, **_POOL)
 

@@ -1,7 +1,6 @@
-"""Events: changes of batches and jobs, and what clients have done.
+"""Events: changes of batches and jobs, which webhooks get, and what clients have done.
 
-Each is written in the transaction of its change, so none is lost. Webhooks get the changes. What clients have done
-names the client, and may be about keys, files and the like.
+Each is written in the transaction of its change, so none is lost.
 """
 
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ Type = Literal[
     "batch.planned",
     "batch.stopped",
     "engine.died",
+    "job.planned",
     "job.completed",
     "job.failed",
     "job.expired",
@@ -48,6 +48,10 @@ TYPES: tuple[str, ...] = get_args(Type)
 Action = Literal[
     "budget.changed",
     "budget.removed",
+    "model.added",
+    "model.changed",
+    "model.removed",
+    "models.reloaded",
     "batch.created",
     "batch.paused",
     "batch.resumed",
@@ -67,6 +71,7 @@ Action = Literal[
     "project.deleted",
     "key.created",
     "key.revoked",
+    "usage.recomputed",
     "schedule.created",
     "schedule.changed",
     "schedule.deleted",
@@ -80,11 +85,10 @@ Action = Literal[
 def record(session: Session, subject: Batch | Job, type_: str, **data: Any) -> Event:
     """Record an event of work with its data, and its deliveries."""
     event = Event(**_owner(subject), project_id=subject.project_id, type=type_, data={"id": subject.id, **data})
-    return _deliver(session, event)
+    return _deliver(session, event, subject.callback_url)
 
 
 def record_death(session: Session, batch: Batch, **data: Any) -> Event:
-    """Record the death of an engine with requests of a batch, for the batch and for its job."""
     job = {} if batch.job_id is None else {"job_id": batch.job_id}
     columns = {"batch_id": batch.id, "job_id": batch.job_id, "project_id": batch.project_id, "type": "engine.died"}
     return _deliver(session, Event(**columns, data={"id": batch.id, **job, **data}))
@@ -95,9 +99,9 @@ def announce(session: Session, project_id: str, type_: str, **data: Any) -> Even
     return _deliver(session, Event(project_id=project_id, type=type_, data={"id": project_id, **data}))
 
 
-def _deliver(session: Session, event: Event) -> Event:
+def _deliver(session: Session, event: Event, callback_url: str | None = None) -> Event:
     added(session, event)
-    webhooks.deliver_to_all(session, event)
+    webhooks.deliver_to_all(session, event, callback_url)
     return event
 
 
@@ -119,7 +123,6 @@ def actions(session: Session, project_id: str | None, *, after: str | None, limi
 
 
 def recorded(session: Session, subject: Batch | Job, type_: str) -> bool:
-    """True if the batch or the job has an event of that type."""
     return session.scalar(select(Event.id).where(_of(subject), Event.type == type_).limit(1)) is not None
 
 

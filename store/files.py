@@ -15,6 +15,8 @@ from store.records import Append, Batch, ErasedContent, File, FileUpload, Job, U
 
 # Default lifetime of a batch's input, in seconds.
 INPUT_EXPIRES_AFTER = 30 * 86400
+STORAGE_LIMIT = "storage_limit_exceeded"
+"""The code of what would exceed the bytes that a project may store."""
 
 
 class Room(NamedTuple):
@@ -30,7 +32,7 @@ class Room(NamedTuple):
                 f"You have exceeded your file storage quota. The project's files have {self.stored} bytes, this adds "
                 f"at least {size}, and its limit is {self.limit} bytes. Please delete files, or ask an administrator "
                 "to raise the project's 'max_stored_bytes'.",
-                code="storage_limit_exceeded",
+                code=STORAGE_LIMIT,
             )
 
 
@@ -48,7 +50,6 @@ def room(session: Session, project_id: str, *, lock: bool = False) -> Room:
 
 
 def sum_of_files(project_id: str) -> Select[int]:
-    """Return the statement that sums the bytes of a project's files."""
     return select(func.sum(File.bytes)).where(File.project_id == project_id, live(now()))
 
 
@@ -67,14 +68,12 @@ def create(
     sha256: str,
     expires_after: int | None,
 ) -> File:
-    """Create a file of `size` bytes. It expires after `expires_after` seconds, if that is set."""
     values = {"filename": filename, "purpose": purpose, "bytes": size, "sha256": sha256}
     expires_at = now() + expires_after if expires_after else None
     return added(session, File(project_id=project_id, expires_at=expires_at, **values))
 
 
 def create_output(session: Session, owner: Batch | Job, name: str, *, sha256: str, size: int) -> File:
-    """Create the file of an artifact of a batch or a job."""
     return create(
         session,
         owner.project_id,
@@ -100,12 +99,10 @@ def live(at: float) -> ColumnElement[bool]:
 
 
 def find(session: Session, project_id: str, file_id: str) -> File | None:
-    """Return a file of the project; None if it does not exist or has expired."""
     return session.scalar(select(File).where(File.id == file_id, File.project_id == project_id, live(now())))
 
 
 def get(session: Session, project_id: str, file_id: str) -> File:
-    """Return a file. Raises NotFoundError if the project has no such file."""
     file = find(session, project_id, file_id)
     if file is None:
         raise NotFoundError(f"No such File object: {file_id}", param="id")

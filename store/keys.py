@@ -132,19 +132,20 @@ def page(
 
 def get(session: Session, key_id: str) -> Key:
     """Return a key of any project. Raises NotFoundError."""
-    record = _find(session, key_id)
+    record = find(session, key_id)
     return _key(record, session.get_one(Project, record.project_id).name)
 
 
 def revoke(session: Session, key_id: str) -> Key:
     """Revoke a key for good. Revoking it twice changes nothing. Raises NotFoundError."""
-    record = _find(session, key_id, lock=True)
+    record = find(session, key_id, lock=True)
     if record.revoked_at is None:
         record.revoked_at = now()
     return _key(record, session.get_one(Project, record.project_id).name)
 
 
-def _find(session: Session, key_id: str, *, lock: bool = False) -> ApiKey:
+def find(session: Session, key_id: str, *, lock: bool = False) -> ApiKey:
+    """Return the record of a key. Raises NotFoundError."""
     record = session.get(ApiKey, key_id, with_for_update=lock or None)
     if record is None:
         raise NotFoundError(f"No API key found with id '{key_id}'.", param="key_id")
@@ -178,6 +179,14 @@ def caller_of(record: ApiKey) -> Principal:
 def terminal(session: Session, project: str) -> Principal:
     """Return who works on the database with a command, without a key. `project`: its name."""
     return Principal(projects.named(session, project), True, "terminal", "a terminal of the server")
+
+
+def terminal_of_deployment(session: Session) -> Principal:
+    """Return who changes the deployment with a command: for the audit, of the oldest project."""
+    project_id = session.scalar(select(Project.id).order_by(Project.id).limit(1))
+    if project_id is None:
+        raise NotFoundError("There is no project yet; make one with `batchyard key create --project NAME --admin`.")
+    return Principal(project_id, True, "terminal", "a terminal of the server")
 
 
 def terminal_beside(session: Session, project_id: str) -> Principal:

@@ -50,7 +50,6 @@ class Lease:
 
 
 def holders(session: Session) -> set[str]:
-    """Return the holders of leases on segments, batches and jobs."""
     segments = select(Segment.holder).where(Segment.state == "running", Segment.holder.is_not(None))
     active = Batch.status.in_(("validating", "finalizing", "cancelling"))
     batches = select(Batch.holder).where(active, Batch.holder.is_not(None))
@@ -59,7 +58,6 @@ def holders(session: Session) -> set[str]:
 
 
 def end_leases(session: Session, holders: Collection[str]) -> None:
-    """Make the leases of these holders expire now."""
     for record in (Segment, Batch, Job):
         session.execute(update(record).where(record.holder.in_(holders)).values(lease_expires_at=0))
 
@@ -88,7 +86,6 @@ def _revoked() -> dict[str, Any]:
 def _acquire(
     record: type[Batch] | type[Job], session: Session, record_id: str, holder: str, seconds: float
 ) -> Lease | None:
-    """Acquire the lease on the own work of a batch or a job. None if another holder has it."""
     now = time.time()
     free = or_(record.holder.is_(None), record.lease_expires_at < now)
     epoch = session.scalar(

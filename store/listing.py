@@ -24,11 +24,8 @@ def page(
 ) -> tuple[Sequence[Listed], bool]:
     """Return at most `limit` records after the one with id `after`, and True if there are more.
 
-    Args:
-        scope: condition for the records that the caller may see.
-        shown: condition for those to list. Any record in the scope may be the cursor.
-
-    Raises RequestError: no record in the scope has the id `after`.
+    Any record in the `scope` that the caller may see can be the cursor, even one that is not `shown`. Raises
+    RequestError: no record in the scope has the id `after`.
     """
     statement = select(record).where(scope, true() if shown is None else shown)
     if after is not None:

@@ -54,9 +54,7 @@ def get(session: Session, project_id: str, *, lock: bool = False) -> Project:
     """Return a project. With `lock`, no other transaction changes or locks it until this one ends.
 
     Other transactions may add records that belong to it all the same: locks on batches come before this one, or two
-    transactions would wait for each other.
-
-    Raises NotFoundError.
+    transactions would wait for each other. Raises NotFoundError.
     """
     project = session.get(Project, project_id, with_for_update={"key_share": True} if lock else None)
     if project is None:
@@ -65,7 +63,6 @@ def get(session: Session, project_id: str, *, lock: bool = False) -> Project:
 
 
 def all_(session: Session) -> Sequence[Project]:
-    """Return every project, oldest first."""
     return session.scalars(select(Project).order_by(Project.id)).all()
 
 
@@ -75,7 +72,6 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[Sequence[P
 
 
 def live_tiers(project: Project) -> tuple[Tier, ...]:
-    """Return the tiers that live requests of a project may have."""
     return TIERS if project.live_tier is None else tuple(tier for tier in TIERS if tier == project.live_tier)
 
 
@@ -92,10 +88,7 @@ def check_tier(tier: str | None, tiers: Collection[str]) -> str | None:
 
 
 def update(session: Session, project_id: str, **values: str | int | None) -> Project:
-    """Set some of a project's limits; None removes one. Zero retention empties and excludes a result cache.
-
-    Raises NotFoundError; RequestError: it would have both.
-    """
+    """Set some of a project's limits; None removes one. Raises NotFoundError; RequestError for some pairs."""
     project = get(session, project_id, lock=True)
     if values.get("zero_retention_minutes") is not None:
         values.setdefault("cache_bytes", None)
@@ -117,5 +110,4 @@ def max_segments(session: Session) -> dict[str, int]:
 
 
 def names(session: Session, project_ids: Collection[str]) -> dict[str, str]:
-    """Return the names of projects by id."""
     return dict(session.execute(select(Project.id, Project.name).where(Project.id.in_(project_ids))).all())

@@ -20,10 +20,8 @@ from store.speeds import RequestClass
 class ModelQueue:
     """One model's unfinished segments and requests.
 
-    Attributes:
-        rows_per_second, tokens_per_second: over the last minute; None without measurements.
-        held: why its batches wait, see store.holds; None if nothing is known against it.
-        oldest_seconds: age of the oldest batch with a pending segment; None if no segment is pending.
+    Rates are over the last minute; None without measurements. `held` is why its batches wait (store.holds).
+    `oldest_seconds` is the age of the oldest batch with a pending segment.
     """
 
     model: str
@@ -38,12 +36,9 @@ class ModelQueue:
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """Unfinished batches by status, and segments by model.
+    """Unfinished batches by status and by SLA state, and segments by model.
 
-    Attributes:
-        sla: batches by SLA state.
-        paused: how many of the batches are.
-        next_deadline_seconds: seconds until their first deadline, negative if it has passed; None without a batch.
+    `next_deadline_seconds` is negative if their first deadline has passed; None without a batch.
     """
 
     batches: dict[str, int]
@@ -54,7 +49,6 @@ class QueueSnapshot:
 
 
 def any_unfinished(session: Session) -> bool:
-    """True if a batch or a job of any project has not ended."""
     batches = select(Batch.id).where(Batch.status.in_(RUNNING))
     jobs = select(Job.id).where(Job.status.in_(JOB_RUNNING))
     return any(session.scalar(unfinished.limit(1)) is not None for unfinished in (batches, jobs))
@@ -141,7 +135,6 @@ def backlog(session: Session) -> list[BacklogEntry]:
 
 
 def jobs(session: Session) -> Sequence[Job]:
-    """Return every job in progress."""
     return session.scalars(select(Job).where(Job.status == "in_progress")).all()
 
 
@@ -169,13 +162,7 @@ def backlog_of_job(job: Job, segment_requests: int) -> list[BacklogEntry]:
 
 @dataclass(frozen=True)
 class JobsOfRecipe:
-    """The jobs of a recipe that have a status.
-
-    Attributes:
-        jobs: their number.
-        items: their items by state.
-        restarted: items that began again because the recipe's file has changed.
-    """
+    """The jobs of a recipe that have a status, with their items by state."""
 
     recipe: str
     status: str
@@ -185,7 +172,6 @@ class JobsOfRecipe:
 
 
 def unfinished_jobs(session: Session) -> list[JobsOfRecipe]:
-    """Return the jobs of all projects that have not ended, by recipe and status."""
     # Once a job stops, all its items without an end have one.
     stopped = Job.expired_items + Job.cancelled_items > 0
     ended = Job.completed + Job.failed + Job.stuck
@@ -226,5 +212,4 @@ def due_first(session: Session, limit: int) -> Sequence[Batch]:
 
 
 def unfinished(session: Session) -> Sequence[Batch]:
-    """Return every unfinished batch."""
     return session.scalars(select(Batch).where(Batch.status.in_(RUNNING))).all()

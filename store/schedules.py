@@ -3,18 +3,19 @@
 A compare-and-set of `next_run_at` claims a time; the winner creates the run.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import Select, func, or_, select, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
-from batchyard.statuses import JOB_RUNNING, RUNNING
+from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL
 from store import listing
 from store.database import changed
-from store.records import Batch, Job, Schedule, ScheduleRun, added
+from store.records import Batch, Job, Schedule, ScheduleRun, WatchedObject, added
 
 MAX_PER_PROJECT = 1000
 
@@ -63,7 +64,8 @@ def change(session: Session, schedule: Schedule, **values: Any) -> Schedule:
 def delete(session: Session, project_id: str, schedule_id: str) -> None:
     """Delete a schedule and its runs. Their batches and jobs stay. Raises NotFoundError."""
     schedule = get(session, project_id, schedule_id, lock=True)
-    session.execute(delete_from(ScheduleRun).where(ScheduleRun.schedule_id == schedule.id))
+    for record in (WatchedObject, ScheduleRun):
+        session.execute(delete_from(record).where(record.schedule_id == schedule.id))
     session.delete(schedule)
 
 
@@ -71,6 +73,18 @@ def due(session: Session, at: int, limit: int) -> Sequence[Schedule]:
     """Return at most `limit` schedules of all projects that are due at `at` (Unix seconds), longest due first."""
     statement = select(Schedule).where(Schedule.next_run_at <= at)
     return session.scalars(statement.order_by(Schedule.next_run_at).limit(limit)).all()
+
+
+def due_in_turn(session: Session, at: int, limit: int) -> list[Schedule]:
+    """Return at most `limit` schedules that are due at `at`, projects in turn, the longest due of each first."""
+    columns = select(Schedule.id, Schedule.project_id).where(Schedule.next_run_at <= at)
+    turns, ranks = Counter[str](), dict[str, int]()
+    for schedule_id, project_id in session.execute(columns.order_by(Schedule.next_run_at)):
+        ranks[schedule_id] = turns[project_id]
+        turns[project_id] += 1
+    chosen = sorted(ranks, key=ranks.__getitem__)[:limit]
+    found = {schedule.id: schedule for schedule in session.scalars(select(Schedule).where(Schedule.id.in_(chosen)))}
+    return [found[schedule_id] for schedule_id in chosen if schedule_id in found]
 
 
 def claim(session: Session, schedule: Schedule, next_run_at: int | None) -> bool:
@@ -84,7 +98,6 @@ def claim(session: Session, schedule: Schedule, next_run_at: int | None) -> bool
 
 
 def has_run(session: Session, schedule: Schedule, scheduled_at: int) -> bool:
-    """True if the schedule has run at that time, as after the clock was set back."""
     statement = select(ScheduleRun.id).where(
         ScheduleRun.schedule_id == schedule.id, ScheduleRun.scheduled_at == scheduled_at
     )
@@ -92,7 +105,6 @@ def has_run(session: Session, schedule: Schedule, scheduled_at: int) -> bool:
 
 
 def unfinished(session: Session, schedule: Schedule) -> Sequence[Batch | Job]:
-    """Return the schedule's unfinished batches or jobs, newest first."""
     if schedule.job is None:
         return session.scalars(_unfinished(Batch, RUNNING, schedule)).all()
     return session.scalars(_unfinished(Job, JOB_RUNNING, schedule)).all()
@@ -117,7 +129,6 @@ def runs(session: Session, schedule: Schedule, *, after: str | None, limit: int)
 
 
 def last_runs(session: Session, schedule_ids: Sequence[str]) -> dict[str, ScheduleRun]:
-    """Return the newest run of each schedule that has one, by schedule id."""
     newest = (
         select(ScheduleRun.id)
         .where(ScheduleRun.schedule_id == Schedule.id)
@@ -137,5 +148,40 @@ def of_work(session: Session, record: type[Batch] | type[Job], ids: Sequence[str
 
 
 def _made(record: type[Batch] | type[Job]) -> InstrumentedAttribute[str | None]:
-    """Return the column with the id of the batch or the job that a run has created."""
     return ScheduleRun.batch_id if record is Batch else ScheduleRun.job_id
+
+
+class EndedObject(NamedTuple):
+    """An object of a watched folder whose run has ended, with the batch or job that it became."""
+
+    watched: WatchedObject
+    run: ScheduleRun
+    work: Batch | Job | None
+
+
+def watched(session: Session, schedule_id: str) -> set[str]:
+    """Return the versions of all objects that have had a run of a schedule."""
+    return {*session.scalars(select(WatchedObject.version).where(WatchedObject.schedule_id == schedule_id))}
+
+
+def has_watched(session: Session, schedule_id: str, version: str) -> bool:
+    return session.get(WatchedObject, (schedule_id, version)) is not None
+
+
+def ended_objects(session: Session, schedule_id: str, limit: int) -> list[EndedObject]:
+    """Return objects whose run has ended and is not told yet. What retention has deleted is told no more."""
+    ended = or_(ScheduleRun.state == "failed", Batch.status.in_(TERMINAL), Job.status.in_(TERMINAL))
+    statement = (
+        select(WatchedObject, ScheduleRun, Batch, Job)
+        .join(ScheduleRun, ScheduleRun.id == WatchedObject.run_id)
+        .outerjoin(Batch, Batch.id == ScheduleRun.batch_id)
+        .outerjoin(Job, Job.id == ScheduleRun.job_id)
+        .where(WatchedObject.schedule_id == schedule_id, ~WatchedObject.told, ended)
+    )
+    rows = session.execute(statement.order_by(WatchedObject.run_id).limit(limit))
+    return [EndedObject(watched, run, batch or job) for watched, run, batch, job in rows]
+
+
+def set_told(session: Session, watched: WatchedObject) -> None:
+    key = WatchedObject.schedule_id == watched.schedule_id, WatchedObject.version == watched.version
+    session.execute(update(WatchedObject).where(*key).values(told=True))

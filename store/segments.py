@@ -10,28 +10,23 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Integer, and_, case, cast, func, or_, select, update
+from sqlalchemy import ColumnElement, Integer, and_, case, cast, func, or_, select, true, update
 from sqlalchemy.orm import Session
 
 from batchyard import latency
-from batchyard.histogram import Histogram
+from batchyard.comparing.histogram import Histogram
 from batchyard.statuses import BACKGROUND
 from store import holds
 from store.database import changed
 from store.leases import Lease
-from store.records import AMOUNTS, Batch, Hold, Project, ResultChunk, Segment
+from store.records import AMOUNTS, Batch, Budget, Hold, Job, Project, ResultChunk, Segment
 
 TIMELINE = 120
 
 
 @dataclass(frozen=True)
 class SegmentLease:
-    """A running segment with all that its worker needs.
-
-    Attributes:
-        job_id: the job of which it is a stage.
-        due_at: in Unix seconds; infinite of a batch of the background.
-    """
+    """A running segment with all that its worker needs. `due_at` is infinite for a batch of the background."""
 
     lease: Lease
     batch_id: str
@@ -57,6 +52,8 @@ class SegmentLease:
     """The batch can wait for a held model no longer."""
     has_limits: bool = False
     """Each result chunk may pause the batch, see store.accounting.stopping."""
+    capped_key: str | None = None
+    """The key with a cap that it counts against."""
 
 
 class PendingSegment(NamedTuple):
@@ -103,12 +100,10 @@ def active(session: Session) -> list[PendingSegment]:
 
 
 def running(session: Session) -> int:
-    """Count the segments that a worker runs."""
     return session.scalar(select(func.count()).where(Segment.state == "running")) or 0
 
 
 def any_waits(session: Session) -> bool:
-    """True if a segment is pending."""
     return session.scalar(select(Segment.id).where(Segment.state == "pending").limit(1)) is not None
 
 
@@ -184,11 +179,13 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
     )
     if not started:
         return None
-    segment, batch, cache_bytes, held, last_chance = session.execute(
-        select(Segment, Batch, Project.cache_bytes, Hold.reason, holds.is_over())
+    segment, batch, cache_bytes, held, last_chance, capped_key = session.execute(
+        select(Segment, Batch, Project.cache_bytes, Hold.reason, holds.is_over(), Budget.key_id)
         .join(Batch, Batch.id == Segment.batch_id)
         .join(Project, Project.id == Batch.project_id)
         .join(Hold, Hold.model == Segment.model, isouter=True)
+        .join(Job, Job.id == Batch.job_id, isouter=True)
+        .join(Budget, Budget.key_id == func.coalesce(Batch.created_by, Job.created_by), isouter=True)
         .where(Segment.id == segment_id)
     ).one()
     return SegmentLease(
@@ -208,16 +205,17 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         model=batch.models[segment.model],
         attempts=segment.attempts,
         error=segment.error,
-        cache_bytes=cache_bytes,
+        # The cache would repeat the answers that are to be verified.
+        cache_bytes=None if any(entry["step"] == "verify" for entry in batch.post_process) else cache_bytes,
         chunks=session.scalars(select(ResultChunk.sha256).where(ResultChunk.segment_id == segment_id)).all(),
         held=held,
         last_chance=bool(last_chance),
         has_limits=bool(batch.stop_when),
+        capped_key=capped_key,
     )
 
 
 def answered(session: Session, batch_id: str, model: str) -> bool:
-    """True if a request of the batch to this model has an answer."""
     statement = select(Segment.id).where(Segment.batch_id == batch_id, Segment.model == model, Segment.answered > 0)
     return session.scalar(statement.limit(1)) is not None
 
@@ -269,8 +267,6 @@ def append(
     seconds: Histogram = MappingProxyType({}),
 ) -> bool:
     """Add a result chunk to the segment and its amounts to the batch. Raises LeaseLost before adding anything.
-
-    `seconds`: how long the chunk's requests were in the engine.
 
     False if the segment has the chunk already: the transaction that added it looked as if it had failed.
     """
@@ -356,11 +352,12 @@ def chunks(session: Session, batch_id: str) -> Sequence[tuple[str, int]]:
 
 
 def sample_chunks(session: Session, batch: Batch) -> Sequence[str]:
-    """Return the SHA-256 of the result chunks of a batch's sample."""
+    """Return the result chunks of a batch's sample: all, if it has no more requests than its plan wants."""
+    in_sample = true() if batch.sample_segments is None else Segment.number < batch.sample_segments
     return session.scalars(
         select(ResultChunk.sha256)
         .join(Segment, Segment.id == ResultChunk.segment_id)
-        .where(Segment.batch_id == batch.id, Segment.number < (batch.sample_segments or 0))
+        .where(Segment.batch_id == batch.id, in_sample)
         .order_by(ResultChunk.id)
     ).all()
 

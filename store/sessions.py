@@ -1,8 +1,7 @@
 """Sessions of the web pages, and people who sign in to these without an API key.
 
-The browser of a session holds a random token; the database has only its SHA-256. A user whom somebody else has
-authenticated has a record beside the API keys in each project that they enter, which no secret opens. So what they do
-has a name, usage is theirs, and an administrator can revoke their access.
+The browser of a session holds a random token; the database has only its SHA-256. A user without a key has a record
+beside the API keys in each project that they enter, which no secret opens: so an administrator can revoke it.
 """
 
 import hashlib
@@ -71,7 +70,6 @@ def find(session: Session, token: str) -> Visitor | None:
 
 
 def end(session: Session, token: str) -> None:
-    """End a session, if it exists."""
     session.execute(delete(WebSession).where(WebSession.token_sha256 == _digest(token)))
 
 
@@ -87,10 +85,7 @@ def find_user(session: Session, user: User, project: str, *, admin: bool) -> Vis
 
 
 def enter(session: Session, user: User, project: str, *, admin: bool) -> Visitor:
-    """Return a user as a visitor of a project. Create the project and their record, or update that.
-
-    Raises PermissionDeniedError for a revoked user; RequestError for a name that no project can have.
-    """
+    """Return a user as a visitor of a project, which may be new. Raises PermissionDeniedError, RequestError."""
     project_id = projects.get_or_create(session, project).id
     key_id = _key_id(user, project_id)
     record = session.get(ApiKey, key_id)
@@ -112,7 +107,6 @@ def _key_id(user: User, project_id: str) -> str:
 
 
 def _check(record: ApiKey, project: str) -> None:
-    """Raise PermissionDeniedError if the access of a user was revoked."""
     if record.revoked_at is not None:
         raise PermissionDeniedError(
             f"An administrator has revoked your access to project {quoted(project)} (record {record.id})."

@@ -3,9 +3,6 @@
 A model's segments share its time: each measurement covers the time since the last one of any segment, so that no second
 counts twice. Sums decay with that time. So a speed follows a machine that becomes faster or slower within minutes of
 work, and does not age while nothing runs.
-
-A speed holds for the number of requests that were in flight. With more of them an engine is at least as fast, and at
-most as many times as fast as there are more; nothing else is known before it is measured.
 """
 
 import math
@@ -45,10 +42,8 @@ RECENT_SECONDS = 60.0
 class Measurement:
     """One measurement of a segment: `seconds` of its model's time, and the amounts that were answered in it.
 
-    Attributes:
-        squares: sum of the squares of each request's work.
-        in_flight: mean number of requests in the model's engines.
-        limit: the most that they hold; 0 if they do not say.
+    `squares` is the sum of the squares of each request's work. `in_flight` is the mean number of requests in the
+    model's engines, `limit` the most that they hold; 0 if they do not say.
     """
 
     seconds: float
@@ -70,31 +65,20 @@ class Expected:
 
 @dataclass(frozen=True)
 class Throughput:
-    """The speed of a model for requests of one class.
+    """The speed of a model for requests of one class. Spreads are standard deviations relative to the mean."""
 
-    Attributes:
-        work_per_second: see `work`; as measured, with `in_flight` requests in its engines.
-        work_per_request, bytes_per_request: means.
-        spread: standard deviation of the speed of single measurements, relative to their mean.
-        measurements: their number, old ones counted less. Below 1: only first answers were measured.
-        requests: number of requests that were measured, old ones counted less.
-        request_spread: standard deviation of the work of single requests, relative to their mean.
-        limit: the most requests in flight.
-        lead: from a segment's start to the moment at which the engine has its first requests.
-        start: of a cold engine; None if none was measured.
-    """
-
-    work_per_second: float
+    work_per_second: float  # see `work`; as measured, with `in_flight` requests in its engines
     work_per_request: float
     bytes_per_request: float
     spread: float
-    measurements: float
-    requests: float = math.inf
+    measurements: float  # their number, old ones counted less. Below 1: only first answers were measured.
+    requests: float = math.inf  # number of requests that were measured, old ones counted less
     request_spread: float = 0.0
     in_flight: float = 1.0
-    limit: float = 1.0
+    limit: float = 1.0  # the most requests in flight
+    # From a segment's start to the moment at which the engine has its first requests
     lead: Expected = field(default_factory=lambda: Expected(0.0, 0.0))
-    start: Expected | None = None
+    start: Expected | None = None  # of a cold engine; None if none was measured
 
     def speed(self, requests: float) -> tuple[float, float]:
         """Return work per second with so many requests left, and the log of its error factor.
@@ -227,7 +211,6 @@ def _lock(session: Session, kind: type[Sums], key: tuple[str, ...]) -> Sums:
 
 
 def throughputs(session: Session, specs: Mapping[str, ModelSpec]) -> dict[tuple[str, str], Throughput]:
-    """Return the measured throughputs of these models in their configurations, by model and request class."""
     configurations = {name: spec.config_sha256 for name, spec in specs.items()}
     speeds = session.scalars(select(Speed).where(Speed.model.in_(specs), Speed.seconds > 0))
     durations = session.scalars(select(Duration).where(Duration.kind.in_(("start", "lead")), Duration.name.in_(specs)))
@@ -304,7 +287,6 @@ def _expected(record: Duration, units: float = 0.0) -> Expected:
 
 
 def add_usage(session: Session, project_id: str, seconds: float) -> None:
-    """Add `seconds` that a segment of a project ran to its recent usage."""
     project = projects.get(session, project_id, lock=True)
     now = time.time()
     project.recent_usage = _decayed(project, now) + seconds
@@ -324,14 +306,10 @@ def _decayed(project: Project, now: float) -> float:
 def recent(
     session: Session, by: InstrumentedAttribute[str], *batch_ids: str, project_id: str | None = None
 ) -> dict[str, tuple[float, float]]:
-    """Return (requests per second, tokens per second) over the last minute.
+    """Return (requests per second, tokens per second) over the last minute, grouped by a column.
 
-    A group needs two result chunks in it: the first starts the clock, and its answers are older.
-
-    Args:
-        by: the group: Segment.model or ResultChunk.batch_id.
-        batch_ids: the batches to measure; none for all in progress.
-        project_id: of this project only.
+    A group needs two result chunks in it: the first starts the clock, and its answers are older. Without `batch_ids`
+    all batches in progress are measured.
     """
     now = time.time()
     scope = ResultChunk.batch_id.in_(batch_ids) if batch_ids else Batch.status == "in_progress"

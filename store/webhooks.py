@@ -1,8 +1,7 @@
 """Webhooks: the receivers of a project's events, and the deliveries to them.
 
 Deliveries are written in the transaction of their event, so no crash loses one. A compare-and-set claims and begins a
-delivery, so no two senders make the same attempt. An attempt whose sender has died is repeated. So an event arrives
-at least once, always with the same id.
+delivery. An attempt whose sender has died is repeated. So an event arrives at least once, always with the same id.
 """
 
 import base64
@@ -18,12 +17,15 @@ from sqlalchemy.orm import Session
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store import listing, projects
 from store.database import changed
-from store.records import Delivery, Event, Webhook, added, now
+from store.records import Batch, Delivery, Event, Job, Webhook, added, now
 
 MAX_WEBHOOKS = 20
 # Longer than any attempt: a delivery that is still `sending` after this has lost its sender.
 CLAIM_SECONDS = 30.0
 OLD_SECRET_SECONDS = 24 * 3600
+CALLBACKS = "callback_url"
+"""Name and second id of a project's webhook without a URL: it sends to the `callback_url` of each batch and job."""
+ENDS = [f"{work}.{end}" for work in ("batch", "job") for end in ("completed", "failed", "expired", "cancelled")]
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,22 @@ def secrets_of(webhook: Webhook) -> list[str]:
 def create(session: Session, project_id: str, *, name: str, url: str, event_types: list[str]) -> Webhook:
     """Create a webhook, enabled, for `event_types`. Raises RequestError if there are MAX_WEBHOOKS."""
     projects.get(session, project_id, lock=True)  # two concurrent counts would exceed the limit
-    if session.scalars(select(func.count()).where(Webhook.project_id == project_id)).one() >= MAX_WEBHOOKS:
+    others = (Webhook.project_id == project_id, Webhook.url != "")
+    if session.scalars(select(func.count()).where(*others)).one() >= MAX_WEBHOOKS:
         raise RequestError(
             f"A project has at most {MAX_WEBHOOKS} webhook endpoints; delete one, or let one take more event types.",
             code="too_many_webhook_endpoints",
         )
     values = {"name": name, "url": url, "event_types": event_types, "secret": new_secret()}
     return added(session, Webhook(project_id=project_id, **values))
+
+
+def callbacks(session: Session, project_id: str) -> Webhook:
+    """Return the project's webhook for callbacks, and create it on first use. Its secret signs them all."""
+    projects.get(session, project_id, lock=True)  # two concurrent first uses would create two
+    found = session.scalar(select(Webhook).where(Webhook.project_id == project_id, Webhook.url == ""))
+    values = {"name": CALLBACKS, "url": "", "event_types": ENDS, "secret": new_secret()}
+    return found or added(session, Webhook(project_id=project_id, **values))
 
 
 def page(session: Session, project_id: str, *, after: str | None, limit: int) -> tuple[Sequence[Webhook], bool]:
@@ -70,7 +81,8 @@ def page(session: Session, project_id: str, *, after: str | None, limit: int) ->
 
 def get(session: Session, project_id: str, webhook_id: str, *, lock: bool = False) -> Webhook:
     """Return a webhook, with `lock` until the transaction ends. Raises NotFoundError."""
-    statement = select(Webhook).where(Webhook.id == webhook_id, Webhook.project_id == project_id)
+    named = Webhook.url == "" if webhook_id == CALLBACKS else Webhook.id == webhook_id
+    statement = select(Webhook).where(named, Webhook.project_id == project_id)
     webhook = session.scalar(statement.with_for_update() if lock else statement)
     if webhook is None:
         raise NotFoundError(f"No webhook endpoint found with id '{webhook_id}'.", param="webhook_endpoint_id")
@@ -78,8 +90,11 @@ def get(session: Session, project_id: str, webhook_id: str, *, lock: bool = Fals
 
 
 def change(session: Session, project_id: str, webhook_id: str, values: dict[str, Any]) -> Webhook:
-    """Set some fields of a webhook. A real change sets `updated_at`. Raises NotFoundError."""
+    """Set some fields of a webhook. A real change sets `updated_at`. Raises NotFoundError, RequestError."""
     webhook = get(session, project_id, webhook_id, lock=True)
+    if "url" in values and not webhook.url:
+        message = "This webhook endpoint sends to the callback_url of each batch and job; create another for a URL."
+        raise RequestError(message, code="invalid_value", param="url")
     if any(getattr(webhook, name) != value for name, value in values.items()):
         webhook.updated_at = now()
     for name, value in values.items():
@@ -89,6 +104,8 @@ def change(session: Session, project_id: str, webhook_id: str, values: dict[str,
 
 def rotate_secret(session: Session, project_id: str, webhook_id: str, *, keep_old: bool) -> Webhook:
     """Replace the secret. With `keep_old`, the last one signs too, for 24 hours. Raises NotFoundError."""
+    if webhook_id == CALLBACKS:
+        callbacks(session, project_id)
     webhook = get(session, project_id, webhook_id, lock=True)
     rotated_at = now()
     webhook.old_secret = webhook.secret if keep_old else None
@@ -106,13 +123,16 @@ def remove(session: Session, project_id: str, webhook_id: str) -> None:
 
 
 def disable(session: Session, webhook_id: str) -> None:
-    """Stop deliveries to a webhook until it is enabled again."""
-    enabled = update(Webhook).where(Webhook.id == webhook_id, Webhook.enabled)
+    """Stop deliveries to a webhook until it is enabled again; one receiver of callbacks does not speak for all."""
+    enabled = update(Webhook).where(Webhook.id == webhook_id, Webhook.enabled, Webhook.url != "")
     session.execute(enabled.values(enabled=False, updated_at=now()))
 
 
-def deliver_to_all(session: Session, event: Event) -> None:
-    """Add a delivery of a new event for each webhook that receives its type, in the event's transaction."""
+def deliver_to_all(session: Session, event: Event, callback_url: str | None = None) -> None:
+    """Add a delivery of a new event for each webhook that receives its type, in the event's transaction.
+
+    `callback_url`: that of the batch or job.
+    """
     statement = select(Webhook).where(Webhook.project_id == event.project_id, Webhook.enabled)
     next_attempt_at = time.time()
     session.add_all(
@@ -124,7 +144,7 @@ def deliver_to_all(session: Session, event: Event) -> None:
             created_at=event.created_at,
         )
         for webhook in session.scalars(statement.with_for_update(read=True, key_share=True))
-        if event.type in webhook.event_types
+        if event.type in webhook.event_types and (webhook.url or callback_url)
     )
 
 
@@ -144,10 +164,7 @@ def _with_events(session: Session, records: Sequence[Delivery]) -> list[tuple[De
 
 
 def redeliver(session: Session, webhook: Webhook, delivery_id: str) -> tuple[Delivery, Event]:
-    """Make a delivery due now, unless it is being sent, and return it with its event.
-
-    Raises NotFoundError; ConflictError: the webhook is disabled.
-    """
+    """Make a delivery due now, and return it with its event. Raises NotFoundError; ConflictError if disabled."""
     statement = select(Delivery).where(Delivery.id == delivery_id, Delivery.webhook_id == webhook.id)
     delivery = session.scalar(statement)
     if delivery is None:
@@ -173,10 +190,6 @@ def claim(session: Session, *, at_once: int, per_project: int) -> list[tuple[str
 
     A project's deliveries with the fewest attempts come first. So a receiver that hangs delays no other project, and
     hardly the new deliveries of its own. Call it in a serial transaction, so that the limits hold over all callers.
-
-    Args:
-        at_once: most deliveries that are `sending` at once.
-        per_project: most of one project.
     """
     claimed_at = time.time()
     active = select(Delivery.project_id, func.count().label("number")).where(
@@ -202,7 +215,6 @@ def claim(session: Session, *, at_once: int, per_project: int) -> list[tuple[str
 
 
 def _due(at: float) -> ColumnElement[bool]:
-    """Return the condition for deliveries whose next attempt is due at `at` (Unix seconds)."""
     return and_(Delivery.state.in_(("pending", "sending")), Delivery.next_attempt_at <= at)
 
 
@@ -218,7 +230,9 @@ def begin(session: Session, delivery_id: str, attempts: int) -> DeliveryAttempt 
     delivery = session.get_one(Delivery, delivery_id)
     webhook = session.get_one(Webhook, delivery.webhook_id)
     event = session.get_one(Event, delivery.event_id)
-    return DeliveryAttempt(delivery_id, attempts + 1, webhook.id, webhook.url, secrets_of(webhook), event)
+    work = session.get(Batch, event.batch_id) if event.batch_id else session.get(Job, event.job_id)
+    url = webhook.url or (work and work.callback_url) or ""
+    return DeliveryAttempt(delivery_id, attempts + 1, webhook.id, url, secrets_of(webhook), event)
 
 
 def record_outcome(
@@ -231,10 +245,7 @@ def record_outcome(
 ) -> None:
     """Record the outcome of an attempt, unless a later attempt has begun.
 
-    Args:
-        status_code: the receiver's status; None without a response.
-        error: reason why the event was not delivered; None if it was.
-        wait: seconds until the next attempt; None for no further attempt.
+    An `error` says why the event was not delivered. `wait` is seconds until the next attempt; None for no other.
     """
     ended_at = time.time()
     values = {
@@ -249,7 +260,6 @@ def record_outcome(
 
 
 def undelivered(session: Session) -> dict[str, int]:
-    """Return the number of unfinished deliveries by state."""
     counts = {"pending": 0, "sending": 0}
     rows = session.execute(
         select(Delivery.state, func.count()).where(Delivery.state.in_(counts)).group_by(Delivery.state)

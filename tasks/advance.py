@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from batchyard.errors import LeaseLost, UnavailableError
 from store.work import turns as waiting
 from store.work.turns import Noun, Step, Waiting
+from tasks import messages
 from tasks.context import AppContext
 from tasks.execution import segment
 from tasks.execution.running import RUNNING
@@ -28,9 +29,14 @@ def advance(context: AppContext, holder: str | None = None) -> None:
     dispatch.run(context)
     if small is not None and holder is not None:
         try:
-            # Not that one alone: a message of another may have finished it, and then that other has no message left.
-            # And no validation, which would come here again.
-            turns.take(context, ("finishing", "batch", small), waiting.unfinished, _steps(context, holder))
+            # No validation, which would come here again.
+            turns.take(
+                context,
+                ("finishing", "batch", small),
+                waiting.unfinished,
+                _steps(context, holder),
+                lambda: messages.finish(small, []),
+            )
         except (LeaseLost, UnavailableError) as error:  # housekeeping sends a message of it
             log.warning("batch not finished at once: %s", error, extra={"batch_id": small})
 
@@ -43,23 +49,18 @@ def finish(context: AppContext, batch_id: str, holder: str, *, merge: bool) -> b
     return batch is not None
 
 
-def finish_next(context: AppContext, named: tuple[Noun, str], holder: str) -> None:
+def finish_next(context: AppContext, named: tuple[Noun, str], holder: str, send_again: Callable[[], None]) -> None:
     """Finish the batch or the job whose project has its turn; a batch with steps as far as these.
 
     Projects without anything to finish take part with what they have to validate: else others' bursts of small batches,
     whose finishing goes first, would keep them waiting.
     """
-    turns.take(context, ("finishing", *named), _finishing_first, _steps(context, holder))
+    turns.take(context, ("finishing", *named), _finishing_first, _steps(context, holder), send_again)
 
 
-def validate_next(context: AppContext, named: tuple[Noun, str], holder: str) -> None:
+def validate_next(context: AppContext, named: tuple[Noun, str], holder: str, send_again: Callable[[], None]) -> None:
     """Validate the batch or the job whose project has its turn, then start what may run of it."""
-    turns.take(
-        context,
-        ("validation", *named),
-        lambda session: waiting.unvalidated(session) or waiting.unfinished(session),  # whose message may have validated
-        _steps(context, holder),
-    )
+    turns.take(context, ("validation", *named), waiting.unvalidated, _steps(context, holder), send_again)
 
 
 def _finishing_first(session: Session) -> list[Waiting]:

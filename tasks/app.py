@@ -23,9 +23,9 @@ from batchyard import kinship, queues, settings
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.telemetry import spans
 from store.records import now
-from tasks import advance, housekeeping, metrics
+from tasks import advance, housekeeping, messages, metrics
 from tasks.celery_app import app
-from tasks.context import AppContext, context, served_models
+from tasks.context import AppContext, context, read_models
 from tasks.execution import engine_status, result_cache, segment
 from tasks.execution.running import RUNNING
 from tasks.finishing import finalize, garbage
@@ -78,7 +78,7 @@ def _share(**_: Any) -> None:
     """Load what tasks load at first use, and keep it out of garbage collections: a pool's processes share its pages."""
     configuration = settings.load()
     port().prepare(configuration)
-    served_models(configuration)
+    read_models()
     configure_mappers()
     spans.prepare()
     gc.collect()
@@ -171,7 +171,7 @@ def _end_if_large(**_: Any) -> None:
 
 @app.task(name="batch.validate", bind=True)
 def validate(task: Task, batch_id: str) -> None:
-    advance.validate_next(context(), ("batch", batch_id), holder(task.request.id))
+    advance.validate_next(context(), ("batch", batch_id), holder(task.request.id), lambda: messages.send_again(task))
 
 
 @app.task(name="batch.advance")
@@ -191,13 +191,13 @@ def stop_engine(model: str) -> None:
 
 @app.task(name="batch.merge", bind=True)
 def merge(task: Task, batch_id: str) -> None:
-    advance.finish_next(context(), ("batch", batch_id), holder(task.request.id))
+    advance.finish_next(context(), ("batch", batch_id), holder(task.request.id), lambda: messages.send_again(task))
 
 
 @app.task(name="batch.finish", bind=True)
 def finish(task: Task, batch_id: str, merge: bool = False) -> None:
     if merge:
-        advance.finish_next(context(), ("batch", batch_id), holder(task.request.id))
+        advance.finish_next(context(), ("batch", batch_id), holder(task.request.id), lambda: messages.send_again(task))
     else:
         advance.finish(context(), batch_id, holder(task.request.id), merge=False)
 

@@ -1,7 +1,6 @@
 """Whether the deployment is idle, as a key in Redis says: beat then sends fewer ticks of housekeeping.
 
-The key is there while nothing is unfinished, and nothing will be due before an idle deployment's next tick. A tick
-writes it, and whoever brings work in clears it. Without Redis nobody is idle.
+A tick writes the key, and whoever brings work in clears it. Without Redis nobody is idle.
 """
 
 import contextlib
@@ -33,7 +32,6 @@ def clear(client: redis.Redis) -> None:
 
 
 def is_marked(client: redis.Redis) -> bool:
-    """True if the deployment is idle."""
     try:
         return bool(client.exists(_KEY))
     except redis.RedisError:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from celery import Signature, chain, current_app
+from celery import Signature, Task, chain, current_app
 from kombu.exceptions import OperationalError
 
 from batchyard.wording import quoted
@@ -26,6 +26,12 @@ def send(message: Signature, countdown: float = 0.0, **ids: object) -> None:
     except OperationalError as error:
         # The database has the work, so housekeeping sends the message again when the broker is back.
         log.warning("broker is away, the message will be sent again: %s", error, extra=ids)
+
+
+def send_again(task: Task) -> None:
+    """Send the message of a running task once more, behind those that wait."""
+    message = current_app.signature(task.name, args=task.request.args, immutable=True)
+    send(message.set(argsrepr=task.request.argsrepr), task=task.name)
 
 
 def validate(batch_id: str, name: str | None = None) -> None:

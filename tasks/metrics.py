@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 
 FILE = "metrics.json"
 JOB_TICK_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Upper bounds of the buckets in which the seconds of a job's ticks are counted for /metrics."""
 BATCHES = 100
 """Only this many unfinished batches, and as many jobs, are listed with deadline and ETA: those due first."""
 
@@ -50,8 +49,6 @@ class BatchState:
 
 @dataclass(frozen=True)
 class JobState:
-    """One unfinished job, with the same of it as of a batch."""
-
     job_id: str
     recipe: str
     sla: str
@@ -61,18 +58,10 @@ class JobState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The deployment at one time.
+    """The deployment `at` one time. While Redis is away, what it counts is None.
 
-    Attributes:
-        at: Unix time.
-        recipes: unfinished jobs by recipe and status.
-        messages: number in each of Celery's queues. While Redis is away it is None, like engines, live and totals.
-        live: live requests of all projects, by model.
-        totals: requests, tokens, errors and retries by (name, model), since Redis last lost its data.
-        job_totals: items, counters, ticks and hungry models of jobs, likewise (jobs.progress).
-        demand: replicas of each served model.
-        deliveries: number of unfinished webhook deliveries by state.
-        processes: (resident bytes, CPU seconds) of each local process and its descendants.
+    `totals` are requests, tokens, errors and retries by (name, model), `job_totals` likewise of jobs (jobs.progress),
+    since Redis last lost its data. `processes` have resident bytes and CPU seconds with their descendants.
     """
 
     at: float
@@ -126,7 +115,6 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
 
 
 def tick(context: AppContext) -> None:
-    """Publish the demand, and write `metrics.json`."""
     try:
         engines = engine_status.read(context)
     except redis.RedisError as error:
@@ -164,7 +152,6 @@ def write(context: AppContext) -> None:
 
 
 def _times(entry: Batch | Job, forecast: Forecast | None, now: float) -> tuple[float, float | None]:
-    """Return the seconds until a batch or a job is due, and until its expected end."""
     return deadlines.deadline(entry) - now, None if forecast is None else max(0.0, forecast.at - now)
 
 

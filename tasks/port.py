@@ -1,7 +1,4 @@
-"""The port of batches: what they tell and ask the programs over them. The package `jobs` implements it.
-
-Batches, live requests, schedules and housekeeping run without that package, as `BatchPort` itself says.
-"""
+"""The port of batches: what they tell and ask the programs over them. The package `jobs` implements it."""
 
 from __future__ import annotations
 
@@ -80,10 +77,8 @@ class BatchPort:
     ) -> dict[str, Forecast]:
         """Return the expected end of each job, and note which are late.
 
-        Args:
-            batches: those that have not ended.
-            ends: returns when the last answer of each entry of the backlog is expected.
-            waiting: ids of the batches that do not move.
+        `ends` returns when the last answer of each entry of the backlog is expected. `waiting` are batches that do not
+        move.
         """
         return {}
 
@@ -130,11 +125,10 @@ def implementation(name: str, default: type[P]) -> P:
 
 
 def running_models(context: AppContext, session: Session) -> dict[str, ModelSpec]:
-    """Return the models that may run by name: the served ones and those of unended jobs."""
-    return {**context.models, **port().extra_models(session)}
+    """Return the models that may run by name: the served and the removed ones, and those of unended jobs."""
+    return {**context.draining, **context.models, **port().extra_models(session)}
 
 
 @functools.cache
 def port() -> BatchPort:
-    """Return what this deployment implements of the port."""
     return implementation("port", BatchPort)

@@ -23,7 +23,6 @@ def warned(log: logging.Logger, message: str, **ids: object) -> Iterator[None]:
 
 
 def replace(pipeline: Pipeline, key: str, values: Mapping[str, str]) -> None:
-    """Let the pipeline replace the whole hash."""
     pipeline.delete(key)
     if values:
         pipeline.hset(key, mapping=cast(dict[Any, Any], values))

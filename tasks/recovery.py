@@ -33,7 +33,6 @@ class Recovered(NamedTuple):
         validate: Callable[[str], None],
         publish: Callable[[AppContext, str], None],
     ) -> None:
-        """Log what has ended, publish it, and start validations again."""
         for work_id in self.expired:
             log.warning("completion window has passed", extra={f"{noun}_id": work_id})
         for work_id in self.given_up:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -49,6 +51,17 @@ pytest_plugins = [
 
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_new_context = ssl.create_default_context
+_same_context = functools.cache(_new_context)
+
+
+def _context(*purpose: Any, **files: Any) -> ssl.SSLContext:
+    """Read a file of authorities once. Each client of httpx and openai would, which takes 25 ms of a processor."""
+    return _new_context(*purpose, **files) if purpose or files.keys() != {"cafile"} else _same_context(**files)
+
+
+ssl.create_default_context = _context
 
 # Property tests use disks and databases: the duration of one example varies too much for a deadline. They try the same
 # examples in every run, in `make test` fewer of them; with --hypothesis-profile random they look for others.
@@ -278,9 +291,11 @@ def stack(
     if deployment := request.config.getoption("deployment"):
         yield RunningStack.elsewhere(deployment, os.environ["BATCHYARD_TEST_KEY"])
         return
+    bucket, out, watched = (tmp_path_factory.mktemp(name) for name in ("bucket", "out", "watched"))
     folders = {
-        "BATCHYARD_INPUT_PREFIXES": f"file://{tmp_path_factory.mktemp('bucket')}/",
-        "BATCHYARD_OUTPUT_PREFIXES": f"file://{tmp_path_factory.mktemp('out')}/",
+        "BATCHYARD_INPUT_PREFIXES": f"file://{bucket}/, file://{watched}/",
+        "BATCHYARD_OUTPUT_PREFIXES": f"file://{out}/, file://{watched}/, table://lake/main/, table://gone/",
+        "BATCHYARD_OUTPUT_DATABASES": f"lake=sqlite:///{out}/lake.db",
         "BATCHYARD_RECIPES": str(write_recipes(tmp_path_factory.mktemp("recipes"))),
     }
     with _stacks(request) as start:

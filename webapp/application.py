@@ -7,7 +7,7 @@ from celery import Celery
 from flask import Flask, Response, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from batchyard import logs, plugins, settings
+from batchyard import logs, plugins, settings, signatures
 from batchyard.telemetry import spans
 from tasks import idle
 from tasks.context import REDIS_SECONDS, AppContext, build
@@ -51,6 +51,7 @@ def create(context: AppContext | None) -> Flask:
         context = build(configuration)
     programs().prepare(context.settings)
     spans.prepare()
+    signatures.read(context.settings.signing_key)  # one that cannot be used is refused here
     step_registry.STEPS.load()  # a package's step that cannot be used is refused here, not at a request
     # A request releases the GIL at each query and each Redis call. It then waits up to one switch interval to get it
     # back from a busy thread: at Python's default of 5 ms, a few concurrent requests take 100 ms each.

@@ -22,13 +22,14 @@ from store.records import Batch, File, Hold
 from tasks import messages
 from tasks.execution import progress
 from tasks.finishing import erasure
-from tasks.intake import changes, imports, retry_input, sampling, submission
+from tasks.intake import changes, imports, retry_input, sampling, submission, verify_input
 from tasks.intake.envelopes import Envelopes
 from tasks.intake.retry_input import Corrections
 from tasks.intake.submission import Draft, NewInput
 from tasks.live import traffic
 from tasks.scheduling import deadlines, states
 from tasks.scheduling.states import BatchActivity
+from tasks.steps.verify import SampleOptions, VerifyOptions
 from webapp import idempotency, work
 from webapp.document import operation
 from webapp.files import get_file
@@ -104,15 +105,23 @@ def _object(
             input_sha256=batch.input_sha256 or None,
             on_invalid=cast(OnInvalid, batch.on_invalid),
             warnings=[BatchError.model_validate(warning) for warning in batch.warnings or ()],
+            verification=None if batch.verification is None else wire.Verification.model_validate(batch.verification),
             stop_when=None if batch.stop_when is None else StopWhen.model_validate(batch.stop_when),
             plan=None
             if batch.sample_rows is None
-            else wire.PlanState(rows=batch.sample_rows, sampled=batch.planned and not batch.sampling),
+            else wire.PlanState(rows=batch.sample_rows, sampled=_is_sampled(batch)),
         ),
     )
 
 
-_COPIED = ("expired", "cancelled", *FLAWS, "open", "job_id", "stage")
+def _is_sampled(batch: Batch) -> bool:
+    """True if all of a batch's sample is answered; a file with no more requests than that is the sample."""
+    if batch.sample_segments is None:
+        return batch.planned and batch.completed + batch.failed == batch.total
+    return not batch.sampling
+
+
+_COPIED = ("expired", "cancelled", *FLAWS, "open", "guard", "job_id", "stage")
 
 
 def _held(batch: Batch, hold: Hold | None) -> wire.Held | None:
@@ -167,9 +176,8 @@ def _stored(envelopes: Envelopes, requests: ArtifactWriter, endpoint: str) -> Ne
 
 
 def record_of(options: BaseModel, **others: Any) -> Batch:
-    """Return the record of a new batch with the options of a request's body, and these fields."""
     given = dict(options)
-    same = ("endpoint", "completion_window", "post_process", "on_invalid", "open")
+    same = ("endpoint", "completion_window", "post_process", "on_invalid", "open", "callback_url", "guard")
     expires_after, plan = given.get("output_expires_after"), given.get("plan")
     limits = given.get("stop_when")
     return Batch(
@@ -198,10 +206,7 @@ def _imported(url: str) -> NewInput:
 
 
 def create_once(key: Idempotency, draft: Callable[[], Draft]) -> tuple[Batch, Related | None]:
-    """Create and announce a batch, and return it with its forecast; or that of an earlier request, with None.
-
-    Raises ConflictError as `idempotency.once`.
-    """
+    """Create and announce a batch, and return it with its forecast; an earlier one with None. Raises ConflictError."""
     once = idempotency.once(key, BATCHES, draft, submission.submit, _announce)
     if once.draft is None:
         return once.record, None
@@ -227,7 +232,6 @@ def list_() -> wire.BatchPage:
 
 
 def get_batch(batch_id: str) -> Batch:
-    """Return a batch of the caller's project. Raises NotFoundError."""
     return work.get(BATCHES, batch_id)
 
 
@@ -312,7 +316,7 @@ def plan(batch_id: str) -> wire.PlanReport:
         why = "has ended, and its answers are in its files" if batch.sample_rows else "was created without a plan"
         raise ConflictError(f"Batch '{batch_id}' {why}.", param="batch_id")
     report = sampling.report(context, batch)
-    return wire.PlanReport(batch_id=batch_id, sampled=batch.planned and not batch.sampling, **report)
+    return wire.PlanReport(batch_id=batch_id, sampled=_is_sampled(batch), **report)
 
 
 @routes.get("/v1/batches/<batch_id>/segments")
@@ -345,3 +349,32 @@ def retry(batch_id: str) -> wire.BatchObject:
         return submission.retry(context, original, unanswered, completion_window=window, metadata=body.metadata)
 
     return _created(*create_once(idempotency.of_request(body, batch_id), draft))
+
+
+@routes.post("/v1/batches/<batch_id>/verify")
+@operation(
+    wire.BatchObject, json=wire.VerifyBatch, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413)
+)
+def verify(batch_id: str) -> wire.BatchObject:
+    """Make a batch of a random sample of the requests of one that has ended, in another order.
+
+    Its step compares the answers. What it finds is the `verification` of the first batch.
+    """
+    body = parse_body(wire.VerifyBatch, optional=True)
+    return _created(*verify_once(idempotency.of_request(body, batch_id, "verify"), batch_id, body))
+
+
+def verify_once(key: Idempotency, batch_id: str, body: wire.VerifyBatch) -> tuple[Batch, Related | None]:
+    """Create the batch that verifies another one, see `create_once`. Raises NotFoundError, ConflictError."""
+
+    def draft() -> Draft:
+        original, context = get_batch(batch_id), current_context()
+        window = body.completion_window or original.completion_window
+        submission.check_window(context.settings, window)
+        sample = body.model_dump(include=set(SampleOptions.model_fields))
+        options = VerifyOptions(step="verify", batch_id=batch_id, **sample)
+        return verify_input.draft(
+            context, original, options, completion_window=window, model=body.model, logprobs=body.logprobs
+        )
+
+    return create_once(key, draft)

@@ -97,13 +97,8 @@ def operation(
 ) -> Callable[[Callable[P, Any]], Callable[P, ResponseReturnValue]]:
     """Declare a route: the model of its `answer` with `status`, its error statuses, and its parameters.
 
-    Args:
-        media_type: media type of an answer that is not JSON.
-        public: the route needs no key.
-        others: models of answers with other statuses.
-        query, json, form, headers: models of the parameters in each of these places.
-        body_optional: the body may be left out.
-        error: model of the answers with an error status.
+    `media_type` is that of an answer that is not JSON, `others` are models of answers with other statuses. A `public`
+    route needs no key.
     """
     error_codes = {*refusals, *(() if public else (400, 401, 429, 503))}
     answers: dict[str, Any] = {f"HTTP_{code}": error for code in sorted(error_codes)}
@@ -157,7 +152,6 @@ def _operation_id(route: Callable[..., Any]) -> str:
 @routes.get("/openapi.json", endpoint="openapi")
 @functools.cache
 def document() -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of the current application."""
     spec: dict[str, Any] = _tree.spec
     for entry in (entry for path in spec["paths"].values() for entry in path.values()):
         name = entry["operationId"]

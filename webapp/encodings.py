@@ -35,8 +35,6 @@ def encoding_of(header: str | None) -> str | None:
 
 
 class Inflater:
-    """Decompresses one body."""
-
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
         self._bits = _BITS[encoding]

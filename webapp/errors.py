@@ -1,7 +1,4 @@
-"""Error responses: OpenAI's JSON with message, type, param and code, all four always; an HTML page on the pages.
-
-On the routes of Anthropic's dialect they have its form.
-"""
+"""Error responses: OpenAI's JSON with message, type, param and code, all four always; an HTML page on the pages."""
 
 import logging
 import math

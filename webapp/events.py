@@ -24,7 +24,6 @@ def list_(batch_id: str) -> EventPage:
 
 
 def to_wire(records: Sequence[Event], has_more: bool) -> EventPage:
-    """Return a page of events as they cross the wire."""
     data = [
         EventObject(
             **delivery.payload(event),

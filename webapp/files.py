@@ -39,10 +39,7 @@ def output_retention() -> float:
 
 
 def uploaded(field: str = "file") -> tuple[Upload, str] | None:
-    """Return the file of the form and its base name; None if none was sent.
-
-    The file is not committed yet.
-    """
+    """Return the file of the form, not committed yet, and its base name; None if none was sent."""
     part = flask.request.files.get(field)
     upload = getattr(flask.request, "upload", None)
     if part is None or upload is None:
@@ -57,7 +54,6 @@ def base_name(path: str) -> str:
 
 
 def missing(param: str) -> RequestError:
-    """Return the refusal of a form without a file in its field `param`."""
     return RequestError(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
 
 
@@ -113,7 +109,6 @@ def list_() -> FilePage:
 
 
 def get_file(file_id: str) -> File:
-    """Return a file of the caller's project. Raises NotFoundError."""
     with reading() as (session, owner):
         return files.get(session, owner.project_id, file_id)
 
@@ -170,7 +165,6 @@ def delete(file_id: str) -> FileDeleted:
 
 
 def remove(file_id: str) -> None:
-    """Delete a file of the caller's project. Raises NotFoundError."""
     with writing() as (session, owner):
         files.delete(session, owner.project_id, file_id)
         events.act(session, owner, "file.deleted", file_id)

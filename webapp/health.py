@@ -1,7 +1,4 @@
-"""/healthz: this process runs. /readyz: a batch can run.
-
-Neither asks for a key. So /readyz is worked out every READY_SECONDS at most, by one thread at a time.
-"""
+"""/healthz: this process runs. /readyz: a batch can run, worked out every READY_SECONDS at most."""
 
 import socket
 import threading

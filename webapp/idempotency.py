@@ -15,6 +15,7 @@ from store import events
 from store.records import Batch
 from store.work.lifecycle import Lifecycle, Record
 from tasks.context import AppContext
+from tasks.intake import budgets
 from webapp.requests import after_response, caller, current_context
 from webapp.wire.fields import Repeatable
 
@@ -62,12 +63,8 @@ def once(
 ) -> Once[Record, Draft]:
     """Create and announce a record, or return the record of an earlier request with this key.
 
-    Args:
-        submit: creates the record, in a transaction.
-        announce: tells a worker of it, after the response.
-
-    Raises:
-        ConflictError: the key was used for something else.
+    `submit` creates the record, in a transaction; `announce` tells a worker of it, after the response. Raises
+    ConflictError: the key was used for something else.
     """
     owner, context = caller(), current_context()
     if idempotency is not None:
@@ -81,6 +78,7 @@ def once(
         earlier = life.repeated(session, owner.project_id, idempotency) if idempotency else None
         if earlier is not None:
             return Once(earlier, None)
+        budgets.check(context, session, owner.project_id, owner.key_id)
         record = submit(context, session, new, idempotency)
         record.created_by = owner.key_id
         above = traceparents.of_header(flask.request.headers.get("traceparent"))

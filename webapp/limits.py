@@ -50,10 +50,9 @@ def _limiter() -> Iterator[SlidingWindowCounterRateLimiter]:
 
 
 def count_failed_sign_in(address: str) -> None:
-    """Count a sign-in that has failed from an address. One that succeeds is never refused: others may share it.
+    """Count a sign-in that has failed from an address. Raises RateLimitError: too many have failed there.
 
-    Raises:
-        RateLimitError: too many have failed there.
+    One that succeeds is never refused: others may share the address.
     """
     with _limiter() as limiter:
         if not limiter.hit(_SIGN_INS, "sign-ins", address):

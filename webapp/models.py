@@ -1,4 +1,4 @@
-"""/v1/models: what this deployment serves."""
+"""/v1/models: what this deployment serves, and its changes."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -10,11 +10,23 @@ from batchyard.errors import NotFoundError
 from batchyard.models import ModelSpec, newer, served_by_name
 from store import holds
 from store.records import EngineFailure, Hold
+from tasks.changing_models import ModelChanger
 from tasks.execution import engine_status
 from tasks.execution.engine_status import EngineStatus
 from webapp.document import operation
-from webapp.requests import caller, current_context, query
-from webapp.wire.models import EngineFailureObject, ListModels, ModelExtension, ModelObject, ModelPage
+from webapp.requests import administrator, caller, current_context, parse_body, query
+from webapp.wire.models import (
+    AddModel,
+    ChangeModel,
+    EngineFailureObject,
+    ListModels,
+    ModelChanged,
+    ModelExtension,
+    ModelObject,
+    ModelPage,
+    ModelRemoved,
+    ModelsReloaded,
+)
 
 routes = Blueprint("models", __name__)
 
@@ -86,3 +98,45 @@ def retrieve(name: str) -> ModelObject:
         message = f"The model '{name}' does not exist{f'; {remedy}' if remedy else ''}."
         raise NotFoundError(message, code="model_not_found", param="model")
     return with_engines({name: spec})[0]
+
+
+def changer() -> ModelChanger:
+    """Return what changes the models for an administrator. Raises PermissionDeniedError."""
+    owner, context = administrator(), current_context()
+    assert context.source is not None
+    return ModelChanger(context.settings, context.database, context.source, lambda _: owner, trusted=False)
+
+
+@routes.post("/v1/models")
+@operation(ModelChanged, json=AddModel, refusals=(403, 409, 413))
+def add() -> ModelChanged:
+    """Add a model while others run. Every process serves it within two seconds."""
+    changes, body = changer(), parse_body(AddModel)
+    return _changed(*changes.add(body.id, body.entry))
+
+
+@routes.post("/v1/models/reload")
+@operation(ModelsReloaded, refusals=(403,))
+def reload() -> ModelsReloaded:
+    """Read models.toml again, and say what that changes."""
+    return ModelsReloaded(**changer().reload())
+
+
+@routes.patch("/v1/models/<path:name>")
+@operation(ModelChanged, json=ChangeModel, refusals=(403, 404, 413))
+def change(name: str) -> ModelChanged:
+    """Change a model while it runs. Running batches end with the configuration that they began with."""
+    changes, body = changer(), parse_body(ChangeModel)
+    return _changed(*(changes.reset(name) if body.entry is None else changes.set(name, body.entry)))
+
+
+@routes.delete("/v1/models/<path:name>")
+@operation(ModelRemoved, refusals=(403, 404))
+def remove(name: str) -> ModelRemoved:
+    """Remove a model: new requests are refused, and its batches end."""
+    changer().remove(name)
+    return ModelRemoved(id=name)
+
+
+def _changed(spec: ModelSpec, warnings: list[str]) -> ModelChanged:
+    return ModelChanged(**_object(spec.name, spec).model_dump(), warnings=warnings)

@@ -1,7 +1,4 @@
-"""The port of the web app: what its pages and routes ask of jobs. The package `jobs` implements it.
-
-The wire models of jobs are in `webapp.wire`, since schedules and POST /start have them in their own.
-"""
+"""The port of the web app: what its pages and routes ask of jobs. The package `jobs` implements it."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -19,12 +16,7 @@ from webapp.wire.start import Start, Started
 
 
 class WebPort:
-    """A web app without jobs.
-
-    Attributes:
-        routes: the routes of jobs under /v1.
-        pages: the pages of jobs.
-    """
+    """A web app without jobs."""
 
     routes: Sequence[Blueprint] = ()
     pages: Sequence[Blueprint] = ()
@@ -47,5 +39,4 @@ class WebPort:
 
 @functools.cache
 def port() -> WebPort:
-    """Return what this deployment implements of the port."""
     return implementation("web.port", WebPort)

@@ -45,7 +45,8 @@ class _Deployment(Collector):
         self._context = context
 
     def collect(self) -> Iterator[Metric]:
-        snapshot, models = metrics.collect(self._context), self._context.models
+        context = self._context.fresh()
+        snapshot, models = metrics.collect(context), context.models
         yield from _queue(snapshot)
         yield from _models(snapshot)
         yield from _jobs(snapshot)
@@ -140,7 +141,6 @@ def _spare(name: str, meaning: str, label: str, entries: Iterable[tuple[str, Bat
 
 
 def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
-    """Yield gauges by recipe."""
     entries = snapshot.recipes
     jobs = [((entry.recipe, entry.status), entry.jobs) for entry in entries]
     yield _gauge("jobs", "Jobs that have not ended.", ["recipe", "status"], jobs)
@@ -159,7 +159,10 @@ def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
 TOTALS = {
     "requests": ("Requests answered.", ("model", "outcome")),
     "shared_requests": ("Requests that got another's answer.", ("model",)),
-    "flawed_answers": ("Answers that were cut off, are empty, or lack the form that was asked for.", ("model", "flaw")),
+    "flawed_answers": (
+        "Answers that were cut off, are empty, lack the form that was asked for, or repeat themselves.",
+        ("model", "flaw"),
+    ),
     "tokens": ("Tokens, as engines count them.", ("model", "kind")),
     "request_errors": ("Requests that failed, by code.", ("model", "code")),
     "segment_retries": ("Segments that failed and run again.", ("model",)),
@@ -207,7 +210,6 @@ def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpe
 
 
 def _live(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpec]) -> Iterator[Metric]:
-    """Yield what live requests have counted, by model and tier, and the targets of the models."""
     counters = {
         "requests": CounterMetricFamily("batchyard_live_requests", "Live requests that have ended.", labels=TIER),
         "failed": CounterMetricFamily("batchyard_live_failures", "Those of them that have no answer.", labels=TIER),

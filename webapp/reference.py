@@ -28,7 +28,6 @@ class Operation:
 
 
 def operations(document: Mapping[str, Any]) -> dict[str, list[Operation]]:
-    """Return the operations of a document by their first tag."""
     by_tag: dict[str, list[Operation]] = {}
     for path, methods in document["paths"].items():
         for method, entry in methods.items():
@@ -37,7 +36,6 @@ def operations(document: Mapping[str, Any]) -> dict[str, list[Operation]]:
 
 
 def models(document: Mapping[str, Any]) -> dict[str, list[FieldRow]]:
-    """Return the fields of each model that has any, by its name."""
     fields = {}
     for name, schema in sorted(document["components"]["schemas"].items()):
         required, properties = schema.get("required", []), schema.get("properties", {})
@@ -86,7 +84,6 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def _models(schema: Any) -> list[str]:
-    """Return the names of the models in a schema."""
     if isinstance(schema, Mapping):
         inner = [_name(schema["$ref"])] if "$ref" in schema else []
         return list(dict.fromkeys(inner + [name for value in schema.values() for name in _models(value)]))

@@ -38,12 +38,15 @@ from store.artifacts import Artifacts, ArtifactWriter
 from tasks.context import AppContext
 from webapp import encodings, limits
 from webapp.access.api_keys import WRONG_KEY, key_of, note_use
+from webapp.wire.lists import QueryParams
 
 log = logging.getLogger("webapp")
 
 MAX_JSON_BYTES = 1024 * 1024
 # Of a body that holds prompts. Each thread of the process may parse one, which takes several times its size.
 MAX_BULK_BYTES = 8 * 1024 * 1024
+MAX_DEPTH = 200
+"""Levels of a JSON body: beyond some hundreds Python neither copies nor writes a value."""
 # Closing a socket with unread input sends RST: the client may lose the response, or its next request.
 DRAIN_BYTES = 16 * 1024 * 1024
 DRAIN_SECONDS = 2.0
@@ -115,7 +118,6 @@ class StreamedRequest(flask.Request):
     upload_limit: UploadLimit | None = None
 
     def make_form_data_parser(self) -> FormDataParser:
-        """Return a parser of forms that tells what it cannot read."""
         parser = super().make_form_data_parser()
         parser.silent = False
         return parser
@@ -163,14 +165,16 @@ class StreamedRequest(flask.Request):
 
 
 def current_context() -> AppContext:
-    return cast(AppContext, current_app.extensions["context"])
+    """Return the context with the models that were in force when the request first needed it."""
+    if "context" not in g:
+        g.context = cast(AppContext, current_app.extensions["context"]).fresh()
+    return cast(AppContext, g.context)
 
 
 def caller() -> keys.Principal:
-    """Return the caller of the request by its key. The request counts once against the key's rate limit.
+    """Return the caller of the request by its key. Raises AuthenticationError, RateLimitError.
 
-    Raises:
-        AuthenticationError, RateLimitError.
+    The request counts once against the key's rate limit.
     """
     if "caller" not in g:
         headers = flask.request.headers
@@ -212,10 +216,7 @@ def listed(
 ) -> tuple[Sequence[Item], bool]:
     """Return the page that the query asks for, and whether more follow.
 
-    Args:
-        page: reads it, of a transaction, the scope and the parameters.
-        model: of the query.
-        scope: what the records belong to.
+    `page` reads it, of a transaction, the scope and the parameters; `model` is that of the query.
     """
     params = query(model).model_dump()
     with current_context().database.read() as session:
@@ -223,7 +224,6 @@ def listed(
 
 
 def administrator() -> keys.Principal:
-    """Return the caller, who has an admin key. Raises PermissionDeniedError."""
     owner = caller()
     if not owner.admin:
         raise PermissionDeniedError("This needs an admin key; make one with 'batchyard key create --admin'.")
@@ -251,10 +251,8 @@ def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = Fals
 
     An empty `optional` body is `{}`; the bytes of a `bulk` one count as uploaded.
 
-    Raises:
-        RequestError: with OpenAI's code, and the parameter's path as `param`.
-        TooLargeError: the body is larger than MAX_JSON_BYTES, a `bulk` one than MAX_BULK_BYTES.
-        RateLimitError.
+    Raises RequestError: with OpenAI's code, and the parameter's path as `param`; TooLargeError: the body is larger than
+    MAX_JSON_BYTES, a `bulk` one than MAX_BULK_BYTES; RateLimitError.
     """
     most, remedy = (MAX_BULK_BYTES, "; send its prompts as a file") if bulk else (MAX_JSON_BYTES, "")
     raw = whole_body(most, f"The body is larger than {most} bytes{remedy}.")
@@ -274,12 +272,8 @@ def parse_body(model: type[Parsed], *, bulk: bool = False, optional: bool = Fals
 def read_inline(line: Line) -> tuple[dict[str, Any], Upload | None]:
     """Read a JSON body that may have a list `requests`, while that is stored as lines.
 
-    Returns:
-        The rest, and the lines, which are not committed yet; None if there are no requests.
-
-    Raises:
-        RequestError: the body is not valid JSON, or `line` refuses a request.
-        TooLargeError, RateLimitError, UnavailableError.
+    Return the rest, and the lines, which are not committed yet; None if there are no requests. Raises RequestError: the
+    body is not valid JSON, or `line` refuses a request; TooLargeError, RateLimitError, UnavailableError.
     """
     settings, request = current_context().settings, cast(StreamedRequest, flask.request)
     request.max_content_length = settings.max_file_bytes + MAX_JSON_BYTES
@@ -349,6 +343,7 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
         raise RequestError(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
     if first.kind == "extra_forbidden":
         hint = f" Did you mean '{first.near}'?" if first.near else ""
+        hint += f" There are {', '.join(model.model_fields)}." if issubclass(model, QueryParams) else ""
         raise RequestError(f"Unknown parameter: '{param}'.{hint}", code="unknown_parameter", param=param)
     code = value_code(first.kind, first.value)
     if first.choices:
@@ -359,11 +354,14 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
 def _path_of_nul(values: dict[str, Any]) -> str | None:
     """Return the path of a text with a NUL character, or of an object with one in a key, or None.
 
-    PostgreSQL's texts cannot hold it.
+    PostgreSQL's texts cannot hold it. Raises RequestError: the values are nested so deeply that they cannot be shown.
     """
     pending: list[tuple[tuple[str, ...], Any]] = [((), values)]  # no recursion: clients nest as deep as they like
     while pending:
         path, value = pending.pop()
+        if len(path) > MAX_DEPTH:
+            message = f"'{path[0]}' is nested more than {MAX_DEPTH} levels deep."
+            raise RequestError(message, code="invalid_value", param=path[0])
         texts = value if isinstance(value, dict) else (value,) if isinstance(value, str) else ()
         if any("\0" in text for text in texts):
             return ".".join(path)

@@ -1,6 +1,6 @@
 """/v1/schedules: recurring batches and jobs. Create, list, retrieve, update, pause, run, delete; list their runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from itertools import islice
 from typing import Any
@@ -11,7 +11,9 @@ from batchyard import cron
 from batchyard.cron import Cron
 from batchyard.errors import NotFoundError, RequestError
 from store import events, schedules
+from store.keys import Principal
 from store.records import Schedule, ScheduleRun, now
+from tasks.intake import budgets
 from tasks.recurring import definitions, run_templates
 from tasks.recurring import schedules as recurring
 from webapp.document import operation
@@ -71,16 +73,23 @@ def _values(body: wire.CreateSchedule | wire.UpdateSchedule) -> dict[str, Any]:
 
 
 @routes.post("/v1/schedules")
-@operation(wire.ScheduleObject, json=wire.CreateSchedule, refusals=(413,))
+@operation(wire.ScheduleObject, json=wire.CreateSchedule, refusals=(403, 413))
 def create() -> wire.ScheduleObject:
     """Make a schedule. The content of its input is kept for it, whatever becomes of the file."""
     return _object(make(parse_body(wire.CreateSchedule)))
 
 
-def make(body: wire.CreateSchedule) -> Schedule:
-    """Create a schedule in the caller's project. Raises RequestError."""
-    owner, context = caller(), current_context()
-    values = definitions.define(context, owner.project_id, _values(body))
+def planner() -> Principal:
+    """Return the caller. Raises PermissionDeniedError: it has a cap, which does not count what schedules run."""
+    with reading() as (session, owner):
+        budgets.refuse_capped(session, owner, "what a schedule runs counts for no key; use a key without a cap")
+    return owner
+
+
+def make(body: wire.CreateSchedule, prompts: Mapping[str, str] | None = None) -> Schedule:
+    """Create a schedule. `prompts`: the fields of the form from which its template was made, to show them again."""
+    owner, context = planner(), current_context()
+    values = definitions.define(context, owner.project_id, _values(body), prompts=prompts)
     with context.database.write(serial=True) as session:
         schedule = schedules.create(session, owner.project_id, **values)
         events.act(session, owner, "schedule.created", schedule.id, name=schedule.name)
@@ -96,7 +105,6 @@ def list_() -> wire.SchedulePage:
 
 
 def get_schedule(schedule_id: str) -> Schedule:
-    """Return a schedule of the caller's project. Raises NotFoundError."""
     with reading() as (session, owner):
         return schedules.get(session, owner.project_id, schedule_id)
 
@@ -109,19 +117,19 @@ def retrieve(schedule_id: str) -> wire.ScheduleObject:
 
 
 @routes.post("/v1/schedules/<schedule_id>")
-@operation(wire.ScheduleObject, json=wire.UpdateSchedule, refusals=(404, 409, 413))
+@operation(wire.ScheduleObject, json=wire.UpdateSchedule, refusals=(403, 404, 409, 413))
 def update(schedule_id: str) -> wire.ScheduleObject:
     """Change a schedule. Another cron expression or time zone counts from now on."""
     return _object(change(get_schedule(schedule_id), parse_body(wire.UpdateSchedule)))
 
 
-def change(schedule: Schedule, body: wire.UpdateSchedule) -> Schedule:
+def change(schedule: Schedule, body: wire.UpdateSchedule, prompts: Mapping[str, str] | None = None) -> Schedule:
     """Set what the body names of a schedule, and record who did. Raises RequestError, ConflictError."""
-    context = current_context()
-    values = definitions.define(context, schedule.project_id, _values(body), schedule)
+    owner, context = planner(), current_context()
+    values = definitions.define(context, schedule.project_id, _values(body), schedule, prompts=prompts)
     with context.database.write() as session:
         schedule = schedules.change(session, schedule, **values)
-        events.act(session, caller(), "schedule.changed", schedule.id, fields=sorted(values))
+        events.act(session, owner, "schedule.changed", schedule.id, fields=sorted(values))
         return schedule
 
 
@@ -134,7 +142,6 @@ def delete(schedule_id: str) -> wire.ScheduleDeleted:
 
 
 def remove(schedule_id: str) -> None:
-    """Delete a schedule of the caller's project with its runs. Raises NotFoundError."""
     with writing() as (session, owner):
         schedules.delete(session, owner.project_id, schedule_id)
         events.act(session, owner, "schedule.deleted", schedule_id)
@@ -148,17 +155,17 @@ def pause(schedule_id: str) -> wire.ScheduleObject:
 
 
 @routes.post("/v1/schedules/<schedule_id>/resume")
-@operation(wire.ScheduleObject, refusals=(404,))
+@operation(wire.ScheduleObject, refusals=(403, 404))
 def resume(schedule_id: str) -> wire.ScheduleObject:
     """Let a paused schedule run again, from its next time on."""
-    return _object(definitions.set_paused(current_context(), caller(), schedule_id, paused=False))
+    return _object(definitions.set_paused(current_context(), planner(), schedule_id, paused=False))
 
 
 @routes.post("/v1/schedules/<schedule_id>/run")
-@operation(wire.ScheduleRunObject, refusals=(404, 409))
+@operation(wire.ScheduleRunObject, refusals=(403, 404, 409))
 def run(schedule_id: str) -> wire.ScheduleRunObject:
     """Run a schedule now, also one that is paused. Its times stay as they are."""
-    return _run(recurring.run_now(current_context(), caller().project_id, schedule_id))
+    return _run(recurring.run_now(current_context(), planner().project_id, schedule_id))
 
 
 @routes.get("/v1/schedules/<schedule_id>/runs")

@@ -31,17 +31,13 @@ def get(life: Lifecycle[Record], work_id: str) -> Record:
 
 
 def title(work: Batch | Job) -> str:
-    """Return what a page calls a batch or a job."""
     if isinstance(work, Batch):
         return work.stage or work.name or work.id
     return work.name or (f"{work.recipe}: {work.input_name}" if work.input_name else work.recipe)
 
 
 def control(life: Lifecycle[Record], work_id: str, verb: Verb) -> Record:
-    """Cancel, pause or resume work of the caller's project.
-
-    Raises NotFoundError, ConflictError; PermissionDeniedError if its budget keeps it paused.
-    """
+    """Cancel, pause or resume the caller's work. Raises NotFoundError, ConflictError, PermissionDeniedError."""
     with writing() as (session, owner):
         if verb == "resume":
             budgets.check_resume(session, owner, life.get(session, owner.project_id, work_id))
@@ -97,9 +93,7 @@ def extension_fields(
 ) -> dict[str, Any]:
     """Return the fields of this project's extension that batches and jobs share.
 
-    Args:
-        held: it does not move, so it may be late.
-        deaths: what the records of its batches say of engines that died.
+    `held`: it does not move, so it may be late. `deaths`: what the records of its batches say of engines that died.
     """
     return {name: getattr(work, name) for name in _EXTENSION} | {
         **eta(None if work.paused_at is not None else related.forecast),
@@ -117,11 +111,10 @@ def extension_fields(
     }
 
 
-_EXTENSION = ("created_by", "paused_at", "paused_by", "simulated", "post_process", "retry_of")
+_EXTENSION = ("created_by", "callback_url", "paused_at", "paused_by", "simulated", "post_process", "retry_of")
 
 
 def eta(forecast: Forecast | None) -> dict[str, float | None]:
-    """Return the fields of an ETA, null without a forecast."""
     names = {"eta_seconds": "at", "eta_earliest_seconds": "earliest", "eta_latest_seconds": "latest"}
     if forecast is None:
         return dict.fromkeys(names)
@@ -142,7 +135,6 @@ def cost_of(parts: Mapping[str, Part]) -> CostEstimate | None:
 
 
 def token_usage(input_tokens: int, cached_tokens: int, output_tokens: int, reasoning_tokens: int) -> wire.Usage:
-    """Return amounts of tokens as OpenAI's usage object."""
     return wire.Usage(
         input_tokens=input_tokens,
         input_tokens_details=wire.InputTokensDetails(cached_tokens=cached_tokens),
@@ -153,7 +145,6 @@ def token_usage(input_tokens: int, cached_tokens: int, output_tokens: int, reaso
 
 
 def _engine_deaths(of_batches: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
-    """Return the fields `engine_deaths` and `last_engine_death`, of what the records of batches say."""
     entries = [(model, entry) for deaths in of_batches for model, entry in (deaths or {}).items()]
     last = max(({"model": model, **entry["last"]} for model, entry in entries), key=lambda one: one["at"], default=None)
     return {"engine_deaths": sum(entry["deaths"] for _, entry in entries), "last_engine_death": last}

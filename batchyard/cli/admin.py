@@ -19,6 +19,7 @@ import click
 from batchyard import durations, tariffs
 from batchyard.cli import doctor
 from batchyard.cli.options import (
+    add_options,
     connect,
     data_option,
     key_env_option,
@@ -116,7 +117,7 @@ def key() -> None:
     """Manage API keys."""
 
 
-def _server(data: Path | None) -> ApiClient | None:
+def remote(data: Path | None) -> ApiClient | None:
     """Return a client of the server that BATCHYARD_URL names; None if it names none, or --data a folder."""
     return connect(data) if data is None and configured_url() else None
 
@@ -149,11 +150,43 @@ def _local(data: Path | None, *, new: bool = False) -> Iterator[tuple[Settings, 
 
 
 @contextmanager
-def _database(data: Path | None, *, new: bool = False) -> Iterator[Database]:
+def local_database(data: Path | None, *, new: bool = False) -> Iterator[Database]:
     """Yield the database of `data`, or of DATABASE_URL, with this version's schema; the rest is as in `_local`."""
     with _local(data, new=new) as (_, database):
         database.upgrade()
         yield database
+
+
+def _limit(text: str | None, option: str) -> Any:
+    """Return a limit of a cap as the API takes it; None for `none`."""
+    if text is None or text == "none":
+        return None
+    try:
+        if option != "max_tokens":
+            return " ".join(map(str, tariffs.parse_money(text)))
+        if (tokens := int(text)) not in range(2**63):
+            raise ValueError("write a whole number, at least 0, of less than 64 bits")
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=f"--{option.replace('_', '-')}") from None
+    return tokens
+
+
+def _cap(key_id: str, data: Path | None, limits: dict[str, Any]) -> None:
+    """Set a key's cap in this machine's database. Raises NotFoundError."""
+    from store import keys
+    from store.accounting import budgets
+
+    money = limits.get("max_cost")
+    values = limits | ({"max_cost": tariffs.parse_money(money)} if money else {})
+    with local_database(data) as database, database.write() as session:
+        project = keys.get(session, key_id).project
+        budgets.cap(session, keys.terminal(session, project), key_id, values)
+
+
+_caps = add_options(
+    click.option("--max-tokens", metavar="N|none", help="Input and output tokens a month, live and in batches."),
+    click.option("--max-cost", metavar="MONEY|none", help="Cost a month, such as '5 EUR'."),
+)
 
 
 @key.command("create")
@@ -161,9 +194,16 @@ def _database(data: Path | None, *, new: bool = False) -> Iterator[Database]:
 @click.option("--admin", is_flag=True, help="Let the key manage the deployment, too.")
 @click.option("--label", help="Owner or purpose of the key.")
 @click.option("--expires-after", metavar="DURATION", help="Lifetime of the key, such as 90d [no expiry].")
+@_caps
 @server_options
 def create_key(
-    project: str, admin: bool, label: str | None, expires_after: str | None, data: Path | None, as_json: bool
+    project: str,
+    admin: bool,
+    label: str | None,
+    expires_after: str | None,
+    data: Path | None,
+    as_json: bool,
+    **given: str | None,
 ) -> None:
     """Create an API key and print it once.
 
@@ -173,20 +213,39 @@ def create_key(
         seconds = durations.seconds(expires_after) if expires_after else None
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--expires-after") from None
-    if server := _server(data):
-        document = server.call(
-            "POST", "/keys", {"project": project, "admin": admin, "label": label, "expires_after": expires_after}
-        )
+    limits = {name: limit for name, text in given.items() if (limit := _limit(text, name)) is not None}
+    if server := remote(data):
+        fields = {"project": project, "admin": admin, "label": label, "expires_after": expires_after}
+        document = server.call("POST", "/keys", fields | limits)
     else:
         from store import events, keys
 
         is_folder = data is not None and data.is_dir()
-        with _database(data, new=is_folder) as database, database.write() as session:
+        with local_database(data, new=is_folder) as database, database.write() as session:
             new_key = keys.create(session, project, admin=admin, label=label, expires_after=seconds)
             shown = {"project": project, "label": label, "admin": admin}
             events.act(session, keys.terminal(session, project), "key.created", new_key.id, **shown)
+        if limits:
+            _cap(new_key.id, data, limits)
         document = asdict(new_key)
     say(document, document["key"], as_json)
+
+
+@key.command("set")
+@click.argument("key_id", metavar="ID")
+@_caps
+@server_options
+def set_key(key_id: str, data: Path | None, as_json: bool, **given: str | None) -> None:
+    """Set or remove what a key may use in a month.
+
+    Once it is used, the key's requests are refused, and its batches and jobs pause.
+    """
+    limits = {name: _limit(text, name) for name, text in given.items() if text is not None}
+    if server := remote(data):
+        server.call("POST", f"/keys/{key_id}", limits)
+    else:
+        _cap(key_id, data, limits)
+    say({"id": key_id, **limits}, f"key {key_id}: the cap is set", as_json)
 
 
 @key.command("list")
@@ -195,12 +254,12 @@ def create_key(
 def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
     """List the API keys without their secrets, newest first."""
     listed: list[dict[str, Any]] = []
-    if server := _server(data):
+    if server := remote(data):
         listed += server.listed("/keys", project=project)
     else:
         from store import keys
 
-        with _database(data) as database, database.read() as session:
+        with local_database(data) as database, database.read() as session:
             more = True
             while more:
                 page, more = keys.page(session, project=project, after=listed[-1]["id"] if listed else None)
@@ -221,16 +280,71 @@ def list_keys(project: str | None, data: Path | None, as_json: bool) -> None:
 @server_options
 def revoke_key(key_id: str, data: Path | None, as_json: bool) -> None:
     """Revoke an API key by its id, for good."""
-    if server := _server(data):
+    if server := remote(data):
         revoked = server.call("DELETE", f"/keys/{key_id}")
     else:
         from store import events, keys
 
-        with _database(data) as database, database.write() as session:
+        with local_database(data) as database, database.write() as session:
             revoked = asdict(keys.revoke(session, key_id))
             by = keys.terminal(session, revoked["project"])
             events.act(session, by, "key.revoked", key_id, project=revoked["project"], label=revoked["label"])
     say(revoked, f"key {revoked['id']} of project {revoked['project']} is revoked", as_json)
+
+
+@key.group()
+def signing() -> None:
+    """Manage the key that signs the manifests of batches and jobs."""
+
+
+def _new_signing_key(data: Path | None, *, rotate: bool) -> None:
+    from batchyard import signatures
+    from batchyard.local.data_folder import write_secret
+
+    with _local(data) as (in_force, _):
+        file = in_force.signing_key
+    former = signatures.read(file)
+    if bool(former) != rotate:
+        remedy = "`batchyard key signing rotate` replaces it" if former else "`batchyard key signing create` makes one"
+        raise ConfigurationError(f"{file} has {'a' if former else 'no'} signing key: {remedy}")
+    write_secret(file, lambda: signatures.new_key_file(former))
+    click.echo(f"The signing key is in {file}", err=True)
+    click.echo(signatures.pem(signatures.read(file)[0]), nl=False)
+
+
+@signing.command("create")
+@data_option
+def create_signing_key(data: Path | None) -> None:
+    """Create the signing key and print its public key.
+
+    The private key is signing.key in the data folder, or the file of BATCHYARD_SIGNING_KEY_FILE. Batches and jobs that
+    end from now on have a signed manifest. Keep a copy of the file: backups do not include it.
+    """
+    _new_signing_key(data, rotate=False)
+
+
+@signing.command("rotate")
+@data_option
+def rotate_signing_key(data: Path | None) -> None:
+    """Replace the signing key and print the new public key.
+
+    The former public keys stay in the file and are shown, since they verify earlier manifests.
+    """
+    _new_signing_key(data, rotate=True)
+
+
+@signing.command("show")
+@server_options
+def show_signing_keys(data: Path | None, as_json: bool) -> None:
+    """Show the public keys, the one in use first, in PEM."""
+    if server := remote(data):
+        document = server.call("GET", f"{server.url}/signing-keys")["data"]
+    else:
+        from batchyard import signatures
+
+        with _local(data) as (in_force, _):
+            document = signatures.shown(in_force.signing_key)
+    say(document, "".join(one["public_key"] for one in document).rstrip(), as_json)
 
 
 @click.group()
@@ -242,12 +356,12 @@ def project() -> None:
 @server_options
 def list_projects(data: Path | None, as_json: bool) -> None:
     """List the projects. A project starts with its first key."""
-    if server := _server(data):
+    if server := remote(data):
         documents = list(server.listed("/projects"))[::-1]
     else:
         from store import projects
 
-        with _database(data) as database, database.read() as session:
+        with local_database(data) as database, database.read() as session:
             documents = [_document(record) for record in projects.all_(session)]
     columns = ("id", "name", "tier", "max segments", "cache bytes", "stored", "live tier", "kept", "erasing", "created")
     rows = [
@@ -314,7 +428,7 @@ def set_project(name: str, data: Path | None, as_json: bool, **limits: Any) -> N
     for limit, removed in (("tier", "none"), ("max_stored_bytes", "none"), ("live_tier", "all")):
         if limits[limit] is not None:
             changes[limit] = None if limits[limit] == removed else limits[limit]
-    if server := _server(data):
+    if server := remote(data):
         document = server.call("POST", f"/projects/{server.project_id(name)}", changes)
     else:
         from store import projects
@@ -347,12 +461,13 @@ def erase_project(name: str, yes: bool, data: Path | None, as_json: bool) -> Non
     """
     if not yes:
         click.confirm(f"Erase project {name} and all that it has?", abort=True, err=True)
-    if server := _server(data):
+    if server := remote(data):
         document = server.call("DELETE", f"/projects/{server.project_id(name)}")
     else:
-        from store import erasure, keys, projects
+        from store import keys, projects
+        from store.deletion import erasure
 
-        with _database(data) as database, database.write() as session:
+        with local_database(data) as database, database.write() as session:
             project_id = projects.named(session, name)
             by = keys.terminal_beside(session, project_id)
             document = _document(erasure.begin(session, by, project_id))
@@ -385,7 +500,7 @@ def set_budget(
         raise click.BadParameter(str(error), param_hint="AMOUNT") from None
     terms = None if money is None else {"amount": money[0], "currency": money[1], **options}
     document: dict[str, Any] | None = None
-    if server := _server(data):
+    if server := remote(data):
         path = f"/projects/{server.project_id(name)}/budget"
         if terms is not None:
             document = server.call("POST", path, {**terms, "amount": str(terms["amount"])})
@@ -395,36 +510,29 @@ def set_budget(
             with suppress(NotFoundError):
                 document = server.call("GET", path)
     else:
-        document = _local_budget(data, models, name, terms, remove=amount == "none")
+        from inference import catalog
+        from store import keys, projects
+        from store.accounting import budgets
+
+        with local_database(data) as database:
+            if terms is not None:
+                served = catalog.load(load_settings(models=models).models, allow_simulated=True)
+                budgets.check_currency(terms["currency"], served)
+            with database.write() as session:
+                project_id = projects.named(session, name)
+                by = keys.terminal(session, name)
+                if amount == "none":
+                    budgets.remove(session, by, project_id)
+                if terms is not None:
+                    budgets.change(session, by, project_id, **terms)
+                standing = budgets.standing(session, project_id)
+        document = None if standing is None else standing.document
     if document is None:
         return say({}, f"{name}: no budget", as_json)
     spent, limit = (tariffs.text(Fraction(document[each]), document["currency"]) for each in ("spent", "amount"))
     then = {"finish": "runs to its end", "pause": "is paused"}[document["when_exceeded"]]
     text = f"{name}: {limit} a month, warning at {document['warn_at']} %, then what runs {then}; {spent} spent"
     say(document, f"{text} in {document['month']}", as_json)
-
-
-def _local_budget(
-    data: Path | None, models: Path | None, name: str, terms: dict[str, Any] | None, *, remove: bool
-) -> dict[str, Any] | None:
-    """Set or remove a project's budget in this machine's database, and return it; None if it has none."""
-    from inference import catalog
-    from store import keys, projects
-    from store.accounting import budgets
-
-    with _database(data) as database:
-        if terms is not None:
-            served = catalog.load(load_settings(models=models).models, allow_simulated=True)
-            budgets.check_currency(terms["currency"], served)
-        with database.write() as session:
-            project_id = projects.named(session, name)
-            by = keys.terminal(session, name)
-            if remove:
-                budgets.remove(session, by, project_id)
-            if terms is not None:
-                budgets.change(session, by, project_id, **terms)
-            standing = budgets.standing(session, project_id)
-    return None if standing is None else standing.document
 
 
 @click.command()

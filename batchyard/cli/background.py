@@ -25,10 +25,7 @@ def server(data: Path, models: Path) -> Iterator[ApiClient]:
 
 @contextmanager
 def stack(data: Path, models: Path) -> Iterator[ApiClient]:
-    """Yield a client of the stack on `data`; start one for the block if none runs.
-
-    Raises BatchyardError: the stack did not start; the message is its own reason.
-    """
+    """Yield a client of the stack on `data`; start one for the block if none runs."""
     import subprocess
 
     from batchyard import models as models_file

@@ -3,7 +3,6 @@
 import itertools
 import json
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
@@ -12,13 +11,11 @@ import click
 
 from batchyard.cli import completion, requests, view
 from batchyard.cli.options import Said, connect, on_server, server_options
-from batchyard.cli.output import complain, lines_of, note, say
+from batchyard.cli.output import complain, note, say
 from batchyard.cli.watch import check_success, interruptible, print_results, print_status, warn, watch
 from batchyard.client.api import ApiClient, uploaded
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL, Status
-
-PLAN_POLL_SECONDS = 0.3
 
 
 @click.command()
@@ -88,32 +85,45 @@ def submit(
 @click.argument("file", metavar="FILE", type=requests.INPUT_FILE)
 @click.option("--rows", default=100, show_default=True, type=click.IntRange(1, 1_000), help="Requests of the sample.")
 @requests.batch_options
-@click.option("-m", "--model", shell_complete=completion.models, help="The model of prompts.")
+@click.option(
+    *("-m", "--model", "models"),
+    multiple=True,
+    shell_complete=completion.models,
+    help="Model that answers; repeat it to compare models on the same sample.",
+)
 @requests.prompt_options
 @server_options
-def plan(file: Path, rows: int, model: str | None, data: Path | None, as_json: bool, **options: Any) -> None:
+def plan(file: Path, rows: int, models: tuple[str, ...], data: Path | None, as_json: bool, **options: Any) -> None:
     """Answer a random sample of a file, and forecast the rest.
 
     The batch pauses after the sample. `batchyard resume BATCH` answers the rest and recomputes nothing. `batchyard
-    cancel BATCH` keeps the sample.
+    cancel BATCH` keeps the sample. With several models, each gets a batch.
     """
+    from batchyard.client import asking  # imports pydantic
+
     fields = requests.batch_fields(options, file) | {"plan": {"rows": rows}}
-    prompt_options = {"model": model, **options}
-    prompts = requests.becomes_requests(file, prompt_options)
-    server = connect(data)
-    form = requests.start_form(fields, prompt_options)
-    batch = requests.started(server, file, form) if prompts else requests.created(server, file, fields)
-    name = batch["id"]
-    note(server.page(name))
-    with interruptible(f"the sample goes on; `batchyard status {name}` shows how far it is"):
-        while batch["status"] not in TERMINAL and batch["batchyard"]["paused_at"] is None:
-            time.sleep(PLAN_POLL_SECONDS)
-            batch = server.batch(name)
-    if batch["status"] in TERMINAL:
+    prompts = requests.becomes_requests(file, options)
+    server, batches = connect(data), []
+    chosen: list[str | None] = [*dict.fromkeys(models)]
+    for name in models:
+        asking.served(server, name, fields["endpoint"])
+    for model in chosen or [None]:
+        form = requests.start_form(fields, {"model": model, **options})
+        batch = requests.started(server, file, form) if prompts else requests.created(server, file, fields, model)
+        note(server.page(batch["id"]))
+        batches.append(batch)
+    with interruptible(f"the sample goes on; `batchyard status {batches[0]['id']}` shows how far it is"):
+        batches = [asking.sampled(server, batch) for batch in batches]
+    unfit = [batch for batch in batches if batch["status"] in TERMINAL - {"completed"}]
+    if unfit or (len(batches) == 1 and batches[0]["status"] in TERMINAL):
+        batch = (unfit or batches)[0]
         say(batch, view.facts(batch), as_json)
         return check_success(batch)
-    report = server.call("GET", f"/batches/{name}/plan")
-    say(report, view.plan(report), as_json)
+    reports = [asking.report(server, batch) for batch in batches]
+    if len(reports) == 1:
+        say(reports[0], view.plan(reports[0]), as_json)
+    else:
+        say(reports, view.plans(reports), as_json)
 
 
 @click.command()
@@ -272,24 +282,3 @@ def list_(server: ApiClient, status: str | None, limit: int) -> Said:
     """List the batches of the project, newest first."""
     batches = list(itertools.islice(server.batches(status=status), limit))
     return batches, view.overview(batches)
-
-
-@click.command()
-@on_server
-def models(server: ApiClient) -> Said:
-    """List the models and adapters, and the state of their engines."""
-    served = server.models(engines=True)
-    adapters = any(m.get("parent") for m in served)
-    rows = [
-        [
-            m["id"],
-            *([m.get("parent")] if adapters else []),
-            *(ours["engine"], view.engine_state(ours), ours["in_flight"], ", ".join(ours["endpoints"])),
-            *(ours["simulated"] or None, view.failure(ours)),
-        ]
-        for m in served
-        for ours in [m["batchyard"]]
-    ]
-    parent = ["adapter of"] if adapters else []
-    columns = ["model", *parent, "engine", "state", "requests", "endpoints", "simulated", "last failure"]
-    return served, lines_of(columns, rows)

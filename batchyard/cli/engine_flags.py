@@ -65,10 +65,7 @@ def written(engine_args: Mapping[str, Any]) -> str:
 
 
 def models_file(folder: Path, model: str, engine_args: Mapping[str, Any]) -> Path:
-    """Write a models file with one model, a folder or a hub id.
-
-    Raises ConfigurationError: `model` is neither.
-    """
+    """Write a models file with one model, a folder or a hub id."""
     from batchyard import models  # pydantic takes longer than a command's help
 
     path = Path(model).expanduser()

@@ -4,12 +4,16 @@ batchyard submit requests.jsonl --wait
 batchyard submit reviews.csv -m mini -t 'Is this positive? {text}' --dry-run
 batchyard plan requests.jsonl
 batchyard plan reviews.csv -m mini -t 'Is this positive? {text}' --rows 50
+batchyard plan requests.jsonl -m nano -m mini
 batchyard download batch_123 reviews/
 batchyard download job_123 rollouts/
 batchyard verify reviews/
+batchyard verify reviews/ --public-key batchyard.pem
 batchyard verify batch_123 --sample 100
 batchyard map reviews.csv -m mini -t 'Is this positive? {text}' -o labels.csv
 batchyard map tickets.parquet -m mini -t 'Summarize: {*}' -o out.parquet --window 2h
+batchyard filter tickets.csv -m large -t 'Is this about billing? {text}' -o billing.csv
+batchyard filter tickets.csv -m large -t 'Is this about billing? {text}' --cascade small --recall 0.9 -o billing.csv
 batchyard embed corpus.csv -t text -m mini-embed -o corpus.parquet
 batchyard embed corpus.csv -t '{title}: {text}' -m mini-embed -o corpus.npy
 batchyard classify reviews.csv -t '{text}' -m mini -l good -l bad -o labels.csv
@@ -38,8 +42,22 @@ batchyard files batch_123
 batchyard files --purpose batch_output
 batchyard models
 batchyard models --json
+batchyard models add gemma --engine vllm --source google/gemma-3-4b-it -s engine_args.max_model_len=4096
+batchyard models add qwen --engine openai -s 'engine_args.endpoints=[{url = "http://gpu1:8000/v1"}]'
+batchyard models set gemma -s max_segments=3 -s engine_args.max_model_len=
+batchyard models set gemma -s max_in_flight=64
+batchyard models remove gemma
+batchyard models remove gemma --json
+batchyard models reset gemma
+batchyard models reset gemma --json
+batchyard models reload
+batchyard models reload --json
+batchyard models export
+batchyard models export > models.toml
 batchyard usage --month 2026-11
 batchyard usage --by project,key --csv
+batchyard usage recompute --since 2026-11-01
+batchyard usage recompute --since 2026-11-01 --write
 batchyard audit
 batchyard audit --limit 500 --json
 batchyard eval examples/evaluate.yaml -o answers.jsonl
@@ -155,7 +173,8 @@ batchyard set batch_123 name=nightly
 batchyard delete batch_123
 batchyard delete job_123
 batchyard schedule create --name nightly --cron '0 2 * * *' --file requests.jsonl
-batchyard schedule create --name inbox --cron '*/30 * * * *' --url s3://bucket/in/
+batchyard schedule create --name hourly --cron '0 * * * *' --url s3://bucket/in/{{date}}/
+batchyard schedule create --name inbox --watch 's3://bucket/in/*.jsonl'
 batchyard schedule list
 batchyard schedule list --json
 batchyard schedule show sched_123
@@ -180,6 +199,8 @@ batchyard webhook deliveries wh_123
 batchyard webhook deliveries wh_123 --limit 5
 batchyard webhook redeliver wh_123 del_123
 batchyard webhook redeliver wh_123 del_123 --json
+batchyard webhook rotate callback_url
+batchyard webhook rotate callback_url --json
 batchyard project list
 batchyard project list --json
 batchyard project set search --tier premium --max-segments 1
@@ -192,12 +213,21 @@ batchyard key create --project search --label ann
 batchyard key create --project ops --admin --expires-after 90d
 batchyard key list
 batchyard key list --project search
+batchyard key set key_123 --max-tokens 2000000
+batchyard key set key_123 --max-cost "50 EUR"
 batchyard key revoke key_123
 batchyard key revoke key_123 --json
+batchyard key signing create
+batchyard key signing create --data /srv/batchyard
+batchyard key signing rotate
+batchyard key signing rotate --data /srv/batchyard
+batchyard key signing show
+batchyard key signing show --json
 batchyard up
 batchyard up --host 0.0.0.0 --port 8000
 batchyard doctor
 batchyard doctor --start
+batchyard doctor --reproducible judge
 batchyard backup /backups/monday
 batchyard backup /backups/monday --data data
 batchyard restore /backups/monday --data restored

@@ -13,17 +13,11 @@ EXPERIMENT, TUNE = "experiment", "tune"
 
 
 class JobKind(NamedTuple):
-    """What the terminal knows of a recipe's jobs.
+    """What the terminal knows of a recipe's jobs."""
 
-    Attributes:
-        items: what their items are called.
-        has_verdict: the metric `passed` says whether what the job had to show holds.
-        may_fail_in_part: one completed item is a success, since the report says what became of the others.
-    """
-
-    items: str = "items"
-    has_verdict: bool = False
-    may_fail_in_part: bool = False
+    items: str = "items"  # what their items are called
+    has_verdict: bool = False  # the metric `passed` says whether what the job had to show holds
+    may_fail_in_part: bool = False  # one completed item is a success, since the report says what became of the others
 
 
 _KINDS = {EXPERIMENT: JobKind("jobs", has_verdict=True), TUNE: JobKind("cells", may_fail_in_part=True)}
@@ -65,7 +59,6 @@ def facts(job: dict[str, Any]) -> str:
 
 
 def overview(jobs: Sequence[dict[str, Any]]) -> str:
-    """A table of jobs, one a line."""
     return lines_of(
         ["job", "recipe", "name", "status", "done", STATES, "eta", "sla", "created"],
         [

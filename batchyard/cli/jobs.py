@@ -3,6 +3,7 @@
 import itertools
 import json
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -272,14 +273,19 @@ def watch(server: ApiClient, job_id: str) -> dict[str, Any]:
 def save(
     server: ApiClient, document: dict[str, Any], main: str | None, output: Path | None, folder: Path | None
 ) -> list[Path]:
-    """Write a job's main artifact to `output` and all into `folder`; return what was written.
-
-    Raises ConfigurationError: it has none (yet), or a file cannot be written.
-    """
+    """Write a job's main artifact to `output` and all into `folder`; return what was written."""
     artifacts = {artifact["name"]: artifact["file_id"] for artifact in document["batchyard"]["artifacts"]}
     written = []
-    if output is not None and main in artifacts:
-        requests.save(server, artifacts[main], output)
+    if output is not None and main is not None and main in artifacts:
+        if requests.is_converted(output, main):
+            from batchyard.client import tables
+
+            with tempfile.TemporaryDirectory(prefix="batchyard-") as temporary:
+                original = Path(temporary) / Path(main).name
+                requests.save(server, artifacts[main], original)
+                tables.write(output, tables.read(original))
+        else:
+            requests.save(server, artifacts[main], output)
         written.append(output)
     elif output is not None and document["status"] not in TERMINAL:
         raise ConfigurationError(f"job {document['id']} is {document['status']}: its artifacts come at the end")

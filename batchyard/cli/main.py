@@ -9,13 +9,13 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from batchyard import __version__
-from batchyard.cli import admin, batches, doctor, jobs, lm_eval, oneshot, schedules, webhooks
+from batchyard.cli import admin, batches, doctor, jobs, models, oneshot, schedules, webhooks
 from batchyard.cli.__main__ import INTERRUPTED
 from batchyard.cli.console import chat, logs, records, top, verify
 from batchyard.cli.output import complain
-from batchyard.cli.recipes import evaluate, groups, tools
+from batchyard.cli.recipes import evaluate, groups, lm_eval, tools
 from batchyard.cli.recipes.group import BUILT_IN, RecipeGroup, add_examples
-from batchyard.cli.rows import encoders, map
+from batchyard.cli.rows import encoders, filter, map
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
 
@@ -51,12 +51,12 @@ def cli() -> None:
 jobs.job.add_command(groups.create)
 for title, commands in {
     "Run": [
-        *(oneshot.run, batches.submit, batches.plan, map.map_, encoders.embed, encoders.classify, encoders.rerank),
-        *(encoders.transcribe, chat.chat, oneshot.demo),
+        *(oneshot.run, batches.submit, batches.plan, map.map_, filter.filter_, encoders.embed, encoders.classify),
+        *(encoders.rerank, encoders.transcribe, chat.chat, oneshot.demo),
     ],
     "Look": [
         *(batches.status, batches.list_, batches.results, top.top, logs.logs, records.open_, records.files),
-        *(batches.models, records.usage, records.audit, verify.download, verify.verify),
+        *(models.models, records.usage, records.audit, verify.download, verify.verify),
     ],
     "Recipes": [evaluate.run, lm_eval.lm_eval, jobs.job, groups.config, tools.tool],
     "Manage": [
@@ -104,10 +104,7 @@ def main() -> None:
 
 
 def _run() -> Any:
-    """Run the command. What it needs of a server it imports when it runs: that says what is not installed.
-
-    Raises ConfigurationError: it needs the server, which is not installed.
-    """
+    """Run the command. What it needs of a server it imports when it runs: that says what is not installed."""
     try:
         return cli(standalone_mode=False)
     except ImportError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchyard import wording
-from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests
+from batchyard.cli import background, completion, engine_flags, job_view, jobs, requests, view
 from batchyard.cli.options import load_settings, stack_options
 from batchyard.cli.output import lines_of, note, plain
 from batchyard.cli.watch import check_success, interruptible, watch
@@ -148,7 +148,7 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
         output = folder / "output.jsonl"
         requests.save(server, batch["output_file_id"], output)
         if not as_json:
-            _report(batch, scores, seconds, output, folder)
+            _report(batch, scores, seconds, output)
         check_success(batch)
         _echo_progress(f"\nSampling {SAMPLES} answers to each prompt of {prompts}.", as_json)
         options = {
@@ -175,10 +175,7 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
 def _batches(
     server: ApiClient, file: Path, fields: dict[str, Any], form: Mapping[str, str] | None, *, again: bool
 ) -> list[dict[str, Any]]:
-    """Return the batch that the same command has made before with its retries, or a new one.
-
-    `form`: of a file that becomes requests.
-    """
+    """Return the batch that the same command has made before with its retries, or a new one."""
     from batchyard.client import retries
 
     on_invalid = fields["on_invalid"]
@@ -243,34 +240,15 @@ def _echo_progress(text: str, as_json: bool) -> None:
     click.echo(text, err=as_json)
 
 
-def _report(batch: dict[str, Any], scores: Any, seconds: float, output: Path, folder: Path) -> None:
-    counts, usage, ours = batch["request_counts"], batch["usage"], batch["batchyard"]
-    flaws = wording.flaws(ours, ", ")
+def _report(batch: dict[str, Any], scores: Any, seconds: float, output: Path) -> None:
     if scores:
         rows = [
             [name, task["correct"], task["total"], f"{task['accuracy']:.1%}"] for name, task in scores["tasks"].items()
         ]
         rows.append(["all", scores["correct"], scores["total"], f"{scores['accuracy']:.1%}"])
-        click.echo(lines_of(["task", "correct", "of", "accuracy"], rows))
-    click.echo(
-        f"{counts['completed']} of {counts['total']} requests answered, {counts['failed']} failed{flaws}, "
-        f"in {seconds:.1f} s (upload to last step): {usage['input_tokens']} tokens in, {usage['output_tokens']} out"
-    )
-    for model, engine in sorted(ours["models"].items()):
-        click.echo(f"Model {model} ran on engine {engine}: {_why(engine)}")
-    click.echo(f"Answers:   {output}")
-    click.echo(f"Artifacts: {folder / 'artifacts'}")
-    for artifact in ours["artifacts"]:
-        click.echo(f"  {artifact['name']:20} {artifact['bytes']:>9} bytes  sha256 {artifact['sha256']}")
-
-
-def _why(engine: str) -> str:
-    from batchyard.models import vllm_installed
-    from inference import catalog
-    from inference.engines import registry
-
-    if registry.capabilities(engine).simulated:
-        return "its answers are simulated"
-    if engine != catalog.automatic_engine():
-        return "models.toml names it"
-    return "vLLM is installed" if vllm_installed() else "vLLM is not installed here (`make install` says why)"
+        click.echo(lines_of(["task", "correct", "of", "accuracy"], rows) + "\n")
+    engines = ", ".join(f"{model} on engine {engine}" for model, engine in batch["batchyard"]["models"].items())
+    tokens = f"{batch['usage']['input_tokens']}, {batch['usage']['output_tokens']}"
+    times = f"{seconds:.1f} s from upload to last step"
+    facts = [("ran", engines), ("took", times), ("tokens in, out", tokens), ("answers", output)]
+    click.echo(f"{view.progress(batch)}\n{lines_of(['', ''], facts)}")

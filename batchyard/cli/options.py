@@ -42,8 +42,6 @@ models_option = click.option("--models", type=click.Path(path_type=Path), help="
 
 
 def add_options(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds options to a command in this order."""
-
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
             command = option(command)
@@ -84,12 +82,7 @@ def connect(data: Path | None) -> ApiClient:
 
 
 def fetch(data: Path, path: str) -> list[dict[str, Any]]:
-    """Return the first objects of a list of the server, such as `/models`, for Tab completion and `--help`.
-
-    Raises:
-        ConfigurationError: there is no key to send.
-        UnavailableError: the server is away, slow, or refuses.
-    """
+    """Return the first objects of a list of the server, such as `/models`, for Tab completion and `--help`."""
     import http.client
     import urllib.request
 

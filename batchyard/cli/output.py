@@ -31,7 +31,6 @@ def painted(text: str, colour: str | None) -> str:
 
 
 def complain(message: str) -> None:
-    """Print an error on one line of standard error."""
     click.echo("batchyard: " + " ".join(plain(message).split()), err=True)
 
 

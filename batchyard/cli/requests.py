@@ -70,10 +70,18 @@ stop_when_option = click.option(
     "--stop-when",
     multiple=True,
     metavar="LIMIT=VALUE",
-    help="Pause above a share of failed, length (cut off), empty or invalid answers, a cost, or tokens: failed=0.2.",
+    help="Pause above a share of failed, length (cut off), empty, invalid or looped answers, a cost, or tokens: "
+    "failed=0.2.",
+)
+guard_option = click.option(
+    "--guard", type=click.Choice(("repetition",)), help="End answers that repeat themselves, on engines that can."
+)
+callback_option = click.option(
+    "--callback-url", metavar="URL", help="URL that gets the event of the end, signed with the project's secret."
 )
 batch_options = add_options(
-    *(endpoint_option, window_option, post_process_option, on_invalid_option, priority_option, stop_when_option)
+    *(endpoint_option, window_option, post_process_option, on_invalid_option, priority_option, stop_when_option),
+    *(callback_option, guard_option),
 )
 
 
@@ -188,6 +196,8 @@ def batch_fields(options: dict[str, Any], file: Path | None) -> dict[str, Any]:
         "on_invalid": options.pop("on_invalid"),
         "priority": options.pop("priority", None),
         "stop_when": limits(options.pop("stop_when", ())),
+        "callback_url": options.pop("callback_url", None),
+        "guard": options.pop("guard", None),
     }
 
 
@@ -209,11 +219,24 @@ def check_writable(*files: Path | None) -> None:
 
 
 def check_kind(output: Path | None, artifact: str | None) -> None:
-    """Raise ConfigurationError if a file's name says another kind than the artifact that is copied into it."""
+    """Raise ConfigurationError if a file's name says another kind than an artifact that cannot be converted to it."""
     kinds = (".parquet", ".jsonl", ".csv", ".tsv", ".json", ".md", ".txt")
-    if output is not None and artifact is not None and output.suffix in {*kinds} - {Path(artifact).suffix}:
+    if output is None or artifact is None or output.suffix not in {*kinds} - {Path(artifact).suffix}:
+        return
+    if not is_converted(output, artifact):
         named = output.with_suffix(Path(artifact).suffix)
         raise ConfigurationError(f"{output} would hold {artifact} as it is: name it {named.name}")
+
+
+def is_converted(output: Path, artifact: str) -> bool:
+    """True if a file's name says that it holds the table of an artifact in another format or compression."""
+    from batchyard.client import tables
+    from batchyard.tables import formats
+
+    named, made = formats.kind_of(output.name), formats.kind_of(artifact)
+    if named is None or made is None or not {named.format, made.format} <= {*tables.WRITTEN}:
+        return False
+    return (named.format, named.compression) != (made.format, made.compression)
 
 
 def make_folder(folder: Path | None) -> None:
@@ -275,10 +298,18 @@ def started(server: ApiClient, file: Path, form: Mapping[str, str]) -> dict[str,
     return server.batch(answer["batch_id"])
 
 
-def created(server: ApiClient, file: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Upload a file of requests and create a batch of it. `fields`: those of `batch_fields`."""
-    with uploaded(server, server.upload(file)) as file_id:
-        return server.create(file_id, **fields)
+def created(server: ApiClient, file: Path, fields: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
+    """Upload a file of requests, all of `model` if it is named, and create a batch of it.
+
+    `fields`: those of `batch_fields`.
+    """
+    with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
+        if model is not None:
+            copy = Path(folder) / file.name
+            with_model(file, model, copy)
+            file = copy
+        with uploaded(server, server.upload(file)) as file_id:
+            return server.create(file_id, **fields)
 
 
 def save(server: ApiClient, file_id: str | None, to: Path) -> None:

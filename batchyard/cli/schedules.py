@@ -24,13 +24,14 @@ def schedule() -> None:
 
 @schedule.command()
 @click.option("--name", required=True, help="Name of the schedule.")
-@click.option("--cron", required=True, metavar="EXPRESSION", help="Cron expression, such as '30 6 * * MON-FRI'.")
+@click.option("--cron", metavar="EXPRESSION", help="Cron expression; with --watch, every minute.")
 @click.option("--timezone", default="UTC", show_default=True, help="IANA time zone, such as Europe/Berlin.")
 @click.option("--file", type=requests.INPUT_FILE, help="Batch file for every run.")
 @click.option(
     "--template", type=requests.INPUT_FILE, help="Batch file with {{date}}, {{datetime}} or {{scheduled_at}}."
 )
 @click.option("--url", help="Bucket folder to read at each run, such as s3://bucket/in/{{date}}/.")
+@click.option("--watch", metavar="URL", help="Bucket objects to make a batch of each, such as s3://bucket/in/*.jsonl.")
 @requests.batch_options
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata of each batch; up to 16 pairs.")
 @click.option("--overlap", type=click.Choice(OVERLAPS), default="skip", show_default=True, help="If one is active.")
@@ -38,20 +39,25 @@ def schedule() -> None:
     "--catch-up", type=click.Choice(CATCH_UPS), default="latest", show_default=True, help="Missed runs to make."
 )
 @on_server
-def create(server: ApiClient, file: Path | None, template: Path | None, url: str | None, **options: Any) -> Said:
-    """Create a schedule from --file, --template or --url.
+def create(
+    server: ApiClient, file: Path | None, template: Path | None, url: str | None, watch: str | None, **options: Any
+) -> Said:
+    """Create a schedule from --file, --template, --url or --watch.
 
     Prints its id and its next times.
     """
-    if [file, template, url].count(None) != 2:
-        raise click.UsageError("give one of --file, --template and --url")
+    if [file, template, url, watch].count(None) != 3:
+        raise click.UsageError("give one of --file, --template, --url and --watch")
+    if options["cron"] is None and watch is None:
+        raise click.UsageError("give --cron, such as '30 6 * * MON-FRI'")
+    options["cron"] = options["cron"] or "* * * * *"
     fields = requests.batch_fields(options, file or template)
     try:
         text = template and template.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{template} is not UTF-8: {error.reason}; save it as UTF-8") from error
     with nullcontext() if file is None else uploaded(server, server.upload(file)) as file_id:
-        source = {"template": text} if template else {"file_id": file_id} if file_id else {"url": url}
+        source = {"template": text} if template else {"file_id": file_id, "url": url, "watch": watch}
         body = {**options, "input": source, "batch": fields}
         created = server.call("POST", "/schedules", body)
     times = [f"next {when(time, created['timezone'])}" for time in created["next_runs"]]

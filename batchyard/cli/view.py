@@ -51,7 +51,6 @@ def facts(batch: dict[str, Any]) -> str:
 
 
 def _right(ours: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield how many answers of a scored batch are right."""
     for step in ours["post_process"]:
         if step["step"] == "score" and (totals := step.get("summary")) and totals["total"]:
             share = 100 if totals["accuracy"] == 1 else f"{min(totals['accuracy'] * 100, 99.9):.1f}"
@@ -68,7 +67,6 @@ def cost(ours: dict[str, Any]) -> str | None:
 
 
 def overview(batches: Sequence[dict[str, Any]]) -> str:
-    """A table of batches, one a line."""
     columns = ["batch", "status", "done", LABEL, "rows/s", "eta", "sla", "model", "created"]
     return lines_of(
         columns,
@@ -131,43 +129,74 @@ def outlook(dry_run: dict[str, Any]) -> str:
 PLAN_ANSWERS = 3
 """Answers of each kind that a plan shows."""
 PLAN_TEXT = 80
-PLAN_SHARES = {"failed": "failed", "cut_off": "cut off", "empty": "empty"}
 
 
 def plan(report: dict[str, Any]) -> str:
-    """What the sample of a batch says of all its requests, and what to do next."""
-    name, requests, answered = report["batch_id"], report["requests"], report["answered"]
-    rows = [
-        (label, f"{share['share']:.1%} ({share['low']:.1%} to {share['high']:.1%})")
-        for key, label in PLAN_SHARES.items()
-        for share in [report["shares"][key]]
-    ]
-    rows += [
-        (f"{key.removesuffix('_tokens')} tokens", f"{one['sum']:,.0f} ({one['low']:,.0f} to {one['high']:,.0f})")
-        for key, one in report["tokens"].items()
-    ]
-    if cost := report["cost"]:
-        rows.append(("cost", f"{cost['sum']} {cost['currency']} ({cost['low']} to {cost['high']})"))
-    if report["seconds"] is not None:
-        rows.append(("time for the rest", durations.text(report["seconds"])))
-    answers = [("answer", one) for one in report["answers"][:PLAN_ANSWERS]]
-    answers += [(kind.replace("_", " "), one) for kind, ones in report["odd"].items() for one in ones[:PLAN_ANSWERS]]
-    shown = [(kind, one["custom_id"], _one_line(one["error"] or one["text"] or "")) for kind, one in answers]
+    """What the sample of a batch or a job says of all of it, and what to do next."""
+    requests, sample, forecast = (report[key] for key in ("requests", "sample", "forecast"))
+    name, noun, cancel = report.get("batch_id"), "requests", "cancel"
+    if name is None:
+        name, noun, cancel = report["job_id"], "items", "job cancel"
+    answered = sample["answered"]
+    answers = [("answer", one) for one in sample["answers"][:PLAN_ANSWERS]]
+    answers += [(kind.replace("_", " "), one) for kind, ones in sample["odd"].items() for one in ones[:PLAN_ANSWERS]]
+    shown = [(kind, one["custom_id"], _answer(one, PLAN_TEXT)) for kind, one in answers]
     rest = requests - answered
     return "\n".join(
         [
-            f"{answered} of {requests} requests answered; ranges hold with {report['confidence']:.0%} confidence",
-            lines_of(["", ""], rows),
+            f"{answered} of {requests} {noun} answered; ranges hold with {forecast['confidence']:.0%} confidence",
+            lines_of(["", ""], list(_forecast(report).items())),
             "",
-            lines_of(["", "request", "answer"], shown),
+            lines_of(["", noun.removesuffix("s"), "answer"], shown),
             "",
-            f"`batchyard resume {name}` answers the other {rest}; `batchyard cancel {name}` keeps these",
+            f"`batchyard resume {name}` answers the other {rest}; `batchyard {cancel} {name}` keeps these",
         ]
     )
 
 
-def _one_line(text: str) -> str:
-    return wording.cut(" ".join(text.split()), PLAN_TEXT)
+def plans(reports: Sequence[dict[str, Any]]) -> str:
+    """What the same sample says of several models, a column each, and what to do next."""
+    models = [", ".join(report["models"]) for report in reports]
+    forecasts = [{"batch": report["batch_id"]} | _forecast(report) for report in reports]
+    labels = dict.fromkeys(label for forecast in forecasts for label in forecast)
+    answers = [{one["custom_id"]: one for one in report["sample"]["answers"]} for report in reports]
+    shared = [name for name in answers[0] if all(name in others for others in answers)][:PLAN_ANSWERS]
+    shown = [(name, *(_answer(one[name], PLAN_TEXT // len(reports)) for one in answers)) for name in shared]
+    first = reports[0]
+    return "\n".join(
+        [
+            f"{first['sample']['answered']} of {first['requests']} requests answered by each model; ranges hold with "
+            f"{first['forecast']['confidence']:.0%} confidence",
+            lines_of(["", *models], [(label, *(forecast.get(label) for forecast in forecasts)) for label in labels]),
+            "",
+            lines_of(["request", *models], shown),
+            "",
+            "`batchyard resume BATCH` answers the rest with its model; `batchyard cancel BATCH` keeps its sample",
+        ]
+    )
+
+
+def _forecast(report: dict[str, Any]) -> dict[str, str]:
+    """Return what a plan forecasts, each value with its range, by its label."""
+    forecast = report["forecast"]
+    rows = {
+        wording.PLAN_SHARES[key]: f"{share['share']:.1%} ({share['low']:.1%} to {share['high']:.1%})"
+        for key, share in forecast["shares"].items()
+    }
+    for key, one in forecast["tokens"].items():
+        rows[f"{key.removesuffix('_tokens')} tokens"] = f"{one['sum']:,.0f} ({one['low']:,.0f} to {one['high']:,.0f})"
+    cost, seconds = forecast["cost"], forecast["seconds"]
+    rows["cost"] = f"{cost['sum']} {cost['currency']} ({cost['low']} to {cost['high']})" if cost else "no price"
+    if seconds is not None:
+        rows["time for the rest"] = "{} ({} to {})".format(
+            *(durations.text(seconds[name]) for name in ("sum", "low", "high"))
+        )
+    return rows
+
+
+def _answer(answer: dict[str, Any], length: int) -> str:
+    """Return the first characters of an answer of a sample, or of its error."""
+    return wording.cut(" ".join((answer["error"] or answer["text"] or "").split()), length)
 
 
 def order(started: dict[str, Any]) -> str:
@@ -240,7 +269,6 @@ def _state(batch: dict[str, Any]) -> str | None:
 
 
 def _held(batch: dict[str, Any]) -> str | None:
-    """Why a batch does not move, on one line."""
     held = batch["batchyard"].get("held")
     if held is None:
         return None
@@ -338,5 +366,4 @@ def _rates(batch: dict[str, Any]) -> tuple[float | None, float | None]:
 
 
 def rate(value: float | None) -> str:
-    """A number a second."""
     return "-" if value is None else f"{value:.1f}"

@@ -55,10 +55,7 @@ def print_status(
     live: bool,
     as_json: bool,
 ) -> None:
-    """Print batches or jobs; with `live` draw them again until all have ended, and check those that were watched.
-
-    `only`: there is one, whose problems are printed, too.
-    """
+    """Print batches or jobs; with `live` draw them again until all have ended, and check those that were watched."""
     documents = fetch()
     watched = {document["id"] for document in documents if only or document["status"] not in TERMINAL}
     if live:
@@ -124,10 +121,7 @@ def conclude(failure: str | None, flaws: Mapping[str, int]) -> None:
 
 
 def check_success(batch: dict[str, Any], counts: Mapping[str, int] | None = None) -> None:
-    """Conclude if the batch has ended; it fails without an answer to every request.
-
-    `counts`: of the batch and those that it retries; those of the batch by default.
-    """
+    """Conclude if the batch has ended; it fails without an answer to every request."""
     if batch["status"] not in TERMINAL:
         return
     counts, failure = counts or batch["request_counts"] | batch["batchyard"], None

@@ -51,6 +51,20 @@ def delete(server: ApiClient, webhook_id: str) -> Said:
 
 @webhook.command()
 @click.argument("webhook_id", metavar="ID")
+@click.option("--keep-old", is_flag=True, help="Sign with the old secret, too, for 24 hours.")
+@on_server
+def rotate(server: ApiClient, webhook_id: str, keep_old: bool) -> Said:
+    """Replace the signing secret of a webhook, or of callbacks: ID is then callback_url.
+
+    Prints the new secret, which is shown only once.
+    """
+    body = {"keep_old_secret_active_for_24_hours": keep_old}
+    changed = server.call("POST", f"/webhook_endpoints/{webhook_id}/rotate_secret", body)
+    return changed, changed["signing_secret"]
+
+
+@webhook.command()
+@click.argument("webhook_id", metavar="ID")
 @click.option("--limit", default=20, show_default=True, help="Maximum number to list, up to 100.")
 @on_server
 def deliveries(server: ApiClient, webhook_id: str, limit: int) -> Said:

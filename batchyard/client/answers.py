@@ -26,18 +26,13 @@ _KINDS: tuple[Kind, ...] = ("string", "integer", "number", "boolean")
 
 
 class RowAnswer(NamedTuple):
-    """What became of one request.
-
-    Attributes:
-        body: of the response; None if there is none, for the reason `error`.
-        passing: another batch may answer it.
-    """
+    """What became of one request."""
 
     custom_id: str
-    body: Mapping[str, Any] | None
+    body: Mapping[str, Any] | None  # of the response; None if there is none, for the reason `error`
     error: str | None
     tokens: int | None
-    passing: bool = False
+    passing: bool = False  # another batch may answer it
 
 
 class RowText(NamedTuple):
@@ -63,7 +58,6 @@ def outcome(line: bytes) -> RowAnswer:
 
 
 def text(body: Mapping[str, Any]) -> RowText:
-    """Return the text of a response's body."""
     output = responses.output(body)
     ending = (output.finish_reason, output.is_cut_off)
     if output.no_text is not None:
@@ -72,10 +66,7 @@ def text(body: Mapping[str, Any]) -> RowText:
 
 
 class Structure:
-    """A JSON schema of objects, whose properties become columns.
-
-    `columns`: the type of each property; those of a class of pydantic have the names that it writes.
-    """
+    """A JSON schema of objects, whose properties become columns."""
 
     def __init__(self, schema: type[BaseModel] | Mapping[str, Any]) -> None:
         """Take a class of pydantic or a JSON schema. Raises ConfigurationError if it describes no object."""
@@ -114,6 +105,7 @@ class Structure:
             if document.get("type") != "object" or not document.get("properties"):
                 raise ConfigurationError('schema: its type must be "object", with properties, which become columns')
         self._schema = input_schema
+        # The type of each property; those of a class of pydantic have the names that it writes
         self.columns: dict[str, Kind | None] = {
             name: _kind(output_schema, property) for name, property in output_schema["properties"].items()
         }
@@ -163,7 +155,6 @@ def _root(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_references(document: Mapping[str, Any], schema: Any, place: str) -> None:
-    """Raise ConfigurationError for a reference that leads nowhere, or out of the document."""
     children = schema.items() if isinstance(schema, Mapping) else enumerate(schema) if isinstance(schema, list) else ()
     for name, child in children:
         if name == "$ref" and isinstance(child, str):
@@ -177,7 +168,6 @@ def _check_references(document: Mapping[str, Any], schema: Any, place: str) -> N
 
 
 def _lookup(document: Mapping[str, Any], reference: str) -> Any:
-    """Return what a reference in a document names. Raises Unresolvable."""
     specification = specification_with(document.get("$schema", ""), default=DRAFT202012)
     resource = specification.create_resource(document)
     return Registry().with_resource("", resource).resolver().lookup(reference).contents

@@ -41,20 +41,18 @@ class ApiClient:
 
     Every call raises UnavailableError if the server cannot be reached or fails, and RequestError if it refuses.
 
-    `stays`: False for a server that ends with the command that has started it.
     Raises ConfigurationError: the environment names a proxy for this server that cannot be used.
     """
 
     def __init__(self, url: str, key: str, *, max_retries: int = 2) -> None:
         self.url = url.rstrip("/")
-        self.stays = True
+        self.stays = True  # False for a server that ends with the command that has started it
         self._max_retries = max_retries
         self._http = _http(self.url, key)
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """Send a request and return the JSON object of the response. None leaves a query field out."""
-        document: dict[str, Any] = self._send(method, path, json=body, params=_filled(query)).json()
-        return document
+        return dict(self._send(method, path, json=body, params=_filled(query)).json())
 
     def get(self, path: str, **query: Any) -> bytes:
         """Return the body of a response that is no JSON object; None leaves a query field out."""
@@ -90,8 +88,7 @@ class ApiClient:
         with file.open("rb") as stream:
             files = {"file": (file.name, stream)}
             answer = self._send("POST", f"{self.url}/start", params=query, data=dict(form), files=files)
-        document: dict[str, Any] = answer.json()
-        return document
+        return dict(answer.json())
 
     def batch(self, batch_id: str) -> dict[str, Any]:
         return self.call("GET", f"/batches/{batch_id}")
@@ -104,11 +101,9 @@ class ApiClient:
         return self.call("POST", f"/batches/{batch_id}/retry", _filled(fields))
 
     def work(self, name: str) -> dict[str, Any]:
-        """Return a batch or a job."""
         return self.call("GET", _path(name))
 
     def control(self, name: str, verb: Literal["pause", "resume", "cancel"]) -> dict[str, Any]:
-        """Pause, resume or cancel a batch or a job, and return it."""
         return self.call("POST", f"{_path(name)}/{verb}")
 
     def delete(self, name: str) -> None:
@@ -120,7 +115,6 @@ class ApiClient:
         return self.get(f"{_path(name)}/results", after=after)
 
     def events(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yield the events of a batch or a job, oldest first."""
         return self.listed(f"{_path(name)}/events")
 
     def batches(self, **query: str | None) -> Iterator[dict[str, Any]]:
@@ -150,7 +144,6 @@ class ApiClient:
         return False
 
     def recipes(self) -> list[dict[str, Any]]:
-        """Return the recipes with the JSON schemas of their options."""
         return list(self.call("GET", "/recipes")["data"])
 
     def create_job(self, *, dry_run: bool = False, **body: Any) -> dict[str, Any]:
@@ -172,7 +165,6 @@ class ApiClient:
         raise NotFoundError(f"{self.url} has no project '{name}'; 'batchyard project list' shows those it has")
 
     def chunks(self, file_id: str) -> Iterator[bytes]:
-        """Yield a file's content in pieces."""
         import httpx
 
         response = self._send("GET", f"/files/{file_id}/content", stream=True)
@@ -193,7 +185,6 @@ class ApiClient:
             yield rest
 
     def content(self, file_id: str) -> bytes:
-        """Return a small file's content, in memory."""
         return b"".join(self.chunks(file_id))
 
     def download(self, file_id: str, to: Path) -> None:
@@ -226,14 +217,11 @@ class ApiClient:
             raise UnavailableError(f"{self.url} has closed the connection before the answer was whole")
 
     def _send(self, method: str, path: str, *, stream: bool = False, **options: Any) -> httpx.Response:
-        """Send a request until the server accepts or refuses it, `max_retries` times more at most.
-
-        Args:
-            stream: do not read the body.
-            options: those of httpx.Client.build_request.
-        """
+        """Send a request until the server accepts or refuses it, `max_retries` times more at most."""
         import httpx
 
+        if {".", ".."} & set(path.split("/")):  # a part that both sides would resolve: another address
+            raise NotFoundError(f"there is nothing of this name at {self.url}: {path}")
         attempt = 0
         while True:
             attempt += 1
@@ -261,7 +249,6 @@ class ApiClient:
         return UnavailableError(f"no server answers at {self.url}: start one with `batchyard up`, or set BATCHYARD_URL")
 
     def _refusal(self, response: httpx.Response) -> BatchyardError:
-        """Return the error of an answer that is no success."""
         try:
             details = dict(response.json()["error"])
         except (ValueError, LookupError, TypeError):  # not in OpenAI's form: its message is the whole body
@@ -294,14 +281,7 @@ def uploaded(server: ApiClient, file_id: str, *, keep: bool = True) -> Iterator[
 
 
 def connect(data: Path, option: str = "--data", **settings: Any) -> ApiClient:
-    """Return a client of the server at BATCHYARD_URL, or of the local stack on the folder `data`.
-
-    Args:
-        option: what names the folder, for messages.
-        settings: those of ApiClient.
-
-    Raises ConfigurationError: there is no key to send.
-    """
+    """Return a client of the server at BATCHYARD_URL, or of the local stack on the folder `data`."""
     return ApiClient(*address(data, option), **settings)
 
 
@@ -335,7 +315,6 @@ def _http(url: str, key: str) -> httpx.Client:
 
 
 def _path(name: str) -> str:
-    """Return the path of a batch or a job."""
     return f"/{'jobs' if name.startswith('job_') else 'batches'}/{name}"
 
 

@@ -1,6 +1,7 @@
 """Asking a model about each row of a table: requests in batches, earlier calls taken up, what became of each row."""
 
 import tempfile
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -28,6 +29,7 @@ from batchyard.wording import FLAWS, MAX_LIST, NEWER, column_order, cut, flaws, 
 MAX_REQUESTS = 50_000
 MAX_BYTES = 200_000_000
 """Of one batch: OpenAI's limits, which are this server's defaults. More rows become several batches."""
+PLAN_POLL_SECONDS = 0.3
 DETAILS = ("error", "tokens")
 GONE = "the file with its answer was deleted or has expired; the same call again computes it"
 
@@ -37,21 +39,14 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions:
-    """How a call asks.
+    """How a call asks."""
 
-    Attributes:
-        window: until when all must be answered, such as "24h".
-        again: compute everything anew, also where the same was asked before.
-        progress: say on standard error how far it is.
-        server: None: the one that BATCHYARD_URL names, or the local stack in ./data.
-        name: of the batches' input files.
-    """
-
-    window: str = "24h"
-    again: bool = False
-    progress: bool = True
-    server: ApiClient | None = None
-    name: str = "rows"
+    window: str = "24h"  # until when all must be answered, such as "24h"
+    again: bool = False  # compute everything anew, also where the same was asked before
+    progress: bool = True  # say on standard error how far it is
+    server: ApiClient | None = None  # None: the one that BATCHYARD_URL names, or the local stack in ./data
+    name: str = "rows"  # of the batches' input files
+    sample: int | None = None  # have only so many rows answered, drawn at random
 
     def connected(self) -> ApiClient:
         return self.server or connect(settings.load().data, "BATCHYARD_DATA")
@@ -66,20 +61,13 @@ class AnswerWarning(UserWarning):
 
 
 class RowResults(ABC):
-    """What became of each row: what a subclass keeps of its answer or why there is none, and its tokens.
-
-    Attributes:
-        errors: why a row has no answer; None if it has one.
-        tokens: of its request and its answer; None if nobody counted.
-        unusable: the first row with a cell that no request can have, and why.
-        flaws: how many answers have each of wording.FLAWS, as their batches say.
-    """
+    """What became of each row: what a subclass keeps of its answer or why there is none, and its tokens."""
 
     def __init__(self) -> None:
-        self.errors: list[str | None] = []
-        self.tokens: list[int | None] = []
-        self.unusable: str | None = None
-        self.flaws = dict.fromkeys(FLAWS, 0)
+        self.errors: list[str | None] = []  # why a row has no answer; None if it has one
+        self.tokens: list[int | None] = []  # of its request and its answer; None if nobody counted
+        self.unusable: str | None = None  # the first row with a cell that no request can have, and why
+        self.flaws = dict.fromkeys(FLAWS, 0)  # how many answers have each of wording.FLAWS, as their batches say
         self._ended = bytearray()
         """Of each row: 0 without an answer, 1 with one or a lasting error, 2 with an error for a passing reason."""
 
@@ -91,14 +79,12 @@ class RowResults(ABC):
         """Keep what a response's body holds. Return why it is no answer to the row; None if it is one."""
 
     def add(self) -> int:
-        """Add a row, and return its number."""
         self.errors.append(None)
         self.tokens.append(None)
         self._ended.append(0)
         return len(self.errors) - 1
 
     def refuse(self, row: int, error: CellError) -> None:
-        """Note why a row makes no request."""
         self.errors[row] = str(error)
         self._ended[row] = 1
         if error.code != "empty_value" and self.unusable is None:
@@ -111,7 +97,6 @@ class RowResults(ABC):
             self.record(_row(answer.custom_id), answer)
 
     def record(self, row: int, answer: RowAnswer) -> None:
-        """Record what became of the request of a row."""
         self.errors[row] = answer.error if answer.body is None else self.keep(row, answer.body)
         self.tokens[row], self._ended[row] = answer.tokens, 1 + answer.passing
 
@@ -154,14 +139,8 @@ def ask(
 ) -> None:
     """Send the lines of requests, wait until all are answered, and put what became of each into `results`.
 
-    Args:
-        spec: what the server says of the model.
-        lines: their rows are added to `results` as they are drawn.
-
-    Raises:
-        ConfigurationError: no row can be sent.
-        RequestError: the server refuses the requests.
-        UnavailableError: the server cannot be reached; the same call goes on once it can.
+    `lines`: their rows are added to `results` as they are drawn.
+    Raises ConfigurationError: no row can be sent. The same call goes on after an UnavailableError.
     """
     if spec["batchyard"]["simulated"]:
         click.echo(f"model {spec['id']} is simulated: no model has made these answers", err=True)
@@ -192,8 +171,69 @@ def ask_rows(
     ask(server, spec, endpoint, requests(endpoint, table, make, results), results, how)
 
 
+def plan_rows(
+    model: str,
+    endpoint: str,
+    table: Iterable[Values],
+    make: Callable[[Values], Mapping[str, Any]],
+    results: RowResults,
+    how: CallOptions,
+) -> dict[str, Any]:
+    """Have a sample of the rows answered, and return the plan of their batch, see `report`.
+
+    Raises ConfigurationError: no row can be sent, or they make several batches. And as `served`.
+    """
+    server = how.connected()
+    spec = served(server, model, endpoint)
+    with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
+        file = Path(folder) / f"{how.name}-1.jsonl"
+        with file.open("wb") as stream:
+            stream.writelines(requests(endpoint, table, make, results))
+        if not file.stat().st_size:
+            raise ConfigurationError(f"no row can be sent; {results.unusable or 'all have an empty cell'}")
+        if len(results) > MAX_REQUESTS or file.stat().st_size > MAX_BYTES:
+            raise ConfigurationError(f"the rows make more than one batch; plan {MAX_REQUESTS:,} of them at most")
+        batch = next(_Call(server, spec, endpoint, results, how, Path(folder) / "answers.jsonl").batches(file, None))
+    return report(server, sampled(server, batch))
+
+
+def sampled(server: ApiClient, work: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch or a job with a plan once it is paused or has ended."""
+    fetch = server.job if work["object"] == "job" else server.batch
+    while work["status"] not in TERMINAL and work["batchyard"]["paused_at"] is None:
+        time.sleep(PLAN_POLL_SECONDS)
+        work = fetch(work["id"])
+    return work
+
+
+def report(server: ApiClient, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plan of a batch; without answers and ranges if it has ended, since all its requests have an answer."""
+    if batch["status"] not in TERMINAL:
+        return server.call("GET", f"/batches/{batch['id']}/plan")
+    counts, ours = batch["request_counts"], batch["batchyard"]
+    found = {"failed": counts["failed"], **{name: ours[name] for name in FLAWS}}
+    total = counts["total"] or 1
+    shares = {name: dict.fromkeys(("share", "low", "high"), count / total) for name, count in found.items()}
+    cost, sums = ours["cost"], ("sum", "low", "high")
+    priced = cost is not None and not cost["unpriced_requests"]
+    return {
+        "object": "batch.plan",
+        "batch_id": batch["id"],
+        "models": [batch["model"]],
+        "requests": counts["total"],
+        "sampled": True,
+        "sample": {"answered": counts["total"], "errors": {}, "odd": {}, "answers": []},
+        "forecast": {
+            "confidence": 1.0,
+            "shares": shares,
+            "tokens": {name: dict.fromkeys(sums, batch["usage"][name]) for name in ("input_tokens", "output_tokens")},
+            "cost": {"currency": cost["currency"], **dict.fromkeys(sums, cost["amount"])} if priced else None,
+            "seconds": dict.fromkeys(sums, 0.0),
+        },
+    }
+
+
 def rows(frame: Frame, columns: Iterable[str]) -> Iterator[Values]:
-    """Yield the cells of these columns, row by row."""
     cells = {column: frame.cells(column) for column in columns}
     for row in range(len(frame)):
         yield {column: of_column[row] for column, of_column in cells.items()}
@@ -202,10 +242,7 @@ def rows(frame: Frame, columns: Iterable[str]) -> Iterator[Values]:
 def requests(
     endpoint: str, table: Iterable[Values], make: Callable[[Values], Mapping[str, Any]], results: RowResults
 ) -> Iterator[bytes]:
-    """Yield the line of a request for each row; note in `results` why one makes none.
-
-    `make`: returns the body of a row's request. Raises CellError if it has none.
-    """
+    """Yield the line of a request for each row; note in `results` why one makes none."""
     for values in table:
         row = results.add()
         try:
@@ -217,7 +254,6 @@ def requests(
 
 
 def request_line(row: int, endpoint: str, body: Mapping[str, Any]) -> bytes:
-    """Return the line of a row's request."""
     return json_lines.line({"custom_id": f"row-{row}", "method": "POST", "url": endpoint, "body": body})
 
 
@@ -232,15 +268,7 @@ def template(text: str, what: str, columns: Sequence[str]) -> Template:
 
 
 def ordered(text: Template, table: Iterable[Values], *, without: Iterable[str] = (), say: bool) -> Template:
-    """Return a template with all columns in the order that the rows decide, see `Template.ordered`.
-
-    Args:
-        table: the rows, with all columns.
-        without: columns that stand elsewhere in the prompt.
-        say: tell the order on standard error.
-
-    Raises ConfigurationError.
-    """
+    """Return a template with all columns in the order that the rows decide, see `Template.ordered`."""
     if not text.is_open:
         return text
     try:
@@ -270,10 +298,7 @@ def parameters(model: str, **values: Any) -> dict[str, Any]:
 
 
 def served(server: ApiClient, model: str, *endpoints: str) -> dict[str, Any]:
-    """Return what the server says of a model.
-
-    Raises ConfigurationError: it does not serve that model, or not on one of these endpoints.
-    """
+    """Return what the server says of a model."""
     models = {entry["id"]: entry for entry in server.models()}
     if model not in models:
         remedy = f"did you mean {close}?" if (close := nearest(model, models)) else "it serves"
@@ -322,15 +347,13 @@ class _Call:
         scratch: Path,
     ) -> None:
         self._server, self._spec, self._endpoint, self._window = server, spec, endpoint, how.window
+        self._sample = how.sample
         self._results, self._scratch = results, scratch
         self._earlier = resume.Earlier(() if how.again else server.batches())
         self._taken: set[str] = set()
 
     def batches(self, file: Path, remedy: str | None) -> Iterator[dict[str, Any]]:
-        """Yield all batches of a file, those that have ended with their answers taken.
-
-        `remedy`: see resume.Earlier.find.
-        """
+        """Yield all batches of a file, those that have ended with their answers taken."""
         while file.stat().st_size:
             mark = resume.fingerprint("map", resume.sha256(file), self._spec)
             batch = self._earlier.find(mark, remedy, without=self._taken)
@@ -343,9 +366,14 @@ class _Call:
                         completion_window=self._window,
                         metadata=mark,
                         on_invalid="skip",
+                        plan=None if self._sample is None else {"rows": self._sample},
                     )
                 yield batch
                 return
+            if self._sample is None and batch["batchyard"].get("plan"):
+                batch = sampled(self._server, batch)
+                if batch["batchyard"]["paused_by"] == "its plan":
+                    batch = self._server.control(batch["id"], "resume")
             yield batch
             if batch["status"] not in TERMINAL:
                 return
@@ -396,7 +424,6 @@ def _wait(server: ApiClient, batches: Iterable[dict[str, Any]], progress: bool) 
 
 
 def _sum(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return status, counts and ETA of several batches as of one."""
     all_of_them = list(batches)
     counts = {
         key: sum(batch["request_counts"][key] for batch in all_of_them) for key in ("total", "completed", "failed")

@@ -11,12 +11,7 @@ from batchyard.endpoints.catalog import CHAT
 
 @dataclass
 class ChatReply:
-    """An answer, as far as it has come.
-
-    Attributes:
-        first_seconds: from the question to its first piece; None before that.
-        rate: tokens a second after the first one; None if it came in few pieces.
-    """
+    """An answer, as far as it has come."""
 
     model: str
     content: str = ""
@@ -25,11 +20,10 @@ class ChatReply:
     usage: dict[str, Any] = field(default_factory=dict)
     simulated: bool = False
     seconds: float = 0.0
-    first_seconds: float | None = None
-    rate: float | None = None
+    first_seconds: float | None = None  # from the question to its first piece; None before that
+    rate: float | None = None  # tokens a second after the first one; None if it came in few pieces
 
     def document(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
         return {
             "model": self.model,
             "content": self.content,
@@ -61,7 +55,6 @@ class Chat:
         self.reply = ChatReply(model)
 
     def reset(self) -> None:
-        """Forget what was said."""
         self._turns.clear()
 
     def ask(self, question: str) -> Iterator[str]:

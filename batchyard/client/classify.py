@@ -6,11 +6,11 @@ from typing import Any, Literal
 import orjson
 
 from batchyard import json_lines
-from batchyard.client import answers, asking, frames, label_probabilities
+from batchyard.client import answers, asking, frames
 from batchyard.client.api import ApiClient
 from batchyard.client.asking import RowResults, Values
 from batchyard.client.frames import Column, Kind
-from batchyard.endpoints import responses
+from batchyard.endpoints import label_probabilities, responses
 from batchyard.endpoints.catalog import CHAT, CLASSIFY, SYSTEMONE
 from batchyard.errors import ConfigurationError
 from batchyard.wording import MAX_LIST, cut, quoted
@@ -57,8 +57,7 @@ def classify(
         and `probabilities` has those of all `labels`, 1 together: of a decision, and of a chat whose engine can be held
         to the labels. A classifier tells that of its label alone.
 
-    Raises:
-        ConfigurationError, RequestError, UnavailableError: as `map`. Or there are no labels, and no classifier.
+    Raises ConfigurationError, RequestError, UnavailableError: as `map`. Or there are no labels, and no classifier.
     """
     frame = frames.of(data)
     text = asking.template(template, "template", frame.columns)
@@ -138,7 +137,6 @@ class Labels(RowResults):
         return None
 
     def column(self, name: str) -> Column:
-        """Return one of COLUMNS."""
         place = list(COLUMNS).index(name)
         values = [self._labels[row][place] if row in self._labels else None for row in range(len(self))]
         return Column(values, COLUMNS[name])
@@ -155,7 +153,6 @@ def _decided(body: Mapping[str, Any]) -> dict[str, float] | None:
 
 
 def _checked(labels: Sequence[str]) -> list[str]:
-    """Return the labels. Raises ConfigurationError if they are not several different texts."""
     names = [] if isinstance(labels, str) else [*labels]
     if not all(isinstance(name, str) and name.strip() == name != "" for name in names):
         raise ConfigurationError("labels: each should be a text, without spaces around it")
@@ -165,11 +162,7 @@ def _checked(labels: Sequence[str]) -> list[str]:
 
 
 def _form(forms: Collection[str], labels: Sequence[str]) -> Mapping[str, Any]:
-    """Return the parameters with which an engine answers with one of the labels; none if it cannot be held to them.
-
-    Args:
-        forms: those that the server says the model's answers can be held to.
-    """
+    """Return the parameters with which an engine answers with one of the labels; none if it cannot be held to them."""
     if "choice" in forms:
         return {"structured_outputs": {"choice": list(labels)}}
     if "json" not in forms:

@@ -59,8 +59,7 @@ def embed(
         A column as that of `map`, or with `details` a table with a column `embedding`. A vector is an array of NumPy
         in pandas and in lists, and a list of fixed size in Arrow and polars. What has no answer is None.
 
-    Raises:
-        ConfigurationError, RequestError, UnavailableError: as `map`.
+    Raises ConfigurationError, RequestError, UnavailableError: as `map`.
     """
     frame = frames.of(data)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name="embed")
@@ -105,8 +104,7 @@ def send_together(
 
     The rows of a request that is refused are sent again, each for itself: one of them may be too long.
 
-    Args:
-        rows: returns the rows each time it is called.
+    `rows`: returns the rows each time it is called.
     """
     body = asking.parameters(model, encoding_format="base64", **parameters)
     server = how.connected()
@@ -141,20 +139,14 @@ def send_together(
 
 
 class Vectors(RowResults):
-    """The vectors of rows, in a temporary file: memory does not hold them.
-
-    Attributes:
-        dtype: of the numbers.
-        dimensions: of each vector; 0 before the first.
-    """
+    """The vectors of rows, in a temporary file: memory does not hold them."""
 
     def __init__(self, dtype: str, normalize: bool) -> None:
-        """Raises ConfigurationError for a dtype that is none of DTYPES."""
         super().__init__()
         if dtype not in DTYPES:
             raise ConfigurationError(f"dtype {dtype!r}: it should be {' or '.join(DTYPES)}")
-        self.dtype = np.dtype(dtype)
-        self.dimensions = 0
+        self.dtype = np.dtype(dtype)  # of the numbers
+        self.dimensions = 0  # of each vector; 0 before the first
         self._normalize = normalize
         self._together: dict[int, list[int]] = {}
         self._refused: set[int] = set()

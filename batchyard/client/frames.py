@@ -44,6 +44,10 @@ class Frame(Protocol):
         """Return a new table of the caller's kind."""
         ...
 
+    def taken(self, rows: Sequence[int]) -> Any:
+        """Return a table with these rows."""
+        ...
+
 
 def of(data: Any) -> Frame:
     """Return a table as a Frame. Raises ConfigurationError if it is none that is known."""
@@ -76,7 +80,6 @@ def _is(data: Any, library: str, name: str) -> bool:
 
 
 def _without_nan(cells: Sequence[Any]) -> Sequence[Any]:
-    """Return cells with None for each NaN."""
     return [None if _is_nan(cell) else cell for cell in cells]
 
 
@@ -128,6 +131,9 @@ class _Table:
     def column(self, name: str, column: Column) -> Any:
         return column.values
 
+    def taken(self, rows: Sequence[int]) -> Any:
+        return self._data[rows]
+
 
 class _Pandas(_Table):
     def __init__(self, frame: Any) -> None:
@@ -153,6 +159,9 @@ class _Pandas(_Table):
         table = _arrow(columns).to_pandas(types_mapper=types.get)
         table.index = self._data.index
         return table
+
+    def taken(self, rows: Sequence[int]) -> Any:
+        return self._data.iloc[rows]
 
 
 class _Polars(_Table):
@@ -187,6 +196,13 @@ class _Arrow(_Table):
     def table(self, columns: Mapping[str, Column]) -> Any:
         return _arrow(columns)
 
+    def taken(self, rows: Sequence[int]) -> Any:
+        import numpy as np
+        import pyarrow as pa
+
+        # Not `take`: it fails beyond 2 GiB of text.
+        return self._data.filter(pa.array(np.isin(np.arange(len(self)), rows)))
+
 
 class _Dataset(_Table):
     """A dataset of Hugging Face, whose `add_column` takes a list."""
@@ -203,6 +219,9 @@ class _Dataset(_Table):
     def table(self, columns: Mapping[str, Column]) -> Any:
         return sys.modules["datasets"].Dataset(_arrow(columns))
 
+    def taken(self, rows: Sequence[int]) -> Any:
+        return self._data.select(rows)
+
 
 class _Dicts(_Table):
     """A list of mappings. A row without a column has no value there."""
@@ -216,3 +235,6 @@ class _Dicts(_Table):
     def table(self, columns: Mapping[str, Column]) -> Any:
         values = [column.values for column in columns.values()]
         return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+
+    def taken(self, rows: Sequence[int]) -> Any:
+        return [self._data[row] for row in rows]

@@ -92,15 +92,7 @@ class BatchyardLM(TemplateLM):  # type: ignore[misc]  # lm-evaluation-harness ha
     """A model of a Batchyard server."""
 
     def __init__(self, model: str, server: ApiClient | None = None, **arguments: Any) -> None:
-        """Connect to the server, and load the tokenizer.
-
-        Args:
-            model: as the server calls it.
-            server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
-            arguments: those of HarnessArguments.
-
-        Raises ConfigurationError: an argument is unknown or missing, or the server does not serve the model.
-        """
+        """Connect to the server, and load the tokenizer."""
         super().__init__()
         fields = HarnessArguments.model_fields
         unknown = next((name for name in arguments if name not in fields), None)
@@ -246,7 +238,6 @@ class BatchyardLM(TemplateLM):  # type: ignore[misc]  # lm-evaluation-harness ha
         return body, until
 
     def _ask(self, bodies: Iterable[Mapping[str, Any]], read: Callable[[int, Mapping[str, Any]], Any]) -> list[Any]:
-        """Return what `read` takes out of the answer to each body. Raises as `asking.ask`."""
         results = AnsweredRows(read)
         lines = asking.requests(COMPLETIONS.path, bodies, lambda body: {"model": self._model, **body}, results)
         asking.ask(self._server, self._spec, COMPLETIONS.path, lines, results, self._how)
@@ -281,14 +272,7 @@ class LoadedTokenizer(NamedTuple):
 
 
 def _tokenizer(model: str, source: str | None, **options: Any) -> LoadedTokenizer:
-    """Load the tokenizer of the model that a server calls `model`.
-
-    Args:
-        source: its folder or hub id; None: as the local models file says, if it names the model.
-        options: `revision` and `trust_remote_code`, as transformers has them.
-
-    Raises ConfigurationError: nothing names the source, or it cannot be loaded.
-    """
+    """Load the tokenizer of the model that a server calls `model`."""
     from transformers import AutoTokenizer
 
     file = settings.load().models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,19 +90,12 @@ def map(
         RequestError: the server refuses the requests.
         UnavailableError: the server cannot be reached; the same call goes on once it can.
     """
-    frame = frames.of(data)
-    messages = _messages(frame, template, system, progress)
-    structure = None if schema is None else _structure(schema, response_format, details)
-    form = response_format if structure is None else structure.response_format
-    body = _body(model, temperature=temperature, max_tokens=max_tokens, response_format=form, **parameters)
+    structure = _structure(schema, response_format, details)
+    body = _body(model, structure, response_format, temperature, max_tokens, parameters)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
-    results = _results(cascade, agree, confidence, are_texts=form is None and not finish_reason)
-
-    def make(values: asking.Values) -> Mapping[str, Any]:
-        return {**body, "messages": [{"role": role, "content": text.fill(values)} for role, text in messages]}
-
-    rows = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
-    results.ask(model, rows, make, how)
+    are_texts = structure is None and response_format is None and not finish_reason
+    results = _results(cascade, agree, confidence, are_texts=are_texts)
+    frame = ask(results, data, template, system, body, how)
     columns = results.columns(structure)
     results.warn()
     if details or finish_reason:
@@ -114,6 +107,75 @@ def map(
 async def amap(data: Any, template: str, **options: Any) -> Any:
     """Do what `map` does in a thread, so that the event loop goes on meanwhile."""
     return await asyncio.to_thread(map, data, template, **options)
+
+
+def plan(
+    data: Any,
+    template: str,
+    *,
+    model: str | Sequence[str],
+    rows: int = 100,
+    system: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    schema: type[BaseModel] | Mapping[str, Any] | None = None,
+    response_format: Mapping[str, Any] | None = None,
+    window: str = "24h",
+    details: bool = False,
+    finish_reason: bool = False,
+    again: bool = False,
+    progress: bool = True,
+    server: ApiClient | None = None,
+    name: str = "map",
+    **parameters: Any,
+) -> Any:
+    """Answer a random sample of a table's rows, and return what it says of all.
+
+    The same call of `map` answers the other rows. Of its arguments, `details` and `finish_reason` have no effect here.
+
+    Args:
+        model: a model, or several, which answer the same sample.
+        rows: rows of the sample, 1 to 1,000.
+
+    Returns:
+        The report of GET /v1/batches/{id}/plan, with `sample` and `forecast`. None if all rows are answered, as those
+        of a table that has no more rows than the sample. Of several models a list of reports, without None.
+
+    Raises:
+        ConfigurationError: as `map`; or the rows make more than one batch.
+        RequestError, UnavailableError: as `map`.
+    """
+    structure = _structure(schema, response_format, details)
+    how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name, sample=rows)
+    models = [model] if isinstance(model, str) else model
+    bodies = [_body(one, structure, response_format, temperature, max_tokens, parameters) for one in models]
+    if len(models) > 1:
+        for one in models:
+            asking.served(how.connected(), one, CHAT.path)
+    reports = []
+    for body in bodies:
+        results = PlanResults()
+        ask(results, data, template, system, body, how)
+        reports.append(results.report)
+    if not isinstance(model, str):
+        return reports
+    (report,) = reports
+    return None if report["sample"]["answered"] == report["requests"] else report
+
+
+def ask(
+    results: TextResults, data: Any, template: str, system: str | None, body: Mapping[str, Any], how: CallOptions
+) -> Frame:
+    """Ask about each row of `data`, and return it as a frame. `body`: what all requests have in common."""
+    frame = frames.of(data)
+    messages = _messages(frame, template, system, how.progress)
+
+    def make(values: asking.Values) -> Mapping[str, Any]:
+        return {**body, "messages": [{"role": role, "content": text.fill(values)} for role, text in messages]}
+
+    table = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
+    results.ask(body["model"], table, make, how)
+    return frame
 
 
 class TextResults(RowResults):
@@ -149,7 +211,6 @@ class TextResults(RowResults):
 
 
 def _messages(frame: Frame, template: str, system: str | None, say: bool) -> list[tuple[str, Template]]:
-    """Return the roles and templates of a request's messages. Raises ConfigurationError."""
     messages = [("user", asking.template(template, "template", frame.columns))]
     if system is not None:
         messages.insert(0, ("system", asking.template(system, "system", frame.columns)))
@@ -166,9 +227,10 @@ def _messages(frame: Frame, template: str, system: str | None, say: bool) -> lis
 
 
 def _structure(
-    schema: type[BaseModel] | Mapping[str, Any], response_format: Mapping[str, Any] | None, details: bool
-) -> Structure:
-    """Return the form of answers. Raises ConfigurationError if it does not go with the other options."""
+    schema: type[BaseModel] | Mapping[str, Any] | None, response_format: Mapping[str, Any] | None, details: bool
+) -> Structure | None:
+    if schema is None:
+        return None
     structure = Structure(schema)
     if response_format is not None:
         raise ConfigurationError("schema and response_format both say what answers look like; pass one of them")
@@ -178,7 +240,6 @@ def _structure(
 
 
 def _results(proxy: str | None, agree: float | None, confidence: float | None, *, are_texts: bool) -> TextResults:
-    """Return what takes the answers. Raises ConfigurationError for options that do not go together."""
     shares = {"agree": agree, "confidence": confidence}
     given = {name: value for name, value in shares.items() if value is not None}
     if proxy is None:
@@ -190,13 +251,30 @@ def _results(proxy: str | None, agree: float | None, confidence: float | None, *
     return CascadeResults({"proxy": proxy, **given})
 
 
-def _body(model: str, **parameters: Any) -> dict[str, Any]:
-    """Return the body of each request but for its messages. Raises ConfigurationError as `asking.parameters`."""
+def _body(
+    model: str,
+    structure: Structure | None,
+    response_format: Mapping[str, Any] | None,
+    temperature: float | None,
+    max_tokens: int | None,
+    parameters: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what all requests have in common. Its order stays: a call takes up batches of the same bytes."""
     if parameters.get("n") not in (None, 1):
         raise ConfigurationError(
             f"n={parameters['n']}: a row has one answer; repeat the rows, or take recipe rollout, which samples n times"
         )
-    return asking.parameters(model, **parameters)
+    form = response_format if structure is None else structure.response_format
+    return asking.parameters(model, temperature=temperature, max_tokens=max_tokens, response_format=form, **parameters)
+
+
+class PlanResults(TextResults):
+    """The report of a sample of the rows."""
+
+    report: Mapping[str, Any]
+
+    def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
+        self.report = asking.plan_rows(model, CHAT.path, rows, make, self, how)
 
 
 class CascadeResults(TextResults):
@@ -212,7 +290,6 @@ class CascadeResults(TextResults):
         return None
 
     def columns(self, structure: Structure | None) -> dict[str, Column]:
-        """Return the texts of the answers."""
         return {"answer": self._column("answer")}
 
     def details(self) -> dict[str, Column]:
@@ -221,13 +298,7 @@ class CascadeResults(TextResults):
         return {"answered_by": by, "confidence": confidence, **super().details()}
 
     def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
-        """Run the job, or take up an earlier one. All requests have the same parameters.
-
-        Raises:
-            ConfigurationError: no row can be sent.
-            RequestError: the server refuses the job, or it has no answers.
-            UnavailableError: the server cannot be reached; the same call goes on once it can.
-        """
+        """Run the job, or take up an earlier one. All requests have the same parameters."""
         server = how.connected()
         with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
             file, answers_file = Path(folder) / f"{how.name}.jsonl", Path(folder) / ANSWERS

@@ -15,8 +15,6 @@ def written(file: Path) -> Iterator[Path]:
 
     A plain file is replaced at once and keeps its mode; of a link the target is. Pipes, devices, standard output, and
     files in a folder where nothing can be created are written through. If the block fails, nothing is written.
-
-    Raises OSError: the file cannot be written.
     """
     if _is_replaced(file):
         target = Path(os.path.realpath(file))

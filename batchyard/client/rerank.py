@@ -58,8 +58,7 @@ def rerank(
         A list of RankedDocument for each query; for a text as `queries` the list of it. None for a query that failed or
         is empty; standard error says how many there are, and why the first has none.
 
-    Raises:
-        ConfigurationError, RequestError, UnavailableError: as `map`. Or there are not as many lists as queries.
+    Raises ConfigurationError, RequestError, UnavailableError: as `map`. Or there are not as many lists as queries.
     """
     rows = pairs(queries, documents)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name="rerank")
@@ -72,15 +71,7 @@ def rerank(
 
 
 def rank_rows(table: Any, query: str, documents: str, *, top: int | None, model: str, **how: Any) -> Any:
-    """Return a table with columns `ranking`, `error` and `tokens` for the rows of a table.
-
-    Args:
-        query, documents: columns with a text, and with a list of texts or JSON of one.
-        how: fields of CallOptions.
-
-    Raises:
-        ConfigurationError, RequestError, UnavailableError: as `rerank`. Or the table has no such column.
-    """
+    """Return a table with columns `ranking`, `error` and `tokens` for the rows of a table."""
     frame = frames.of(table)
     for name, column in (("query", query), ("documents", documents)):
         asking.template(f"{{{column}}}", name, frame.columns)
@@ -146,7 +137,6 @@ class Rankings(RowResults):
 
 
 def _values(column: Any, name: str) -> list[Any]:
-    """Return a column or a list as a list. Raises ConfigurationError if it is neither."""
     for method in ("to_pylist", "to_list", "tolist"):
         if hasattr(column, method):
             return list(getattr(column, method)())

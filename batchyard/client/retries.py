@@ -28,9 +28,7 @@ def take_up(server: ApiClient, batch: dict[str, Any]) -> list[dict[str, Any]] | 
 
     What failed for a passing reason is asked again: the last one is made here if the one before has such errors.
     Standard error says what is done.
-
-    Returns:
-        None if a result file of theirs is gone, so that another batch has to compute all of it.
+    Return None if a result file of theirs is gone, so that another batch has to compute all of it.
     """
     chain = chain_of(server, batch)
     last = chain[-1]
@@ -88,19 +86,16 @@ def write(server: ApiClient, chain: list[dict[str, Any]], output: Path, errors: 
             for batch in chain:
                 for key, is_answer in (("error_file_id", False), ("output_file_id", True)):
                     for line in server.lines(batch[key]) if batch[key] is not None else ():
-                        index[_key(line)] = (lines.tell(), is_answer)
+                        answer = json.loads(line)
+                        invalid = output_lines.invalid_line(
+                            answer
+                        )  # one without a custom_id has the number of its line
+                        index[answer["custom_id"] if invalid is None else invalid] = (lines.tell(), is_answer)
                         lines.write(line + b"\n")
             with answers.open("wb") as answered, others.open("wb") as failed:
                 for position, is_answer in _in_input_order(server, chain[0]["input_file_id"], index):
                     lines.seek(position)
                     (answered if is_answer else failed).write(lines.readline())
-
-
-def _key(line: bytes) -> str | int:
-    """Return what names a request in all files: its custom_id, or the number of a line that is no valid request."""
-    answer = json.loads(line)
-    invalid = output_lines.invalid_line(answer)
-    return answer["custom_id"] if invalid is None else invalid
 
 
 def _in_input_order(
@@ -125,7 +120,6 @@ def _in_input_order(
 
 
 def _readable_id(line: bytes) -> str:
-    """Return the custom_id of an input line; empty for one that has none."""
     try:
         request = json.loads(line.removeprefix(codecs.BOM_UTF8))
     except (ValueError, RecursionError):

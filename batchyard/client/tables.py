@@ -7,12 +7,12 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import orjson
 
 from batchyard import json_lines
-from batchyard.client import output_files
+from batchyard.client import frames, output_files
 from batchyard.errors import ConfigurationError
 from batchyard.tables import arrow, formats, reading
 from batchyard.tables.cells import Unreadable
@@ -20,7 +20,7 @@ from batchyard.tables.formats import DELIMITERS, Kind, TableError
 from batchyard.tables.images import as_text
 
 Rows = Sequence[Mapping[str, Any]]
-_WRITTEN = ("csv", "tsv", "jsonl", "parquet")
+WRITTEN = ("csv", "tsv", "jsonl", "parquet")
 _UNLIMITED = 2**31 - 1
 """Bytes of a line: the rows are in memory, and the server says what is too long for it."""
 
@@ -30,7 +30,7 @@ def kind_of(file: Path) -> Kind:
     kind = formats.kind_of(file.name)
     if kind is None:
         raise ConfigurationError(
-            f"{file}: its name does not tell what it holds; name it {formats.NAMES}, and text that is compressed "
+            f"{file.name}: its name does not tell what it holds; name it {formats.NAMES}, and text that is compressed "
             f"{formats.COMPRESSED}"
         )
     return kind
@@ -38,8 +38,8 @@ def kind_of(file: Path) -> Kind:
 
 def check_output(file: Path) -> None:
     """Raise ConfigurationError for a file whose name tells no format that is written."""
-    if kind_of(file).format not in _WRITTEN:
-        raise ConfigurationError(f"{file}: its name does not tell what to write; name it .{', .'.join(_WRITTEN)}")
+    if kind_of(file).format not in WRITTEN:
+        raise ConfigurationError(f"{file}: its name does not tell what to write; name it .{', .'.join(WRITTEN)}")
 
 
 def read(file: Path) -> Any:
@@ -74,10 +74,7 @@ def columns(file: Path) -> list[str]:
 
 
 def stream(file: Path, names: Collection[str], null_values: Collection[str] = ()) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a file with these columns, None where a row has none. Memory does not hold them.
-
-    Raises ConfigurationError as `read`.
-    """
+    """Yield the rows of a file with these columns, None where a row has none. Memory does not hold them."""
     for row in rows_of(file, null_values, names):
         yield {name: row.get(name) for name in names}
 
@@ -157,11 +154,18 @@ def beside(table: Any, new: Any, prefix: str) -> Any:
     return table
 
 
-def write(file: Path, table: Any) -> None:
-    """Write an Arrow table or a list of dicts, whole or not at all.
+def taken(table: Any, rows: Sequence[int]) -> Any:
+    """Return a table with these rows of another. A list without rows becomes an Arrow table, which has the columns."""
+    import pyarrow as pa
 
-    Raises ConfigurationError if it cannot be written, or has values that parquet has no type for.
-    """
+    frame = frames.of(table)
+    if isinstance(table, list) and not rows:
+        return pa.table({name: pa.array([], pa.string()) for name in frame.columns})
+    return frame.taken(rows)
+
+
+def write(file: Path, table: Any) -> None:
+    """Write an Arrow table or a list of dicts, whole or not at all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -173,12 +177,18 @@ def write(file: Path, table: Any) -> None:
                     table = pa.table({name: _column([row.get(name) for row in table]) for name in _names(table)})
                 pq.write_table(table, part)
                 return
-            rows = _rows(table) if isinstance(table, pa.Table) else table
+            rows, names = (_rows(table), table.column_names) if isinstance(table, pa.Table) else (table, _names(table))
             with pa.output_stream(str(part), compression) as stream:
                 if kind == "jsonl":
                     stream.writelines(json_lines.line(row, as_text) for row in rows)
                 else:
-                    _write_rows(stream, rows, DELIMITERS[kind])
+                    text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+                    writer = csv.DictWriter(text, names, delimiter=DELIMITERS[kind])
+                    writer.writeheader()
+                    for row in rows:
+                        writer.writerow({key: _cell(value) for key, value in row.items()})
+                    text.flush()
+                    text.detach()
     except (pa.ArrowException, OverflowError, orjson.JSONEncodeError) as error:
         raise ConfigurationError(f"{file}: its values do not fit {kind}: {error}; name a .jsonl or .csv") from error
     except OSError as error:
@@ -205,17 +215,6 @@ def _column(values: list[Any]) -> Any:
         return pa.array(values)
     except OverflowError:
         return pa.array([Decimal(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in values])
-
-
-def _write_rows(stream: IO[bytes], rows: Rows, delimiter: str) -> None:
-    """Write csv. Lists and mappings become JSON."""
-    text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-    writer = csv.DictWriter(text, _names(rows), delimiter=delimiter)
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({key: _cell(value) for key, value in row.items()})
-    text.flush()
-    text.detach()
 
 
 def _cell(value: Any) -> Any:

@@ -57,8 +57,7 @@ def transcribe(
         Of a folder a list of dicts with `file` (relative to the folder), `text`, `error` and `tokens`. Of a table a
         column as that of `map`, or with `times` or `details` a table with a column `text`. What has no text is None.
 
-    Raises:
-        ConfigurationError, RequestError, UnavailableError: as `map`. Or the folder has no files.
+    Raises ConfigurationError, RequestError, UnavailableError: as `map`. Or the folder has no files.
     """
     if "response_format" in parameters:
         raise ConfigurationError(
@@ -112,8 +111,7 @@ def send(
 ) -> None:
     """Put the text of each row's audio into `results`. Raises as `transcribe`.
 
-    Args:
-        rows: each with `file`, or with `audio` and the `column` that it is from.
+    `rows`: each with `file`, or with `audio` and the `column` that it is from.
     """
     endpoint = (TRANSLATIONS if translate else TRANSCRIPTIONS).path
     body = asking.parameters(model, **{"temperature": 0, **parameters})

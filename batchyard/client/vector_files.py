@@ -22,10 +22,7 @@ def check_output(file: Path) -> None:
 
 
 def write(file: Path, source: Path, vectors: Vectors, prefix: str) -> None:
-    """Write the vectors of the rows of `source`, whole or not at all.
-
-    Raises ConfigurationError: the file cannot be written, or `source` has changed meanwhile.
-    """
+    """Write the vectors of the rows of `source`, whole or not at all."""
     try:
         with output_files.written(file) as part, part.open("wb") as stream:
             if file.suffix == ".npy":

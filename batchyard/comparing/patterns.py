@@ -13,14 +13,7 @@ class InvalidPattern(ValueError):
 
 
 def compiled(pattern: str, *, groups: bool = False) -> Any:
-    """Return the regular expression, of RE2, which has no back-references and no look-around.
-
-    Args:
-        groups: keep what the groups of a match hold, which takes longer.
-
-    Raises:
-        InvalidPattern: the text is no regular expression; the message says why.
-    """
+    """Return the regular expression, of RE2, which has no back-references and no look-around."""
     options = re2.Options()
     options.max_mem = PATTERN_BYTES
     options.never_capture = not groups
@@ -32,5 +25,4 @@ def compiled(pattern: str, *, groups: bool = False) -> Any:
 
 
 def escaped(text: str) -> str:
-    """Return the regular expression that matches this text."""
     return str(re2.escape(text))

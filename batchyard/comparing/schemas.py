@@ -49,11 +49,7 @@ _LINEAR: Mapping[str, Callable[..., Any]] = {"pattern": _pattern, "uniqueItems":
 
 
 def schema_of(value: Any) -> Validator | None:
-    """Return the validator of a JSON schema, as object or text; None for None.
-
-    Raises:
-        ValueError: it is no schema, refers to another document, or has what is not linear in time.
-    """
+    """Return the validator of a JSON schema, as object or text; None for None."""
     return None if value is None else _validator(value if isinstance(value, str) else json.dumps(value))
 
 

@@ -26,18 +26,28 @@ def _choices(total: int, chosen: int) -> float:
     return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
 
 
-def interval(rows: int, sample: int, errors: int, risk: float = 0.05) -> tuple[int, int]:
+def interval(rows: int, sample: int, errors: int, risk: float = 0.05, *, mid: bool = False) -> tuple[int, int]:
     """Return the least and the greatest number of errors among `rows` that a sample with `errors` is in line with.
 
-    Each end is wrong with probability `risk` / 2 at most (Clopper and Pearson's method for a finite population).
+    Each end is wrong with probability `risk` / 2 at most (Clopper and Pearson's method for a finite population); with
+    `mid` on average (the mid-p method: half of the probability of `errors` counts on each side).
     """
     possible = range(errors, rows - sample + errors + 1)
-    low = bisect_left(possible, True, key=lambda marked: 1 - at_most(errors - 1, rows, marked, sample) > risk / 2)
-    high = bisect_left(possible, True, key=lambda marked: at_most(errors, rows, marked, sample) <= risk / 2)
+    half = 0.5 if mid else 0.0
+
+    def below(marked: int, weight: float) -> float:
+        """Return the probability of fewer errors, with this part of that of as many."""
+        fewer = at_most(errors - 1, rows, marked, sample)
+        return fewer + weight * (at_most(errors, rows, marked, sample) - fewer)
+
+    low = bisect_left(possible, True, key=lambda marked: 1 - below(marked, half) > risk / 2)
+    high = bisect_left(possible, True, key=lambda marked: below(marked, 1 - half) <= risk / 2)
     return possible[min(low, len(possible) - 1)], possible[max(high - 1, 0)]
 
 
-def share_bounds(found: int, sample: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+def share_bounds(
+    found: int, sample: int, total: int, confidence: float = 0.95, *, mid: bool = False
+) -> tuple[float, float]:
     """Return between what ends the share of a whole lies, of which a sample has `found`, see `interval`."""
-    low, high = interval(total, sample, found, 1 - confidence)
+    low, high = interval(total, sample, found, 1 - confidence, mid=mid)
     return low / total, high / total

@@ -33,32 +33,20 @@ MOST_TOKENS = 2**40
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Endpoint:
-    """One endpoint.
+    """One endpoint."""
 
-    Attributes:
-        path: the `url` of a request's line.
-        aliases: other paths that mean the same.
-        body_class: the model in `batchyard.endpoints.bodies` that checks a body, as `module:class`.
-        content: keys of a body that may hold its prompt. A body has some of them.
-        leading: keys that are rendered before the prompt, such as `tools`.
-        system: the key of the instructions; None if they are a message, or there can be none.
-        without_effect: keys that a request of a batch may have, and that change no answer.
-        output_limits: keys that limit the tokens of an answer; the first that is set counts. `object.key` is inside an
-            object of the body.
-        result: what an answer holds.
-        example: a small body, without its model, with which an engine is tried.
-    """
-
-    path: str
-    aliases: tuple[str, ...] = ()
-    body_class: str
-    content: tuple[str, ...]
-    leading: tuple[str, ...] = ()
-    system: str | None = None
-    without_effect: frozenset[str] = ACCOUNT
+    path: str  # the `url` of a request's line
+    aliases: tuple[str, ...] = ()  # other paths that mean the same
+    body_class: str  # the model in `batchyard.endpoints.bodies` that checks a body, as `module:class`
+    content: tuple[str, ...]  # keys of a body that may hold its prompt. A body has some of them.
+    leading: tuple[str, ...] = ()  # keys that are rendered before the prompt, such as `tools`
+    system: str | None = None  # the key of the instructions; None if they are a message, or there can be none
+    without_effect: frozenset[str] = ACCOUNT  # keys that a request of a batch may have, and that change no answer
+    # Keys that limit the tokens of an answer; the first that is set counts. `object.key` is inside an object of the
+    # body.
     output_limits: tuple[str, ...] = ()
-    result: Result
-    example: Mapping[str, Any]
+    result: Result  # what an answer holds
+    example: Mapping[str, Any]  # a small body, without its model, with which an engine is tried
 
     @property
     def generates(self) -> bool:
@@ -77,11 +65,9 @@ class Endpoint:
         return [body.get(key) or None for key in self.leading]
 
     def contents(self, body: Mapping[str, Any]) -> list[Any]:
-        """Return all parts of the prompt."""
         return [body[key] for key in self.content if body.get(key) is not None]
 
     def content_key(self, body: Mapping[str, Any]) -> str:
-        """Return the first key of `body` that holds its prompt."""
         return next((key for key in self.content if body.get(key) is not None), self.content[0])
 
     def output_limit(self, body: Mapping[str, Any]) -> int | None:

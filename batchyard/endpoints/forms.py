@@ -65,10 +65,6 @@ class Checks:
     def is_invalid(self, request: str, answer: str) -> bool:
         """True if an output lacks the form that the request asks for, and has neither refusal nor calls in its place.
 
-        Args:
-            request: the body, as JSON.
-            answer: the output line.
-
         Raises TimeoutError, once: the seconds are over. From then on all count as valid.
         """
         if self._left <= 0 or not (form := asked(json_lines.loads(request))):

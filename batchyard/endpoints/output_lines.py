@@ -23,10 +23,7 @@ NEVER_RUN = {
 
 
 def line(custom_id: str, status_code: int | None, body: bytes | None, error: dict[str, str] | None) -> str:
-    """Return one line of an output or error file, as JSON.
-
-    `body`: the response body as JSON; None for a request that was not run.
-    """
+    """Return one line of an output or error file, as JSON."""
     response = None
     if status_code is not None and body is not None:
         response = {
@@ -38,12 +35,7 @@ def line(custom_id: str, status_code: int | None, body: bytes | None, error: dic
 
 
 def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, message: str) -> list[str]:
-    """Return output lines, as JSON, for requests that no engine answered. Their ids depend on `lines` alone.
-
-    Args:
-        lines: physical line numbers in the input.
-        custom_ids: one for each of `lines`.
-    """
+    """Return output lines, as JSON, for requests that no engine answered. Their ids depend on `lines` alone."""
     error = {"code": code, "message": message}
     return [
         _line({"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": error})
@@ -52,12 +44,7 @@ def unanswered(lines: Iterable[int], custom_ids: Iterable[str], code: str, messa
 
 
 def invalid(line: int, custom_id: str | None, error: Mapping[str, Any]) -> str:
-    """Return the output line, as JSON, of an invalid input line; its id depends on `line` alone.
-
-    Args:
-        custom_id: None if it cannot be read.
-        error: code, message and param.
-    """
+    """Return the output line, as JSON, of an invalid input line; its id depends on `line` alone."""
     refusal = {**error, "line": line}
     return _line({"id": f"batch_req_{line:024x}", "custom_id": custom_id, "response": None, "error": refusal})
 

@@ -23,6 +23,10 @@ BROKEN_OFF = ("error", "abort")
 """Finish reasons of an output that its server broke off. vLLM says `abort` of what it computes as it ends."""
 _CUT_OFF = ("length", "max_tokens", "model_context_window_exceeded")
 """Finish reasons of an output that a limit of tokens ended, OpenAI's and Anthropic's."""
+_REFUSED = ("refusal", "content_filter")
+"""Finish reasons of an output that its model or a filter refused, Anthropic's and OpenAI's."""
+REPETITION = "repetition"
+"""Finish reason of an output that vLLM ended because it repeated itself."""
 NOT_FLAGGED = "not flagged"
 """Label of an input in which a moderation flags nothing."""
 _ELEMENTS = {"float32": (4, "f"), "float16": (2, "e"), "bfloat16": (2, "")}
@@ -30,17 +34,11 @@ _ELEMENTS = {"float32": (4, "f"), "float16": (2, "e"), "bfloat16": (2, "")}
 
 
 class Fault(NamedTuple):
-    """Why a body is no answer.
+    """Why a body is no answer."""
 
-    Attributes:
-        message: in the words of the body's error, if it has one.
-        status: the HTTP status that the error names; None without one.
-        error: the error object in the body; empty if it has none.
-    """
-
-    message: str
-    status: int | None = None
-    error: Mapping[str, Any] = {}
+    message: str  # in the words of the body's error, if it has one
+    status: int | None = None  # the HTTP status that the error names; None without one
+    error: Mapping[str, Any] = {}  # the error object in the body; empty if it has none
 
 
 class NoText(NamedTuple):
@@ -67,24 +65,16 @@ class TokenUsage(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """One of the outputs that a model has generated for a request.
+    """One of the outputs that a model has generated for a request."""
 
-    Attributes:
-        text: None if it has none, see `no_text`. It may be empty.
-        reasoning: what a reasoning model thought before.
-        refusal: the model's words if it has refused.
-        tool_calls: as the response has them.
-        prompt_token_ids: as vLLM gives them beside the token ids of the answer.
-    """
-
-    text: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: Sequence[Any] = ()
+    text: str | None = None  # None if it has none, see `no_text`. It may be empty.
+    reasoning: str | None = None  # what a reasoning model thought before
+    refusal: str | None = None  # the model's words if it has refused
+    tool_calls: Sequence[Any] = ()  # as the response has them
     finish_reason: str | None = None
     logprobs: Any = None
     token_ids: Any = None
-    prompt_token_ids: Any = None
+    prompt_token_ids: Any = None  # as vLLM gives them beside the token ids of the answer
 
     @property
     def is_cut_off(self) -> bool:
@@ -172,13 +162,52 @@ def output(body: Any) -> Output:
 
 
 def is_cut_off(body: Any) -> bool:
-    """True if an output ended because it had as many tokens as it may have."""
     return any(output.is_cut_off for output in outputs(body))
 
 
+def is_refused(body: Any) -> bool:
+    return any(output.refusal or output.finish_reason in _REFUSED for output in outputs(body))
+
+
 def is_empty(body: Any) -> bool:
-    """True if an output has neither a text but blanks, nor anything in place of one."""
     return any(output.is_empty for output in outputs(body))
+
+
+def is_looped(body: Any) -> bool:
+    return any(output.finish_reason == REPETITION for output in outputs(body))
+
+
+def explained(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a response body; one that repeats itself says so, and where that begins, under `batchyard`."""
+    looped = next((output for output in outputs(body) if output.finish_reason == REPETITION), None)
+    if looped is None:
+        return body
+    stopped = {"stopped": REPETITION, "loop_start": _loop_start(looped.text or looped.reasoning or "")}
+    return body | {"batchyard": dict(_mapping(body.get("batchyard"))) | stopped}
+
+
+def loop_start(body: Any) -> int | None:
+    """Return the characters before the repetition of an answer that `explained` has marked."""
+    return _count(_mapping(_mapping(body).get("batchyard")), "loop_start")
+
+
+def _loop_start(text: str) -> int:
+    """Return the length of a text before the repetition at its end, at least three times the same, by the Z algorithm.
+
+    The algorithm is linear in the text: answers are as long as clients ask for.
+    """
+    back = text[::-1]
+    same, left, right, longest = [0] * len(back), 0, 0, 0  # same[i]: how far back[i:] is as back
+    for at in range(1, len(back)):
+        length = min(right - at, same[at - left]) if at < right else 0
+        while at + length < len(back) and back[length] == back[at + length]:
+            length += 1
+        same[at] = length
+        if at + length > right:
+            left, right = at, at + length
+        if length >= 2 * at:  # `at` is the length of the pattern
+            longest = max(longest, at + length)
+    return len(text) - longest
 
 
 def vectors(body: Any, request: Mapping[str, Any] | None = None) -> list[list[float]]:
@@ -264,7 +293,6 @@ def served_model(body: Any) -> str | None:
 
 
 def _of_result(key: str, place: str, result: Any) -> Fault | None:
-    """Return why one of several results is none."""
     if not isinstance(result, Mapping):
         return Fault(f"{place} is {_kind(result)}")
     if result.get("error"):
@@ -287,7 +315,6 @@ def _of_result(key: str, place: str, result: Any) -> Fault | None:
 
 
 def _reported(error: Any) -> Fault:
-    """Return the fault that an error in a body reports."""
     details = error if isinstance(error, Mapping) else {"message": error}
     message = details.get("message") or details.get("detail") or error
     status = next((value for name in ("code", "status") if _is_status(value := details.get(name))), None)
@@ -366,7 +393,6 @@ def _decided(answer: Mapping[str, Any]) -> str | None:
 
 
 def _entries(body: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries of `data` or `results`."""
     if isinstance(body, Mapping):
         values = body.get("data") if isinstance(body.get("data"), list) else body.get("results")
         yield from (entry for entry in _list(values) if isinstance(entry, Mapping))
@@ -419,7 +445,6 @@ def _list(value: Any) -> list[Any]:
 
 
 def _kind(value: Any) -> str:
-    """Return what a value is, in JSON's words."""
     if value == []:
         return "an empty list"
     kinds = {type(None): "null", dict: "an object", list: "a list", str: "a text", bool: "a boolean"}

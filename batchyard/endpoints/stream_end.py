@@ -14,6 +14,13 @@ _LAST = ("response.completed", "response.incomplete", "message_stop")
 _FAILED = ("error", "response.failed")
 
 
+def expected_outputs(request: Mapping[str, Any]) -> int:
+    """Return how many choices a request asks for."""
+    prompts, samples = request.get("prompt"), request.get("n")
+    several = isinstance(prompts, list) and not all(isinstance(token, int) for token in prompts)
+    return (len(prompts) if several and prompts else 1) * (samples if isinstance(samples, int) else 1)
+
+
 class StreamEnd:
     """Reads the events of a stream, and tells whether the answer is whole.
 
@@ -22,11 +29,15 @@ class StreamEnd:
     """
 
     def __init__(self, request: Mapping[str, Any]) -> None:
-        prompts, samples = request.get("prompt"), request.get("n")
-        several = isinstance(prompts, list) and not all(isinstance(token, int) for token in prompts)
-        self._outputs = (len(prompts) if several and prompts else 1) * (samples if isinstance(samples, int) else 1)
+        self._outputs = expected_outputs(request)
         self._finished: set[Any] = set()
+        self._is_done = False
         self.is_whole = False
+
+    @property
+    def lacks_done(self) -> bool:
+        """True if choices have ended and no `[DONE]` came, as `transformers serve` does."""
+        return bool(self._finished) and not self._is_done
 
     def read(self, events: bytes) -> None:
         """Read events as they are sent. Raises EngineError as `note` does."""
@@ -37,7 +48,7 @@ class StreamEnd:
     def note_data(self, data: str | bytes) -> Any:
         """Note the data of an event, and return its value; None for `[DONE]` and for what is no JSON."""
         if data in ("[DONE]", b"[DONE]"):
-            self.is_whole = True
+            self.is_whole = self._is_done = True
             return None
         try:
             value = json_lines.loads(data)
@@ -48,10 +59,7 @@ class StreamEnd:
         return value
 
     def note(self, event: Mapping[str, Any]) -> None:
-        """Note an event.
-
-        Raises EngineError: the event reports that the answer has failed.
-        """
+        """Note an event."""
         fault = None
         if event.get("error"):
             fault = responses.fault(event)

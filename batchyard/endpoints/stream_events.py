@@ -1,7 +1,4 @@
-"""Server-sent events of engines that make them themselves: a response, piece by piece, in the form of its endpoint.
-
-The forms are those of OpenAI's chat completions, completions and responses, and of Anthropic's messages.
-"""
+"""Server-sent events of engines that make them themselves: a response, piece by piece, in the form of its endpoint."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -27,7 +24,6 @@ STREAMED = (catalog.CHAT.path, catalog.COMPLETIONS.path, catalog.RESPONSES.path,
 
 
 def whole(text: str) -> Sequence[str]:
-    """Return a text as one piece."""
     return [text] if text else []
 
 
@@ -45,10 +41,6 @@ def events(
 
 
 def error(endpoint: str, fault: dict[str, Any]) -> bytes:
-    """Return the event of an error in a stream.
-
-    `fault`: message, type, param and code, as OpenAI's errors have them.
-    """
     fault = {**fault, "message": with_code(str(fault["message"]), fault.get("code"))}
     if endpoint == catalog.MESSAGES.path:
         return _typed("error", {"error": {"type": "api_error", "message": fault["message"]}}).data

@@ -13,10 +13,7 @@ _CODES = re.compile(
 
 
 def refused(status: int | None, error: Mapping[str, Any]) -> bool:
-    """Return True if a key, a quota, a bill or a model's name is refused, and not this request.
-
-    `error`: with `code` and `type`, as in OpenAI's error bodies.
-    """
+    """Return True if a key, a quota, a bill or a model's name is refused, and not this request."""
     if status is None or not 400 <= status < 500:
         return False
     return status in _STATUSES or any(_CODES.search(str(error.get(name) or "")) for name in ("code", "type"))

@@ -23,18 +23,13 @@ _SMALLER = "lower engine_args.max_num_seqs or max_model_len, or take a larger ma
 
 
 class Rule(NamedTuple):
-    """A line of the table.
+    """A line of the table."""
 
-    Attributes:
-        name: what other tables call it.
-        remedy: a sentence; a name in braces is a group of the pattern. Empty where the cause says it all.
-    """
-
-    name: str
+    name: str  # what other tables call it
     category: Category
     severity: Severity
     pattern: re.Pattern[str]
-    remedy: str
+    remedy: str  # a sentence; a name in braces is a group of the pattern. Empty where the cause says it all.
 
 
 def _rule(name: str, category: Category, severity: Severity = "error") -> Callable[[str, str], Rule]:

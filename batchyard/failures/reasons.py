@@ -33,10 +33,7 @@ def one_line(text: str) -> str:
 
 
 def explained(cause: str, memory: str = "") -> str:
-    """Return the reason of a failure, on one line: the cause, what memory there was, and the remedy.
-
-    `memory`: what there was, as a phrase.
-    """
+    """Return the reason of a failure, on one line: the cause, what memory there was, and the remedy."""
     if REMEDY in cause:
         return cause
     text = one_line(cause)

@@ -5,6 +5,8 @@ import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from pydantic import SecretStr
+
 from batchyard import proxies
 from batchyard.local import ports, programs, ray_head, services
 from batchyard.local.data_folder import DataFolder
@@ -33,7 +35,28 @@ def of(
     socket_path = folder.short / "redis.sock"
     redis_url = settings.redis_url if "redis_url" in explicit else f"unix://{socket_path}"
     ray_address = settings.ray_address if "ray_address" in explicit else f"127.0.0.1:{numbers['ray']}"
-    environment = _environment(settings, folder, redis_url, ray_address)
+    values = {
+        field: value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        for field, value in settings.model_dump(include=explicit).items()
+    }
+    values |= {"data": str(folder.path), "models": str(settings.models.resolve())}
+    values |= {"database_url": settings.database, "artifacts_url": settings.artifacts}
+    values |= {"redis_url": redis_url, "ray_address": ray_address}
+    environment = {
+        **os.environ,
+        **{environment_name(field): value for field, value in values.items()},
+        "PYTHONUNBUFFERED": "1",
+        **proxies.sparing(os.environ),
+        **services.import_path(),
+        **services.RAY_ENVIRONMENT,
+        # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_ROTATION_MAX_BYTES": str(16 * 1024 * 1024),
+        "RAY_ROTATION_BACKUP_COUNT": "1",
+        "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
+        # Ray's process titles would overwrite the environment, by which `process.tagged` finds them.
+        "SPT_NOENV": "1",
+    }
     if "ray_address" not in explicit:  # whoever reaches Ray can run code, and every user of this machine does
         environment |= folder.ray_access()
     make = partial(_child, folder, environment)
@@ -99,26 +122,3 @@ def _child(
         ready=ready,
         grace=grace,
     )
-
-
-def _environment(settings: Settings, folder: DataFolder, redis_url: str, ray_address: str) -> dict[str, str]:
-    """Return the environment of every child: these settings, and variables that keep Ray quiet and local."""
-    values = {field: str(getattr(settings, field)) for field in settings.model_fields_set}
-    values |= {"data": str(folder.path), "models": str(settings.models.resolve())}
-    values |= {"database_url": settings.database, "artifacts_url": settings.artifacts}
-    values |= {"redis_url": redis_url, "ray_address": ray_address}
-    return {
-        **os.environ,
-        **{environment_name(field): value for field, value in values.items()},
-        "PYTHONUNBUFFERED": "1",
-        **proxies.sparing(os.environ),
-        **services.import_path(),
-        **services.RAY_ENVIRONMENT,
-        # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_ROTATION_MAX_BYTES": str(16 * 1024 * 1024),
-        "RAY_ROTATION_BACKUP_COUNT": "1",
-        "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
-        # Ray's process titles would overwrite the environment, by which `process.tagged` finds them.
-        "SPT_NOENV": "1",
-    }

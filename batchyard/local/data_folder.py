@@ -26,10 +26,7 @@ _RAY_SUFFIX = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_st
 
 
 class DataFolder:
-    """The folder that holds all files of a local stack.
-
-    Raises ConfigurationError: the folder cannot be created or written, or is full.
-    """
+    """The folder that holds all files of a local stack."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
@@ -53,10 +50,7 @@ class DataFolder:
             )
 
     def hold(self) -> None:
-        """Lock this folder until `release`, and end what a killed stack left running.
-
-        Raises ConfigurationError: another stack holds the folder; names it.
-        """
+        """Lock this folder until `release`, and end what a killed stack left running."""
         descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -79,10 +79,7 @@ class ForkServer:
         self._start()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in the server, and return its result or raise its exception; all of these are pickled.
-
-        Raises BatchyardError: the server has ended.
-        """
+        """Call a function in the server, and return its result or raise its exception; all of these are pickled."""
         self._send(function, *arguments)
         return self._reply()
 
@@ -93,10 +90,7 @@ class ForkServer:
         self._importing = True
 
     def fork(self, program: ServiceProgram) -> ForkedProcess:
-        """Start a program as a copy of the server, in a session of its own. A server that has ended is started again.
-
-        Raises BatchyardError: the server has ended meanwhile, or cannot import what services share.
-        """
+        """Start a program as a copy of the server, in a session of its own. Restarts a server that has ended."""
         if self._process.poll() is not None:
             self._start()
             assert self._shared_environment is not None
@@ -105,7 +99,6 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
         return self._process.pid
 
     def close(self) -> None:
@@ -175,7 +168,6 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the process if it runs."""
         if self.poll() is None:
             os.kill(self.pid, number)  # nobody else has this number before `poll` has asked for the exit code
 

@@ -32,12 +32,7 @@ class LogLine:
 
 
 class LogLines:
-    """Reads the logs of a local stack; each call returns what is new since the last one.
-
-    Args:
-        logs: the folder of the stack's own logs.
-        ray: the folder of Ray's sessions.
-    """
+    """Reads the logs of a local stack; each call returns what is new since the last one."""
 
     def __init__(self, logs: Path, ray: Path) -> None:
         self._logs = logs
@@ -60,7 +55,11 @@ class LogLines:
         for text in self._new(path):
             if text.startswith("{") and any(name in text for name in ids):
                 line = _parsed(text, path.name)
-                if line is not None and not _polls(line.fields):
+                if line is not None and not (
+                    line.fields.get("logger") == "webapp"
+                    and str(line.fields.get("message")).startswith(("GET ", "HEAD "))
+                    and int(line.fields.get("status") or 0) < 400
+                ):
                     yield line
 
     def _of_engines(self, path: Path, models: Collection[str]) -> Iterator[LogLine]:
@@ -136,18 +135,8 @@ def _is_of_start(line: LogLine, model: str, began: float, ended: float) -> bool:
 
 
 def _parsed(text: str, file: str) -> LogLine | None:
-    """Return a JSON line; None if it is none of ours."""
     try:
         fields = json.loads(text)
         return LogLine(datetime.fromisoformat(fields["time"]).timestamp(), {**fields, "file": file})
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _polls(fields: dict[str, Any]) -> bool:
-    """True for a request that only looked, and was answered."""
-    return (
-        fields.get("logger") == "webapp"
-        and str(fields.get("message")).startswith(("GET ", "HEAD "))
-        and int(fields.get("status") or 0) < 400
-    )

@@ -20,8 +20,6 @@ class Port:
     Args:
         number: 0 takes any free port.
         option: names the port in the error.
-
-    Raises ConfigurationError: the port is in use, or the host is not this machine's; names the holder and the remedy.
     """
 
     def __init__(self, host: str, number: int, option: str = "") -> None:
@@ -45,15 +43,11 @@ class Port:
             self.close()
 
     def close(self) -> None:
-        """Hold the port no longer."""
         self._socket.close()
 
 
 def plan(host: str, port: int, flower_port: int) -> dict[str, Port]:
-    """Hold the ports of a stack's services, all at once, so that no two get the same.
-
-    Raises ConfigurationError: the web app's port is taken.
-    """
+    """Hold the ports of a stack's services, all at once, so that no two get the same."""
     web = Port(host, port, "--port")
     try:
         flower = Port("127.0.0.1", flower_port, "--flower-port")

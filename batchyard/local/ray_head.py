@@ -42,10 +42,7 @@ def start_less(parameters: Any, head: bool) -> None:
 
 
 def main(command: list[str]) -> int:
-    """Run `ray start`, and return an exit code when one of the servers that it has started ends.
-
-    SIGTERM ends all of them.
-    """
+    """Run `ray start`, and return an exit code when one of the servers that it has started ends."""
     signal.signal(signal.SIGTERM, _end)
     kinship.adopt_orphans()
     if code := subprocess.call(command):
@@ -60,7 +57,6 @@ def main(command: list[str]) -> int:
 
 
 def _children() -> dict[int, str]:
-    """Return the names of this process's children by their ids."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return {int(pid): Path(f"/proc/{pid}/comm").read_text().strip() for pid in listed.split()}
 

@@ -52,9 +52,8 @@ class Stack:
     A broker or a Ray cluster that the settings name (REDIS_URL, RAY_ADDRESS) is used as it is. Otherwise the stack
     starts its own.
 
-    Raises:
-        ConfigurationError: settings, models, the data folder, a port or the Ray cluster cannot be used. Nothing has
-            started then.
+    Raises ConfigurationError: settings, models, the data folder, a port or the Ray cluster cannot be used. Nothing has
+    started then.
     """
 
     def __init__(
@@ -297,7 +296,11 @@ def _check_redis(url: str) -> None:
         with redis.Redis.from_url(url, socket_timeout=REDIS_SECONDS, socket_connect_timeout=REDIS_SECONDS) as client:
             client.ping()
     except (redis.RedisError, OSError, ValueError) as error:
-        raise ConfigurationError(f"REDIS_URL: the server cannot be used: {error}; start it, or leave it out") from error
+        remedy = "start it, or leave it out"
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            remedy = "let SSL_CERT_FILE, or ?ssl_ca_certs=FILE of the URL, name the authority of its certificate"
+        reason = str(error).removesuffix(".")
+        raise ConfigurationError(f"REDIS_URL: the server cannot be used: {reason}; {remedy}") from error
 
 
 def _prepare_database(settings: Settings, folder: DataFolder, models: dict[str, ModelSpec]) -> list[str]:

@@ -23,16 +23,11 @@ MAX_QUOTED = 500
 
 @dataclass(frozen=True)
 class ToolUse:
-    """A call as a model has asked for it. `called` is what it was answered.
+    """A call as a model has asked for it. `called` is what it was answered."""
 
-    Attributes:
-        id: `call00102` is the third of the second turn. An engine's own would be another in each run.
-        arguments: JSON, as the model has written it.
-    """
-
-    id: str
+    id: str  # `call00102` is the third of the second turn. An engine's own would be another in each run.
     name: str
-    arguments: str
+    arguments: str  # JSON, as the model has written it
     called: Called
 
 
@@ -46,16 +41,12 @@ class AgentTurn:
 
 @dataclass
 class AgentRun:
-    """What an agent has done.
+    """What an agent has done."""
 
-    Attributes:
-        history: the messages, or the input items of Responses, with all turns.
-        stop: `done`: the model has called no tool; `stop_tool`: it has called that one; `no_answer`: a request failed;
-            else the limit that was reached.
-    """
-
-    history: Messages
+    history: Messages  # the messages, or the input items of Responses, with all turns
     turns: list[AgentTurn] = field(default_factory=list)
+    # `done`: the model has called no tool; `stop_tool`: it has called that one; `no_answer`: a request failed; else the
+    # limit that was reached
     stop: Stop = "max_turns"
 
     @property

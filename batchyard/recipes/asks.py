@@ -73,9 +73,7 @@ class Check:
 class Call:
     """A call of a tool. Its outcome is Called.
 
-    Args:
-        tool: the name of a tool of the deployment.
-        arguments: JSON, as the tool's parameters say.
+    `arguments`: JSON, as the tool's parameters say.
     """
 
     tool: str

@@ -43,8 +43,7 @@ def messages_of(columns: Mapping[str, Any], template: str | None = None) -> Mess
 
     The first two have the images of the row's columns in their places, see `batchyard.tables.images`.
 
-    Raises:
-        InvalidItem: there is none, or it is no list of messages.
+    Raises InvalidItem: there is none, or it is no list of messages.
     """
     for name in ("messages", "prompt"):
         value = columns.get(name)
@@ -79,24 +78,15 @@ def _messages(column: str, value: Any) -> Messages:
 
 @dataclass(frozen=True)
 class Item:
-    """A row of a job's input.
+    """A row of a job's input."""
 
-    Attributes:
-        number: row of the input, from 1.
-        custom_id: of the column of that name, else `item-<number>`.
-        columns: the row.
-        total: items of the job.
-        life: 1, and one more for each time that it began again: a person has put it back, or its recipe has changed.
-        hint: what that person said to it.
-        job_seed: the seed of the job.
-    """
-
-    number: int
-    custom_id: str
+    number: int  # row of the input, from 1
+    custom_id: str  # of the column of that name, else `item-<number>`
     columns: Mapping[str, Any]
     total: int = 1
+    # 1, and one more for each time that it began again: a person has put it back, or its recipe has changed
     life: int = 1
-    hint: str | None = None
+    hint: str | None = None  # what that person said to it
     job_seed: int = 0
     system: str | None = None
     template: str | None = None

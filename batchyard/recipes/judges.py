@@ -11,17 +11,12 @@ from batchyard.recipes.outcomes import Failure, Scored
 
 @dataclass(frozen=True)
 class Reward:
-    """A reward by name: verl's signature, (data_source, solution_str, ground_truth, extra_info) → a number or a dict.
-
-    Attributes:
-        data_sources: those for which it is taken if a job names none.
-        columns: what a row needs, dotted for fields within.
-    """
+    """A reward by name, with verl's signature, which returns a number or a dict."""
 
     name: str
     function: Callable[..., float | dict[str, Any]]
-    data_sources: Sequence[str] = ()
-    columns: Sequence[str] = ()
+    data_sources: Sequence[str] = ()  # those for which it is taken if a job names none
+    columns: Sequence[str] = ()  # what a row needs, dotted for fields within
 
     def __call__(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None
@@ -39,8 +34,7 @@ def reward(
 def scored(value: float | Mapping[str, Any]) -> Scored:
     """Return what a reward said as a Scored.
 
-    Raises:
-        TypeError: it is neither a finite number nor a dict with one as `score`.
+    Raises TypeError: it is neither a finite number nor a dict with one as `score`.
     """
     values = dict(value) if isinstance(value, Mapping) else {"score": value}
     score, acc, pred = values.get("score"), values.get("acc"), values.get("pred")
@@ -65,14 +59,11 @@ def is_wrong(sample: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate by name: (text, item, value) → a Failure, or None for a text that passes.
-
-    Attributes:
-        check: raises ValueError for a value that the gate cannot take, with the reason; None if it takes any.
-    """
+    """A gate by name: (text, item, value) → a Failure, or None for a text that passes."""
 
     name: str
     function: Callable[[str, Item, Any], Failure | None]
+    # Raises ValueError for a value that the gate cannot take, with the reason; None if it takes any
     check: Callable[[Any], object] | None = None
 
     def __call__(self, text: str, item: Item, value: Any = None) -> Failure | None:

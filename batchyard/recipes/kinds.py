@@ -69,23 +69,17 @@ class Report:
 
 @dataclass(frozen=True)
 class Child:
-    """A job that a composite starts.
+    """A job that a composite starts."""
 
-    Attributes:
-        variant: the name of its configuration.
-        repeat: from 0. It is added to the composite's seed.
-        round: from 0. A child of a later round is started when that of the round before has completed, and its input is
-            the artifact `artifact` of that one. Those of round 0 have the composite's input.
-        recipe, options: its own.
-        optional: if the round before has completed without the artifact, neither it nor a later round is needed.
-    """
-
-    variant: str
-    repeat: int
+    variant: str  # its configuration
+    repeat: int  # from 0. It is added to the composite's seed.
+    # From 0. A child of a later round is started when that of the round before has completed, and its input is the
+    # artifact `artifact` of that one. Those of round 0 have the composite's input.
     round: int
     recipe: str
     options: Mapping[str, Any]
     artifact: str | None = None
+    # If the round before has completed without the artifact, neither it nor a later round is needed
     optional: bool = False
 
     @property

@@ -33,25 +33,17 @@ class RecipeError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """An Ask of one item, with its place in the recipe.
-
-    Attributes:
-        visit: the item's turns in this stage, from 1.
-        sample: the item's asks in this turn, from 0.
-        body: the request body, without what `structure` becomes in the body of its model's engine.
-        structure: {"json" | "regex" | "choice" | "grammar": …}, or empty.
-        turn: the turn that it belongs to, from 1.
-    """
+    """An Ask of one item, with its place in the recipe."""
 
     stage: str
     endpoint: str
-    visit: int
-    sample: int
+    visit: int  # the item's turns in this stage, from 1
+    sample: int  # the item's asks in this turn, from 0
     model: str
-    body: Mapping[str, Any]
-    structure: Mapping[str, Any]
+    body: Mapping[str, Any]  # the request body, without what `structure` becomes in the body of its model's engine
+    structure: Mapping[str, Any]  # {"json" | "regex" | "choice" | "grammar": …}, or empty
     seed: int | None
-    turn: int = 0
+    turn: int = 0  # the turn that it belongs to, from 1
 
     def custom_id(self, item: Item, retry: int = 0) -> str:
         """Return the request's custom_id, which no other request of the job has."""
@@ -74,20 +66,14 @@ Outcomes: TypeAlias = (
 
 
 class Program:
-    """The program of one item.
-
-    Attributes:
-        turn: number of the current turn, from 1.
-        wants: what the current turn has yielded; each gets one outcome. A Wait or a Peer is alone.
-        result: the item's end, None before it.
-    """
+    """The program of one item."""
 
     def __init__(self, recipe: FlowRecipe[Any], options: Options, item: Item, max_requests: int = MAX_REQUESTS) -> None:
         """Raises RecipeError, as `send` does."""
         self.item = item
-        self.turn = 0
-        self.wants: Wants = ()
-        self.result: Result | None = None
+        self.turn = 0  # number of the current turn, from 1
+        self.wants: Wants = ()  # what the current turn has yielded; each gets one outcome. A Wait or a Peer is alone.
+        self.result: Result | None = None  # the item's end, None before it
         self._recipe = recipe
         self._options = options
         self._stages = {stage.name: stage for stage in recipe.stages_of(options)}
@@ -101,10 +87,7 @@ class Program:
         self._advance(None)
 
     def send(self, outcomes: Outcomes) -> None:
-        """Send a turn's outcomes, in the order of `wants`, and go on to the next turn.
-
-        Raises RecipeError: the recipe raised, or yielded what it may not.
-        """
+        """Send a turn's outcomes, in the order of `wants`, and go on to the next turn."""
         if len(outcomes) != len(self.wants):
             raise ValueError(f"turn {self.turn} wants {len(self.wants)} outcomes, not {len(outcomes)}")
         self._advance(list(outcomes))
@@ -176,7 +159,6 @@ class Program:
             raise RecipeError(f"turn {self.turn}: {what} is no JSON: {error}") from None
 
     def _count(self, number: int) -> None:
-        """Count requests and calls of tools."""
         self._requests += number
         if self._requests > self._max_requests:
             message = f"the item asked {self._requests} times, the most is {self._max_requests}"

@@ -15,24 +15,17 @@ KEY = "idempotency_key"
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool by name.
-
-    Attributes:
-        description: what a model is told of it.
-        parameters: the JSON schema of its arguments, an object.
-        mode: `retriable`: a call that a crash may have ended is made again. `once`: it is not, and is `interrupted`.
-        seconds, memory_mb, output_bytes: limits of one call: its time, the memory that it may take beyond what its
-            process begins with, and the size of its result as JSON.
-    """
+    """A tool by name."""
 
     name: str
     function: Callable[..., Any]
-    description: str
-    parameters: Mapping[str, Any]
+    description: str  # what a model is told of it
+    parameters: Mapping[str, Any]  # the JSON schema of its arguments, an object
+    # `retriable`: a call that a crash may have ended is made again. `once`: it is not, and is `interrupted`.
     mode: Mode = "once"
-    seconds: float = 30.0
-    memory_mb: int = 1024
-    output_bytes: int = 64 * 1024
+    seconds: float = 30.0  # of one call
+    memory_mb: int = 1024  # that a call may take beyond what its process begins with
+    output_bytes: int = 64 * 1024  # of a call's result as JSON
 
 
 class _Untitled(GenerateJsonSchema):

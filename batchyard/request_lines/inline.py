@@ -98,8 +98,7 @@ class _Text:
         self._max = max_value_bytes
         self._text = ""
         self._at = 0
-        self._before = 0
-        """Characters of the document before `_text`."""
+        self._before = 0  # characters of the document before `_text`
 
     def next(self) -> str:
         """Return the next character that is not blank, an empty text at the end."""
@@ -109,10 +108,7 @@ class _Text:
                 return self._text[self._at : self._at + 1]
 
     def entries(self, brackets: str, name: str, code: str = "invalid_type") -> Iterator[None]:
-        """Stand before each entry of an object or a list in turn; the caller reads it.
-
-        Raises RequestError: `name`, which stands here, is something else; with this `code`.
-        """
+        """Stand before each entry of an object or a list in turn; the caller reads it."""
         kind = "an object" if brackets == "{}" else "a list"
         if self.next() != brackets[0]:
             if not self._before and not self._text:
@@ -163,7 +159,6 @@ class _Text:
                 raise self._invalid(reason or "a comma or a bracket is missing", at)
 
     def end(self) -> None:
-        """Raise RequestError if anything follows."""
         if self.next():
             raise self._invalid("something follows its last bracket")
 

@@ -14,15 +14,12 @@ _MOST_NAMES = 1000
 
 
 class ParameterWarnings:
-    """The first line of each misspelt parameter in a batch's requests.
-
-    `entries`: as those of a batch's `errors.data`, at most MOST.
-    """
+    """The first line of each misspelt parameter in a batch's requests."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._names = set[str]()
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[dict[str, Any]] = []  # as those of a batch's `errors.data`, at most MOST
 
     def add(self, line: int, names: Iterable[str]) -> None:
         """Look at the names of a body's parameters."""

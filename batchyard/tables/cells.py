@@ -24,15 +24,12 @@ _DEEP = "is nested too deep"
 
 
 class CellError(ValueError):
-    """A cell that no prompt can have. `str()` names the column and says why.
-
-    `code`: `empty_value`, `missing_column` or `invalid_value`.
-    """
+    """A cell that no prompt can have. `str()` names the column and says why."""
 
     def __init__(self, reason: str, code: str = "invalid_value", column: str | None = None) -> None:
         super().__init__(reason if column is None else f"column {column} {reason}")
         self.reason = reason
-        self.code = code
+        self.code = code  # `empty_value`, `missing_column` or `invalid_value`
         self.column = column
 
 
@@ -95,10 +92,7 @@ def json_value(value: Any, column: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a cell as a JSON value; None, NaN, NA, NaT become None, decimals and dates texts.
-
-    Raises CellError: it is, or has in it, what JSON has no value for.
-    """
+    """Return a cell as a JSON value; None, NaN, NA, NaT become None, decimals and dates texts."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

@@ -36,10 +36,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
 def lines(row: Row, names: Iterable[str]) -> str:
-    """Return a row as lines `name: value` in this order. A column without a value is its name alone.
-
-    Raises CellError for a value that no prompt can have, and if no column has a value.
-    """
+    """Return a row as lines `name: value` in this order. A column without a value is its name alone."""
     texts = [(name, cells.optional(row.get(name), name)) for name in names]
     if all(text is None for _, text in texts):
         raise CellError("all columns are empty", "empty_value")
@@ -56,14 +53,11 @@ class TooManyColumns(ValueError):
 
 
 class Statistics:
-    """Which cells of a table are equal, and how long they are.
-
-    `names`: the columns of all rows, in the order in which rows have shown them.
-    """
+    """Which cells of a table are equal, and how long they are."""
 
     def __init__(self, without: Collection[str] = ()) -> None:
         """`without`: columns that are left out, besides ROW_NAME."""
-        self.names: list[str] = []
+        self.names: list[str] = []  # the columns of all rows, in the order in which rows have shown them
         self._known = {ROW_NAME, *without}
         self._hashes: list[array[int]] = []
         self._lengths: list[array[int]] = []
@@ -108,12 +102,10 @@ class Statistics:
         return OrderByRow(self.names, dict(zip(rows, orders, strict=True)), default)
 
     def _codes(self) -> list[Numbers]:
-        """Return for each cell of each column the first row with the same cell."""
         none = np.zeros(self._rows, np.int64)
         return [_refined(none, np.array(hashes, np.int64)) for hashes in self._hashes]
 
     def _line_lengths(self) -> list[Numbers]:
-        """Return the length of each cell's line, by column."""
         beside = len(": \n")
         return [
             np.array(lengths, np.int64) + len(name) + beside
@@ -215,10 +207,7 @@ def _weights(first: Numbers, codes: Sequence[Numbers], lengths: Sequence[Numbers
 
 
 def _groups(codes: Numbers, weights: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """Yield the place of a column and the rows of each group, the one with most hits first; no row twice.
-
-    `codes`, `weights`: a line for each column, with a number for each row.
-    """
+    """Yield the place of a column and the rows of each group, the one with most hits first; no row twice."""
     columns, rows = codes.shape
     if columns == 0 or rows < 3:  # two rows share no cell but those that are constant
         return

@@ -63,10 +63,7 @@ def compression_by_content(start: bytes) -> str | None:
 
 
 def decompressed(file: IO[bytes], compression: str | None, max_bytes: int | None = None) -> IO[bytes]:
-    """Return the decompressed content of a file; the file itself without a compression.
-
-    Reading it raises TableError for content that is not so compressed, or has more than `max_bytes`.
-    """
+    """Return the decompressed content of a file; the file itself without a compression."""
     if compression is None:
         return file
     import pyarrow as pa

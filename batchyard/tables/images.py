@@ -147,7 +147,6 @@ def _data_url(content: bytes) -> str:
 
 
 def _kind(content: bytes) -> str | None:
-    """Return the kind of an image by its first bytes."""
     if content.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"
     if content.startswith(b"\xff\xd8\xff"):

@@ -40,11 +40,7 @@ class Opened:
 def opened(file: IO[bytes], pick: Picked | None = None, max_bytes: int | None = None) -> Iterator[Opened]:
     """Open a file and check the sizes of the columns that are needed.
 
-    Args:
-        pick: returns which columns are needed.
-        max_bytes: most bytes of their values, decompressed; None: the file is trusted.
-
-    Raises TableError: it is not Parquet, or too large.
+    `max_bytes`: most bytes of their values, decompressed; None: the file is trusted.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -68,10 +64,7 @@ def opened(file: IO[bytes], pick: Picked | None = None, max_bytes: int | None = 
 
 
 def rows(opened: Opened, max_line_bytes: int, max_bytes: int | None) -> Iterator[dict[str, Any] | None]:
-    """Yield the needed values of each row by column; None for a row of more than `max_line_bytes`.
-
-    Raises TableError for more than `max_bytes` of values.
-    """
+    """Yield the needed values of each row by column; None for a row of more than `max_line_bytes`."""
     total = 0
     for batch in opened.source.iter_batches(opened.batch, columns=opened.needed):
         size = sum(map(_decoded, batch.columns))
@@ -90,7 +83,6 @@ def rows(opened: Opened, max_line_bytes: int, max_bytes: int | None) -> Iterator
 
 
 def too_large(max_bytes: int) -> TableError:
-    """Return the refusal of a file with more than `max_bytes`."""
     return TableError(f"The file has more than {max_bytes} bytes when it is decompressed", "file_too_large")
 
 
@@ -129,22 +121,24 @@ def _lengths(array: Any) -> Any:
 
 @dataclass
 class _Pages:
-    """The pages of a column as their headers describe them: what is read, whatever the footer says.
-
-    `delta`: the largest of those in which a value repeats the beginning of the one before.
-    """
+    """The pages of a column as their headers describe them: what is read, whatever the footer says."""
 
     bytes: int = 0
     values: int = 0
     largest: int = 0
     dictionary: int = 0
-    delta: int = 0
+    delta: int = 0  # the largest of those in which a value repeats the beginning of the one before
 
 
 def _checked(file: IO[bytes], source: pq.ParquetFile, needed: Collection[str], max_bytes: int) -> tuple[list[str], int]:
     """Return the columns that have to stay dictionaries, and the rows of a batch. Raises TableError: too large."""
     dictionaries, total, delta = set[str](), 0, 1
-    groups = _chunks(file)
+    # pyarrow's own metadata of columns ends the process for some wrong footers.
+    size = int.from_bytes(_at(file, file.seek(-8, io.SEEK_END), 4), "little")
+    if size > FOOTER_BYTES:
+        raise EOFError(f"its footer has more than {FOOTER_BYTES} bytes")
+    footer = thrift.struct(io.BytesIO(_at(file, file.seek(-8 - size, io.SEEK_END), size)))
+    groups = [[chunk[3] for chunk in group[1]] for group in footer[4] or ()]
     for index in range(source.metadata.num_columns):
         column = source.schema.column(index)
         path, nested = column.path, column.path not in source.schema_arrow.names
@@ -163,18 +157,6 @@ def _checked(file: IO[bytes], source: pq.ParquetFile, needed: Collection[str], m
             if is_text and pages.dictionary > (0 if nested else DICTIONARY_BYTES):
                 dictionaries.add(path)
     return sorted(dictionaries), max(1, min(_ROWS, _ROWS * DICTIONARY_BYTES // delta))
-
-
-def _chunks(file: IO[bytes]) -> list[list[list[Any]]]:
-    """Return the metadata of all columns of each row group. pyarrow's own ends the process for some wrong footers.
-
-    Raises EOFError.
-    """
-    size = int.from_bytes(_at(file, file.seek(-8, io.SEEK_END), 4), "little")
-    if size > FOOTER_BYTES:
-        raise EOFError(f"its footer has more than {FOOTER_BYTES} bytes")
-    footer = thrift.struct(io.BytesIO(_at(file, file.seek(-8 - size, io.SEEK_END), size)))
-    return [[chunk[3] for chunk in group[1]] for group in footer[4] or ()]
 
 
 def _at(file: IO[bytes], place: int, size: int) -> bytes:

@@ -36,19 +36,13 @@ _SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\r?\n?', re.IGNORECASE)
 
 
 class TableRow(NamedTuple):
-    """A row, or the problem in its place.
+    """A row, or the problem in its place."""
 
-    Attributes:
-        line: of the file, from 1: where the row ends, or begins if it is one of `prompts`. Of Parquet the row, from 1.
-        values: by column.
-        problem: why it cannot be read, as what follows "Line 3".
-        code: of the problem: `invalid_value` or `line_too_long`.
-    """
-
+    # Of the file, from 1: where the row ends, or begins if it is one of `prompts`. Of Parquet the row, from 1.
     line: int
-    values: dict[str, Any]
-    problem: str | None = None
-    code: str = "invalid_value"
+    values: dict[str, Any]  # by column
+    problem: str | None = None  # why it cannot be read, as what follows "Line 3"
+    code: str = "invalid_value"  # of the problem: `invalid_value` or `line_too_long`
 
 
 def rows(
@@ -86,20 +80,14 @@ def rows(
 
 
 class _Lines:
-    """Lines of a file without a byte order mark; too long ones are skipped.
-
-    Attributes:
-        number: of the line, from 1.
-        too_long: the line is too long, and returned as its first bytes.
-        balanced: the line, all of it, has an even number of quotes.
-    """
+    """Lines of a file without a byte order mark; too long ones are skipped."""
 
     def __init__(self, file: IO[bytes], max_bytes: int) -> None:
         self._file = file
         self.max_bytes = max_bytes
-        self.number = 0
-        self.too_long = False
-        self.balanced = True
+        self.number = 0  # of the line, from 1
+        self.too_long = False  # the line is too long, and returned as its first bytes
+        self.balanced = True  # the line, all of it, has an even number of quotes
 
     def __iter__(self) -> Iterator[bytes]:
         while line := self._file.readline(self.max_bytes + 1):
@@ -116,7 +104,6 @@ class _Lines:
             yield line
 
     def problem(self, line: bytes) -> tuple[str, str] | None:
-        """Return problem and code of a line that cannot be used."""
         if self.too_long:
             return f"is longer than {self.max_bytes} bytes", "line_too_long"
         if self.number == 1 and (encoding := json_lines.other_encoding(line)):
@@ -207,7 +194,6 @@ class _CsvLines:
         self.begin()
 
     def begin(self) -> None:
-        """Note that a row begins."""
         self.problem: tuple[str, str] | None = None
         self._size = 0
         self._first = self._lines.number + 1
@@ -246,7 +232,11 @@ def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterat
         if said := _SEPARATOR.fullmatch(first):
             delimiter, first = said[1], next(source, "")
         else:
-            delimiter = _delimiter(first, delimiter)
+            others = _OTHER_DELIMITERS if delimiter == "," else ()
+            delimiter = next(
+                (each for each in (delimiter, *others) for cells in csv.reader([first], delimiter=each) if cells[1:]),
+                delimiter,
+            )
         reader = csv.reader(itertools.chain([first], source), delimiter=delimiter, strict=True)
         for cells in reader:
             problem = source.problem
@@ -271,11 +261,3 @@ def _cells(lines: _Lines, delimiter: str, null_values: frozenset[str]) -> Iterat
                 yield TableRow(lines.number, dict(zip(columns, values, strict=True)))
     except csv.Error as error:
         raise TableError(f"The table is not valid CSV after line {lines.number}: {error}") from None
-
-
-def _delimiter(first: str, usual: str) -> str:
-    """Return what stands between the cells of a first line, by which it has more than one; else the usual."""
-    others = _OTHER_DELIMITERS if usual == "," else ()
-    return next(
-        (each for each in (usual, *others) for cells in csv.reader([first], delimiter=each) if cells[1:]), usual
-    )

@@ -90,7 +90,6 @@ def _data_url(content: bytes, size: int) -> str:
 
 
 def _kind(content: bytes) -> str | None:
-    """Return the media type of audio by its first bytes."""
     if content[:4] in (b"RIFF", b"RF64", b"BW64") and content[8:12] == b"WAVE":  # those of more than 4 GB, too
         return "wav"
     if content[4:8] == b"ftyp":

@@ -85,7 +85,6 @@ class Template:
         return self.has_all and self.order is None and self._row_order is None
 
     def needed(self, names: Iterable[str]) -> list[str]:
-        """Return those of a table's columns that prompts need."""
         if self.has_all and self.order is None:
             return list(names)
         return list(dict.fromkeys([*self.columns, *(self.order or ())]))
@@ -136,10 +135,7 @@ class Template:
         return ordered
 
     def fill(self, row: Mapping[str, Any]) -> str | list[Part]:
-        """Return the text with the cells of a row in place of their columns; content parts if some are images.
-
-        Raises CellError: the row has no such column, or what stands there cannot be part of a prompt.
-        """
+        """Return the text with the cells of a row in place of their columns; content parts if some are images."""
         if missing := [name for name in self.columns if name not in row]:
             raise CellError(f"is missing; {suggestion(missing[0], row)}", "missing_column", missing[0])
         texts, parts = [self._literals[0]], list[Part]()

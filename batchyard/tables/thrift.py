@@ -10,10 +10,7 @@ _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 
 
 
 def struct(file: IO[bytes], depth: int = 0) -> list[Any]:
-    """Read a struct: its numbers, lists and structs by the number of their field, up to FIELDS; 0 for all else.
-
-    Raises EOFError: it cannot be read.
-    """
+    """Read a struct: its numbers, lists and structs by the number of their field, up to FIELDS; 0 for all else."""
     fields: list[Any] = [0] * (FIELDS + 1)
     number = 0
     for _ in range(_MOST_FIELDS):

@@ -23,10 +23,7 @@ SCHEDULE_MILLISECONDS = 1000.0
 
 
 class SpanExport:
-    """Sends spans that have ended. Its queue is bounded: while a collector is away, spans are dropped.
-
-    `processor`: takes spans; None for one that sends them to the collector of the environment.
-    """
+    """Sends spans that have ended. Its queue is bounded: while a collector is away, spans are dropped."""
 
     def __init__(self, processor: SpanProcessor | None = None) -> None:
         named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")

@@ -26,7 +26,6 @@ def operation(endpoint: str) -> str:
 
 
 def name(endpoint: str, model: str) -> str:
-    """Return the name of the span of a request."""
     return f"{operation(endpoint)} {model}"
 
 

@@ -46,7 +46,6 @@ _export: SpanExport | None = None
 
 
 def enabled() -> bool:
-    """True if this process sends spans."""
     return _sends
 
 
@@ -85,10 +84,7 @@ def write(span: EndedSpan) -> None:
 
 
 class Span:
-    """A span of the block that it is used with. An exception that leaves the block fails it.
-
-    `place`: None if nothing is written.
-    """
+    """A span of the block that it is used with. An exception that leaves the block fails it."""
 
     def __init__(
         self,

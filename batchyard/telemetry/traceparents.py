@@ -11,13 +11,11 @@ _HEADER = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-
 
 
 class TraceParent(NamedTuple):
-    """A span that others may have as their parent.
-
-    `sampled`: as the trace's beginner has decided; None in a trace of our own, where OTEL_TRACES_SAMPLER decides.
-    """
+    """A span that others may have as their parent."""
 
     trace_id: int
     span_id: int
+    # As the trace's beginner has decided; None in a trace of our own, where OTEL_TRACES_SAMPLER decides
     sampled: bool | None = None
 
     def __str__(self) -> str:

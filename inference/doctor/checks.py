@@ -19,6 +19,7 @@ def check(
     allow_simulated: bool,
     only: tuple[str, ...] = (),
     start_seconds: float | None = None,
+    reproducible: bool = False,
     machine: Machine | None = None,
 ) -> Iterator[Finding]:
     """Yield what each check of each model says, in the order of the file.
@@ -26,9 +27,8 @@ def check(
     Args:
         only: check these models only; all if empty.
         start_seconds: also start each model's engine, for at most so long, and ask it once at each endpoint.
+        reproducible: then also test that its answers do not depend on other requests.
         machine: the memory that is there, by default this machine's.
-
-    Raises ConfigurationError: the file as a whole cannot be used, or has no model of `only`.
     """
     entries = catalog.each(models, allow_simulated=allow_simulated)
     if unknown := [name for name in only if name not in entries]:
@@ -38,14 +38,16 @@ def check(
         if only and name not in only:
             continue
         if isinstance(entry, ConfigurationError):
-            yield _refused(name, entry.message)
+            place, _, reason = entry.message.partition(": ")
+            reason, _, remedy = reason.rpartition("; ") if "; " in reason else (reason, "", "")
+            yield Finding(name, place.removeprefix(f"models.{name}").lstrip(".") or "entry", "failed", reason, remedy)
             continue
         findings = list(_of(entry, there))
         yield from findings
         if (files := _files(entry)) is not None:
             loaded.append((entry, files))
         if start_seconds is not None and not any(finding.result == "failed" for finding in findings):
-            yield from starting.start(entry, start_seconds)
+            yield from starting.start(entry, start_seconds, reproducible=reproducible)
     if (all_of_them := together(loaded, there)) is not None:
         yield all_of_them
 
@@ -58,13 +60,6 @@ def of_loaded(models: dict[str, ModelSpec]) -> Iterator[Finding]:
     loaded = [(spec, files) for spec in models.values() if (files := _files(spec)) is not None]
     if (all_of_them := together(loaded, machine)) is not None:
         yield all_of_them
-
-
-def _refused(name: str, message: str) -> Finding:
-    """Return the finding of an entry that cannot be used: its key, the reason and the remedy."""
-    place, _, reason = message.partition(": ")
-    reason, _, remedy = reason.rpartition("; ") if "; " in reason else (reason, "", "")
-    return Finding(name, place.removeprefix(f"models.{name}").lstrip(".") or "entry", "failed", reason, remedy)
 
 
 def _of(spec: ModelSpec, machine: Machine) -> Iterator[Finding]:

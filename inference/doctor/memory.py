@@ -63,22 +63,17 @@ def weights_bytes(folder: Path, dtype: str | None) -> int | None:
     width, total = DTYPES.get(dtype or ""), 0
     files = sorted(folder.glob("*.safetensors"))
     for file in files:
-        for tensor in _header(file).values():
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            tensors: dict[str, Any] = json.loads(stream.read(size))
+        tensors.pop("__metadata__", None)
+        for tensor in tensors.values():
             start, end = tensor["data_offsets"]
             stored = WIDTHS.get(tensor["dtype"])
             total += (end - start) * width // stored if width and stored else end - start
     if not files:
         total = sum(file.stat().st_size for pattern in ("*.bin", "*.pt") for file in folder.glob(pattern))
     return total or None
-
-
-def _header(file: Path) -> dict[str, Any]:
-    """Return the tensors of a safetensors file by name, without reading them."""
-    with file.open("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        tensors: dict[str, Any] = json.loads(stream.read(size))
-    tensors.pop("__metadata__", None)
-    return tensors
 
 
 def token_bytes(config: Mapping[str, Any], dtype: str | None) -> int | None:

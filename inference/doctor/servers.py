@@ -20,6 +20,7 @@ from batchyard.failures.reasons import one_line
 from batchyard.schema_words import invalid_values
 from batchyard.wording import cut
 from inference.doctor.folder import Finding
+from inference.engines.openai.client import NO_SUCH_ROUTE
 from inference.engines.openai.engine import OpenAIArguments
 
 LIST_SECONDS = 10.0
@@ -45,19 +46,13 @@ class ListedServer(NamedTuple):
 
 
 class _Ability(NamedTuple):
-    """Something that a server may be able to do.
-
-    Attributes:
-        request: what is added to the request of `endpoint`.
-        shown: true if an answer shows it. Of a stream it gets the list of events.
-        without: what follows for Batchyard where it is missing.
-    """
+    """Something that a server may be able to do."""
 
     name: str
     endpoint: Endpoint
-    request: dict[str, Any]
-    shown: Callable[[Any], Any]
-    without: str
+    request: dict[str, Any]  # what is added to the request of `endpoint`
+    shown: Callable[[Any], Any]  # true if an answer shows it. Of a stream it gets the list of events.
+    without: str  # what follows for Batchyard where it is missing
 
 
 def _has_output(body: Any) -> bool:
@@ -75,6 +70,8 @@ def _event_with(key: str) -> Callable[[Any], bool]:
 _STREAM = {"stream": True}
 _LOGPROBS = {"logprobs": True, "top_logprobs": 1}
 _USAGE = _STREAM | {"stream_options": {"include_usage": True}}
+_ONE = {"max_completion_tokens": 1, "max_tokens": None}
+_TWO = {"n": 2, "temperature": 1.0}
 _JSON = {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}}
 _TOOLS = {"tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "required"}
 _ABILITIES = (
@@ -84,16 +81,17 @@ _ABILITIES = (
     _Ability("stream", CHAT, _STREAM, _event_with("choices"), "live answers come as a whole"),
     _Ability("stream_options.include_usage", CHAT, _USAGE, _event_with("usage"), "tokens of streams are not counted"),
     _Ability("logprobs", CHAT, _LOGPROBS, lambda body: responses.output(body).logprobs, "no probabilities of labels"),
+    _Ability("n", CHAT, _TWO, lambda body: len(responses.outputs(body)) == 2, "one answer per request"),
+    _Ability(
+        "max_completion_tokens", CHAT, _ONE, lambda body: responses.usage(body).output_tokens == 1, "use max_tokens"
+    ),
     _Ability("response_format json_schema", CHAT, _JSON, _follows_schema, "answers are not held to a schema"),
     _Ability("tools", CHAT, _TOOLS, lambda body: responses.output(body).tool_calls, "no agents with tools"),
 )
 
 
 def listed(url: str, key_env: str | None = None) -> ListedServer:
-    """Ask a server for its models and routes.
-
-    Raises ConfigurationError: the URL is none, no server answers there, or it lists no models; says what to do.
-    """
+    """Ask a server for its models and routes."""
     arguments: dict[str, Any] = {"endpoints": [{"url": url}], "api_key_env": key_env}
     try:
         url = OpenAIArguments.model_validate(arguments).endpoints[0].url
@@ -115,9 +113,11 @@ def listed(url: str, key_env: str | None = None) -> ListedServer:
     if not names and not url.endswith("/v1"):
         return listed(f"{url}/v1", key_env)
     if not names:
+        remedy = "name the base URL of OpenAI's clients, which mostly ends in /v1"
+        if reply.status_code not in NO_SUCH_ROUTE:
+            remedy = "write an entry of engine openai, with `model` and `endpoints`"
         raise ConfigurationError(
-            f"server {url} lists no models: GET /models is answered with HTTP {reply.status_code}; name the base URL "
-            "of OpenAI's clients, which mostly ends in /v1"
+            f"server {url} lists no models: GET /models is answered with HTTP {reply.status_code}; {remedy}"
         )
     described = [path for path in ENDPOINTS if path in paths] if isinstance(paths, dict) else []
     return ListedServer(url, names, described or USUAL)
@@ -138,10 +138,7 @@ def entries(servers: Sequence[ListedServer], key_env: str | None = None) -> dict
 
 
 def check(server: ListedServer, key_env: str | None, models: Sequence[str] = ()) -> Iterator[Finding]:
-    """Yield what each of a server's models can do, by asking it; by default its first one.
-
-    Raises ConfigurationError: it has no such model.
-    """
+    """Yield what each of a server's models can do, by asking it; by default its first one."""
     shown = ", ".join(server.models[:8]) + (f" and {len(server.models) - 8} more" if len(server.models) > 8 else "")
     if unknown := [model for model in models if model not in server.models]:
         raise ConfigurationError(f"server {server.url} has no model {unknown[0]!r}; it has {shown}")
@@ -175,16 +172,17 @@ def _ask(client: httpx.Client, ability: _Ability, model: str) -> str | None:
         COMPLETIONS.path: {"prompt": question, "max_tokens": 8},
         EMBEDDINGS.path: {"input": question},
     }
+    request = {**bodies[ability.endpoint.path], "model": model, **ability.request}
     try:
         reply = client.post(
             ability.endpoint.path.removeprefix("/v1"),
-            json={**bodies[ability.endpoint.path], "model": model, **ability.request},
+            json={name: value for name, value in request.items() if value is not None},
         )
     except httpx.TimeoutException:
         return f"no answer within {ANSWER_SECONDS:g} s"
     except httpx.HTTPError as error:
         return one_line(str(error)) or type(error).__name__
-    answer: Any = _document(reply)
+    answer: Any = _object(reply.content)
     if reply.status_code != HTTPStatus.OK:
         said = responses.error(answer).get("message") or reply.reason_phrase
         return cut(one_line(f"HTTP {reply.status_code}: {said}"), MAX_REASON)

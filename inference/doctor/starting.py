@@ -16,20 +16,28 @@ import time
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import BatchyardError
 from batchyard.models import ModelSpec
+from inference.doctor import company
 from inference.doctor.folder import Finding
 from inference.engine import JobEngine
 from inference.engines import registry
 
 ANSWER_SECONDS = 120.0
+COMPANY_SECONDS = 900.0
+"""The test of `reproducible` ends within this time after the start."""
+REPRODUCIBLE = "--reproducible"
 MARK = "batchyard-doctor: "
 
 
-def start(spec: ModelSpec, seconds: float) -> list[Finding]:
-    """Start the model's engine and return how that and its answers went. It ends within `seconds`."""
+def start(spec: ModelSpec, seconds: float, *, reproducible: bool = False) -> list[Finding]:
+    """Start the model's engine and return how that and its answers went. It ends within `seconds`.
+
+    `reproducible`: test also that answers do not depend on other requests, in at most COMPANY_SECONDS more.
+    """
     if issubclass(registry.capabilities(spec.engine), JobEngine):
         reason = f"engine {spec.engine} starts within a run; submit a small batch"
         return [Finding(spec.name, "start", "not checked", reason)]
-    command = [sys.executable, "-m", "inference.doctor.starting"]
+    command = [sys.executable, "-m", "inference.doctor.starting", *([REPRODUCIBLE] if reproducible else [])]
+    seconds += COMPANY_SECONDS if reproducible else 0
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -40,7 +48,9 @@ def start(spec: ModelSpec, seconds: float) -> list[Finding]:
             detail = f"not within {seconds:g} s"
             return [Finding(spec.name, "start", "failed", detail, "raise BATCHYARD_ENGINE_START_TIMEOUT")]
         finally:
-            _end(child)
+            with contextlib.suppress(ProcessLookupError):  # all of them have ended
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
         log.seek(0)
         lines = log.read().decode(errors="replace").splitlines()
     outcome = next((line for line in reversed(lines) if line.startswith(MARK)), None)
@@ -52,14 +62,7 @@ def start(spec: ModelSpec, seconds: float) -> list[Finding]:
     return [Finding(**entry) for entry in json.loads(outcome.removeprefix(MARK))]
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the process and all that it has started: they are one process group."""
-    with contextlib.suppress(ProcessLookupError):  # all of them have ended
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
-async def _try(spec: ModelSpec) -> list[Finding]:
+async def _try(spec: ModelSpec, *, reproducible: bool) -> list[Finding]:
     engine = registry.engine_class(spec.engine)(spec, ANSWER_SECONDS)
     began = time.monotonic()
     try:
@@ -78,11 +81,14 @@ async def _try(spec: ModelSpec) -> list[Finding]:
             reason = str(refusal.get("message") or answer.status_code)
             remedy = "take it out of `endpoints`, or mend what the reason names"
             findings.append(Finding(spec.name, endpoint, "failed", reason, remedy))
+    if reproducible:
+        findings.append(await company.check(engine))
     await engine.stop()
     return findings
 
 
 if __name__ == "__main__":
-    checked = asyncio.run(_try(ModelSpec.model_validate_json(sys.stdin.read())))
+    given = ModelSpec.model_validate_json(sys.stdin.read())
+    checked = asyncio.run(_try(given, reproducible=REPRODUCIBLE in sys.argv))
     print(f"\n{MARK}{json.dumps([vars(finding) for finding in checked])}", flush=True)
     os._exit(0)  # an engine's threads and processes may not end by themselves

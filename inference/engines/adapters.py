@@ -34,7 +34,6 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def rank(config: Mapping[str, Any]) -> int:
-    """Return the greatest rank of an adapter's matrices."""
     return int(max(_ranks(config)))
 
 

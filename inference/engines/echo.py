@@ -25,7 +25,7 @@ from inference.progress import PROGRESS, RequestProgress
 
 SUPPORTED = frozenset({"model", "n", "max_tokens", "max_completion_tokens", "ignore_eos", "seed", "stop"}) | {
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("structured_outputs", "tools", "tool_choice", "logprobs"),
+    *("structured_outputs", "tools", "tool_choice", "logprobs", "top_logprobs"),
 }
 LISTED = (CHAT, COMPLETIONS)
 """Endpoints of which it takes those parameters. Of the others it takes all that the API has."""
@@ -87,8 +87,7 @@ class Echo(Engine):
         self._requests = 0
         self.capacity = self._arguments.slots
         self._slots = DecodeSlots(self.capacity)
-        self._running: dict[RequestProgress, float] = {}
-        """Since when each request has a slot, in the event loop's time."""
+        self._running: dict[RequestProgress, float] = {}  # since when each request has a slot, in the event loop's time
 
     @classmethod
     def unsupported(cls, spec: ModelSpec, endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:

@@ -62,12 +62,7 @@ def planted(text: str, model: str) -> Generated | None:
 
 
 def response(endpoint: str, request: Body, number: int, completion: Generated) -> dict[str, Any]:
-    """Return the response body of one request.
-
-    Args:
-        number: of the request, for its id.
-        completion: of an endpoint that generates.
-    """
+    """Return the response body of one request."""
     return _RESPONSES[endpoint](request, number, completion)
 
 
@@ -126,10 +121,6 @@ def _calls(request: Body, text: str) -> tuple[str, list[dict[str, str]]]:
     return (_CALL.sub("", text).strip(), calls) if calls else (text, [])
 
 
-def _completions(request: Body, number: int, completion: Generated) -> dict[str, Any]:
-    return _choices(request, completion, f"cmpl-echo-{number}", "text_completion", {"text": completion.text})
-
-
 def _choices(request: Body, completion: Generated, name: str, kind: str, output: Body) -> dict[str, Any]:
     samples, words = request.get("n") or 1, _words(prompt_text(request))
     reason, tokens = completion.finish_reason, completion.tokens * samples
@@ -171,10 +162,6 @@ def _messages(request: Body, number: int, completion: Generated) -> dict[str, An
         full=completion.finish_reason == "length",
         tokens=(_words(prompt_text(request)), completion.tokens),
     )
-
-
-def _embeddings(request: Body, number: int, _: Generated) -> dict[str, Any]:
-    return _vectors(request, number, "embedding", "embedding")
 
 
 def _pooling(request: Body, number: int, _: Generated) -> dict[str, Any]:
@@ -257,7 +244,6 @@ def _generative_scoring(request: Body, number: int, _: Generated) -> dict[str, A
 
 
 def _moderations(request: Body, number: int, _: Generated) -> dict[str, Any]:
-    """Return that nothing is flagged."""
     texts = request["input"] if isinstance(request["input"], list) else [request["input"]]
     results = [{"flagged": False, "categories": {"violence": False}, "category_scores": {"violence": 0.0}}]
     inputs = 1 if isinstance(texts[0], dict) else len(texts)  # parts are one input
@@ -295,10 +281,6 @@ def _count_tokens(request: Body, _number: int, _: Generated) -> dict[str, Any]:
     return {"input_tokens": sum(_words(_text(text)) for text in texts)}
 
 
-def _detokenize(request: Body, _number: int, _: Generated) -> dict[str, Any]:
-    return {"prompt": " ".join(map(str, request["tokens"]))}
-
-
 def _transcription(request: Body, _number: int, completion: Generated) -> dict[str, Any]:
     words, tokens = _words(request.get("prompt") or ""), completion.tokens
     usage = {"type": "tokens", "input_tokens": words, "output_tokens": tokens, "total_tokens": words + tokens}
@@ -311,7 +293,6 @@ def _transcription(request: Body, _number: int, completion: Generated) -> dict[s
 
 
 def _sound(url: str) -> str:
-    """Return media type and size of a data: URL, or the URL."""
     if url[:5].lower() != "data:":
         return url
     media_type, content = decoded(url)
@@ -351,10 +332,12 @@ def _overlap(left: str, right: str) -> float:
 
 _RESPONSES: dict[str, Callable[[Body, int, Generated], dict[str, Any]]] = {
     catalog.CHAT.path: _chat,
-    catalog.COMPLETIONS.path: _completions,
+    catalog.COMPLETIONS.path: lambda request, number, completion: _choices(
+        request, completion, f"cmpl-echo-{number}", "text_completion", {"text": completion.text}
+    ),
     catalog.RESPONSES.path: _responses,
     catalog.MESSAGES.path: _messages,
-    catalog.EMBEDDINGS.path: _embeddings,
+    catalog.EMBEDDINGS.path: lambda request, number, _: _vectors(request, number, "embedding", "embedding"),
     catalog.SCORE.path: _score,
     catalog.RERANK.path: _rerank,
     catalog.CLASSIFY.path: _classify,
@@ -364,7 +347,7 @@ _RESPONSES: dict[str, Callable[[Body, int, Generated], dict[str, Any]]] = {
     catalog.MODERATIONS.path: _moderations,
     catalog.GENERATE.path: _generate,
     catalog.TOKENIZE.path: _tokenize,
-    catalog.DETOKENIZE.path: _detokenize,
+    catalog.DETOKENIZE.path: lambda request, *_: {"prompt": " ".join(map(str, request["tokens"]))},
     catalog.COUNT_TOKENS.path: _count_tokens,
     catalog.TRANSCRIPTIONS.path: _transcription,
     catalog.TRANSLATIONS.path: _transcription,

@@ -1,8 +1,4 @@
-"""The engines by name: the built-in ones, and those that installed packages add (entry points `batchyard.engines`).
-
-Importing this is light: an engine's module is imported when its name is looked up; torch, transformers and vLLM when it
-starts.
-"""
+"""The engines by name: the built-in ones, and those that installed packages add (entry points `batchyard.engines`)."""
 
 import inspect
 from typing import Any
@@ -58,6 +54,9 @@ def check_arguments(spec: ModelSpec) -> None:
     """Refuse unknown engine_args without a start, which checks their values. Raises ConfigurationError with the key."""
     engine = capabilities(spec.engine)
     schema, names = engine.arguments, engine.argument_names()
+    if engine.needs_source and "model" in spec.engine_args:  # vLLM would load it in place of what the manifest names
+        message = f"engine {spec.engine} loads the model that `source` names; set that"
+        raise ConfigurationError(f"models.{spec.name}.engine_args.model: {message}")
     for key in spec.engine_args:
         if names is not None and key not in names:
             near = nearest(key, names)

@@ -8,13 +8,7 @@ from typing import Any
 def response(
     name: str, model: str, text: str, *, full: bool, tokens: tuple[int, int], instructions: str | None
 ) -> dict[str, Any]:
-    """Return a Response of OpenAI's with one message.
-
-    Args:
-        name: of the response and its message, behind `resp-` and `msg-`.
-        full: the text ended at `max_output_tokens`.
-        tokens: of the input, and of the output.
-    """
+    """Return a Response of OpenAI's with one message."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message = {"type": "message", "id": f"msg-{name}", "role": "assistant", "status": "completed", "content": content}
     return {
@@ -43,13 +37,7 @@ def response(
 def message(
     name: str, model: str, text: str, *, full: bool, tokens: tuple[int, int], stop_sequence: str | None = None
 ) -> dict[str, Any]:
-    """Return a Message of Anthropic's with one text.
-
-    Args:
-        name: of the message, behind `msg-`.
-        full: the text ended at `max_tokens`.
-        tokens: of the input, and of the output.
-    """
+    """Return a Message of Anthropic's with one text."""
     reason = "stop_sequence" if stop_sequence is not None else "max_tokens" if full else "end_turn"
     return {
         "id": f"msg-{name}",
@@ -64,7 +52,6 @@ def message(
 
 
 def listed(name: str, model: str, data: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
-    """Return a list of vectors, labels or scores."""
     return {
         "id": name,
         "object": "list",

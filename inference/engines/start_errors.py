@@ -37,10 +37,7 @@ def no_place(spec: ModelSpec, gpus: float) -> str:
 
 
 def start_timed_out(spec: ModelSpec, start_timeout: float, waits_for: str = "") -> str:
-    """Return the message of a start that took longer than `start_timeout` seconds.
-
-    `waits_for`: what the engine says that it waits for. If it says nothing, the cluster may lack resources.
-    """
+    """Return the message of a start that took longer than `start_timeout` seconds."""
     if waits_for:
         return (
             f"engine {spec.engine} of model {spec.name} did not start within {start_timeout:g} seconds, and was not "

@@ -5,10 +5,7 @@ from pathlib import Path
 
 
 def folder_of(source: str, config: str = "config.json", revision: str | None = None) -> Path | None:
-    """Return the folder of a model or an adapter, here or in the hub's local cache; None without one.
-
-    `config`: a file that each such folder has.
-    """
+    """Return the folder of a model or an adapter, here or in the hub's local cache; None without one."""
     if Path(source).is_dir():
         return Path(source)
     try:
@@ -26,8 +23,6 @@ def model_sha256(source: str, config: str = "config.json") -> str:
     Hidden files do not count.
 
     `config`: a file that each such folder has.
-
-    Raises FileNotFoundError: `source` is neither a folder nor in the local cache.
     """
     folder = folder_of(source, config)
     if folder is None:

@@ -46,10 +46,7 @@ class EngineRun(NamedTuple):
 
 
 class EngineCaller:
-    """Maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS.
-
-    Each replica holds `in_flight` rows at once, and gets another as soon as one is answered.
-    """
+    """Maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS."""
 
     def __init__(self, spec: ModelSpec, endpoint: str, session: EngineSession, timeouts: EngineTimeouts) -> None:
         self._endpoint = endpoint
@@ -214,10 +211,7 @@ def nothing(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def answer_here(table: pa.Table, run: EngineRun, stopped: threading.Event) -> Generator[pa.Table | Death]:
-    """Yield answers and deaths as they come, from a caller in this thread.
-
-    Raises Stopped; EngineError as `EngineCaller.answers`.
-    """
+    """Yield answers and deaths as they come, from a caller in this thread."""
 
     async def begin() -> AsyncGenerator[pa.Table | Death]:
         return EngineCaller(*run).answers(table)
@@ -240,7 +234,6 @@ def answer_here(table: pa.Table, run: EngineRun, stopped: threading.Event) -> Ge
 
 
 async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
-    """Cancel the tasks, and empty the set."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -30,8 +30,6 @@ def check_versions(address: str) -> None:
     """Compare this process's Python and Ray with those of the cluster at `address` (`host:port`).
 
     It says nothing of a cluster that is away. It needs no node on this machine, and starts nothing.
-
-    Raises ConfigurationError: the cluster has others; names both, and the remedy.
     """
     try:
         _knock(address)

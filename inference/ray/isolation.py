@@ -77,7 +77,10 @@ class Isolation:
         if len(rows) == 1:
             rows[0].strikes += 1
         if is_last:
-            self._answer(rows[0], self._verdict(death))
+            engine = f"engine {self._spec.engine} of model {self._spec.name}"
+            message = f"{engine} died each time it ran this request alone: {death}"
+            log.warning(message, extra={"model": self._spec.name})
+            self._answer(rows[0], EngineReply.failed(ENGINE_DIED, message))
         else:
             middle = len(rows) // 2
             replica.suspects += [half for half in (rows[middle:], rows[:middle]) if half]
@@ -98,10 +101,3 @@ class Isolation:
             return await self._replicas.watch(handle, handle.answer_alone.remote(self._endpoint, bodies, permit)), None
         except EngineDied as death:
             return None, death.message
-
-    def _verdict(self, reason: str) -> EngineReply:
-        message = (
-            f"engine {self._spec.engine} of model {self._spec.name} died each time it ran this request alone: {reason}"
-        )
-        log.warning(message, extra={"model": self._spec.name})
-        return EngineReply.failed(ENGINE_DIED, message)

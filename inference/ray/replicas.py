@@ -39,48 +39,32 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class RunRow:
-    """One row of a run: a request, and its reply once it has one.
+    """One row of a run: a request, and its reply once it has one."""
 
-    Attributes:
-        place: its index in the table.
-        unshared_bytes: see inference.requests.cache_need.
-        item: whose turn it is, in a run by items.
-        deaths: of engines that had it among others.
-        strikes: deaths of engines that had it alone.
-    """
-
-    place: int
+    place: int  # its index in the table
     line: int
     body: str
     position: int
-    unshared_bytes: int
-    item: str = ""
+    unshared_bytes: int  # see inference.requests.cache_need
+    item: str = ""  # whose turn it is, in a run by items
     reply: EngineReply | None = None
-    deaths: int = 0
-    strikes: int = 0
+    deaths: int = 0  # of engines that had it among others
+    strikes: int = 0  # deaths of engines that had it alone
 
 
 @dataclass(eq=False)
 class Replica:
-    """One engine actor as this caller sees it: there, with a handle, or joining.
-
-    Attributes:
-        waiting: its share of the rows that were not sent yet.
-        sent: rows whose reply is missing, by line.
-        suspects: groups of rows, of which any may have killed the engine.
-        absent_since: when it was not there any more; time.monotonic().
-        failure: why it could not start; None if it is there or was not tried yet.
-        starting: the actor that does not run yet.
-    """
+    """One engine actor as this caller sees it: there, with a handle, or joining."""
 
     index: int
     handle: ActorHandle | None = None
-    waiting: deque[RunRow] = field(default_factory=deque)
-    sent: dict[int, RunRow] = field(default_factory=dict)
+    waiting: deque[RunRow] = field(default_factory=deque)  # its share of the rows that were not sent yet
+    sent: dict[int, RunRow] = field(default_factory=dict)  # rows whose reply is missing, by line
+    # Groups of rows, of which any may have killed the engine
     suspects: list[list[RunRow]] = field(default_factory=list)
-    absent_since: float = field(default_factory=time.monotonic)
-    failure: EngineStartError | None = None
-    starting: ActorHandle | None = None
+    absent_since: float = field(default_factory=time.monotonic)  # when it was not there any more; time.monotonic()
+    failure: EngineStartError | None = None  # why it could not start; None if it is there or was not tried yet
+    starting: ActorHandle | None = None  # the actor that does not run yet
 
     def absent_seconds(self) -> float:
         """Return for how long it has not been there; infinite if it cannot start."""
@@ -244,10 +228,7 @@ class Replicas:
         *,
         fruitless: bool = True,
     ) -> None:
-        """Report the death of an engine, once. Only a `fruitless` one counts: no other replica goes on.
-
-        Raises EngineError: there were too many.
-        """
+        """Report the death of an engine, once. Only a `fruitless` one counts: no other replica goes on."""
         engine = actor_id(handle)
         if engine in self._dead:
             return

@@ -38,17 +38,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StartOutcome:
-    """What came of one start. All None: the actor was being stopped, and the next one may start.
+    """What came of one start. All None: the actor was being stopped, and the next one may start."""
 
-    Attributes:
-        engine: the engine runs.
-        failure: why it cannot start, or why its node does not answer.
-        death: why its process died. The actor may be the one before, whose name is not free yet.
-    """
-
-    engine: StartedEngine | None = None
-    failure: EngineStartError | UnavailableError | None = None
-    death: str | None = None
+    engine: StartedEngine | None = None  # the engine runs
+    failure: EngineStartError | UnavailableError | None = None  # why it cannot start, or why its node does not answer
+    death: str | None = None  # why its process died. The actor may be the one before, whose name is not free yet.
 
 
 def outcome(spec: ModelSpec, handle: ActorHandle, result: StartedEngine | RayError | None) -> StartOutcome:
@@ -74,12 +68,7 @@ def outcome(spec: ModelSpec, handle: ActorHandle, result: StartedEngine | RayErr
 def hopeless(
     spec: ModelSpec, handles: Collection[ActorHandle], seconds: float, timeout: float
 ) -> EngineStartError | None:
-    """Return why replicas that start since `seconds` are given up, and kill them; None if they may come.
-
-    Args:
-        handles: the actors that are starting.
-        timeout: the longest that a start may take, in seconds.
-    """
+    """Return why replicas that start since `seconds` are given up, and kill them; None if they may come."""
     error = None
     # A process that is placed may take long to start on a busy node; one that fits on none is told from it.
     may_be_unplaced = seconds >= min(gpu_eviction.PLACING_SECONDS, UNPLACED_SECONDS) and are_unplaced(handles)
@@ -107,10 +96,7 @@ def _waits_for(handles: Collection[ActorHandle]) -> str:
 def start_replicas(
     spec: ModelSpec, timeouts: EngineTimeouts, stopped: Event, on_death: Callable[[Death], None]
 ) -> StartedEngine:
-    """Start every replica that is not running, and return the first one that runs; callers take in the others.
-
-    Raises Stopped; EngineStartError if no replica starts; UnavailableError if their nodes do not answer.
-    """
+    """Start every replica that is not running, and return the first one that runs; callers take in the others."""
     deaths: dict[str, Death] = {}
     for failures in range(ATTEMPTS):
         if failures and stopped.wait(BACKOFF.seconds(failures)):

@@ -23,7 +23,12 @@ def unshared_bytes(bodies: Sequence[str]) -> Iterator[int]:
     """
     before = ""
     for body in map(media.without_data, bodies):
-        yield len(body) - _shared(before, body)
+        # The longest common prefix by bisection: slices compare much faster than characters.
+        low, high = 0, min(len(before), len(body))
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if before[low:middle] == body[low:middle] else (low, middle - 1)
+        yield len(body) - low
         before = body
 
 
@@ -35,15 +40,6 @@ def most_output(request: Mapping[str, Any]) -> float:
 
 def _positive(value: Any) -> int | None:
     return value if isinstance(value, int) and 0 < value < 2**53 else None
-
-
-def _shared(left: str, right: str) -> int:
-    """Return the length of the longest common prefix. Slices compare much faster than characters."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
-    return low
 
 
 class CacheNeed:

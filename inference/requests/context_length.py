@@ -91,7 +91,6 @@ class ContextLength:
         return tokens
 
     def _length(self) -> int | None:
-        """Return the limit of prompt and answer tokens together."""
         limit = self._spec.engine_args.get("max_model_len")
         if limit is not None or self._folder is None or OTHER & self._spec.engine_args.keys():
             return limit if type(limit) is int and limit > 0 and not self._simulated else None

@@ -34,7 +34,7 @@ from inference.requests.cache_need import CacheNeed, most_output
 from inference.residents import memory_eviction, process
 from inference.residents.admission import AdmissionQueue, Preempted, Rank
 from inference.residents.batch_share import BatchShare
-from inference.residents.directory import NAMESPACE, actor_name
+from inference.residents.directory import IDLE_SECONDS, NAMESPACE, actor_name
 from inference.residents.kept_replies import KeptReplies, Mailbox
 from inference.residents.memory import Memory
 from inference.residents.replies import CLOSED, ENGINE_DIED, EngineReply, marked_versions, packed, replied
@@ -54,8 +54,6 @@ DROPPED_SESSIONS = 100
 """The last ones are remembered: Ray's cancellation of a caller may be lost in a call of Ray's."""
 PERMIT_SECONDS = 30.0
 """A reservation without a call expires after this long."""
-IDLE_SECONDS = 2.0
-"""An engine without work for this long may be evicted. The gap between two segments of a batch is shorter."""
 RUN_SECONDS = 30.0
 """The same while a session is open: a caller that is silent for longer is dead."""
 CPUS = 0.001

@@ -43,19 +43,13 @@ class _QueueEntry(NamedTuple):
 
 @dataclass(eq=False)
 class _Admitted:
-    """The place of a request in the engine.
+    """The place of a request in the engine."""
 
-    Attributes:
-        tokens: expected of it.
-        task: to be cancelled if a live request needs the place; None if it has to stay.
-        preempted: it has lost the place.
-        has_begun: returns True when the request has a token.
-    """
-
-    tokens: int = 0
+    tokens: int = 0  # expected of it
+    # To be cancelled if a live request needs the place; None if it has to stay
     task: asyncio.Task[object] | None = None
-    preempted: bool = False
-    has_begun: Callable[[], bool] = lambda: True
+    preempted: bool = False  # it has lost the place
+    has_begun: Callable[[], bool] = lambda: True  # returns True when the request has a token
 
 
 @dataclass(eq=False)
@@ -72,10 +66,6 @@ class AdmissionQueue:
 
     At most `size` batch requests of `tokens` together are inside, and fewer as long as there is live traffic (`share`).
     Live requests have at most `places`. One request is admitted to an empty engine, whatever its tokens.
-
-    Attributes:
-        preemptions: batch requests that have lost their place.
-        on_preemption: called with the task of each before it is cancelled.
     """
 
     def __init__(
@@ -97,7 +87,8 @@ class AdmissionQueue:
         self._look: asyncio.TimerHandle | None = None
         self._shared_seconds = 0.0
         self._shared_at = time.monotonic()
-        self.preemptions = 0
+        self.preemptions = 0  # batch requests that have lost their place
+        # Called with the task of each before it is cancelled
         self.on_preemption: Callable[[asyncio.Task[object]], None] = lambda _: None
 
     @property

@@ -16,6 +16,8 @@ from inference.residents.status import ResidentStatus
 
 NAMESPACE = "batchyard"
 PREFIX = "engine:"
+IDLE_SECONDS = 2.0
+"""An engine without work for this long may be evicted. The gap between two segments of a batch is shorter."""
 SEEN: dict[str, tuple[str, ActorHandle]] = {}
 """Names and handles, by actor id, of the engines that this process has seen alive: see inference.live.deaths."""
 

@@ -17,9 +17,6 @@ PLACING_SECONDS = 5.0
 """A replica whose process has not started after this long waits for a GPU."""
 PATIENCE_SECONDS = 30.0
 
-IDLE_SECONDS = 1.0
-"""An engine without work for a shorter time is between two segments."""
-
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +41,7 @@ def evict_idle(spec: ModelSpec, replicas: Sequence[ActorHandle], stopped: Event)
         if not others:
             return
         name = max(others, key=lambda name: others[name].idle_seconds)
-        if others[name].idle_seconds >= IDLE_SECONDS and directory.evict(name):
+        if others[name].idle_seconds >= directory.IDLE_SECONDS and directory.evict(name):
             log.info("engine makes way", extra={"engine": name, "model": spec.name})
         elif len(unplaced) < len(replicas):
             return

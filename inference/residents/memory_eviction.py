@@ -8,7 +8,6 @@ from typing import Any
 from batchyard.models import ModelSpec
 from inference.doctor import memory
 from inference.residents import directory, process
-from inference.residents.gpu_eviction import IDLE_SECONDS
 
 MARGIN_BYTES = 512 * 2**20
 """What an engine takes beside its weights and its KV cache, at least."""
@@ -32,7 +31,7 @@ def evict_idle(spec: ModelSpec) -> None:
             for name, engine in directory.states().items()
             if name not in kept
             and engine.model != spec.name
-            and engine.idle_seconds >= IDLE_SECONDS
+            and engine.idle_seconds >= directory.IDLE_SECONDS
             and engine.process.get("place") == process.place()
         }
         if not idle:

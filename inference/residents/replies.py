@@ -112,10 +112,11 @@ def fault_of(engine: Engine, error: Exception) -> tuple[str, str]:
 
 
 def marked(answer: EngineAnswer, engine: Engine) -> EngineAnswer:
-    """Return the answer; a simulated engine's is marked in its response body, whatever it put there itself."""
-    if not type(engine).simulated or answer.status_code != 200 or answer.body is None:
+    """Return the answer; that of a simulated engine, or one that repeats itself, is marked in its response body."""
+    if answer.status_code != 200 or answer.body is None:
         return answer
-    return replace(answer, body=answer.body | {"simulated": True})
+    body = responses.explained(answer.body)
+    return replace(answer, body=body | {"simulated": True} if type(engine).simulated else body)
 
 
 def marked_events(events: bytes) -> bytes:

@@ -3,11 +3,12 @@
 import logging
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from batchyard import __version__, json_lines
+from batchyard import __version__, json_lines, signatures
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report, blocks
 from batchyard.statuses import NEVER_ENDED
@@ -31,7 +32,6 @@ _IDENTITY = (
     *("recipe", "recipe_sha256", "config_sha256", "work_sha256", "input_sha256", "items_sha256"),
     *("options", "seed", "models", "simulated", "amendments"),
 )
-"""What the manifest has of the job's record."""
 
 
 def report_of(context: AppContext, job: Job, results: JobResults) -> Report:
@@ -54,22 +54,21 @@ def report_of(context: AppContext, job: Job, results: JobResults) -> Report:
 
 
 def write_common(results: JobResults, job: Job, report: Report) -> None:
-    """Write what every job has: results, metrics, view and configuration."""
     if job.total:
         with results.create(RESULTS) as file:
             for item in results.items():
                 names = ("custom_id", "number", "state", "result", "error")
                 file.write(json_lines.line({name: getattr(item, name) for name in names}))
-    _write_json(results, "metrics.json", report.metrics)
-    _write_json(results, "view.json", blocks.as_json(report.view))
-    _write_json(results, "config.json", identity.configuration(job))
+    written = {
+        "metrics.json": report.metrics,
+        "view.json": blocks.as_json(report.view),
+        "config.json": identity.configuration(job),
+    }
+    _write(results, {name: _json(value) for name, value in written.items()})
 
 
 def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[str, Any]) -> dict[str, Any]:
-    """Run a post-processing step. Return its entry with its outcome.
-
-    Raises UnavailableError: a store is away, and has not been for STEP_SECONDS.
-    """
+    """Run a post-processing step. Return its entry with its outcome. Raises UnavailableError after STEP_SECONDS."""
     try:
         with spans.span(f"step {entry['step']}", traces.place(job)):
             return entry | registry.run(entry, StepResults(artifacts, results))
@@ -83,8 +82,15 @@ def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[st
 
 
 def write_manifest(
-    results: JobResults, job: Job, outcome: str, usage: Tokens, cost: TotalCost | None, deaths: Mapping[str, int]
-) -> None:
+    results: JobResults,
+    job: Job,
+    outcome: str,
+    usage: Tokens,
+    cost: TotalCost | None,
+    deaths: Mapping[str, int],
+    signing_key: Path,
+) -> list[tuple[str, str]]:
+    """Write the manifest, signed if the deployment has a key. Return warnings for people, as those of a report."""
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {
         "job": job.id,
@@ -103,9 +109,17 @@ def write_manifest(
         "ended_at": job.finalizing_at or job.cancelling_at,
         "artifacts": files,
     }
-    _write_json(results, "manifest.json", manifest)
+    written = signatures.signed(signing_key, _json(manifest))
+    _write(results, written)
+    unsigned = json_lines.loads(written[signatures.MANIFEST]).get(signatures.UNSIGNED)
+    return [("manifest_unsigned", f"The manifest is not signed: {unsigned}")] if unsigned else []
 
 
-def _write_json(results: JobResults, name: str, value: Any) -> None:
-    with results.create(name) as file:
-        file.write(json_lines.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2) + b"\n")
+def _json(value: Any) -> bytes:
+    return json_lines.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2) + b"\n"
+
+
+def _write(results: JobResults, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        with results.create(name) as file:
+            file.write(content)

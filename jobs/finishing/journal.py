@@ -4,8 +4,7 @@ Columns: number (int64, of the item), custom_id (string), life, turn (int32), ki
 judgement, see store.formats.job_chunks, or `resolve` or `requeue`), stage (string), visit, sample, retry (int32), ask
 (binary of 16: what an equal request equals), model (string), seed (int64), ok (bool), text, finish_reason, error,
 message, extra (strings; extra is JSON), value (string, JSON of the outcome), input_tokens, cached_tokens, output_tokens
-(int64), seconds (float32). Rows are sorted by number, life and turn; requests of a turn come first, by stage, visit,
-sample and retry.
+(int64), seconds (float32). Rows are sorted by number, life and turn; requests of a turn come first.
 """
 
 from collections import OrderedDict
@@ -73,13 +72,7 @@ def write(
     judgements: Sequence[str],
     item_replies: Sequence[JobReply] = (),
 ) -> int:
-    """Write the journal and return its rows, which wait on disk.
-
-    Args:
-        numbers: of each item, by position.
-        judgements: SHA-256 of the job's judgement chunks.
-        item_replies: replies to its items.
-    """
+    """Write the journal, with `numbers` of each item by position, and return its rows, which wait on disk."""
     with Spill([*_ORDER, "row"]) as rows:
         for order, stage in enumerate(stages):
             for row in _requests(artifacts, stage, numbers):

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 
 from batchyard import json_lines
+from batchyard.errors import RequestError
 from batchyard.recipes import EndedItem
 from jobs.finishing import journal
 from jobs.intake.rows import tables
@@ -23,10 +24,11 @@ from store.formats import items as items_file
 from store.formats import job_chunks
 from store.formats.results import ResultRow
 from store.intake import outputs
-from store.intake.outputs import OutputFolder
+from store.intake.outputs import Destination
 from store.jobs import lifecycle
 from store.records import Job, JobReply
 from tasks.context import AppContext
+from tasks.steps.step import EarlierBatch
 
 
 @dataclass
@@ -48,7 +50,6 @@ class JobResults:
         return self._context.artifacts
 
     def items(self) -> Iterator[EndedItem]:
-        """Stream all items in the order of the input."""
         starts = self._index()
         order = np.flatnonzero(starts[:, 1])
         for number in order.tolist():
@@ -60,7 +61,6 @@ class JobResults:
             yield EndedItem(number, custom_id, columns, **end)
 
     def tables(self) -> Iterator[pa.Table]:
-        """Stream the input rows of these items in the same order."""
         is_item = self._index()[1:, 1] > 0  # rows count from 1
         first = 0
         with self._artifacts.open(self.job.input_sha256) as source:
@@ -72,7 +72,6 @@ class JobResults:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a new artifact for writing."""
         with self._artifacts.create() as file:
             yield file  # type: ignore[misc]  # a writer is a file
         self.artifacts[name] = (file.sha256, file.size, None)
@@ -92,7 +91,6 @@ class JobResults:
     def add_journal(
         self, stages: Sequence[StageRecords], judgements: Sequence[str], item_replies: Sequence[JobReply]
     ) -> None:
-        """Write the journal."""
         numbers = items_file.Reader(self._artifacts, self.job.items_sha256 or "").numbers()
         with self._artifacts.create() as file:
             rows = journal.write(file, self._artifacts, numbers, stages, judgements, item_replies)
@@ -161,8 +159,12 @@ class StepResults:
     def create(self) -> ArtifactWriter:
         return self._artifacts.create()
 
-    def folder(self, url: str) -> OutputFolder:
-        return OutputFolder(outputs.resolved(url, self._results.job))
+    def output(self, url: str, columns: Mapping[str, str]) -> Destination:
+        databases = self._results._context.settings.output_database_urls
+        return outputs.output(url, self._results.job, databases, columns)
+
+    def earlier(self, batch_id: str) -> EarlierBatch:
+        raise RequestError("a job's results are no answers of one model: verify its batches")
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
         if name in self._results.artifacts:

@@ -1,4 +1,4 @@
-"""Calls of what authors have written, in processes beside this one, which are killed when a call takes too long.
+"""Calls of authors' code in processes of their own, which are killed when a call takes too long.
 
 No thread of a web server can be interrupted. The built-in recipes are quick and are called in the thread.
 """
@@ -28,11 +28,8 @@ def call(
 ) -> Any:
     """Return what `function` returns for the deployment's settings, the recipe and `args`.
 
-    Args:
-        what: what is called, and `remedy`: what its author has to do if it does not end; for the message.
-        function: of a module, since a process imports it; it gets the recipe that this process has loaded.
-
-    Raises RequestError: what `function` raises of these; or the call took longer than SECONDS, or ended its process.
+    A process imports `function` from its module. `what` and `remedy` name the call, and what its author has to do.
+    Raises RequestError: the function's own; or the call took longer than SECONDS, or ended its process.
     """
     is_built_in = recipe.name in registry.RECIPES.built_in
     if is_built_in or multiprocessing.current_process().daemon:  # which can have no process; Celery limits its time
@@ -60,7 +57,6 @@ pools: dict[str, KillablePool] = {}
 
 
 def pool(settings: Settings) -> KillablePool:
-    """Return the processes that run the recipes of a deployment."""
     with _starting:
         if settings.recipes not in pools:
             load = functools.partial(registry.catalogue, settings)

@@ -18,13 +18,9 @@ from tasks.intake.submission import NewInput
 
 
 class Configuration(NamedTuple):
-    """What a job runs, after a check.
+    """What a job runs, after a check. A job whose items are jobs has no stages, and the models of them all.
 
-    Attributes:
-        models: those that the job may ask, of a job whose items are jobs those of all of them.
-        stages: none for a job whose items are jobs.
-        expected: the requests of an item in each stage, None where they are not known.
-        named_jobs: id and recipe of each earlier job that options name, by the option's place.
+    `expected` requests of an item in a stage are None where they are not known. `named_jobs` are by the option's place.
     """
 
     recipe: Recipe[Any]
@@ -37,11 +33,7 @@ class Configuration(NamedTuple):
 
 @dataclass(frozen=True)
 class JobDraft:
-    """A job to create: its unsaved record, its input and its stages.
-
-    `source` is None for an artifact that does not exist yet, and if the record names the input.
-    `expected` is that of a Configuration.
-    """
+    """A job to create: its unsaved record, its input, None where there is none yet, and its stages."""
 
     job: Job
     source: File | NewInput | None

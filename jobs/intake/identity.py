@@ -15,12 +15,10 @@ def canonical(value: Any) -> bytes:
 
 
 def judgement_fields(options: type[BareOptions]) -> list[str]:
-    """Return the names of the options that only judge answers."""
     return [name for name, field in options.model_fields.items() if is_judgement(field.metadata)]
 
 
 def configuration(job: Job) -> dict[str, Any]:
-    """Return what `config_sha256` of a job is the hash of."""
     return {
         **{name: getattr(job, name) for name in ("recipe", "recipe_sha256", "options", "seed", "input_sha256")},
         **({"items_sha256": job.items_sha256} if job.retry_of else {}),  # else they are all of the input
@@ -38,7 +36,6 @@ def hashes(schema: type[BareOptions], configuration: Mapping[str, Any]) -> dict[
 
 
 def unpriced(models: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the models' configurations without prices, by name."""
     return {name: {key: value for key, value in spec.items() if key != "price"} for name, spec in models.items()}
 
 

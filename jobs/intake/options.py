@@ -110,7 +110,6 @@ def _asked(_: Settings, recipe: Any, name: str, values: Mapping[str, Any]) -> An
 
 
 def stages(context: AppContext, recipe: FlowRecipe[Any], options: Options) -> list[Stage]:
-    """Return the stages of a job. Raises RequestError without any."""
     stages: list[Stage] = ask(context, recipe, "stages", options)
     unknown = [stage.endpoint for stage in stages if stage.endpoint not in ENDPOINTS]
     if not stages or unknown or len({stage.name for stage in stages}) < len(stages):
@@ -137,9 +136,8 @@ def shares(
 ) -> list[dict[str, float]]:
     """Return the share of each model in the requests of each stage.
 
-    `models`: configurations of those that the job may ask. Requests of an adapter count as its base's.
-
-    A stage without an example asks the models of the stage before it. Empty if several may be, and nothing says which.
+    Requests of an adapter count as its base's. A stage without an example asks the models of the stage before it. Empty
+    if several may be, and nothing says which.
     """
     examples = ask(context, recipe, "probe", options) or ()
     names = list(models)
@@ -157,10 +155,7 @@ def shares(
 def models(
     context: AppContext, catalogue: Catalogue, recipe: FlowRecipe[Any], options: Options, stages: Iterable[Stage]
 ) -> dict[str, ModelSpec]:
-    """Return the models that options or examples name; all without any.
-
-    Raises RequestError: a model, reward or gate is unknown, or an example request cannot run; names the option.
-    """
+    """Return the models that options or examples name; all without any. Raises RequestError, which names the option."""
     values = options.model_dump(mode="json")
     for path, kind, name in _names(options, ROOT):
         if kind == "reward":
@@ -210,7 +205,6 @@ def _named(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _values(value: Any, path: str = ROOT) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of all in options, outer before inner."""
     yield path, value
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in entries:
@@ -230,7 +224,6 @@ def check_model(context: AppContext, name: str, param: str) -> None:
 
 
 def _check_gate(catalogue: Catalogue, options: Mapping[str, Any], check: Check) -> None:
-    """Check an example's gate and its value. Raises RequestError."""
     param = _place_of(options, check.gate)
     gate = catalogue.gate(check.gate, param)
     try:
@@ -244,7 +237,6 @@ def _check_gate(catalogue: Catalogue, options: Mapping[str, Any], check: Check) 
 def _check_ask(
     context: AppContext, recipe: Recipe[Any], options: Mapping[str, Any], ask: Ask, endpoints: Mapping[str, str]
 ) -> None:
-    """Check an example request as one of a batch. Raises RequestError."""
     endpoint = endpoints.get(ask.stage)
     if endpoint is None:
         message = f"The probe of recipe {recipe.name!r} asks in stage {ask.stage!r}; its author has to look."

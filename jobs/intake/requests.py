@@ -20,11 +20,7 @@ from tasks.intake.requests import Refusal, RequestChecker
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request that stands in no segment yet.
-
-    `model` answers it: of an adapter, its base. `ask` is what a request recorded before must equal: a digest of stage,
-    endpoint and body.
-    """
+    """A request that stands in no segment yet. `ask` is a digest of its stage, endpoint and body."""
 
     position: int
     life: int
@@ -43,8 +39,6 @@ class PreparedRequest:
 
 
 class Preparer:
-    """Makes the core's requests of a recipe's, for one job."""
-
     def __init__(self, models: Mapping[str, ModelSpec], *, shares_answers: bool = True) -> None:
         self._models = served_by_name(models)
         self._shares_answers = shares_answers
@@ -58,6 +52,7 @@ class Preparer:
             custom_id = request.custom_id(item, retry)
             line = {"custom_id": custom_id, "method": "POST", "url": request.endpoint, "body": body}
             model = self._checker.check(request.endpoint, line)
+            body = self._checker.guarded(request.endpoint, model, body)
         except LineError as error:
             return _refused(error.message, error.code, error.param)
         except (TypeError, ValueError) as error:  # a body that is no JSON

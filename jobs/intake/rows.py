@@ -32,9 +32,7 @@ def rows(
 ) -> Iterator[Columns | RowError]:
     """Yield the columns of each row, or its error; see `reading`.
 
-    `name` says format and compression by its suffixes; cells of csv and tsv in `null_values` are empty.
-
-    Raises RequestError: the file as a whole cannot be read.
+    `name` says format and compression by its suffixes. Raises RequestError: the file as a whole cannot be read.
     """
     kind = formats.kind_of(name)
     if kind is None:

@@ -111,7 +111,6 @@ def _turns(storage: Storage, job: Job, position: int, end: ItemDetails) -> list[
 
 
 def _judgements(storage: Storage, job: Job, position: int, end: ItemDetails) -> Iterator[tuple[int, int, JudgementRow]]:
-    """Yield life, turn and outcome of each judgement of an item."""
     until = None if end.ended_at is None else end.ended_at + SLACK_SECONDS
     since = None if end.started_at is None or end.life > 1 else end.started_at - SLACK_SECONDS
     with storage.database.read() as session:

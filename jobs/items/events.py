@@ -34,5 +34,4 @@ def events_of(recipe: Recipe[Any], options: Options, item: EndedItem) -> Sequenc
 
 
 def notifies(options: Options) -> bool:
-    """True if each item that ends is an event."""
     return bool(getattr(options, "notify", False))

@@ -1,6 +1,5 @@
 """Lists of the items of a job: of all, or of those whose samples are sometimes right, or wrong."""
 
-from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -50,7 +49,13 @@ def page(
     positions = np.flatnonzero(wanted)
     positions = positions[np.argsort(known.numbers[positions])].tolist()
     rows = known.listed(positions[:limit])
-    _add_stages(storage, job, positions[:limit], rows)
+    if live := {position: row for position, row in zip(positions, rows, strict=False) if row.state == "live"}:
+        with storage.database.read() as session:
+            groups = records.plan_groups(session, job.id, unfinished=True)
+        for group in groups:
+            asking_positions = asking(storage.artifacts, group.plan_sha256, group.row_group)
+            for position in live.keys() & set(asking_positions.tolist()):
+                live[position].stage = group.stage
     ended = known.rows(positions[:limit], ["result"])
     by_position = dict(zip(positions, rows, strict=False))
     for position in sorted(by_position):  # as the items file has them
@@ -60,27 +65,10 @@ def page(
     return rows, len(positions) > limit
 
 
-def _add_stages(storage: Storage, job: Job, positions: Sequence[int], rows: Sequence[ItemRow]) -> None:
-    """Say of live items in which stage they wait for an answer."""
-    live = {position: item for position, item in zip(positions, rows, strict=True) if item.state == "live"}
-    if not live:
-        return
-    with storage.database.read() as session:
-        groups = records.plan_groups(session, job.id, unfinished=True)
-    for group in groups:
-        asking_positions = asking(storage.artifacts, group.plan_sha256, group.row_group)
-        for position in live.keys() & set(asking_positions.tolist()):
-            live[position].stage = group.stage
-
-
 def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) -> tuple[list[ItemRow], int | None]:
-    """Return items of a kind after the first `after` result lines.
+    """Return items of a kind after the first `after` result lines, and the lines read; None if these were all.
 
-    Beside them stands the number of lines read, or None if these were all.
-
-    At most SCORED_ROWS lines, or a little more than SCORED_BYTES, are read at a time.
-
-    Raises ConflictError: the job ended so long ago that only its artifacts have them.
+    At most SCORED_ROWS lines, or a little more than SCORED_BYTES, are read at a time. Raises ConflictError.
     """
     stored = result_chunks(storage, job)
     assert job.items_sha256 is not None

@@ -21,8 +21,6 @@ from store.records import Job
 
 @dataclass
 class RequestRow:
-    """A request of an item, and its answer if there is one."""
-
     custom_id: str
     stage: str
     batch_id: str
@@ -37,7 +35,6 @@ class RequestRow:
 
     @property
     def is_open(self) -> bool:
-        """True while it has no answer."""
         return self.status_code is None and self.error is None
 
 
@@ -50,7 +47,6 @@ def asking(artifacts: Artifacts, plan_sha256: str, row_group: int) -> npt.NDArra
 
 
 def requests_of(storage: Storage, job: Job, position: int) -> Iterator[tuple[int, int, RequestRow]]:
-    """Yield life, turn and each request of an item with its answer."""
     with storage.database.read() as session:
         groups = records.plan_groups(session, job.id)
     for group in groups:

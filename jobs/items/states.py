@@ -78,12 +78,7 @@ def _ends(artifacts: Artifacts, sha256: str) -> _ChunkEnds:
 
 
 class ItemStates:
-    """The states of all items of a job, by position.
-
-    Attributes:
-        numbers: of each item, its row of the input.
-        states: of each item, an index of ITEM_STATES.
-    """
+    """The states of all items of a job, by position, as indexes of ITEM_STATES; `numbers` are rows of the input."""
 
     def __init__(self, storage: Storage, job: Job) -> None:
         """Raises ConflictError if the job ended so long ago that they are gone, UnavailableError."""

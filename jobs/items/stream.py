@@ -20,10 +20,7 @@ from store.records import Job
 
 
 def lines(storage: Storage, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
-    """Return a line of JSON for each ended item, in pieces. The same `after` always means the same line.
-
-    Raises RequestError without `after` lines; ConflictError if only the job's artifacts have the results.
-    """
+    """Return a line of JSON for each ended item, in pieces. Raises RequestError, ConflictError."""
     return _read(storage, job, after, limit, lambda number, row: _line(row))
 
 
@@ -67,7 +64,6 @@ def result_chunks(storage: Storage, job: Job) -> list[JobChunkEntry]:
 
 
 def collected(job: Job) -> ConflictError:
-    """Return the error of a job whose results are collected."""
     return ConflictError(
         f"Job '{job.id}' has ended, and its results are in its artifacts now.", code="results_in_files", param="job_id"
     )
@@ -76,7 +72,6 @@ def collected(job: Job) -> ConflictError:
 def slices(
     artifacts: Artifacts, stored: Sequence[JobChunkEntry], start: int, stop: int, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yield rows from `start` to `stop`, with each table's first number."""
     before = 0
     for chunk in stored:
         begin, end = max(start - before, 0), min(stop - before, chunk.rows)

@@ -10,7 +10,6 @@ from store.formats.items import Reader
 from store.records import Job
 
 SHOWN = 300
-"""Characters of a text in a list."""
 
 
 class ItemTexts(NamedTuple):

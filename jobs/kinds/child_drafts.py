@@ -14,12 +14,9 @@ from store.work import traces
 from tasks.context import AppContext
 
 _OF_PARENT = ("project_id", "completion_window", "output_expires_after", "expires_at", "due_at")
-"""What a child has of its parent's record."""
 
 
 class ChildInput(NamedTuple):
-    """The input of a child: its file if any, content, and name."""
-
     file_id: str | None
     sha256: str
     name: str

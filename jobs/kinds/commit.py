@@ -33,17 +33,10 @@ def commit(
     cells: bool = False,
     items: tuple[str, int] | None = None,
 ) -> None:
-    """Write what a tick has decided, in one transaction.
+    """Write what a tick has decided, in one transaction. Raises LeaseLost: another process has the composite.
 
-    Args:
-        rows: of results of the items that have ended, see store.formats.job_chunks.
-        drafts: jobs that start.
-        ending: the composite ends, without the items that have not ended.
-        begun: the ids of the items that have begun.
-        cells: an item has several jobs, and its id is their variant; else it is the key of its job.
-        items: SHA-256 and length of a new items file, None for the one that there is.
-
-    Raises LeaseLost: another process has the composite.
+    At an `ending`, the items that have not ended are left out. With `cells`, an item has several jobs, and its id is
+    their variant; else it is the key of its job. `items` are SHA-256 and length of a new items file.
     """
     table = pa.Table.from_pylist(list(rows), job_chunks.RESULT)
     sha256 = job_chunks.write(context.artifacts, table) if rows else ""
@@ -101,7 +94,6 @@ class RecordedEnd(NamedTuple):
 
 
 def recorded(context: AppContext, job_id: str) -> dict[str, RecordedEnd]:
-    """Return the ends of a job's items by key. Raises UnavailableError."""
     with context.database.read() as session:
         stored = chunk_records.of_job(session, job_id, "result")
     return {key: end for chunk in stored for key, end in _entries(context.artifacts, chunk.sha256)}

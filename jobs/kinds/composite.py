@@ -1,7 +1,7 @@
 """The kind of recipes whose items are jobs: records ended ones and starts the next.
 
-A child is found again by its composite and its key, which are unique together, so nothing starts twice, whatever is
-killed. All that a tick decides is committed in one transaction, which the epoch of the composite's lease guards.
+A child is found again by its composite and its key, which are unique together, so nothing starts twice. A tick commits
+all that it decides in one transaction.
 """
 
 import time
@@ -39,8 +39,6 @@ UNKNOWN_END: Warnings = [("eta_unknown", "No ETA: each of its jobs has a forecas
 
 
 class CompositeKind(NestedKind[CompositeRecipe[Any]]):
-    """Jobs whose items are jobs."""
-
     name = "composite"
 
     def check(
@@ -107,7 +105,12 @@ class CompositeKind(NestedKind[CompositeRecipe[Any]]):
                 if isinstance(prepared, JobDraft):
                     drafts.append(prepared)
                 elif prepared is None:
-                    rows += [_row(children, key, "completed") for key in _from(children, start.child)]
+                    first = start.child
+                    rows += [
+                        _row(children, child.key, "completed")
+                        for child in children
+                        if (child.variant, child.repeat) == (first.variant, first.repeat) and child.round >= first.round
+                    ]
                 elif isinstance(prepared, Job):
                     rows.append(_row(children, start.child.key, prepared.status, None, prepared, taken=True))
                 else:
@@ -145,7 +148,6 @@ class CompositeKind(NestedKind[CompositeRecipe[Any]]):
 
 
 def _children(context: AppContext, recipe: CompositeRecipe[Any], options: Options) -> list[Child]:
-    """Return the children of a composite. Raises RequestError."""
     children: list[Child] = job_options.ask(context, recipe, "children", options)
     return children
 
@@ -153,7 +155,6 @@ def _children(context: AppContext, recipe: CompositeRecipe[Any], options: Option
 def _check_children(
     context: AppContext, children: Sequence[Child], options: Any, completion_window: str
 ) -> tuple[dict[str, ModelSpec], dict[str, tuple[str, str]]]:
-    """Check each variant as a job. Return models and named jobs."""
     variants: dict[bytes, str] = {}
     models: dict[str, ModelSpec] = {}
     named_jobs: dict[str, tuple[str, str]] = {}
@@ -177,7 +178,6 @@ def _check_children(
 
 
 def _work(context: AppContext, draft: JobDraft, children: Sequence[Child]) -> dict[str, Any]:
-    """Return `parts`, `requests` and `errors` of the first round's jobs together."""
     source = ChildInput(None, draft.job.input_sha256, draft.job.input_name or "")
     parts: dict[str, Part] | None = {}
     first: JobEstimate | None = None
@@ -197,7 +197,6 @@ def _work(context: AppContext, draft: JobDraft, children: Sequence[Child]) -> di
 
 
 def _works(context: AppContext, children: Sequence[Child]) -> dict[str, str]:
-    """Return what identifies the requests of each child."""
     works = {}
     by_options: dict[int, str] = {}
     for child in children:
@@ -241,21 +240,11 @@ def _prepared(
     return draft
 
 
-def _from(children: Sequence[Child], first: Child) -> list[str]:
-    """Return the keys of a child and of those of later rounds."""
-    return [
-        child.key
-        for child in children
-        if (child.variant, child.repeat) == (first.variant, first.repeat) and child.round >= first.round
-    ]
-
-
 def _job_id(key: str, jobs: Mapping[str, Job], ends: Mapping[str, RecordedEnd]) -> str:
     return jobs[key].id if key in jobs else str(ends[key].result["job_id"])
 
 
 def _error(child: Job) -> dict[str, Any] | None:
-    """Return why a child has not completed."""
     if child.status == "completed":
         return None
     first = next(iter(child.errors or []), {"message": f"job '{child.id}' is {child.status}"})

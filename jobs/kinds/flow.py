@@ -19,8 +19,6 @@ from tasks.intake.validation import ValidationReport
 
 
 class FlowKind(RecipeKind[FlowRecipe[Any]]):
-    """Jobs whose items are rows."""
-
     name = "flow"
     has_journal = True
 

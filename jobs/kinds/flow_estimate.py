@@ -37,7 +37,6 @@ SAMPLE = 20
 
 
 def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> JobEstimate:
-    """Return what a job would do. Raises RequestError."""
     report = ValidationReport()
     items, sample = _rows(context, draft, report)
     if items is None:
@@ -72,7 +71,6 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
 def _parts(
     stages: Sequence[StageOutlook], shares: Sequence[Mapping[str, float]], sample: Sequence[PreparedRequest]
 ) -> dict[str, Part] | None:
-    """Return what all requests ask of each model, as the sample does."""
     requests: defaultdict[str, float] = defaultdict(float)
     for stage, by_model in zip(stages, shares, strict=True):
         if stage.expected is None or not by_model:
@@ -118,7 +116,6 @@ def _end(
     shares: Sequence[Mapping[str, float]],
     sample: Sequence[PreparedRequest],
 ) -> dict[str, Any]:
-    """Return when the job would be done, as JobEstimate says it."""
     if new.job.answers_from:
         return {"warnings": [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]}
     for stage, by_model in zip(stages, shares, strict=True):
@@ -192,7 +189,6 @@ class _Queue:
         return forecast.with_ends(ends, entries, self._throughputs, self._engines, now)[_JOB].at - now
 
     def _lanes(self, count: float, by_model: Mapping[str, float]) -> list[BacklogEntry]:
-        """Return the requests of a stage as pending segments, for each model."""
         return [
             BacklogEntry(
                 batch_id=_JOB,

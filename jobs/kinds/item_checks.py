@@ -1,6 +1,6 @@
 """Checks of the rows that become a job's items: every bad row is reported.
 
-The items of a retry are there already. They are checked like rows of an input, since its options may be others.
+The items of a retry are checked, too, since its options may be others.
 """
 
 import random
@@ -30,6 +30,7 @@ from jobs.items import events
 from store.formats import items as items_file
 from store.records import Job
 from tasks.context import AppContext
+from tasks.intake import sampling
 from tasks.intake.validation import ValidationReport
 from tasks.steps import registry
 
@@ -90,9 +91,7 @@ def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: Valida
 class ItemChecker:
     """Checks the rows of one job's input. Keeps 8 bytes a row, and the rows themselves only to shuffle them.
 
-    Attributes:
-        first_turn: the requests of the first turn of the row that was probed last.
-        ordered: the options that differ from the job's since the rows have ordered the columns of its template.
+    `first_turn` has the requests of the row that was probed last; `ordered` the options that the rows' order changed.
     """
 
     def __init__(self, settings: Settings, job: Job, recipe: FlowRecipe[Any], report: ValidationReport) -> None:
@@ -113,9 +112,8 @@ class ItemChecker:
     def order_columns(self, rows: Iterable[Mapping[str, Any] | RowError], *, uniform: bool) -> None:
         """Put all columns of the template in the order that the rows decide, without those that options name.
 
-        `uniform`: all rows have the same columns.
-
-        Raises RequestError: each row would have an order of its own, or there are too many columns.
+        `uniform`: all rows have the same columns. Raises RequestError: each row would have an order of its own, or
+        there are too many columns.
         """
         try:
             template = parsed(self._options.template or "")
@@ -138,25 +136,29 @@ class ItemChecker:
         """Add every row to the items file, or its error to the report. Raises RequestError for the whole input."""
         kind = formats.kind_of(name)
         self.order_columns(self._rows(source, name), uniform=kind is not None and kind.format in formats.UNIFORM)
-        source.seek(0)
+        sample = self._sample(source, name)
         shuffled: list[tuple[int, str, bytes]] = []
         count = 0
-        for number, row in enumerate(self._rows(source, name), 1):
-            if number > self._limit:
-                if self._options.limit is None:
-                    most = self._settings.max_items
-                    message = f"The input has more than {most} rows; split it, or raise BATCHYARD_MAX_ITEMS."
-                    self._report.add(None, LineError("too_many_items", message))
-                break
-            count += 1
-            item = self.checked(number, row, probed=number <= PROBED_ITEMS)
-            if item is None or self._report.count:
-                continue
-            entry = (number, item.custom_id, json_lines.dumps(self._stored(item.columns), default=str))
-            if self._options.shuffle is None:
-                writer.add(*entry)
-            else:
-                shuffled.append(entry)
+        for first in (True, False) if sample else (False,):  # the sample begins before the other items
+            source.seek(0)
+            for number, row in enumerate(self._rows(source, name), 1):
+                if number > self._limit:
+                    if self._options.limit is None and not first:
+                        most = self._settings.max_items
+                        message = f"The input has more than {most} rows; split it, or raise BATCHYARD_MAX_ITEMS."
+                        self._report.add(None, LineError("too_many_items", message))
+                    break
+                if (number in sample) is not first:
+                    continue
+                count += 1
+                item = self.checked(number, row, probed=number <= PROBED_ITEMS)
+                if item is None or self._report.count:
+                    continue
+                entry = (number, item.custom_id, json_lines.dumps(self._stored(item.columns), default=str))
+                if first or self._options.shuffle is None:
+                    writer.add(*entry)
+                else:
+                    shuffled.append(entry)
         if count == 0:
             self._report.add(None, LineError("empty_file", "The input has no rows."))
         if self._options.shuffle is not None:
@@ -164,6 +166,18 @@ class ItemChecker:
             for entry in shuffled:
                 writer.add(*entry)
         self._report_duplicates(source, name)
+
+    def _sample(self, source: Any, name: str) -> frozenset[int]:
+        """Return the numbers of the rows that the job's plan answers first; empty without a plan."""
+        if self._job.sample_rows is None:
+            return frozenset()
+        source.seek(0)
+        rows = enumerate(islice(self._rows(source, name), self._limit), 1)
+        sizes = (
+            (0 if isinstance(row, RowError) else len(json_lines.dumps(row, default=str)), number)
+            for number, row in rows
+        )
+        return sampling.drawn(sizes, self._job.sample_rows)
 
     def _stored(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the columns as JSON can have them, those of images as their messages have them."""
@@ -233,7 +247,6 @@ class ItemChecker:
                 raise LineError("missing_column", f"the column {path!r} is missing{hint}", path)
 
     def _probe(self, item: Item) -> None:
-        """Check the requests of the item's first turn as the lines of a batch are."""
         try:
             with _time_limit(self._settings.judge_seconds):
                 program = Program(self._recipe, self._options, item, self._settings.max_item_requests)
@@ -253,7 +266,6 @@ class ItemChecker:
         program.close()
 
     def check_size(self, items: int) -> None:
-        """Report that there are more items than the options allow."""
         if items > MAX_BARRIER_ITEMS and not self._options.streaming:
             message = (
                 f"With 'streaming' false all items are in memory at once, so {MAX_BARRIER_ITEMS:,} are the most, and "

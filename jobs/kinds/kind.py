@@ -24,8 +24,6 @@ Warnings = list[tuple[str, str]]
 
 
 class FirstRequest(NamedTuple):
-    """A request of the first item's first turn."""
-
     stage: str
     endpoint: str
     body: Mapping[str, Any]
@@ -45,24 +43,16 @@ class StageOutlook(NamedTuple):
     most: float | None = None
 
     def times(self, factor: float) -> StageOutlook:
-        """Return the stage of so many times the items, with whole numbers."""
         counts = [count if count is None else round(count * factor) for count in self[2:]]
         return StageOutlook(self.name, self.endpoint, *counts)
 
 
 @dataclass(frozen=True)
 class JobEstimate:
-    """What a job would do.
+    """What a job would do. None stands for what nobody can know; `warnings` say why.
 
-    Attributes:
-        items: None if the input cannot be read, or is not there yet.
-        seconds: until it would be done; None if nobody can know, and `warnings` say why.
-        earliest, latest: where `seconds` is None, the same of the fewest and of the most requests, as far as that is
-            known.
-        cells: of a tune, those that are known before it begins.
-        parts: what all requests ask of each model; None if nobody can know how many there are.
-        requests: those of the first item's first turn.
-        errors: of the first rows, as in `errors.data` of a job.
+    `earliest` and `latest` are for the fewest and the most requests, where `seconds` is None. `parts` are what all
+    requests ask of each model, `requests` those of the first item's first turn, `errors` as in `errors.data` of a job.
     """
 
     items: int | None
@@ -78,9 +68,9 @@ class JobEstimate:
 
 
 class ChildRow(NamedTuple):
-    """A started or future child of a job. `taken`: an earlier job.
+    """A started or future child of a job, `taken` if it is an earlier job.
 
-    `round` of a job of a tune's cell says which of those that run side by side.
+    Jobs of one `round` of a tune's cell run side by side.
     """
 
     key: str
@@ -105,10 +95,7 @@ class RecipeKind(ABC, Generic[R]):
     def check(
         self, context: AppContext, recipe: R, values: Mapping[str, Any], completion_window: str, *, admin: bool = False
     ) -> Configuration:
-        """Return what a job with these options, wanted by an administrator or not, runs.
-
-        Raises RequestError, with `param`; PermissionDeniedError if the recipe is for administrators.
-        """
+        """Return what a job with these options runs. Raises RequestError, with `param`; PermissionDeniedError."""
 
     @abstractmethod
     def estimate(self, context: AppContext, recipe: R, draft: JobDraft) -> JobEstimate:
@@ -123,11 +110,9 @@ class RecipeKind(ABC, Generic[R]):
         """Advance a job that is in progress or being cancelled. Raises LeaseLost, UnavailableError."""
 
     def expected(self, context: AppContext, recipe: R, job: Job) -> dict[int, int | None]:
-        """Return the expected requests of each stage, by number."""
         return {}
 
     def children(self, context: AppContext, recipe: R, job: Job) -> list[ChildRow]:
-        """Return the jobs that a job has started or will start."""
         return []
 
     def check_answers_from(self, recipe: R) -> None:

@@ -28,13 +28,8 @@ def plan(
 ) -> Plan:
     """Return the children that start now, in their order, and those that never will.
 
-    Of children that make the same requests one runs at a time, so that the next one can take its answers.
-
-    Args:
-        children: all of the composite, those of a round behind those of the round before.
-        statuses: of the job of each child that has begun, by key; `failed` for one that never will.
-        works: what identifies the requests of each child, by key.
-        parallel: most children at once; None for no limit.
+    Of children that make the same requests (`works`, by key) one runs at a time, so that the next one can take its
+    answers. `statuses` of jobs that have begun are by key; `failed` for one that never will.
     """
     ended = {key: status for key, status in statuses.items() if status in TERMINAL}
     busy = {works[key] for key in statuses.keys() - ended.keys()}

@@ -53,12 +53,10 @@ def check(
 
 
 def children(context: AppContext, job: Job) -> list[ChildRow]:
-    """Return the jobs that a job has started or will start."""
     recipe = catalogue_of(context).recipes.get(job.recipe)
     return [] if recipe is None else kind_of(recipe).children(context, recipe, job)
 
 
 def expected(context: AppContext, job: Job) -> dict[int, int | None]:
-    """Return the expected requests of each stage, by number."""
     recipe = catalogue_of(context).recipes.get(job.recipe)
     return {} if recipe is None else kind_of(recipe).expected(context, recipe, job)

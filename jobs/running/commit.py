@@ -12,11 +12,12 @@ from batchyard.recipes import Stage
 from jobs.running import notices, segments
 from jobs.running.memory import LiveJob
 from store import events
+from store.batches import PLAN
 from store.formats import job_chunks
 from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import stages as stage_records
 from store.leases import Lease
-from store.records import ChunkKind, Job, JobStage
+from store.records import ChunkKind, Job, JobStage, now
 from tasks.context import AppContext
 
 
@@ -24,10 +25,12 @@ class JobEnding(Exception):
     """The job is cancelled or its window has passed since the tick began: nothing of it is committed."""
 
 
-def commit(context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments.Cut], *, done: bool) -> bool:
-    """Commit what the tick has decided. Raises LeaseLost; JobEnding if the job is not in progress.
+def commit(
+    context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments.Cut], *, done: bool, sampled: bool = False
+) -> bool:
+    """Commit what the tick has decided. True if all items have ended. Raises LeaseLost, JobEnding.
 
-    True if all items have ended: they are `done`, and none was put back since the replies were read.
+    `sampled`: the items of the sample have ended, so the job is paused.
     """
     job, items, new = live.job, live.items, live.items.uncommitted
     planned = segments.write(context.artifacts, cuts)
@@ -68,6 +71,9 @@ def commit(context: AppContext, lease: Lease, live: LiveJob, cuts: list[segments
             record.counters = dict(Counter(record.counters) + Counter(new.counters))
         for notice in live.notices.due(items, record.stuck, time.time()):
             events.record(session, record, notice.type, **notice.data)
+        if sampled:
+            record.paused_at, record.paused_by = now(), PLAN
+            events.record(session, record, "job.planned")
         done = done and not replies.after(session, job.id, live.reply_id)
         if done:
             for sealed in stage_records.of_job(session, job.id):

@@ -1,7 +1,4 @@
-"""Judging: rewards and gates run in processes of their own, which can be killed.
-
-A chunk of calls that overruns or dies is judged again call by call, so a bad call harms its own sample alone.
-"""
+"""Judging: rewards and gates run in processes of their own, which can be killed."""
 
 import functools
 import logging
@@ -54,8 +51,6 @@ def has_failed(verdict: Verdict) -> bool:
 
 
 class Judges:
-    """A pool of processes that judge calls."""
-
     def __init__(self, folder: str, processes: int, seconds: float) -> None:
         """`folder`: the deployment's own recipes, empty for none. `seconds`: the longest that one call may take."""
         self._folder = folder
@@ -67,7 +62,6 @@ class Judges:
             self._submit(calls, range(start, min(start + CHUNK_CALLS, len(calls))), done)
 
     def close(self) -> None:
-        """End the processes."""
         self._processes.close()
 
     def _submit(self, calls: Sequence[Work], indices: range, done: Callable[[int, Verdict], None]) -> None:

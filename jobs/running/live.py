@@ -1,7 +1,7 @@
 """The items of a job that have begun and not ended: their programs in memory, without a database.
 
-Each item's program says what it wants, and waits here until that has come. What a program is sent is noted at the same
-time as what follows from it. So whoever writes both in one transaction can build the same state again.
+What a program is sent is noted at the same time as what follows from it. So whoever writes both in one transaction can
+build the same state again.
 """
 
 import time
@@ -30,19 +30,10 @@ PEERS = 64
 WAITING_BYTES = 4096
 """The memory of an item that waits for a verdict, beside its texts: a small program was measured at half of that."""
 _KINDS = {Scored: "score", Checked: "check", Called: CALLED, Reply: "verdict", Chosen: "peer"}
-"""The kinds of judgements that outcomes are recorded as, see store.formats.job_chunks."""
 
 
 class LiveItems:
-    """The live items of one job.
-
-    Attributes:
-        requests: those that have no answer yet.
-        waiting: what items wait for that nobody has replied to, by position.
-        uncommitted: what the records have to take up, see `clear_committed`.
-        turns: how far items have gone, for the outlook.
-        bytes: approximate size of the texts in memory.
-    """
+    """The live items of one job, with what they wait for by position and the approximate bytes of their texts."""
 
     def __init__(
         self,
@@ -71,7 +62,6 @@ class LiveItems:
         return len(self._items)
 
     def item(self, position: int) -> Item:
-        """Return a live item."""
         return self._items[position].item
 
     def begin(self, position: int, item: Item, size: int, records: Records = NO_RECORDS) -> None:

@@ -19,12 +19,8 @@ JudgeInline: TypeAlias = Callable[[ToJudge, Item], Scored | Checked | None]
 class LiveItem:
     """An item that has begun and not ended.
 
-    Attributes:
-        bytes: approximate size of its texts in memory.
-        outcomes: of what its turn wants, None for those still to come; empty between two turns.
-        retries: how often each of these was asked again.
-        missing: the number of outcomes still to come.
-        history: all turns so far with their outcomes, of an item that is to be run again when it ends.
+    `outcomes` are of what its turn wants, None for the `missing` ones, empty between two turns. `history` has all turns
+    so far, of an item that is to be run again when it ends.
     """
 
     position: int
@@ -46,7 +42,6 @@ class LiveItem:
         self.outcomes, self.retries, self.missing = [None] * number, [0] * number, number
 
     def set_outcome(self, index: int, outcome: Outcome) -> None:
-        """Take the outcome of one of the turn's wants."""
         self.outcomes[index] = outcome
         self.missing -= 1
 
@@ -61,8 +56,6 @@ class LiveItem:
 
 @dataclass(frozen=True, slots=True)
 class PendingCall:
-    """A Score or a Check that is to be judged."""
-
     position: int
     turn: int
     index: int
@@ -73,10 +66,7 @@ class PendingCall:
 class OpenRequests:
     """The requests of one job without an answer.
 
-    Attributes:
-        buffers: requests that stand in no segment yet, by stage and model.
-        out: position and index of each request that is in a segment, by stage and line.
-        unanswered, answered: number of requests out, and of answers taken, by model.
+    `buffers` have those that stand in no segment yet, by stage and model; `out` is by stage and line.
     """
 
     def __init__(self) -> None:
@@ -86,7 +76,6 @@ class OpenRequests:
         self.answered: dict[str, int] = defaultdict(int)
 
     def add(self, request: PreparedRequest) -> None:
-        """Put a request into its buffer."""
         self.buffers[request.stage, request.model].append(request)
 
     def issue(self, requests: list[PreparedRequest], first_line: int) -> None:
@@ -104,17 +93,14 @@ class OpenRequests:
         return self.out[stage].pop(line, None)
 
     def note_answer(self, model: str) -> None:
-        """Count an answer."""
         self.unanswered[model] -= 1
         self.answered[model] += 1
 
     def pending(self) -> Counter[str]:
-        """Return the number of requests that stand in no segment yet, by model."""
         pending: Counter[str] = Counter()
         for (_, model), buffer in self.buffers.items():
             pending[model] += len(buffer)
         return pending
 
     def total(self) -> int:
-        """Return the number of all requests, out or buffered."""
         return sum(self.unanswered.values()) + self.pending().total()

@@ -24,13 +24,8 @@ LIVE_BYTES = 512 * 1024 * 1024
 class LiveJob:
     """A job in memory, exact while `epoch` is that of the job's last lease.
 
-    Attributes:
-        admitted: items that have begun.
-        lines: the next line of each stage's batch.
-        cursors: by stage, the id of the last result chunk that was read; `reply_id` likewise.
-        at: when its last tick began, by time.monotonic().
-        starving: models that wait for requests of it.
-        verdicts: outcomes of judges and tools that are to be sent: of position, turn and index.
+    `lines` are the next ones of each stage's batch, `cursors` the ids of the last result chunks that were read. `at` is
+    time.monotonic() of the last tick. `verdicts` are outcomes to send, of position, turn and index.
     """
 
     epoch: int
@@ -65,7 +60,6 @@ class LiveJobs:
         return None if live is None or live.epoch + 1 != lease.epoch else live
 
     def keep(self, live: LiveJob) -> None:
-        """Take in a job."""
         self._jobs[live.job.id] = live
 
     def drop(self, job_id: str) -> None:
@@ -101,7 +95,6 @@ class LiveJobs:
             return self._judges
 
     def tools(self, context: AppContext) -> ToolCalls:
-        """Return the calls of tools of this process."""
         with self._lock:
             if self._tools is None:
                 settings = context.settings

@@ -1,7 +1,4 @@
-"""Events of a tick: ended items, if the options ask, and items that need help.
-
-Events of items that are stuck, or wait for a verdict, are of the job: the first at once, then all later ones together.
-"""
+"""Events of a tick: ended items, if the options ask, and items that need help, the first at once."""
 
 from __future__ import annotations
 
@@ -82,7 +79,6 @@ class Notices:
             self._waiting = {position: item for position, item in self._waiting.items() if position not in new}
 
     def next_in(self, now: float) -> float | None:
-        """Return the seconds until an event is due, None if none is to come."""
         types = ["job.stuck"] * bool(self._stuck) + ["job.gate_pending"] * bool(self._waiting)
         return min((max(0.0, self._sent_at.get(name, 0.0) + HELP_SECONDS - now) for name in types), default=None)
 

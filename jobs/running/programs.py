@@ -67,12 +67,8 @@ class NotDeterministic(Exception):
 class Programs:
     """Starts the programs of one job, and lets them go on.
 
-    Attributes:
-        recipe_sha256, created_sha256: of the recipe's file, and of that when the job was created.
-        hung: by position and life, the turn after which a step has hung, and what to say of it.
-        watch: opens the `with` block of each step.
-        tools: those that items may call.
-        bases: the model that answers, by the name that a request has for it; by default the same.
+    `hung` has, by position and life, the turn after which a step has hung, and what to say of it. `watch` opens the
+    `with` block of each step. `bases` are the models that answer, by the names that requests have for them.
     """
 
     recipe: FlowRecipe[Any]

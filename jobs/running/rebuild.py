@@ -63,7 +63,10 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -
     judgements = [sha256 for _, kind, sha256, _ in recorded_chunks if kind == "judgement"]
     recorded = replay.read(context.artifacts, job.admitted, records, results, judgements, job.recipe_sha256)
     reader = items_file.Reader(context.artifacts, job.items_sha256 or "")
-    _refuse_hanging(recorded, reader)
+    if len(recorded.hung) >= MOST_HUNG:
+        (position, _), (_, message) = list(recorded.hung.items())[-1]
+        (custom_id,) = reader.custom_ids([position]).values()
+        raise RecipeHangs(f"the recipe hangs in {len(recorded.hung)} items, the last one is {custom_id!r}: {message}")
 
     def judged(call: ToJudge, item: Item) -> Verdict | None:
         return judge(catalogue, call, item) if is_quick(catalogue, call) else None
@@ -115,14 +118,6 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -
     return live
 
 
-def _refuse_hanging(recorded: replay.Records, reader: items_file.Reader) -> None:
-    if len(recorded.hung) < MOST_HUNG:
-        return
-    (position, _), (_, message) = list(recorded.hung.items())[-1]
-    (custom_id,) = reader.custom_ids([position]).values()
-    raise RecipeHangs(f"the recipe hangs in {len(recorded.hung)} items, the last one is {custom_id!r}: {message}")
-
-
 def _reuse(context: AppContext, job: Job) -> Callable[[Item, PreparedRequest], Answer | None]:
     """Return what looks a request up in the journals of earlier jobs."""
     with context.database.read() as session:
@@ -147,7 +142,6 @@ def _reuse(context: AppContext, job: Job) -> Callable[[Item, PreparedRequest], A
 
 
 def item_of(job: Job, options: Options, row: items_file.StoredItem) -> Item:
-    """Return the item of a row of the items file."""
     return Item(
         number=row.number,
         custom_id=row.custom_id,

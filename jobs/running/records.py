@@ -68,13 +68,8 @@ class Issued:
 class Uncommitted:
     """What has happened to items since the last commit.
 
-    Attributes:
-        ended, moved: the ends of items, and their other changes of state, which come before these.
-        outcomes: those that no batch keeps, and calls of tools that are to begin.
-        called: the keys of calls of tools that have ended.
-        reopened: items that were put back, by the state in which they had ended.
-        counters: what results have counted.
-        reused, restarted: requests that another job had answered, and items that began a new life.
+    `moved` are changes of state that come before those of `ended`; `outcomes` those that no batch keeps, and calls of
+    tools that are to begin; `called` the keys of calls that have ended; `reopened` the former states of items put back.
     """
 
     ended: list[Change] = field(default_factory=list)
@@ -87,7 +82,6 @@ class Uncommitted:
     restarted: int = 0
 
     def note(self, position: int, item: Item, turn: int, index: int, kind: str, value: bytes) -> None:
-        """Note an outcome that no batch keeps. `value` is JSON."""
         self.outcomes.append(RecordedOutcome(position, item.life, turn, index, kind, value))
 
     def begin_life(self, position: int, item: Item, recipe_sha256: str, restarts: int, at: float) -> None:
@@ -112,6 +106,5 @@ class Uncommitted:
         self.ended.append(Change(position, number, custom_id, state, item.life, turns, result, error, started_at, at))
 
     def fail(self, position: int, item: Item, turns: int, error: RecipeError, started_at: float) -> None:
-        """Note the end of an item by an error of its recipe."""
         details = json_lines.dumps({"code": error.code, "message": error.message})
         self.end(position, item, "failed", turns, b'{"text":null}', details, started_at)

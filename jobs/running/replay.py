@@ -23,17 +23,10 @@ _PLACE = ["line", "position", "life", "visit", "sample", "retry", "ask"]
 
 @dataclass
 class Records:
-    """What was recorded of the items that have begun and not ended.
+    """What was recorded of the items that have begun and not ended, without what earlier lives have asked.
 
-    What earlier lives of an item have asked is no part of it: nobody waits for their answers.
-
-    Attributes:
-        positions: of these items, rising.
-        created_sha256: of the recipe's file when the job was created.
-        lives: of each item that has begun, the life that its newest state belongs to, 0 without any.
-        waiting: by position, the turn in which an item waits for a verdict.
-        lines: the next line of each stage.
-        hung: by position and life, the turn after which a step has hung, and what to say of it; of all items.
+    `waiting` is by position the turn in which an item waits for a verdict, `lines` the next line of each stage. `hung`
+    is by position and life the turn after which a step has hung, and what to say of it; of all items.
     """
 
     positions: Positions = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -55,7 +48,6 @@ class Records:
         return self.waiting.get(position)
 
     def count(self, position: int) -> int:
-        """Return how many requests and judgements of an item there are."""
         return self._counts[position]
 
     def request(self, position: int, stage: str, visit: int, sample: int) -> Issued | None:
@@ -72,7 +64,6 @@ class Records:
 
 
 NO_RECORDS = Records()
-"""The records of an item that begins."""
 
 
 def read(
@@ -83,16 +74,9 @@ def read(
     judgements: list[str],
     created_sha256: str,
 ) -> Records:
-    """Read the records of a job's live items.
+    """Read the records of a job's live items, the first `admitted` ones by position.
 
-    Args:
-        admitted: items that have begun, the first ones by position.
-        results, judgements: SHA-256 of the job's chunks of each kind.
-        created_sha256: see Records.
-
-    Raises:
-        UnavailableError: the store does not have a file or cannot be reached.
-        BatchyardError: a file is damaged.
+    Raises UnavailableError; BatchyardError: a file is damaged.
     """
     ended, waiting = np.zeros(admitted, np.bool_), np.zeros(admitted, np.int32)
     lives = np.zeros(admitted, np.int32)

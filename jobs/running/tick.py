@@ -1,7 +1,7 @@
 """One tick of a job: answers go to items, and their next requests into segments.
 
-All that a tick decides is committed in one transaction, which the epoch of the job's lease guards. After it, memory
-equals the records; if it fails, memory is thrown away and built again from them.
+All that a tick decides is committed in one transaction, which the epoch of the job's lease guards. If it fails, memory
+is built again from the records.
 """
 
 import logging
@@ -69,7 +69,8 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
     live.epoch, live.at, live.items.programs.watch = lease.epoch, started_at, watch
     jobs.keep(live)
     _receive(context, live)
-    _admit(context, live)
+    last = (job.sample_rows or 0) if job.sampling else job.total
+    _admit(context, live, last)
     _judge(context, live, jobs)
     items, new = live.items, live.items.uncommitted
     if live.options.streaming:
@@ -77,10 +78,12 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
     else:
         cuts = [] if items.waits() else live.cutter.all(items.requests, live.lines)
     done = live.admitted == job.total and not len(items)
+    rests = job.sampling and live.admitted == last and len(items) == len(items.waiting)
+    sampled = rests and job.paused_at is None
     live.notices.add(items)
-    changed = bool(cuts or new.ended or new.moved or new.outcomes or done or live.admitted != job.admitted)
+    changed = bool(cuts or new.ended or new.moved or new.outcomes or done or live.admitted != job.admitted or sampled)
     if changed or live.notices.next_in(time.time()) == 0.0:
-        done = commit(context, lease, live, cuts, done=done)
+        done = commit(context, lease, live, cuts, done=done, sampled=sampled)
         progress.count_items(context, job.recipe, Counter(ended.state for ended in new.ended), new.counters)
         for cut in cuts:
             items.requests.issue(cut.requests, cut.first_line)
@@ -99,13 +102,13 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
         _release(context, lease)
         finalize.start_ready(context)
     else:
-        _wake_again(context, lease, live)
+        _wake_again(context, lease, live, rests=rests)
     jobs.evict_others(job.id)
     progress.count_tick(context, time.monotonic() - started_at, starving)
 
 
-def _wake_again(context: AppContext, lease: Lease, live: LiveJob) -> None:
-    """Have the next tick made in time, if no answer wakes the job before."""
+def _wake_again(context: AppContext, lease: Lease, live: LiveJob, *, rests: bool) -> None:
+    """Have the next tick made in time, if no answer wakes the job before. `rests`: it waits for a resume."""
     items, job_id = live.items, live.job.id
     if live.verdicts or (not live.options.streaming and items.requests.pending().total() and not items.waits()):
         messages.wake(context.redis, job_id, TICK_SECONDS)
@@ -113,13 +116,12 @@ def _wake_again(context: AppContext, lease: Lease, live: LiveJob) -> None:
     wait = live.cutter.next_in(items.requests, time.monotonic())
     if wait is not None:
         messages.wake(context.redis, job_id, max(wait, TICK_SECONDS))
-    elif items.waiting and len(items.waiting) == len(items):
+    elif rests or (items.waiting and len(items.waiting) == len(items)):
         notice = live.notices.next_in(time.time())
         _release(context, lease, WAITING_SECONDS if notice is None else notice)
 
 
 def _receive(context: AppContext, live: LiveJob) -> None:
-    """Send items the outcomes, the answers and the replies that have come."""
     while live.verdicts:
         live.items.judge(*live.verdicts.popleft())
     with context.database.read() as session:
@@ -146,8 +148,8 @@ def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.Sto
         first += len(rows)
 
 
-def _admit(context: AppContext, live: LiveJob) -> None:
-    """Begin items while the engines may need their requests. One is always live."""
+def _admit(context: AppContext, live: LiveJob, last: int) -> None:
+    """Begin items, the first `last`, while the engines may need their requests. One is always live."""
     items, limit = live.items, live.cutter.capacity()
     window = context.settings.job_window_bytes
 
@@ -157,7 +159,7 @@ def _admit(context: AppContext, live: LiveJob) -> None:
         return items.requests.total() >= limit or items.bytes >= window
 
     rows = _rows_from(live.reader, live.admitted)
-    while not enough() and (row := next(rows, None)) is not None:
+    while live.admitted < last and not enough() and (row := next(rows, None)) is not None:
         items.begin(row.position, item_of(live.job, live.options, row), size_of(row))
         live.admitted = row.position + 1
 

@@ -1,8 +1,7 @@
 """The outlook of a job: the requests still to come, judged by earlier items.
 
 An item at turn t makes the requests of later turns as far as items go: turn u follows with the share of items that have
-gone on from each turn before it. A job's forecast is that of its segments and of these requests together. Turns of one
-item follow one another, so it also says how many turns are left.
+gone on from each turn before it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class Turns:
         self._counts = list(counts)
 
     def __getitem__(self, turn: int) -> TurnCounts:
-        """Return the counts of a turn."""
         while len(self._counts) < turn:
             self._counts.append(TurnCounts())
         return self._counts[turn - 1]
@@ -71,11 +69,9 @@ class Turns:
 
 
 def outlook(turns: Turns, live: Sequence[tuple[int, int]], pending: Mapping[str, int], unbegun: int) -> dict[str, Any]:
-    """Return what a job's record keeps for its forecast, as JSON.
+    """Return what a job's record keeps for its forecast, as JSON: see `requests_ahead` and Turns.
 
-    Returns:
-        `requests`: see `requests_ahead`. `chains`: (mean number of turns left, items) of the live items. `unbegun`:
-        the same of the items that have not begun, or null. `turns`: see Turns.
+    `chains` are (mean number of turns left, items) of the live items, `unbegun` the same of those that have not begun.
     """
     return {
         "requests": requests_ahead(turns, live, pending, unbegun),
@@ -90,10 +86,7 @@ def requests_ahead(
 ) -> dict[str, float] | None:
     """Return the requests, by model, that a job will still issue; None if nobody can know yet.
 
-    Args:
-        live: (turn, number of items that wait in it).
-        pending: requests by model that stand in no segment yet.
-        unbegun: items that have not begun.
+    `live` counts items by the turn that they wait in, `pending` requests that stand in no segment yet.
     """
     ahead: Counter[str] = Counter(pending)
     for turn, number in [(0, unbegun), *live]:

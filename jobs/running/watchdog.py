@@ -1,9 +1,8 @@
 """The watchdog of recipes: it ends a worker in which a step of a recipe hangs.
 
 Nothing can interrupt a step, and one in a regular expression lets no other thread of its process run. So the watchdog
-is a process beside the worker. Shared memory tells it which step each thread is in. When one takes longer than
-BATCHYARD_JUDGE_SECONDS, the watchdog records that its item hangs, gives the process's leases on jobs back, and kills
-it. The worker's supervisor starts another one, where the item ends as `recipe_hangs` without another step.
+is a process beside the worker, and shared memory tells it which step each thread is in. It records which item hangs,
+gives the process's leases on jobs back, and kills it. In the next worker the item ends without another step.
 """
 
 from __future__ import annotations
@@ -45,12 +44,9 @@ _FRAME = re.compile(r'File "(.+)", line (\d+) in ')
 
 
 class ProgramStep(NamedTuple):
-    """A step of an item's program. `number` is unique in its process; 0 is no step.
+    """A step of an item's program after a turn. `number` is unique in its process; 0 is no step.
 
-    Attributes:
-        thread, native_id: identity of the thread that makes it, in Python and in the operating system.
-        epoch: of the lease on the job.
-        turn: of which the step is sent the outcomes.
+    `thread` and `native_id` identify its thread in Python and in the operating system.
     """
 
     number: int
@@ -128,7 +124,6 @@ _starting = threading.Lock()
 
 
 def watchdog(seconds: float) -> Watchdog:
-    """Return the watchdog of this process."""
     global _watchdog
     with _starting:
         if _watchdog is None:
@@ -167,7 +162,6 @@ def place(dump: str, thread: int) -> str | None:
 
 
 def _steps(memory: mmap.mmap) -> list[ProgramStep]:
-    """Return the steps that are being made."""
     slots = [slot for slot in _SLOT.iter_unpack(memory[:]) if slot[0]]
     return [ProgramStep._make((*values, name.rstrip(b"\0").decode())) for *values, name in slots]
 
@@ -255,11 +249,8 @@ def _record(parent: int, places: Mapping[ProgramStep, str | None], seconds: floa
 def record(database: Database, artifacts: Artifacts, process: str, reasons: Mapping[ProgramStep, str]) -> None:
     """Record why the items of these steps hang; give the process's leases on jobs back.
 
-    A step is recorded only while no other process advances its job: what that one decides counts.
-
-    `process`: what the names of that process's leases begin with.
-
-    Raises UnavailableError: the database or the artifact store cannot be reached. Nothing is recorded.
+    A step is recorded only while no other process advances its job: what that one decides counts. `process` is what the
+    names of the leases begin with. Raises UnavailableError; then nothing is recorded.
     """
     import pyarrow as pa
 

@@ -20,17 +20,13 @@ from tasks.context import AppContext
 from tasks.steps import registry
 
 _CHOOSING = ("limit", "shuffle", "null_values")
-"""Options that choose among the rows of an input."""
-_LABELS = ("project_id", "name", "seed", "input_sha256", "request_metadata", "output_expires_after")
+_LABELS = ("project_id", "name", "seed", "input_sha256", "request_metadata", "output_expires_after", "callback_url")
 _SAME_REQUESTS = ("recipe", "recipe_sha256", "models", "simulated", "completion_window", "input_file_id", "input_name")
 """What a rescoring has of the job whose answers it judges."""
 
 
 def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[str, Any]) -> JobDraft:
-    """Prepare a job that judges an ended one's answers anew, with `values` over its options, and asks nothing.
-
-    Raises NotFoundError; ConflictError if it runs or its answers are gone; RequestError for options that do more.
-    """
+    """Prepare a job that judges an ended one's answers anew, with `values` over its options. Raises as `retry`."""
     with context.database.read() as session:
         source = lifecycle.get(session, project_id, job_id)
         kind_of_job(context, source).check_repeatable(source)
@@ -72,17 +68,11 @@ def retry(
 ) -> JobDraft:
     """Prepare a job of an ended one's items that did not complete, with all requests anew.
 
-    Its items are a file of its own, with the numbers, ids and rows that they have in the ended job.
+    Its items are a file of its own, with the numbers, ids and rows that they have in the ended job. `values` replace
+    options of that job.
 
-    Args:
-        states: of the items that it takes, some of RETRIABLE_STATES.
-        values: options that replace those of the ended job.
-        completion_window: None for that of the ended job.
-
-    Raises:
-        NotFoundError: the project has no such job.
-        ConflictError: it has not ended, or its items or its input are not kept any more.
-        RequestError: none of its items is in such a state; an option is unknown or invalid, or chooses rows.
+    Raises NotFoundError; ConflictError: it has not ended, or its items or its input are not kept any more;
+    RequestError: no item is in one of `states`; an option is unknown or invalid, or chooses rows.
     """
     with context.database.read() as session:
         source = lifecycle.get(session, project_id, job_id)
@@ -108,7 +98,6 @@ def retry(
 
 
 def _again(source: Job, **values: Any) -> Job:
-    """Return an unsaved job with the input and the labels of an ended one, and with these columns."""
     return Job(
         **{name: getattr(source, name) for name in _LABELS},
         post_process=[registry.request(entry) for entry in source.post_process],
@@ -117,7 +106,6 @@ def _again(source: Job, **values: Any) -> Job:
 
 
 def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> ArtifactWriter:
-    """Store the items of an ended job that are in one of these states. Raises ConflictError, RequestError."""
     if not job.total:
         raise _nothing(job, "it has no items. Create a new job.")
     reader, positions = select(context, job, states)

@@ -16,19 +16,17 @@ from jobs.intake.drafts import JobDraft, check_named_jobs, configured
 from jobs.kinds.kind import JobEstimate
 from jobs.kinds.registry import check, kind_of
 from jobs.submission import dependencies
+from store import webhooks
 from store.jobs import dependencies as records
 from store.jobs import lifecycle, reading
 from store.records import File, Job
 from tasks.context import AppContext
 from tasks.intake import submission
 from tasks.intake.submission import NewInput
-from tasks.steps import registry
 
 
 @dataclass(frozen=True)
 class ArtifactName:
-    """An artifact of an ended batch or job of the same project."""
-
     owner_id: str
     name: str
 
@@ -39,13 +37,7 @@ JobSource: TypeAlias = str | File | ArtifactName | NewInput | Sequence[Mapping[s
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job that a client wants.
-
-    Attributes:
-        output_expires_after: seconds.
-        depends_on: `id` and `when` (store.jobs.dependencies.When) of jobs and batches.
-        admin: an administrator wants it.
-    """
+    """A job that a client wants. `depends_on` has `id` and `when` of jobs and batches."""
 
     recipe: str
     input: JobSource
@@ -55,21 +47,17 @@ class JobRequest:
     name: str | None = None
     metadata: dict[str, str] | None = None
     output_expires_after: int | None = None
+    callback_url: str | None = None
     answers_from: str | None = None
     depends_on: Sequence[Mapping[str, Any]] = ()
     post_process: Sequence[dict[str, Any]] = ()
+    sample_rows: int | None = None
     admin: bool = False
 
 
 @dataclass(frozen=True)
 class JobOutlook:
-    """What a job would be.
-
-    Attributes:
-        same: the id of the newest job of the project with this `config_sha256`.
-        due_at: until when it would have to be done.
-        warnings: code and message of what makes it slow, and of why nobody knows its end.
-    """
+    """What a job would be. `same` is the id of the project's newest job with this `config_sha256`."""
 
     estimate: JobEstimate
     config_sha256: str
@@ -92,13 +80,11 @@ def dry_run(context: AppContext, project_id: str, request: JobRequest) -> JobOut
 
 
 def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft:
-    """Check and prepare a job before its transaction, since that reads the artifact store.
-
-    Raises RequestError, with `param`; PermissionDeniedError if the recipe is for administrators.
-    """
+    """Check and prepare a job before its transaction. Raises RequestError, with `param`; PermissionDeniedError."""
     configuration = check(context, request.recipe, request.options, request.completion_window, admin=request.admin)
     check_named_jobs(context, project_id, configuration)
-    registry.permit(request.post_process, context.settings, project_id)
+    options = {"post_process": request.post_process, "callback_url": request.callback_url}
+    submission.check_options(context.settings, project_id, options)
     with context.database.read() as session:
         dependencies.check(session, project_id, request.depends_on)
     depends_on = [dict(entry) for entry in request.depends_on]
@@ -114,10 +100,15 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
         completion_window=request.completion_window,
         request_metadata=request.metadata,
         output_expires_after=request.output_expires_after,
+        callback_url=request.callback_url,
         post_process=list(request.post_process),
         depends_on=depends_on,
         answers_from=request.answers_from,
+        sample_rows=request.sample_rows,
     )
+    if request.sample_rows is not None and not kind_of(configuration.recipe).has_journal:
+        message = f"A job of recipe {request.recipe!r} has no rows of its own, so it has no plan; leave it out."
+        raise RequestError(message, code="invalid_value", param="plan")
     draft = configured(context, job, source, configuration)
     if request.answers_from is not None:
         kind_of(configuration.recipe).check_answers_from(configuration.recipe)
@@ -126,7 +117,6 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
 
 
 def _check_source(context: AppContext, job: Job, job_id: str) -> None:
-    """Check that an unsaved job may take the answers of another. Raises RequestError."""
     try:
         with context.database.read() as session:
             source = lifecycle.get(session, job.project_id, job_id)
@@ -150,13 +140,14 @@ def submit(context: AppContext, session: Session, draft: JobDraft, idempotency: 
         source = submission.name_input(session, job.project_id, source, purpose="user_data")
     if job.parent_id is None:  # else its parent was admitted, with the input that both have
         due_after = submission.admit(context, session, job.project_id, source.bytes if source else 0)
+    if job.callback_url is not None:
+        webhooks.callbacks(session, job.project_id)
     if source is not None:
         job.input_file_id, job.input_name = source.id, source.filename
     return lifecycle.create(session, job, due_after=due_after, idempotency=idempotency)
 
 
 def send(job: Job) -> None:
-    """Send a new job to a worker, unless it waits for others."""
     if job.status == "validating":
         messages.validate(job.id, job.name or job.recipe)
 
@@ -183,7 +174,6 @@ def warnings(context: AppContext, models: Mapping[str, Any]) -> list[tuple[str, 
 
 
 def _source(context: AppContext, project_id: str, request: JobRequest) -> File | NewInput | None:
-    """Return a job's input; None for an artifact still to be written. Raises RequestError."""
     source = request.input
     if not isinstance(source, str | File | ArtifactName | NewInput):
         with context.artifacts.create() as content:
@@ -200,17 +190,11 @@ def _source(context: AppContext, project_id: str, request: JobRequest) -> File |
             file = submission.input_file(session, project_id, source, purposes=submission.JOB_PURPOSES)
             name, param = file.filename, "input_file_id"
         else:
-            file = _artifact(session, project_id, source)
+            file = records.find_artifact(session, project_id, source.owner_id, source.name)
+            status = records.statuses(session, project_id, [source.owner_id]).get(source.owner_id)
+            if file is None and (status is None or status in TERMINAL):  # it will never be there
+                message = f"The project has no batch or job '{source.owner_id}' with an artifact '{source.name}'."
+                raise RequestError(message, code="invalid_value", param="input.artifact")
             name, param = file.filename if file else source.name, "input.artifact"
     rows.check_name(name, param)
     return file
-
-
-def _artifact(session: Session, project_id: str, artifact: ArtifactName) -> File | None:
-    """Return an artifact; None before its work ends. Raises RequestError if it will never be."""
-    source = records.find_artifact(session, project_id, artifact.owner_id, artifact.name)
-    status = records.statuses(session, project_id, [artifact.owner_id]).get(artifact.owner_id)
-    if source is None and (status is None or status in TERMINAL):
-        message = f"The project has no batch or job '{artifact.owner_id}' with an artifact '{artifact.name}'."
-        raise RequestError(message, code="invalid_value", param="input.artifact")
-    return source

@@ -28,7 +28,6 @@ def holds(when: str, status: str | None) -> bool | None:
 
 
 def check(session: Session, project_id: str, wanted: Sequence[Mapping[str, Any]]) -> None:
-    """Raise RequestError for a dependency on what the project does not have."""
     known = dependencies.statuses(session, project_id, [entry["id"] for entry in wanted])
     for index, entry in enumerate(wanted):
         if entry["id"] not in known:

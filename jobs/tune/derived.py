@@ -41,7 +41,6 @@ def _bytes(folder: Path) -> int | None:
 
 
 def spec_of(cell: Cell, base: TunedModel) -> ModelSpec:
-    """Return a cell's derived model. Raises ConfigurationError for what its engine refuses."""
     return catalog.derived(base.name, cell.entry(base))
 
 

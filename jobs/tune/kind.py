@@ -1,8 +1,8 @@
 """The kind of recipe `tune`: its cells run one after another.
 
-Its items are cells. A cell's jobs are one job to warm up, and then, for each repeat, so many equal ones side by side.
-Each repeat begins when the one before has ended, and each cell when the engines of the one before are stopped. All
-that a tick knows stands in the records, so a tick after a crash decides the same, and nothing is measured twice.
+A cell's jobs are one job to warm up, and then, for each repeat, so many equal ones side by side. Each repeat begins
+when the one before has ended, and each cell when the engines of the one before are stopped. All that a tick knows
+stands in the records, so a tick after a crash decides the same.
 """
 
 import time
@@ -34,6 +34,7 @@ from store.formats import items as items_file
 from store.jobs import composites
 from store.leases import Lease
 from store.records import Job
+from tasks.changing_models import refuse_risky
 from tasks.context import AppContext
 from tasks.intake.validation import ValidationReport
 
@@ -46,8 +47,6 @@ LEAST_SECONDS = 2
 
 
 class TuneKind(NestedKind[TuneRecipe]):
-    """Jobs whose items are cells."""
-
     name = "tune"
 
     def check(
@@ -91,7 +90,6 @@ class TuneKind(NestedKind[TuneRecipe]):
 
 
 def _known_cells(recipe: TuneRecipe, options: Tune, models: Mapping[str, Any]) -> list[Cell]:
-    """Return the cells of a tune that are known before it begins. `models`: configurations. Raises RequestError."""
     bases = derived.bases(models, options.models)
     chosen: list[Cell] = job_options.called(recipe, "cells", lambda parsed: recipe.cells(parsed, bases), options)
     return chosen
@@ -100,7 +98,10 @@ def _known_cells(recipe: TuneRecipe, options: Tune, models: Mapping[str, Any]) -
 def _check_cells(
     context: AppContext, recipe: TuneRecipe, options: Tune, completion_window: str
 ) -> dict[str, ModelSpec]:
-    """Check each cell as a job on its derived model; return the tuned models. Raises RequestError."""
+    """Check each cell as a job on its derived model; return the tuned models.
+
+    Raises RequestError; PermissionDeniedError: a cell sets what administrators may not set over HTTP.
+    """
     for index, name in enumerate(options.models):
         job_options.check_model(context, name, f"options.models.{index}")
         if name not in context.models:
@@ -111,11 +112,14 @@ def _check_cells(
     configurations = {name: spec.model_dump(mode="json") for name, spec in models.items()}
     bases = {base.name: base for base in derived.bases(configurations, options.models)}
     for cell in _known_cells(recipe, options, configurations):
+        tuned = bases[cell.model]
         try:
-            spec = derived.spec_of(cell, bases[cell.model])
+            spec = derived.spec_of(cell, tuned)
         except ConfigurationError as error:
             message = f"Cell '{cell.name}': {error.message}"
             raise RequestError(message, code="invalid_value", param="options.set") from None
+        if not context.settings.trust_administrators:
+            refuse_risky(tuned.name, context.settings.models.parent, cell.entry(tuned), tuned.entry, "options.set")
         values = tune.requests(options, spec.name)
         try:
             child_drafts.check(derived.context_with(context, spec), tune.RECIPE, values, completion_window)
@@ -164,15 +168,16 @@ class _Tick:
                 self._continue(cell)
 
     def _next(self, results: Sequence[CellResult]) -> Cell | None:
-        """Return the cell that comes after these, None if there is none."""
         most = self.context.settings.max_segments
         return next_cell(self.options, self.bases, results, max_concurrency=most)
 
     def _continue(self, cell: Cell) -> None:
-        """Start the next jobs of a cell, or record what became of it."""
         base = next(base for base in self.bases if base.name == cell.model)
         cell_jobs = [child for child in self.jobs if child.variant == cell.name]
-        expires_at = self._expires_at(cell_jobs)
+        began_at = min((child.created_at for child in cell_jobs), default=int(time.time()))
+        expires_at = min(self.job.expires_at, began_at + durations.seconds(self.options.cell_budget))
+        if self.options.budget is not None:
+            expires_at = min(expires_at, self._began_at() + durations.seconds(self.options.budget))
         try:
             spec = derived.spec_of(cell, base)
         except ConfigurationError as error:  # a remedy that the engine refuses
@@ -216,14 +221,6 @@ class _Tick:
             drafts.append(draft)
         self._commit(drafts=drafts)
 
-    def _expires_at(self, cell_jobs: Sequence[Job]) -> int:
-        """Return when a cell with these jobs has to end, in Unix seconds."""
-        began_at = min((child.created_at for child in cell_jobs), default=int(time.time()))
-        limits = [self.job.expires_at, began_at + durations.seconds(self.options.cell_budget)]
-        if self.options.budget is not None:
-            limits.append(self._began_at() + durations.seconds(self.options.budget))
-        return min(limits)
-
     def _began_at(self) -> int:
         return self.job.in_progress_at or self.job.created_at
 
@@ -260,7 +257,6 @@ class _Tick:
             messages.stop_engine(result.derived)
 
     def _row(self, cell: Cell, result: CellResult) -> dict[str, Any]:
-        """Return the row of results of a cell that has ended."""
         position = next(number for number, other in enumerate(self.cells) if other.name == cell.name)
         cell_jobs = [child for child in self.jobs if child.variant == cell.name]
         base = next(base for base in self.bases if base.name == cell.model)

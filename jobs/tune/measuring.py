@@ -34,8 +34,6 @@ _COLUMNS = ["state", "result", "error", "started_at", "ended_at"]
 
 @dataclass
 class _Rows:
-    """The rows of a cell's jobs that have ended."""
-
     ok: int = 0
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)

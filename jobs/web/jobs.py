@@ -7,17 +7,18 @@ from typing import Any
 
 from flask import Blueprint, Response
 
-from batchyard.errors import RequestError
+from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.wording import FLAWS
 from jobs import item_replies
 from jobs.catalogue import catalogue_of
 from jobs.intake.drafts import JobDraft
-from jobs.items import detail, listing, stream
+from jobs.items import detail, listing, sample, stream
 from jobs.kinds import registry as kinds
 from jobs.submission import again, creation
 from jobs.submission.creation import ArtifactName, JobOutlook, JobRequest, JobSource
 from store import events, holds
+from store.batches import PLAN
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
@@ -30,6 +31,7 @@ from webapp.document import operation
 from webapp.events import to_wire as events_to_wire
 from webapp.idempotency import Idempotency, Once
 from webapp.requests import caller, current_context, listed, parse_body, query
+from webapp.wire.batches import PlanState
 from webapp.wire.events import EventPage, ListEvents
 from webapp.wire.fields import Idempotent
 from webapp.wire.items import ItemDetail, ItemObject, ItemPage, ItemReply, ListItems
@@ -47,6 +49,7 @@ from webapp.wire.jobs import (
     JobObject,
     JobOptions,
     JobPage,
+    JobPlanReport,
     ListJobs,
     Rescore,
     RetryJob,
@@ -118,6 +121,9 @@ def _object(
             **work.extension_fields(job, related, held=waits or bool(held), deaths=deaths),
             held=held,
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
+            plan=None
+            if job.sample_rows is None
+            else PlanState(rows=job.sample_rows, sampled=job.total > 0 and (not job.sampling or job.paused_by == PLAN)),
             children=list(children),
             warnings=warnings_to_wire(creation.job_warnings(current_context(), job)),
         ),
@@ -139,7 +145,6 @@ def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> StageO
 
 
 def outlook_to_wire(outlook: JobOutlook) -> DryRun:
-    """Return what a job would be as it crosses the wire."""
     estimate, left = outlook.estimate, outlook.due_at - time.time()
     earliest, latest = (
         end if estimate.seconds is None else estimate.seconds for end in (estimate.earliest, estimate.latest)
@@ -165,7 +170,6 @@ def outlook_to_wire(outlook: JobOutlook) -> DryRun:
 
 
 def warnings_to_wire(warnings: Sequence[tuple[str, str]]) -> list[WarningObject]:
-    """Return warnings, each a code and a message, as they cross the wire."""
     return [WarningObject(code=code, message=message) for code, message in warnings]
 
 
@@ -183,6 +187,7 @@ def create() -> JobObject | DryRun:
         request_of(body, _source(body)),
         depends_on=[dependency.model_dump() for dependency in body.depends_on],
         answers_from=body.answers_from,
+        sample_rows=None if body.plan is None else body.plan.rows,
     )
     if params.dry_run:
         return outlook_to_wire(creation.dry_run(context, owner.project_id, request))
@@ -198,15 +203,13 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
 
 
 def request_of(body: JobOptions, source: JobSource) -> JobRequest:
-    """Return the job of an input that the caller wants with these options."""
-    names = ("recipe", "completion_window", "options", "seed", "name", "metadata", "post_process")
+    names = ("recipe", "completion_window", "options", "seed", "name", "metadata", "post_process", "callback_url")
     expires_after = body.output_expires_after.seconds if body.output_expires_after else None
     values: dict[str, Any] = {name: getattr(body, name) for name in names}
     return JobRequest(input=source, output_expires_after=expires_after, admin=caller().admin, **values)
 
 
 def _source(body: CreateJob) -> JobSource:
-    """Return the input that a body names or has. Raises RequestError if there is none, or two."""
     file_id, source = body.input_file_id, body.input
     if file_id is not None and source is None:
         return file_id
@@ -231,7 +234,6 @@ def list_() -> JobPage:
 
 
 def get_job(job_id: str) -> Job:
-    """Return a job of the caller's project. Raises NotFoundError."""
     return work.get(JOBS, job_id)
 
 
@@ -240,6 +242,17 @@ def get_job(job_id: str) -> Job:
 def retrieve(job_id: str) -> JobObject:
     """Look at a job."""
     return to_wire([get_job(job_id)])[0]
+
+
+@routes.get("/v1/jobs/<job_id>/plan")
+@operation(JobPlanReport, refusals=(404, 409))
+def plan(job_id: str) -> JobPlanReport:
+    """Read what the sample of a job with a plan says of all its items, until the job is resumed."""
+    job = get_job(job_id)
+    if not job.sampling or job.status in TERMINAL:
+        why = "was created without a plan" if job.sample_rows is None else "does not wait for its plan"
+        raise ConflictError(f"Job '{job_id}' {why}.", param="job_id")
+    return JobPlanReport(job_id=job_id, sampled=job.paused_by == PLAN, **sample.report(current_context(), job))
 
 
 @routes.post("/v1/jobs/<job_id>/cancel")
@@ -376,7 +389,6 @@ def reply(job_id: str, number: int) -> ItemDetail:
 
 
 def post(job_id: str, number: int, body: ItemReply) -> None:
-    """Take a reply to an item of the caller's project. Raises NotFoundError, ConflictError."""
     owner, context = caller(), current_context()
     item = (context, owner, job_id, number)
     if body.verdict is not None:

@@ -19,8 +19,6 @@ from webapp.wire.start import Start, Started
 
 
 class WebJobs(WebPort):
-    """Jobs, as the web app sees them."""
-
     routes = (recipes.routes, jobs.routes)
     pages = (job.routes, items.routes, start.routes)
 
@@ -31,7 +29,7 @@ class WebJobs(WebPort):
         return jobs.to_wire(records)
 
     def start(self, options: Start, source: NewInput | Sequence[Mapping[str, Any]]) -> Started:
-        names = ("options", "completion_window", "metadata", "post_process")
+        names = ("options", "completion_window", "metadata", "post_process", "callback_url")
         body = JobOptions(recipe=options.recipe or "", **{name: getattr(options, name) for name in names})
         request = jobs.request_of(body, source)
         context, project_id = current_context(), caller().project_id

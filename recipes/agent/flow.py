@@ -33,7 +33,6 @@ TURN = "turn"
 
 
 def check(options: AgentLoop, catalogue: RewardCatalogue) -> None:
-    """Raise ValueError, with the path of the option, for options that cannot be."""
     rollout.check_rewards(options, catalogue)
     if options.stop_tool is not None and options.stop_tool not in options.tools:
         raise ValueError(f"stop_tool: it is none of the tools{hint(options.stop_tool, options.tools)}")

@@ -47,7 +47,6 @@ class AgentLoop(RewardOptions):
 
     @property
     def path(self) -> str:
-        """The path of the endpoint."""
         return ENDPOINTS[self.endpoint]
 
     def parameters(self) -> dict[str, Any]:

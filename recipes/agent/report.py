@@ -41,7 +41,6 @@ BLOCK_ITEMS = 256
 
 
 def write(results: Results, options: AgentLoop, tools: Sequence[Tool]) -> Report:
-    """Write the artifacts, and return the metrics."""
     summary = _Summary()
     with results.create(TRACES) as traces, results.create(MAIN) as file:
 

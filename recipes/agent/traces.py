@@ -20,13 +20,32 @@ def trace_of(item: EndedItem, prompt: Messages, tools: Sequence[Tool], options: 
     turns: Sequence[Mapping[str, Any]] = item.result.get("turns") or []
     nodes = _Nodes()
     for message in prompt:
-        nodes.add(_plain(message))
-    calls = []
+        values = dict(message)
+        if values.get("role") == "developer":
+            values["role"] = "system"
+        if isinstance(values.get("tool_calls"), list):
+            functions = [(call.get("id"), call.get("function") or {}) for call in values["tool_calls"]]
+            values["tool_calls"] = [
+                {"id": id_, "name": function.get("name"), "arguments": function.get("arguments")}
+                for id_, function in functions
+            ]
+        nodes.add(values)
+    calls: list[dict[str, Any]] = []
     for turn in turns:
         if turn["text"] is None:
             calls.append({"node": None, "model": options.model, "error": _error(turn.get("error"))})
             break
-        calls.append(_call(turn, nodes.answer(turn), options))
+        reason = turn["finish_reason"]
+        calls.append(
+            {
+                "node": nodes.answer(turn),
+                "model": options.model,
+                "sampling": {**options.sampling.parameters(), "seed": turn["seed"]},
+                "endpoint": options.path.removeprefix("/v1"),
+                "finish_reason": reason if reason in FINISH_REASONS else None,
+                "usage": {"prompt_tokens": turn["input_tokens"], "completion_tokens": turn["output_tokens"]},
+            }
+        )
     score = item.result.get("score")
     text = item.columns.get("prompt")
     task = {name: value for name, value in item.columns.items() if name not in _OF_TASK}
@@ -54,7 +73,6 @@ def trace_of(item: EndedItem, prompt: Messages, tools: Sequence[Tool], options: 
 
 
 def described_tool(tool: Tool) -> dict[str, Any]:
-    """Return what a model is told of a tool."""
     return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
 
 
@@ -67,7 +85,6 @@ class _Nodes:
         self._last: int | None = None
 
     def add(self, message: dict[str, Any], **values: Any) -> None:
-        """Add a message behind the last one."""
         tokens: dict[str, list[Any]] = {"token_ids": [], "mask": [], "logprobs": []}
         self.nodes.append({"parent": self._last, "message": message, "sampled": False, **tokens, **values})
         self._last = len(self.nodes) - 1
@@ -94,18 +111,6 @@ class _Nodes:
         return node
 
 
-def _call(turn: Mapping[str, Any], node: int, options: AgentLoop) -> dict[str, Any]:
-    reason = turn["finish_reason"]
-    return {
-        "node": node,
-        "model": options.model,
-        "sampling": {**options.sampling.parameters(), "seed": turn["seed"]},
-        "endpoint": options.path.removeprefix("/v1"),
-        "finish_reason": reason if reason in FINISH_REASONS else None,
-        "usage": {"prompt_tokens": turn["input_tokens"], "completion_tokens": turn["output_tokens"]},
-    }
-
-
 def _error(error: Mapping[str, Any] | None) -> dict[str, Any]:
     details = error or {}
     return {"type": str(details.get("code") or "no_answer"), "message": str(details.get("message") or "")}
@@ -116,17 +121,3 @@ _OF_TASK = {
     *("network_allow", "network_block", "artifacts"),
 }
 """Fields of a task of `verifiers`, which an input's columns of these names are not."""
-
-
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message of a prompt in the form of a trace, where the arguments of calls stand beside their names."""
-    values = dict(message)
-    if values.get("role") == "developer":
-        values["role"] = "system"
-    if isinstance(values.get("tool_calls"), list):
-        functions = [(call.get("id"), call.get("function") or {}) for call in values["tool_calls"]]
-        values["tool_calls"] = [
-            {"id": id_, "name": function.get("name"), "arguments": function.get("arguments")}
-            for id_, function in functions
-        ]
-    return values

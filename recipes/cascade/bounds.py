@@ -1,5 +1,7 @@
 """Which rows a small model may answer, so that most of its answers equal a large model's.
 
+## One target: the share of equal answers
+
 **Setting.** There are n rows. Each has an answer of the proxy with a confidence, and an answer of the large model,
 whether or not that is ever asked. A row is an *error* if the two differ. All of this is fixed. Only the sample is
 random: s rows, each set of s as likely as any other. A cut accepts the rows with a higher confidence. The proxy
@@ -24,12 +26,50 @@ last.
 This is a tolerance limit (Wilks 1941) for a finite population. Confidence sequences for sampling without replacement
 (Waudby-Smith and Ramdas, arXiv 2006.04347 and 2010.09686) bound the errors of one cut, and need a correction for
 many.
+
+## Two targets: precision and recall
+
+**Setting.** Each row has a score of the proxy. A row is *wanted* if the large model says yes to it. W rows are wanted.
+One cut accepts all rows with a higher score, another one rejects all rows with a lower score. Accepted and rejected
+rows that are not in the sample stay as they are: the output has the accepted ones. The large model decides all others.
+Of the sample, m rows are wanted. Binomial(t, q) is the number of successes in t trials with probability q.
+
+**Lemma.** Of a set of rows that the sample does not influence, a share above q is marked. Given that t of the set are
+in the sample, at most k of these are marked with probability P(Binomial(t, q) <= k) or less, if k <= tq - 1. This holds
+because the number of marked rows is hypergeometric, hence a sum of independent indicators (Vatutin and Mikhailov 1982),
+and with the given mean such a sum has the heaviest lower tail if all have equal probabilities (Hoeffding 1956).
+
+**Recall.** Take q = 1 - recall, and k such that P(Binomial(m, q) <= k) is at most d, and k <= mq - 1. Then, with
+probability 1 - d or more, every lower cut that rejects at most k sampled wanted rows loses at most qW wanted rows.
+
+*Proof.* Let b be the integer part of qW. A cut that loses more than b wanted rows rejects the b + 1 wanted rows with
+the lowest scores. The sample has no part in these, and they are a share above q of all wanted rows. At most k of them
+are in the sample. Given m, the lemma bounds the probability of that by d.
+
+The denominator of recall, W, is unknown, and nothing estimates it: the m sampled wanted rows are a uniform sample of
+all wanted rows, and recall is a share of these.
+
+**Precision.** Let a = recall (1 - precision) / precision, q = a / (1 + a), and k such that
+P(Binomial(m + k, q) <= k) is at most d, and k <= (m + k)q - 1. Then, with probability 1 - d or more, every upper cut
+that accepts at most k sampled rows that are not wanted leaves at most aW such rows in the output. If recall holds, the
+output has at least recall W wanted rows, so its precision is reached.
+
+*Proof.* Let b be the integer part of aW, and F the b + 1 rows with the highest scores that are not wanted. Mark F in
+the set of F and all wanted rows: its share is above q. Let f be the number of rows of F in the sample, which then has
+t = m + f rows of the set. Both conditions on k hold for any smaller number, too. A cut that leaves more than b unwanted
+rows accepts all of F, so f <= k, and f is a number for which they hold. So, given t, f is at most the largest number x
+with P(Binomial(t, q) <= x) <= d and x <= tq - 1. By the lemma this has probability d or less.
+
+As above, the number of cuts and ties do not matter. Both targets and all looks have equal shares of the risk.
+
+Choosing thresholds for precision and recall by a sample is an idea of SUPG (Kang et al., VLDB 2020); bounds that hold
+for finite samples are one of BARGAIN (arXiv 2509.02896). Both bound each candidate of a threshold by itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +85,7 @@ LARGEST = 0.5
 """Share of the rows that a look's sample has at most: beyond that little can be saved."""
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 class Look(NamedTuple):
@@ -54,27 +95,65 @@ class Look(NamedTuple):
     errors: int
 
 
+class Tail(NamedTuple):
+    """What one cut may leave to the proxy: the rows with the highest scores."""
+
+    scores: Floats  # of the rows that the proxy has answered, in rising order
+    errors: Sequence[tuple[int, float]]  # rank in the order of sampling, from 0, and score of each sampled error
+    looks: Sequence[Look]  # all looks; of a later one, the errors as far as they can be forecast
+
+
 class CutDecision(NamedTuple):
-    """What follows from a sample.
+    """What follows from a sample."""
 
-    Attributes:
-        cut: rows with a higher confidence need no large model; infinity if nothing is certified.
-        sample: rows that have to be sampled for the next look; 0 if no look comes.
-        errors: sampled errors that the cut accepts, None without a cut.
-    """
+    upper: float  # rows with a higher score are accepted; infinity if nothing is certified
+    lower: float  # rows with a lower score that are not accepted are rejected; minus infinity likewise
+    sample: int  # rows that have to be sampled for the next look; 0 if no look comes
 
-    cut: float
-    sample: int
-    errors: int | None
+    def accepts(self, scores: Floats) -> Flags:
+        return scores > self.upper
+
+    def rejects(self, scores: Floats) -> Flags:
+        return (scores < self.lower) & ~self.accepts(scores)
 
 
 def most_errors(rows: int, budget: int, sample: int, risk: float) -> int:
     """Return the most sampled errors that a cut may accept, -1 if no cut can be certified."""
+    # The probability grows with the errors: one row and one sampled error more.
+    return _most(lambda errors: at_most(errors, rows, min(rows, budget + 1 + errors), sample) <= risk, sample)
 
-    def holds(errors: int) -> bool:
-        return at_most(errors, rows, min(rows, budget + 1 + errors), sample) <= risk
 
-    low, high = -1, sample  # the probability grows with the errors: one row and one sampled error more
+def shares(precision: float, recall: float) -> tuple[float, float]:
+    """Return the shares of errors, q, that mean too little precision, and too little recall."""
+    excess = recall * (1 - precision) / precision
+    return excess / (1 + excess), 1 - recall
+
+
+def most_unwanted(wanted: int, share: float, risk: float) -> int:
+    """Return the most sampled rows that are not wanted, and may be accepted beside so many sampled wanted ones."""
+    return _most(
+        lambda errors: _is_rare(errors, wanted + errors, share, risk), math.ceil(wanted * share / (1 - share)) + 1
+    )
+
+
+def most_lost(wanted: int, share: float, risk: float) -> int:
+    """Return the most of so many sampled wanted rows that may be rejected."""
+    return _most(lambda errors: _is_rare(errors, wanted, share, risk), wanted)
+
+
+def _is_rare(errors: int, draws: int, share: float, risk: float) -> bool:
+    """Return whether a binomial number is at most `errors` with at most this risk, and the lemma holds for it."""
+    if errors > draws * share - 1:
+        return False
+    counts = np.arange(errors)
+    ratios = (draws - counts) / (counts + 1) * (share / (1 - share))
+    logarithms = draws * math.log1p(-share) + np.concatenate(([0.0], np.cumsum(np.log(ratios))))
+    return float(np.exp(logarithms).sum()) <= risk
+
+
+def _most(holds: Callable[[int], bool], high: int) -> int:
+    """Return the most errors below `high` for which a condition holds that holds for all fewer; -1 if for none."""
+    low = -1
     while low + 1 < high:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -87,60 +166,70 @@ def looks(rows: int, budget: int, risk: float) -> list[Look]:
     The first look's sample is the least that certifies a cut without sampled errors.
     """
     for number in range(LOOKS, 0, -1):
-        first = _least_sample(rows, budget, risk / number)
+        low, first = 0, rows
+        while low + 1 < first:
+            middle = (low + first) // 2
+            certifies = at_most(0, rows, min(rows, budget + 1), middle) <= risk / number
+            low, first = (low, middle) if certifies else (middle, first)
         sizes = [math.ceil(first * GROWTH**look) for look in range(number)]
         if sizes[-1] <= LARGEST * rows:
             return [Look(size, most_errors(rows, budget, size, risk / number)) for size in sizes]
     return []
 
 
-def _least_sample(rows: int, budget: int, risk: float) -> int:
-    """Return the least sample that certifies a cut if it has no error."""
-    low, high = 0, rows
-    while low + 1 < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if at_most(0, rows, min(rows, budget + 1), middle) <= risk else (middle, high)
-    return high
+def sample_sizes(rows: int, least: float, risk: float) -> list[int]:
+    """Return the sample's sizes at which two targets are looked at, none if so few rows cannot certify anything.
 
-
-def decide(
-    confidences: Floats, rows: int, sample: int, errors: Sequence[tuple[int, float]], steps: Sequence[Look]
-) -> CutDecision:
-    """Choose a cut by the looks so far, and whether a later look is worth its sample.
+    The last size is the largest that may pay: nobody knows how few of the rows are wanted.
 
     Args:
-        confidences: of the rows that the proxy has answered, in rising order.
-        rows: the number of all rows.
-        sample: the number of rows that were sampled.
-        errors: rank in the order of sampling, from 0, and confidence of each sampled error.
-        steps: all looks.
+        least: the share of errors, of both targets, that is certified by fewer rows.
+        risk: of one target.
+    """
+    for number in range(LOOKS, 0, -1):
+        made = [math.floor(LARGEST * rows / GROWTH**look) for look in reversed(range(number))]
+        if _is_rare(0, made[0], least, risk / number):
+            return made
+    return []
+
+
+def decide(tails: Sequence[Tail], rows: int, sample: int) -> CutDecision:
+    """Choose cuts by the looks so far, and whether a later look is worth its sample.
+
+    Args:
+        tails: what the upper cut accepts, and what the lower one rejects, if there is one: its scores are negative.
     """
 
-    def saved(cut: float, size: int) -> float:
+    def saved(cuts: Sequence[float], size: int) -> float:
         """Return how many rows the proxy answers, as far as the sample is spread evenly."""
-        return (len(confidences) - int(np.searchsorted(confidences, cut, "right"))) * (1 - size / rows)
+        decided = [
+            len(tail.scores) - int(np.searchsorted(tail.scores, cut, "right"))
+            for tail, cut in zip(tails, cuts, strict=True)
+        ]
+        return min(sum(decided), len(tails[0].scores)) * (1 - size / rows)
 
-    best = CutDecision(math.inf, 0, None)
-    for step in steps:
-        if step.sample <= sample:
-            seen = sorted((confidence for rank, confidence in errors if rank < step.sample), reverse=True)
-            cut = _cut(seen, step.errors)
-            if cut < best.cut:
-                best = CutDecision(cut, 0, min(step.errors, len(seen)))
+    best = [
+        min((_cut(tail, *look) for look in tail.looks if look.sample <= sample), default=math.inf) for tail in tails
+    ]
+    sizes = [look.sample for look in tails[0].looks]
     if sample == 0:
-        return best._replace(sample=steps[0].sample if steps and len(confidences) else 0)
-    seen = sorted((confidence for _, confidence in errors), reverse=True)
-    most, size = saved(best.cut, sample), 0
-    for step in steps:
-        if step.sample > sample:
-            forecast = saved(_cut(seen, math.floor(step.errors * sample / step.sample)), step.sample)
-            if forecast > most:
-                most, size = forecast, step.sample
-    return best._replace(sample=size)
+        size = sizes[0] if sizes and len(tails[0].scores) else 0
+    else:
+        most, size = saved(best, sample), 0
+        for place, larger in enumerate(sizes):
+            if larger > sample:
+                seen = [math.floor(tail.looks[place].errors * sample / larger) for tail in tails]
+                cuts = [min(cut, _cut(tail, sample, few)) for tail, cut, few in zip(tails, best, seen, strict=True)]
+                if (forecast := saved(cuts, larger)) > most:
+                    most, size = forecast, larger
+    upper, lower = best[0], -best[1] if len(best) > 1 else -math.inf
+    # Between cuts that cross, either is certified: the proxy's own answer decides.
+    return CutDecision(min(max(upper, 0.5), lower) if upper < lower else upper, lower, size)
 
 
-def _cut(errors: Sequence[float], most: int) -> float:
-    """Return the lowest cut that accepts at most so many errors, whose confidences fall."""
+def _cut(tail: Tail, sample: int, most: int) -> float:
+    """Return the lowest cut that accepts at most so many errors of a sample."""
     if most < 0:
         return math.inf
+    errors = sorted((score for rank, score in tail.errors if rank < sample), reverse=True)
     return errors[most] if most < len(errors) else -math.inf

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from batchyard.endpoints import label_probabilities
 from batchyard.recipes import Answer, Ask, Flow, InvalidItem, Item, Result, Score, Scored, recipe
 from recipes.answers import lost, unanswered
 from recipes.cascade import rounds
-from recipes.cascade.options import STATE, Cascading, Round, check
+from recipes.cascade.options import STATE, Cascading, Round, check, plain
 
 PROXY, LARGE = "proxy", "large"
 
@@ -17,8 +18,10 @@ PROXY, LARGE = "proxy", "large"
 def _ask(options: Cascading, stage: str, content: Any) -> Ask:
     model = options.proxy if stage == PROXY else options.model
     choice = options.labels if options.labels and options.structured else None
-    logprobs = True if stage == PROXY else None
-    return Ask(stage, content, model=model, choice=choice, logprobs=logprobs, **options.sampling.parameters())
+    probabilities: dict[str, Any] = {}
+    if stage == PROXY:
+        probabilities = label_probabilities.REQUEST if options.filters else {"logprobs": True}
+    return Ask(stage, content, model=model, choice=choice, **probabilities, **options.sampling.parameters())
 
 
 def _probe(options: Round) -> list[Ask | Score]:
@@ -40,9 +43,23 @@ def confidence_of(answer: Answer) -> float | None:
     return math.exp(min(0.0, math.fsum(float(token["logprob"]) for token in tokens))) if tokens else None
 
 
+def score_of(answer: Answer, label: str, labels: Sequence[str]) -> float | None:
+    """Return the probability of the first of two labels, of which `label` is the answer; None if nobody knows it.
+
+    It is relative to that of the other label where the engine names other tokens than the answer's.
+    """
+    logprobs = answer.extra.get("logprobs") or {}
+    if any(token.get("top_logprobs") for token in logprobs.get("content") or ()):
+        known = label_probabilities.of_chat({"choices": [{"logprobs": logprobs}]}, labels)
+        if known is not None:
+            return known[labels[0]]
+    confidence = confidence_of(answer)
+    return confidence if confidence is None or label == labels[0] else 1 - confidence
+
+
 def label_of(text: str, labels: Sequence[str]) -> str | None:
-    """Return the label that a text is, but for case and blanks around it; None if it is none."""
-    return next((label for label in labels if label.strip().casefold() == text.strip().casefold()), None)
+    """Return the label that a text is, but for case and what may stand around it; None if it is none."""
+    return next((label for label in labels if plain(label) == plain(text)), None)
 
 
 @recipe(
@@ -70,12 +87,18 @@ def answered(item: Item, options: Round) -> Flow:
         kept["error"] = dict(error)
     if state is None:
         is_usable = error is None and (not options.labels or kept["text"] in options.labels)
-        kept["confidence"] = confidence_of(answer) if is_usable else None
+        kept["confidence"] = None
+        if is_usable:
+            kept["confidence"] = (
+                score_of(answer, kept["text"], options.labels) if options.filters else confidence_of(answer)
+            )
         # The order of sampling follows from the job's seed and the row's id, and from nothing that was answered.
         values: dict[str, Any] = {"order": item.seed("sample"), "proxy": kept}
     else:
         values = {"large": kept}
-        if error is None and state["proxy"].get("confidence") is not None:
+        if options.filters:
+            kept["equal"] = error is None and kept["text"] == state["proxy"]["text"]
+        elif error is None and state["proxy"].get("confidence") is not None:
             reward, least = options.comparison
             scored: list[Scored] = yield [Score(reward, "", state["proxy"]["text"], kept["text"])]
             score = scored[0].score if scored[0].acc is None or least != 1 else scored[0].acc

@@ -14,6 +14,11 @@ STATE = "batchyard_cascade"
 """The column of a later round's rows with what the rounds before have left."""
 
 
+def plain(text: str) -> str:
+    """Return a text as labels are compared: without case, and blanks, quotes and full stops around it."""
+    return text.strip().strip(".\"'").strip().casefold()
+
+
 class Cascading(BareOptions):
     """Which models answer, and how far the answers may differ."""
 
@@ -22,7 +27,13 @@ class Cascading(BareOptions):
     agree: float = Field(
         0.95, gt=0, lt=1, description="Least share of all rows with the large model's answer", json_schema_extra=BASIC
     )
-    confidence: float = Field(0.95, gt=0, lt=1, description="Least probability that this share is reached")
+    precision: float | None = Field(
+        None, gt=0, lt=1, description="In place of `agree`: least share of right answers among those of the first label"
+    )
+    recall: float | None = Field(
+        None, gt=0, lt=1, description="With `precision`: least share found of the large model's answers of that label"
+    )
+    confidence: float = Field(0.95, gt=0, lt=1, description="Least probability that the target is reached")
     labels: list[str] = Field(
         [], max_length=1000, description="Answers that are allowed; default: any text", json_schema_extra=BASIC
     )
@@ -40,11 +51,24 @@ class Cascading(BareOptions):
     @field_validator("labels")
     @classmethod
     def _distinct(cls, labels: list[str]) -> list[str]:
-        if len({label.strip().casefold() for label in labels}) < len(labels) or "" in map(str.strip, labels):
-            raise ValueError("labels have to differ in more than case, and none may be empty")
+        compared = set(map(plain, labels))
+        if len(compared) < len(labels) or "" in compared:
+            raise ValueError("labels have to differ in more than case and punctuation, and none may be empty")
         if len(labels) == 1:
             raise ValueError("one label leaves no choice; name two at least")
         return labels
+
+    @property
+    def filters(self) -> bool:
+        """True if the rows with the first label are wanted: precision and recall are the targets."""
+        return self.precision is not None and self.recall is not None
+
+    @property
+    def targets(self) -> dict[str, float]:
+        """The targets by their options' names."""
+        if self.precision is None or self.recall is None:
+            return {"agree": self.agree}
+        return {"precision": self.precision, "recall": self.recall}
 
     @property
     def comparison(self) -> tuple[str, float]:
@@ -71,9 +95,12 @@ class Round(Cascading, Options):
 
 
 def check(options: Cascading) -> None:
-    """Raise ValueError, with the path of the option, for options that cannot be."""
     if options.model == options.proxy:
         raise ValueError("proxy: it is the model itself, so nothing can be saved; name a smaller one")
+    if (options.precision is None) != (options.recall is None):
+        raise ValueError("precision: it goes together with recall; set both, or `agree` alone")
+    if options.filters and len(options.labels) != 2:
+        raise ValueError("labels: precision and recall need two, that of the wanted rows first, such as yes and no")
     with option("equal"):
         if not options.comparison[1] > 0:
             raise ValueError("the least score of equal answers is above 0")

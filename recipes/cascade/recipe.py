@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchyard.recipes import Block, Child, Histogram, Report, Results, Table, composite
+from batchyard.wording import quoted
 from recipes.cascade import rounds
 from recipes.cascade.options import Cascade, Round, check
 from recipes.reports import interval, number
@@ -24,8 +25,37 @@ def finish(results: Results, options: Cascade) -> Report:
     if last is None or path is None:
         return Report(warnings=[("unfinished", "A round has not completed. Completed rounds are taken by a new job.")])
     metrics = dict(last.result["metrics"])
-    target = {"agree": options.agree, "confidence": options.confidence, "rounds": len(made)}
-    return Report(target | metrics, _view(metrics, options), _warnings(metrics, options))
+    targets = {**options.targets, "confidence": options.confidence, "rounds": len(made)}
+    return Report(targets | metrics, _view(metrics, options), list(_warnings(metrics, options)))
+
+
+def _warnings(metrics: Mapping[str, Any], options: Cascade) -> Iterator[tuple[str, str]]:
+    if not metrics["certified"]:
+        if metrics["unusable"] == metrics["rows"]:
+            reason = "the small model gave no answer with a confidence; its engine has to return log-probabilities"
+        elif not metrics["looks"]:
+            lower = ", ".join(f"`{name}`" for name in options.targets)
+            reason = f"{metrics['rows']:,} rows are too few for this target; lower {lower} or `confidence`"
+        elif options.filters and not metrics["sampled_wanted"]:
+            reason = f"no row of the sample has the answer {quoted(options.labels[0])}"
+        else:
+            reason = "at every threshold the small model differs too often, or its confidences are equal"
+        yield "not_certified", f"The large model was asked about every row: {reason}."
+    if metrics["unusable"]:
+        message = f"{metrics['unusable']:,} rows have no usable answer of the small model, so the large one was asked."
+        yield "proxy_unusable", message
+    if metrics["failed"]:
+        message = f"The large model has not answered {metrics['failed']:,} rows; column `error` says why."
+        yield "rows_failed", message
+    if metrics.get("no_label"):
+        labels = " nor ".join(map(quoted, options.labels))
+        message = f"{metrics['no_label']:,} answers are neither {labels}, and count as the latter; ask for these words."
+        yield "no_label", message
+    for name, least in options.targets.items():
+        ends = metrics["audit"]["intervals"].get("mean" if name == "agree" else name)
+        if ends is not None and ends[1] < least:
+            message = f"By the audit, `{name}` is {interval(ends)}: this run is one of those that miss the target."
+            yield "audit_below_target", message
 
 
 def _view(metrics: Mapping[str, Any], options: Cascade) -> list[Block]:
@@ -36,10 +66,24 @@ def _view(metrics: Mapping[str, Any], options: Cascade) -> list[Block]:
         [options.model, metrics["large"], *tokens["large"].values()],
         [f"{options.model} alone (estimated)", metrics["rows"], *alone.values()],
     ]
-    target = f"{options.agree:g} of all rows with probability {options.confidence:g}"
-    facts = [
-        ["certified agreement", target if metrics["certified"] else "none: the large model answered all rows"],
-        ["least confidence of the small model's answers", number(metrics["threshold"])],
+    sure = f"with probability {options.confidence:g}"
+    if options.filters:
+        target = f"precision {options.precision:g} and recall {options.recall:g}, {sure}"
+        label = quoted(options.labels[0])
+        facts = [
+            ["certified", target if metrics["certified"] else "nothing: the large model answered all rows"],
+            [f"rows with {label}", number(metrics["wanted"])],
+            [f"least probability of {label} of the small model's rows with it", number(metrics["threshold"])],
+            [f"greatest probability of {label} of its other rows", number(metrics["rejected_up_to"])],
+            *([f"{name} by the audit", interval(audit["intervals"].get(name))] for name in options.targets),
+        ]
+    else:
+        target = f"{options.agree:g} of all rows {sure}"
+        facts = [
+            ["certified agreement", target if metrics["certified"] else "none: the large model answered all rows"],
+            ["least confidence of the small model's answers", number(metrics["threshold"])],
+        ]
+    facts += [
         ["rows in the sample", metrics["sampled"]],
         ["small model's agreement in the sample", _mean(metrics["proxy_agreement"])],
         ["agreement of all rows by the audit", _mean(audit)],
@@ -56,29 +100,6 @@ def _view(metrics: Mapping[str, Any], options: Cascade) -> list[Block]:
 def _mean(share: Mapping[str, Any]) -> str:
     ends = share["intervals"].get("mean")
     return number(share["mean"]) + ("" if ends is None else f" ({interval(ends)}), n = {share['n']}")
-
-
-def _warnings(metrics: Mapping[str, Any], options: Cascade) -> list[tuple[str, str]]:
-    warnings = []
-    if not metrics["certified"]:
-        if metrics["unusable"] == metrics["rows"]:
-            reason = "the small model gave no answer with a confidence"
-        elif not metrics["looks"]:
-            reason = f"{metrics['rows']:,} rows are too few for this agreement; lower `agree` or `confidence`"
-        else:
-            reason = "at every threshold the small model differs too often, or its confidences are equal"
-        warnings.append(("not_certified", f"The large model was asked about every row: {reason}."))
-    if metrics["unusable"]:
-        message = f"{metrics['unusable']:,} rows have no usable answer of the small model, so the large one was asked."
-        warnings.append(("proxy_unusable", message))
-    if metrics["failed"]:
-        message = f"The large model has not answered {metrics['failed']:,} rows; column `error` says why."
-        warnings.append(("rows_failed", message))
-    ends = metrics["audit"]["intervals"].get("mean")
-    if ends is not None and ends[1] < options.agree:
-        message = f"The audit finds an agreement of {interval(ends)}: this run is one of those that miss the target."
-        warnings.append(("audit_below_target", message))
-    return warnings
 
 
 @composite("cascade", Cascade, check=check, finish=finish, main=rounds.ANSWERS)

@@ -21,7 +21,7 @@ from batchyard import json_lines
 from batchyard.comparing.shares import interval
 from batchyard.recipes import EndedItem, Report, Results
 from recipes.cascade import bounds
-from recipes.cascade.bounds import CutDecision, Floats, Look
+from recipes.cascade.bounds import CutDecision, Flags, Floats, Look, Tail
 from recipes.cascade.options import STATE, Cascading
 from recipes.measures import intervals
 from recipes.reports import write_lines
@@ -70,50 +70,62 @@ def _row(item: EndedItem, state: Mapping[str, Any] | None) -> Row:
 
 @dataclass
 class Findings:
-    """What the rows say after a round.
+    """What the rows say after a round."""
 
-    Attributes:
-        order: of sampling, for each row.
-        confidences: of the small model, NaN where its answer cannot be taken.
-        why: why the large model was asked, empty where it was not.
-        errors: the large model was asked, and has another answer or none.
-    """
-
-    order: np.ndarray[Any, np.dtype[np.int64]]
-    confidences: Floats
-    why: np.ndarray[Any, np.dtype[np.str_]]
-    errors: np.ndarray[Any, np.dtype[np.bool_]]
+    order: np.ndarray[Any, np.dtype[np.int64]]  # of sampling, for each row
+    confidences: Floats  # of the small model, NaN where its answer cannot be taken
+    why: np.ndarray[Any, np.dtype[np.str_]]  # why the large model was asked, empty where it was not
+    errors: Flags  # the large model was asked, and has another answer or none
+    wanted: Flags  # the large model was asked, and has the first label; without two targets none
 
     @classmethod
-    def of(cls, results: Results) -> Findings:
-        order, confidences, why, errors = array("q"), array("d"), [], bytearray()
+    def of(cls, results: Results, options: Cascading) -> Findings:
+        order, confidences, why, errors, wanted = array("q"), array("d"), [], bytearray(), bytearray()
+        label = options.labels[0] if options.filters else None
         for row in rows_of(results):
             confidence, large = row["proxy"].get("confidence"), row.get("large") or {}
             order.append(row["order"])
             confidences.append(math.nan if confidence is None else confidence)
             why.append(large.get("why", ""))
             errors.append(bool(large) and not large.get("equal"))
-        return cls(np.array(order), np.array(confidences), np.array(why, "U6"), np.frombuffer(errors, bool))
+            wanted.append(label is not None and large.get("text") == label)
+        flags = (np.frombuffer(each, bool) for each in (errors, wanted))
+        return cls(np.array(order), np.array(confidences), np.array(why, "U6"), *flags)
 
     @property
     def rows(self) -> int:
         return len(self.order)
 
-    def looks(self, options: Cascading) -> list[Look]:
-        # Without the margin (1 - 0.93) * 100 would be 6 rows.
-        budget = math.floor((1 - options.agree) * self.rows + 1e-9)
-        return bounds.looks(self.rows, budget, 1 - options.confidence)
-
-    def decide(self, options: Cascading) -> CutDecision:
-        """Return what follows from the sample so far."""
+    def tails(self, options: Cascading) -> list[Tail]:
+        """Return what the cuts may leave to the small model: by two targets, or by equal answers."""
         ranks = np.empty(self.rows, int)
         ranks[np.argsort(self.order, kind="stable")] = np.arange(self.rows)
-        answered = ~np.isnan(self.confidences)
-        sampled = self.why == SAMPLE
-        errors = np.flatnonzero(sampled & answered & self.errors)
-        pairs = [(int(ranks[row]), float(self.confidences[row])) for row in errors]
-        confidences = np.sort(self.confidences[answered])
-        return bounds.decide(confidences, self.rows, int(sampled.sum()), pairs, self.looks(options))
+        answered, sampled, risk = ~np.isnan(self.confidences), self.why == SAMPLE, 1 - options.confidence
+
+        def tail(scores: Floats, errors: Flags, looks: list[Look]) -> Tail:
+            pairs = [(int(ranks[row]), float(scores[row])) for row in np.flatnonzero(sampled & answered & errors)]
+            return Tail(np.sort(scores[answered]), pairs, looks)
+
+        if not options.filters:
+            # Without the margin (1 - 0.93) * 100 would be 6 rows.
+            budget = math.floor((1 - options.agree) * self.rows + 1e-9)
+            return [tail(self.confidences, self.errors, bounds.looks(self.rows, budget, risk))]
+        shares = bounds.shares(**options.targets)
+        sizes = bounds.sample_sizes(self.rows, max(shares), risk / 2)
+        done, found = int(sampled.sum()), np.sort(ranks[sampled & self.wanted])
+        # A later look is forecast with one wanted row more: none in a small sample is no reason to give up.
+        wanted = [
+            int(np.searchsorted(found, size)) if size <= done else (len(found) + 1) * size // max(done, 1)
+            for size in sizes
+        ]
+        accepted, rejected = (
+            [Look(size, most(few, share, risk / 2 / len(sizes))) for size, few in zip(sizes, wanted, strict=True)]
+            for most, share in zip((bounds.most_unwanted, bounds.most_lost), shares, strict=True)
+        )
+        return [tail(self.confidences, ~self.wanted, accepted), tail(-self.confidences, self.wanted, rejected)]
+
+    def decide(self, options: Cascading) -> CutDecision:
+        return bounds.decide(self.tails(options), self.rows, int((self.why == SAMPLE).sum()))
 
     def asked_next(self, decision: CutDecision, options: Cascading) -> dict[int, str]:
         """Return the rows that the next round asks the large model about, and why; none if all is done."""
@@ -122,16 +134,16 @@ class Findings:
         order = np.argsort(self.order, kind="stable")
         if decision.sample:
             return {int(row): SAMPLE for row in order[: decision.sample] if not self.why[row]}
-        accepted = self.confidences > decision.cut
+        decided = decision.accepts(self.confidences) | decision.rejects(self.confidences)
         left = [int(row) for row in order if not self.why[row]]
-        # What follows in the order is a fresh sample: the cut depends on the rows before.
-        audit = [row for row in left if accepted[row]][: options.audit]
-        return {row: REST for row in left if not accepted[row]} | dict.fromkeys(audit, AUDIT)
+        # What follows in the order is a fresh sample: the cuts depend on the rows before.
+        audit = [row for row in left if decided[row]][: options.audit]
+        return {row: REST for row in left if not decided[row]} | dict.fromkeys(audit, AUDIT)
 
 
 def finish(results: Results, options: Cascading) -> Report:
     """Write what the next round takes, or the answers if none comes."""
-    findings = Findings.of(results)
+    findings = Findings.of(results, options)
     decision = findings.decide(options)
     asked = findings.asked_next(decision, options)
     if asked:
@@ -140,7 +152,7 @@ def finish(results: Results, options: Cascading) -> Report:
     totals = _Totals()
     with results.create(ANSWERS) as file:
         for row in rows_of(results):
-            file.write(json_lines.line(totals.answered(row, decision.cut, options)))
+            file.write(json_lines.line(totals.answered(row, decision, options)))
     return Report(_metrics(findings, decision, totals, options))
 
 
@@ -173,12 +185,10 @@ class _Totals:
 
     def __init__(self) -> None:
         self.answers: Counter[str] = Counter()
-        self.tokens = {"proxy": [0, 0, 0], "large": [0, 0, 0]}
-        """Requests, input tokens and output tokens."""
-        self.sampled = [0, 0, 0]
-        """The same of the sample alone."""
+        self.tokens = {"proxy": [0, 0, 0], "large": [0, 0, 0]}  # requests, input tokens and output tokens
+        self.sampled = [0, 0, 0]  # the same of the sample alone
 
-    def answered(self, row: Row, cut: float, options: Cascading) -> Row:
+    def answered(self, row: Row, decision: CutDecision, options: Cascading) -> Row:
         """Return a row as the file of answers has it."""
         proxy, large = row["proxy"], row.get("large")
         for name, answer in (("proxy", proxy), ("large", large)):
@@ -189,9 +199,14 @@ class _Totals:
         confidence = proxy.get("confidence")
         if large is None:
             answer, answered_by, error = proxy["text"], options.proxy, None
+            if options.filters:
+                answer = options.labels[0 if confidence > decision.upper else 1]
         else:
             answer, answered_by, error = large.get("text"), options.model, large.get("error")
         self.answers["failed" if answer is None else "proxy" if large is None else "large"] += 1
+        if options.filters:
+            self.answers["wanted"] += answer == options.labels[0]
+            self.answers["no_label"] += answer not in (None, *options.labels)
         tokens = sum(sum(each.get("tokens") or ()) for each in (proxy, large or {}))
         new = (answer, None if answer is None else answered_by, confidence, proxy.get("text"), error, tokens)
         return {"custom_id": row["id"], **row["columns"], **dict(zip(NEW, new, strict=True))}
@@ -205,38 +220,71 @@ def _add(sums: list[int], answer: Mapping[str, Any]) -> None:
 
 def _metrics(findings: Findings, decision: CutDecision, totals: _Totals, options: Cascading) -> dict[str, Any]:
     rows, answered = findings.rows, ~np.isnan(findings.confidences)
-    sampled, accepted = findings.why == SAMPLE, findings.confidences > decision.cut
+    accepted, rejected = decision.accepts(findings.confidences), decision.rejects(findings.confidences)
+    sampled, decided = findings.why == SAMPLE, accepted | rejected
+    wrong = np.where(accepted, ~findings.wanted, findings.wanted) if options.filters else findings.errors
     size = int(sampled.sum())
     names = ("requests", "input_tokens", "output_tokens")
     # Of a sample of all rows each row's tokens are a fair share; without one all rows were asked.
     alone = [round(value * rows / size) for value in totals.sampled] if size else totals.tokens["large"]
     used = sum(totals.tokens["large"][1:])
     agreeing = sampled & answered & ~findings.errors
-    return {
+    metrics: dict[str, Any] = {
         "rows": rows,
         **{name: totals.answers[name] for name in ("proxy", "large", "failed")},
-        "certified": bool(accepted.any()),
+        "certified": bool(decided.any()),
         "threshold": float(findings.confidences[accepted].min()) if accepted.any() else None,
         "sampled": size,
-        "sampled_errors": decision.errors,
-        "looks": len(findings.looks(options)),
+        "sampled_errors": int((decided & sampled & wrong).sum()),
+        "looks": len(findings.tails(options)[0].looks),
         "unusable": int((~answered).sum()),
         "proxy_agreement": intervals.share(int(agreeing.sum()), size),
         "tokens": {name: dict(zip(names, values, strict=True)) for name, values in totals.tokens.items()},
         "large_alone": dict(zip(names, alone, strict=True)),
         "large_share": used / sum(alone[1:]) if sum(alone[1:]) else None,
-        "audit": _audit(findings, int((accepted & ~sampled).sum())),
+        "audit": _audit(findings, decided, wrong),
         "confidences": np.histogram(findings.confidences[answered], BINS, (0, 1))[0].tolist(),
     }
+    if options.filters:
+        metrics |= {
+            **{name: totals.answers[name] for name in ("wanted", "no_label")},
+            "rejected_up_to": float(findings.confidences[rejected].max()) if rejected.any() else None,
+            "sampled_wanted": int((sampled & findings.wanted).sum()),
+        }
+        metrics["audit"]["intervals"] |= _audited_targets(findings, accepted, rejected, totals.answers["wanted"])
+    return metrics
 
 
-def _audit(findings: Findings, audited: int) -> dict[str, Any]:
-    """Return the audit of so many rows of the small model, and the agreement of all rows with its answers corrected."""
+def _audit(findings: Findings, decided: Flags, wrong: Flags) -> dict[str, Any]:
+    """Return the audit of the small model's rows, and the agreement of all rows with its answers corrected."""
     checked = findings.why == AUDIT
-    size, errors = int(checked.sum()), int((checked & findings.errors).sum())
+    audited, size, errors = (
+        int((rows & (findings.why != SAMPLE)).sum()) for rows in (decided, checked, checked & wrong)
+    )
     if not size:
         return {"rows": 0, "errors": 0} | intervals.document(None, 0, None)
     low, high = interval(audited, size, errors)
     mean = 1 - errors / size * (audited - size) / findings.rows
     ends = (1 - (high - errors) / findings.rows, 1 - (low - errors) / findings.rows)
     return {"rows": size, "errors": errors} | intervals.document(mean, size, ends)
+
+
+def _audited_targets(findings: Findings, accepted: Flags, rejected: Flags, wanted: int) -> dict[str, Any]:
+    """Return the intervals of precision and recall, of 95 % together, by the audit. `wanted`: rows of the output."""
+    checked = findings.why == AUDIT
+
+    def left(decided: Flags, wrong: Flags) -> tuple[int, int]:
+        """Return the least and the most wrong rows, without those that the audit has found."""
+        rows = decided & (findings.why != SAMPLE)
+        found = int((rows & checked & wrong).sum())
+        low, high = interval(int(rows.sum()), int((rows & checked).sum()), found, 0.025)
+        return low - found, high - found
+
+    if not checked.any() or not wanted:
+        return {}
+    extra, lost = left(accepted, ~findings.wanted), left(rejected, findings.wanted)
+    least, most = (wanted - rows for rows in reversed(extra))  # right rows of the output
+    return {
+        "precision": [least / wanted, most / wanted],
+        "recall": [least / max(least + lost[1], 1), most / max(most + lost[0], 1)],
+    }

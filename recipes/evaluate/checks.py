@@ -7,7 +7,7 @@ from batchyard.recipes import InvalidItem
 from batchyard.wording import nearest, quoted
 from recipes.evaluate import judging
 from recipes.evaluate.likelihood import choices_of
-from recipes.evaluate.options import Evaluate, MetricOptions
+from recipes.evaluate.options import Evaluate
 from recipes.evaluate.questions import turns_of
 from recipes.evaluate.scoring import asserts_of, check_ignored, kind_of
 from recipes.gates.answers import external
@@ -38,7 +38,16 @@ def check(options: Evaluate, rewards: RewardCatalogue) -> None:
                 f"metrics.{number}: {quoted(label)} has another meaning in reports; give it another `name`"
             )
     for number, metric in enumerate(options.metrics):
-        _check_metric(f"metrics.{number}", metric, rewards)
+        path = f"metrics.{number}"
+        check_extract(f"{path}.extract", metric.extract)
+        with option(f"{path}.ignore"):
+            check_ignored(metric.ignore)
+        name = metric.metric
+        if name.startswith("{") or name in rewards.rewards:
+            check_reward(path, name, rewards)
+        elif name not in rewards.gates or name == external.name:
+            hint = _hint(name, [*rewards.rewards, *rewards.gates])
+            raise ValueError(f"{path}: No reward and no gate is named {quoted(name)}.{hint}")
     check_extract("extract", options.extract)
     if options.judge is not None:
         judging.check(options.judge)
@@ -48,18 +57,6 @@ def check(options: Evaluate, rewards: RewardCatalogue) -> None:
         for number, example in enumerate(few_shot.examples):
             with option(f"few_shot.examples.{number}"):
                 turns_of(example, options)
-
-
-def _check_metric(path: str, metric: MetricOptions, rewards: RewardCatalogue) -> None:
-    check_extract(f"{path}.extract", metric.extract)
-    with option(f"{path}.ignore"):
-        check_ignored(metric.ignore)
-    name = metric.metric
-    if name.startswith("{") or name in rewards.rewards:
-        check_reward(path, name, rewards)
-    elif name not in rewards.gates or name == external.name:
-        hint = _hint(name, [*rewards.rewards, *rewards.gates])
-        raise ValueError(f"{path}: No reward and no gate is named {quoted(name)}.{hint}")
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
@@ -73,7 +70,18 @@ def needed_columns(options: Evaluate, row: Mapping[str, Any], rewards: RewardCat
         choices_of(row, options.choices)
         return [options.ground_truth]
     for entry in asserts_of(row, options.asserts) if options.asserts else ():
-        _check_gate(entry, str(options.asserts), rewards)
+        column = str(options.asserts)
+        name = entry["gate"]
+        if name not in rewards.gates or name == external.name:
+            hint = _hint(name, rewards.gates)
+            message = f"The column '{column}' has {quoted(name)}, which no gate can be here.{hint}"
+            raise InvalidItem("invalid_assert", message)
+        gate = rewards.gates[name]
+        if gate.check is not None:
+            try:
+                gate.check(entry["value"])
+            except ValueError as error:
+                raise InvalidItem("invalid_assert", f"The column '{column}' has gate {name}, which {error}.") from None
     paths: list[str] = []
     for metric in options.metrics:
         if kind_of(metric, rewards) != "gate":
@@ -81,17 +89,3 @@ def needed_columns(options: Evaluate, row: Mapping[str, Any], rewards: RewardCat
             columns = rewards.reward(metric.metric).columns
             paths += [truth if path == GROUND_TRUTH else path for path in columns]
     return list(dict.fromkeys(paths))
-
-
-def _check_gate(entry: Mapping[str, Any], column: str, rewards: RewardCatalogue) -> None:
-    name = entry["gate"]
-    if name not in rewards.gates or name == external.name:
-        hint = _hint(name, rewards.gates)
-        message = f"The column '{column}' has {quoted(name)}, which no gate can be here.{hint}"
-        raise InvalidItem("invalid_assert", message)
-    gate = rewards.gates[name]
-    if gate.check is not None:
-        try:
-            gate.check(entry["value"])
-        except ValueError as error:
-            raise InvalidItem("invalid_assert", f"The column '{column}' has gate {name}, which {error}.") from None

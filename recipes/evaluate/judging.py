@@ -99,9 +99,18 @@ class Judge:
         ]
 
     def scored(self, answers: Sequence[Answer]) -> Scored:
-        """Return the score that the judge's answers give, with its mark or the places of the winners as values."""
+        """Return the score that the judge's answers give, with its mark or the places of the winners as values.
+
+        Of two answers both orders have to agree, as a judge may prefer what it reads first.
+        """
         if len(answers) > 1:
-            return _compared(answers)
+            first, second = (integer_of(answer, 1, 2) for answer in answers)
+            if first is None or second is None:
+                return Scored(TIE, error=f"the judge did not choose: {_reason(answers)}")
+            wins = (first == 1, second == 2)
+            score = TIE if wins[0] != wins[1] else WIN if wins[0] else LOSS
+            values = {"consistent": float(wins[0] == wins[1]), "first": ((first == 1) + (second == 1)) / 2}
+            return Scored(score, values=values)
         mark = integer_of(answers[0], *self._options.range)
         if mark is None:
             return Scored(0.0, error=f"the judge gave no mark: {_reason(answers)}")
@@ -129,16 +138,6 @@ def score_of(mark: float, options: EvaluationJudge) -> float:
     """Return the score of a mark: whether it passes, or its place in the range."""
     low, high = options.range
     return float(mark >= options.passing) if options.passing is not None else (mark - low) / (high - low)
-
-
-def _compared(answers: Sequence[Answer]) -> Scored:
-    """Return whether the answer wins: both orders have to agree, as a judge may prefer what it reads first."""
-    first, second = (integer_of(answer, 1, 2) for answer in answers)
-    if first is None or second is None:
-        return Scored(TIE, error=f"the judge did not choose: {_reason(answers)}")
-    wins = (first == 1, second == 2)
-    score = TIE if wins[0] != wins[1] else WIN if wins[0] else LOSS
-    return Scored(score, values={"consistent": float(wins[0] == wins[1]), "first": ((first == 1) + (second == 1)) / 2})
 
 
 def verdict_of(value: Any, options: EvaluationJudge) -> float | None:

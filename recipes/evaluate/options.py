@@ -138,7 +138,6 @@ class Evaluate(Options):
     )
 
     def named_jobs(self) -> dict[str, str]:
-        """Return the job that this one is compared with."""
         return {} if self.compare_with is None else {"compare_with": self.compare_with}
 
     def judging(self) -> set[str]:

@@ -32,15 +32,7 @@ text_of = functools.partial(as_text, default=str)
 
 
 class Outcomes:
-    """The questions of a job, in the order of the input.
-
-    Attributes:
-        questions: what each is known by in another job.
-        slices: the value of each question by column.
-        counts: answers, unanswered, wrong, metric_errors.
-        confusion: answers by the right one and the predicted one.
-        agreement: the judge's and people's verdicts.
-    """
+    """The questions of a job, in the order of the input."""
 
     def __init__(self, options: Evaluate) -> None:
         self._options = options
@@ -48,11 +40,12 @@ class Outcomes:
         self._extra: dict[str, list[float]] = defaultdict(list)
         self._clusters: dict[str, int] = {}
         self._cluster_of = array("q")
+        # Of each column the values, by question
         self.slices: dict[str, list[str]] = {column: [] for column in options.slices}
-        self.questions: list[str] = []
+        self.questions: list[str] = []  # what each is known by in another job
         self.counts = Counter[str](answers=0, unanswered=0, wrong=0, metric_errors=0)
-        self.confusion: Counter[tuple[str, str]] | None = Counter()
-        self.agreement: list[tuple[float, float]] = []
+        self.confusion: Counter[tuple[str, str]] | None = Counter()  # answers by the right one and the predicted one
+        self.agreement: list[tuple[float, float]] = []  # the judge's and people's verdicts
 
     def __len__(self) -> int:
         return len(self.questions)

@@ -41,7 +41,6 @@ class ScoredAnswer:
     pred: str | None = None
 
     def add(self, label: str, scored: Scored) -> None:
-        """Keep a score."""
         self.scores[label], self.accs[label] = scored.score, scored.acc
         if scored.error is not None:
             self.errors[label] = scored.error

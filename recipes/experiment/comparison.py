@@ -1,7 +1,4 @@
-"""The comparison of an experiment's variants with its baseline, and what becomes of its expectations.
-
-Reports, plots and the page are made of comparison.json alone, so every number in them has a source.
-"""
+"""The comparison of an experiment's variants with its baseline, and what becomes of its expectations."""
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""Recipe `experiment`: variants of a recipe's options over one input, repeated, in rounds, and compared.
-
-What is compared, and how, is in `recipes.experiment`.
-"""
+"""Recipe `experiment`: variants of a recipe's options over one input, repeated, in rounds, and compared."""
 
 import json
 from collections.abc import Mapping, Sequence

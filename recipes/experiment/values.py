@@ -35,19 +35,14 @@ _READ = ("number", "kind", "ok", "error", "input_tokens", "output_tokens", "seco
 
 
 class ItemValues:
-    """Columns of numbers by item, kept in a local file. NaN is no value.
-
-    Attributes:
-        names: of the columns, each with its place.
-        left_out: names that there was no room for, the first MOST_LEFT_OUT of them.
-    """
+    """Columns of numbers by item, kept in a local file. NaN is no value."""
 
     def __init__(self, file: IO[bytes], rows: int) -> None:
         self.rows = rows
         self._file = file
         self._start = file.seek(0, os.SEEK_END)
-        self.names: dict[str, int] = {}
-        self.left_out: dict[str, None] = {}
+        self.names: dict[str, int] = {}  # of the columns, each with its place
+        self.left_out: dict[str, None] = {}  # names that there was no room for, the first MOST_LEFT_OUT of them
         self._used = 0
         self._cells: Cells | None = np.memmap(  # the file has a page when it is written to
             file, np.float64, "r+", self._start, (MOST_COLUMNS, rows)
@@ -65,12 +60,10 @@ class ItemValues:
         self._cells = None
 
     def set(self, name: str, number: int | slice, value: float | Values) -> None:
-        """Set the value of an item, or those of some."""
         if (column := self._column(name)) is not None:
             column[number] = value
 
     def drop(self, names: Iterable[str]) -> None:
-        """Take columns out."""
         for name in names:
             del self.names[name]
 
@@ -91,34 +84,23 @@ class ItemValues:
 
 @dataclass(frozen=True)
 class ComparedChild:
-    """A job or a batch of an experiment that has ended.
+    """A job or a batch of an experiment that has ended."""
 
-    Attributes:
-        variant: its name in the experiment.
-        repeat: 0 for the first. The repeats of a variant are pooled item by item.
-        round: 0 for the first. The last round is compared; the others are shown.
-        manifest: its `manifest.json`, {} if it has none. Of it are read, where they are: `recipe`, `recipe_sha256`,
-            `input_sha256`, `items_sha256`, `work_sha256`, `simulated`, `batchyard`, `options`, `seed`, `models` (name
-            to configuration, with `engine`), `request_counts`, `usage`, `created_at`, `started_at`, `ended_at` (in
-            seconds since 1970).
-        metrics: its `metrics.json`, {} if it has none.
-        journal: its `journal.parquet`, None if it has none.
-        results: its `results.jsonl` (keys `number`, `state`, `result`), None if it has none.
-        status: its end: `completed`, `failed`, `expired` or `cancelled`. Only what has completed is compared.
-        error: why it has not completed.
-    """
-
-    variant: str
-    repeat: int
-    round: int
+    variant: str  # its name in the experiment
+    repeat: int  # 0 for the first. The repeats of a variant are pooled item by item.
+    round: int  # 0 for the first. The last round is compared; the others are shown.
     job_id: str
     config_sha256: str
+    # Its `manifest.json`, {} if it has none. Of it are read, where they are: `recipe`, `recipe_sha256`, `input_sha256`,
+    # `items_sha256`, `work_sha256`, `simulated`, `batchyard`, `options`, `seed`, `models` (name to configuration, with
+    # `engine`), `request_counts`, `usage`, `created_at`, `started_at`, `ended_at` (in seconds since 1970).
     manifest: Mapping[str, Any]
-    metrics: Mapping[str, Any]
-    journal: Path | None
-    results: Path | None
+    metrics: Mapping[str, Any]  # its `metrics.json`, {} if it has none
+    journal: Path | None  # its `journal.parquet`, None if it has none
+    results: Path | None  # its `results.jsonl` (keys `number`, `state`, `result`), None if it has none
+    # Its end: `completed`, `failed`, `expired` or `cancelled`. Only what has completed is compared.
     status: str = "completed"
-    error: str | None = None
+    error: str | None = None  # why it has not completed
 
     @property
     def key(self) -> str:
@@ -128,16 +110,12 @@ class ComparedChild:
 
 @dataclass
 class Measured:
-    """What a child's files say.
-
-    Attributes:
-        seconds: of each request that the engine answered.
-        errors: requests that failed, by error code.
-    """
+    """What a child's files say."""
 
     table: ItemValues
+    # Those of each request that the engine answered
     seconds: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-    errors: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)  # requests that failed, by error code
 
 
 def read(child: ComparedChild, file: IO[bytes]) -> Measured:

@@ -22,16 +22,11 @@ NOT_METRICS = ("intervals", "data_sources")
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant.
-
-    Attributes:
-        children: of the last round, those that completed.
-        measured: what their files say, in the same order.
-    """
+    """A variant."""
 
     name: str
-    children: Sequence[ComparedChild]
-    measured: Sequence[Measured]
+    children: Sequence[ComparedChild]  # of the last round, those that completed
+    measured: Sequence[Measured]  # what their files say, in the same order
 
     @cached_property
     def inputs(self) -> set[str]:

@@ -24,13 +24,7 @@ def outcome(
 ) -> dict[str, Any]:
     """Return what became of an expression, as comparison.json has it.
 
-    Args:
-        said: the text, and the statement about one variant.
-        n: items that it was decided by.
-        difference: left side less right side.
-        interval: of 95 %, of the difference.
-        p: of "the difference is 0", where both sides are metrics.
-        reason: why it is not decidable, if not for the interval.
+    `said`: the text, and the statement about one variant. `n`: items that it was decided by.
     """
     words = f"{verdict} at n = {n}" if verdict == NOT_DECIDABLE else verdict
     return {

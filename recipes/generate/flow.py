@@ -45,20 +45,14 @@ class _RatedText:
 
 @dataclass
 class _Row:
-    """What becomes of a candidate.
-
-    Attributes:
-        reason: why it is no good row; None as long as it is one.
-        message: in words.
-        prompt: what the draft was asked with.
-    """
+    """What becomes of a candidate."""
 
     candidate: Candidate
-    prompt: Messages
+    prompt: Messages  # what the draft was asked with
     draft: _RatedText | None = None
     answers: list[_RatedText] = field(default_factory=list)
-    reason: str | None = None
-    message: str | None = None
+    reason: str | None = None  # why it is no good row; None as long as it is one
+    message: str | None = None  # in words
     unanswered: bool = False
     requests: int = 0
     tokens: int = 0
@@ -67,12 +61,10 @@ class _Row:
         self.reason, self.message = reason, message
 
     def count(self, answer: Answer) -> None:
-        """Add the cost of an answer."""
         self.requests += 1
         self.tokens += answer.input_tokens + answer.output_tokens
 
     def values(self, options: Making) -> dict[str, Any]:
-        """Return what the result keeps."""
         draft = self.draft
         return {
             "candidate": self.candidate.number + 1,
@@ -140,7 +132,6 @@ def _probe(options: Drafts) -> list[Ask | Score | Check]:
 
 
 def _filter(options: Making, rows: Sequence[_Row], answers: Mapping[int, Answer]) -> Part[None]:
-    """Reject the rows whose drafts fail a gate."""
     for gate in options.gates:
         left = [row for row in rows if row.reason is None]
         if not left:

@@ -38,24 +38,16 @@ class Candidate(NamedTuple):
 
 @dataclass
 class Progress:
-    """What the rounds so far have made.
+    """What the rounds so far have made."""
 
-    Attributes:
-        round: the one that comes next, from 0.
-        tried: candidates that were made.
-        longest: the most tokens of a candidate.
-        silent: the last round has had no answer at all.
-        rejected: by reason.
-    """
-
-    round: int = 0
-    tried: int = 0
+    round: int = 0  # the one that comes next, from 0
+    tried: int = 0  # candidates that were made
     good: int = 0
     requests: int = 0
     tokens: int = 0
-    longest: int = 0
-    silent: bool = False
-    rejected: Counter[str] = field(default_factory=Counter)
+    longest: int = 0  # the most tokens of a candidate
+    silent: bool = False  # the last round has had no answer at all
+    rejected: Counter[str] = field(default_factory=Counter)  # by reason
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -63,12 +55,10 @@ class Progress:
         return cls(**{**values, "rejected": Counter(values["rejected"])})
 
     def values(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {**asdict(self), "rejected": dict(self.rejected)}
 
 
 def candidate(number: int, seeds: int, options: Making) -> Candidate:
-    """Return a candidate by its number."""
     templates, personas = len(options.prompts), max(1, len(options.personas))
     # A seed's first pair differs from its neighbour's, so that few candidates have many pairs.
     pair = (number // seeds + number % seeds) % (templates * personas)
@@ -110,18 +100,13 @@ def by_seed(first: int, number: int, seeds: int) -> dict[int, list[list[int]]]:
 
 
 class Selection:
-    """The good rows of all rounds so far, in the order of their candidates, and why others are none.
-
-    Attributes:
-        kept: good rows, `count` at most.
-        rejected: rows of this round that are not, with `reason`.
-    """
+    """The good rows of all rounds so far, in the order of their candidates, and why others are none."""
 
     def __init__(self, options: Drafts) -> None:
         self._options = options
         self._distinct = None if options.similarity is None else DistinctTexts(options.similarity)
-        self.kept: list[dict[str, Any]] = []
-        self.rejected: list[dict[str, Any]] = []
+        self.kept: list[dict[str, Any]] = []  # good rows, `count` at most
+        self.rejected: list[dict[str, Any]] = []  # rows of this round that are not, with `reason`
 
     def add(self, row: dict[str, Any]) -> None:
         """Take in a row that is good but for what stands already."""

@@ -23,7 +23,6 @@ class MetricEstimate:
     interval: tuple[float, float] | None
 
     def document(self) -> dict[str, Any]:
-        """Return it as metrics.json has it."""
         return intervals.document(self.mean, self.n, self.interval)
 
 

@@ -21,18 +21,12 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference of pairs.
+    """A mean difference of pairs."""
 
-    Attributes:
-        n: pairs.
-        interval: of 95 %; None of fewer than `intervals.FEWEST` pairs.
-        p: two-sided, of "the mean is 0"; None without an interval.
-    """
-
-    n: int
+    n: int  # pairs
     mean: float
-    interval: tuple[float, float] | None
-    p: float | None
+    interval: tuple[float, float] | None  # of 95 %; None of fewer than `intervals.FEWEST` pairs
+    p: float | None  # two-sided, of "the mean is 0"; None without an interval
     test: Literal["mcnemar", "permutation", "normal"]
 
 
@@ -42,8 +36,6 @@ def differences(pairs: Sequence[tuple[Values, Values]]) -> list[Difference]:
     The interval is that of a bootstrap of the pairs, and p that of the permutation test of pairs: of what the sides
     could have been had each pair been swapped or not by chance. Where all values are 0 or 1, that is McNemar's exact
     test. Above `intervals.MOST_DRAWN` pairs both are the normal ones.
-
-    `pairs`: columns without gaps, two of one length.
     """
     columns = [left - right for left, right in pairs]
     means = iter(intervals.draws([column for column in columns if drawn(len(column))]))
@@ -123,10 +115,7 @@ def _as_far(swapped: NDArray[np.int64], table: Values) -> Values:
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """Return the p of McNemar's exact test (1947): gains and losses are as frequent, by the binomial distribution.
-
-    `gained`, `lost`: pairs that differ in the one and in the other way.
-    """
+    """Return the p of McNemar's exact test (1947): gains and losses are as frequent, by the binomial distribution."""
     count, fewer = gained + lost, min(gained, lost)
     if count <= EXACT:
         term = total = 1
@@ -163,8 +152,6 @@ def kappa(one: Values, other: Values, scale: Sequence[float] | None = None) -> f
     With a scale disagreement weighs by the square of its distance. None where both always say the same one thing.
 
     Source: J. Cohen, A coefficient of agreement for nominal scales (1960); Weighted kappa (1968).
-
-    `one`, `other`: verdicts of one length, at least one.
     """
     labels = np.asarray(scale) if scale is not None else np.unique(np.concatenate([one, other]))
     table = np.zeros((len(labels), len(labels)))

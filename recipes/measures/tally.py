@@ -18,21 +18,14 @@ WITH_INTERVAL = ("mean@", "pass@", "pass^", "majority@", "acc/mean@")
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample of a prompt, scored.
+    """A sample of a prompt, scored."""
 
-    Attributes:
-        answered: false for a request without an answer.
-        acc: 1 if it is right; None if that is unknown.
-        values: the other numbers that the reward returned, by name.
-        error: the reward failed.
-    """
-
-    answered: bool
+    answered: bool  # false for a request without an answer
     score: float = 0.0
-    acc: float | None = None
+    acc: float | None = None  # 1 if it is right; None if that is unknown
     pred: str | None = None
-    values: Mapping[str, float] = field(default_factory=dict)
-    error: bool = False
+    values: Mapping[str, float] = field(default_factory=dict)  # the other numbers that the reward returned, by name
+    error: bool = False  # the reward failed
 
     @property
     def judged(self) -> bool:
@@ -94,27 +87,20 @@ def majority(preds: Sequence[str | None], scores: Sequence[float]) -> float:
 
 
 class SampledPrompt:
-    """The metrics of one prompt by name.
-
-    Attributes:
-        counted: its samples; those without an answer count 0, without a prediction, unless they are skipped.
-        correct: how many of these are right; None if that is unknown.
-        variables: names of the reward's other numbers.
-    """
+    """The metrics of one prompt by name."""
 
     def __init__(
         self, samples: Sequence[Sample], size: int, *, skip_unanswered: bool = False, adaptive: bool = False
     ) -> None:
-        """
-        Args:
-            size: samples asked for each prompt.
-            adaptive: sampling ends with a good sample, so pass@k cannot be estimated.
-        """
+        """`adaptive`: sampling ends with a good sample, so pass@k cannot be estimated."""
         self.samples = samples
+        # Its samples; those without an answer count 0, without a prediction, unless they are skipped
         self.counted = [sample for sample in samples if sample.answered or not skip_unanswered]
+        # Names of the reward's other numbers
         self.variables = {name for sample in self.counted if sample.judged for name in sample.values}
         accs = [sample.acc if sample.judged else 0.0 for sample in self.counted]
         known = not adaptive and None not in accs
+        # How many of these are right; None if that is unknown
         self.correct = sum(acc == 1 for acc in accs) if known else None
         self.metrics = self._metrics(size) if self.counted else {}
 
@@ -143,13 +129,10 @@ class SampledPrompt:
 
 
 class _Column:
-    """The values of one metric. Of many only their number and their sums are kept.
-
-    `values`: all of them, or if there were more than MOST_DRAWN the last ones.
-    """
+    """The values of one metric. Of many only their number and their sums are kept."""
 
     def __init__(self) -> None:
-        self.values = array("d")
+        self.values = array("d")  # all of them, or if there were more than MOST_DRAWN the last ones
         self._folded = 0
         self._total = 0.0
         self._squares = 0.0
@@ -187,16 +170,14 @@ class _Column:
 
 
 class Tally:
-    """Prompts of a job, or of one data source of it.
-
-    `correct`: prompts by the number of right samples and of all; None if that is unknown for one of them.
-    """
+    """Prompts of a job, or of one data source of it."""
 
     def __init__(self) -> None:
         self.prompts = 0
         self.samples = 0
         self.unanswered = 0
         self.reward_errors = 0
+        # Prompts by the number of right samples and of all; None if that is unknown for one of them
         self.correct: Counter[tuple[int, int]] | None = Counter()
         self._columns: dict[str, _Column] = defaultdict(_Column)
         self._variables: set[str] = set()

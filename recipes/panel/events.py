@@ -93,7 +93,6 @@ class DeliberationFailed(Deliberation, _Event):
 
 
 def deliberation(item: EndedItem) -> Deliberation:
-    """Return what became of a task."""
     begun, ended = item.started_at, item.ended_at
     ranked = ({name: each[name] for name in each if name != "scores"} for each in item.result.get("results", []))
     return Deliberation(

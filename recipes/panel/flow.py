@@ -103,7 +103,6 @@ class _Panel:
         self._messages = PanelMessages(item, options)
 
     def propose(self) -> Part[None]:
-        """Ask every agent for a proposal."""
         answers = yield [self._ask("propose", agent, "task") for agent in self.agents]
         for agent, answer in zip(self.agents, answers, strict=True):
             self.dialogue.append(_said("propose", 0, agent.id, agent.id, None, answer))

@@ -12,7 +12,7 @@ from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 
-from batchyard import histogram
+from batchyard.comparing import histogram
 from batchyard.json_lines import line
 from batchyard.recipes import Block, EndedItem, Lines, Matrix, Report, Results, Series, Table
 from recipes import extracts

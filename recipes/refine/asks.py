@@ -5,7 +5,6 @@ from recipes.refine.options import ArbiterOptions, Refine, ReviewerOptions, Vote
 
 
 def stages(options: Refine) -> list[str]:
-    """Return the names of the stages that these options need."""
     names = ["answer"]
     if options.votes is not None:
         names += ["vote"] if options.votes.arbiter is None else ["vote", "arbiter"]
@@ -22,14 +21,12 @@ def bounds(options: Refine) -> list[tuple[float, float]]:
 
 
 def answer(options: Refine, tier: int, content: Messages | str) -> Ask:
-    """Return the request for an answer of a tier."""
     chosen = options.tiers[tier]
     sampling = (chosen.sampling or options.sampling).parameters()
     return Ask("answer", content, model=chosen.model, **(options.structure or {}), **sampling)
 
 
 def votes(options: Refine, voters: VoteOptions, content: Messages | str) -> list[Ask]:
-    """Return the requests for the other models' votes."""
     sampling = (voters.sampling or options.sampling).parameters()
     return [
         Ask("vote", content, model=model, **(options.structure or {}), **sampling)
@@ -45,7 +42,6 @@ def arbiter(options: ArbiterOptions, content: Messages | str, candidates: int) -
 
 
 def review(options: ReviewerOptions, content: Messages | str) -> Ask:
-    """Return the request for a review."""
     return Ask("review", content, model=options.model, **options.sampling.parameters())
 
 

@@ -1,8 +1,4 @@
-"""Recipe `refine`: an answer passes gates, votes and a blind review, or is asked for again, on higher tiers too.
-
-Its requests are made in `refine.asks`, what follows a failure is decided in `refine.policy`, and what it leaves behind
-is written in `refine.report`.
-"""
+"""Recipe `refine`: an answer passes gates, votes and a blind review, or is asked for again, on higher tiers too."""
 
 import re
 from collections import Counter
@@ -59,24 +55,17 @@ class _Stuck(Exception):
 
 @dataclass
 class _Try:
-    """An attempt as it goes on.
-
-    Attributes:
-        writer: the model that wrote the text.
-        text: None without an answer.
-        votes: the count of votes by answer, None without votes.
-    """
+    """An attempt as it goes on."""
 
     tier: int
-    writer: str
-    text: str | None = None
+    writer: str  # the model that wrote the text
+    text: str | None = None  # None without an answer
     failures: list[Failure] = field(default_factory=list)
-    votes: dict[str, float] | None = None
+    votes: dict[str, float] | None = None  # the count of votes by answer, None without votes
     requests: int = 0
     tokens: int = 0
 
     def count(self, answers: Sequence[Answer]) -> None:
-        """Add the cost of answers."""
         self.requests += len(answers)
         self.tokens += sum(answer.input_tokens + answer.output_tokens for answer in answers)
 

@@ -23,17 +23,11 @@ class Vote:
 
 @dataclass(frozen=True)
 class Count:
-    """A count of votes.
+    """A count of votes."""
 
-    Attributes:
-        tally: the votes for each answer, or their weights, in the order of the first votes.
-        leading: the answers with the most; several in a tie, none without votes.
-        agreed: with strategy `unanimous`, every voter has voted, and for the same answer; else there is an answer.
-    """
-
-    tally: dict[str, float]
-    leading: list[str]
-    agreed: bool
+    tally: dict[str, float]  # the votes for each answer, or their weights, in the order of the first votes
+    leading: list[str]  # the answers with the most; several in a tie, none without votes
+    agreed: bool  # with strategy `unanimous`, every voter has voted, and for the same answer; else there is an answer
 
 
 def count(votes: Sequence[Vote], strategy: Strategy) -> Count:
@@ -52,19 +46,12 @@ def count(votes: Sequence[Vote], strategy: Strategy) -> Count:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt that was not accepted.
+    """An attempt that was not accepted."""
 
-    Attributes:
-        tier: from 0.
-        category: of the first failure.
-        failures: number of gates that it failed; 1 for a vote, a review, or a request without an answer.
-        text: anything that is equal for equal answers; None without an answer.
-    """
-
-    tier: int
-    category: str
-    failures: int
-    text: str | None
+    tier: int  # from 0
+    category: str  # of the first failure
+    failures: int  # number of gates that it failed; 1 for a vote, a review, or a request without an answer
+    text: str | None  # anything that is equal for equal answers; None without an answer
 
 
 class PolicyOptions(NestedOptions):

@@ -22,18 +22,14 @@ LEAST_CATCH_RATE = 0.5
 
 @dataclass
 class _Tier:
-    """Sums of one tier.
-
-    Attributes:
-        items: those that it tried.
-        begun, passed: of its attempts by their number, from 1: how many items made it, and passed.
-    """
+    """Sums of one tier."""
 
     model: str
-    items: int = 0
+    items: int = 0  # those that it tried
     accepted: int = 0
     requests: int = 0
     tokens: int = 0
+    # How many items made the attempt of a number, from 1, and how many passed
     begun: Counter[int] = field(default_factory=Counter)
     passed: Counter[int] = field(default_factory=Counter)
 

@@ -56,10 +56,7 @@ def check_rewards(options: RewardOptions, rewards: RewardCatalogue) -> None:
 
 
 def columns_of(options: Rollout, row: Mapping[str, Any], rewards: RewardCatalogue) -> Sequence[str]:
-    """Return the columns that a row's reward needs.
-
-    Raises InvalidItem: its data source has no reward, or a column has the name of one of the results.
-    """
+    """Return the columns that a row's reward needs."""
     check_columns(row, rollout_report.COLUMNS)
     name = reward_of(row, options, rewards)
     if name is None:
@@ -78,7 +75,6 @@ def check_columns(row: Mapping[str, Any], own: Sequence[str]) -> None:
 
 
 def columns_of_reward(options: RewardOptions, name: str, rewards: RewardCatalogue) -> Sequence[str]:
-    """Return the columns that a reward needs."""
     needed = rewards.reward(name).columns
     return [options.ground_truth if path == GROUND_TRUTH and options.ground_truth else path for path in needed]
 

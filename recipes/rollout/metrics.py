@@ -28,7 +28,6 @@ class Summary:
         self._solved = 0
 
     def add(self, data_source: str, samples: Sequence[Sample]) -> None:
-        """Count a prompt."""
         skips, adaptive = self._options.skip_unanswered, self._options.threshold is not None
         prompt = SampledPrompt(samples, self._options.n, skip_unanswered=skips, adaptive=adaptive)
         self._all.add(prompt)
@@ -39,7 +38,6 @@ class Summary:
         self._solved += self._options.threshold is not None and prompt.reaches(self._options.threshold)
 
     def report(self) -> Report:
-        """Return metrics and page blocks."""
         metrics = self._all.metrics()
         if len(self._sources) > 1:
             sources = {name: tally.metrics() for name, tally in sorted(self._sources.items())}

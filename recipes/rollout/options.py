@@ -82,7 +82,6 @@ class Rollout(RewardOptions):
 
 
 def data_source_of(columns: Mapping[str, Any]) -> str:
-    """Return a row's data source."""
     return str(columns.get("data_source") or UNKNOWN)
 
 

@@ -76,6 +76,5 @@ def _failed(code: str, message: str) -> dict[str, Any]:
 
 
 def write(descriptor: int, content: bytes) -> None:
-    """Write all of a content to a file or a pipe."""
     while content:
         content = content[os.write(descriptor, content) :]

@@ -89,14 +89,12 @@ class ToolCalls:
                     del self._waiting[entry.owner]
 
     def forget_all(self, owner: str) -> None:
-        """Forget the calls of an owner."""
         with self._lock:
             self._waiting.pop(owner, None)
             for key in [key for key, entry in self._calls.items() if entry.owner == owner]:
                 self._calls.pop(key)
 
     def close(self) -> None:
-        """End the server and all calls."""
         with self._lock:
             self._is_closed = True
             server = self._server

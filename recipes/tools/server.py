@@ -42,24 +42,19 @@ OVERHEAD_BYTES = 1024
 
 @dataclass(eq=False)
 class RunningCall:
-    """A call under way.
-
-    Attributes:
-        pid: of its first process, which leads its session.
-        result, printed: what was read of its outcome, and of what it printed.
-        failure: why it was killed: code and message.
-    """
+    """A call under way."""
 
     id: Any
     tool: Tool
-    pid: int
+    pid: int  # of its first process, which leads its session
     folder: Path
     began_at: float
     descriptors: dict[int, bytearray]
+    # What was read of its outcome, and of what it printed
     result: bytearray
     printed: bytearray
     printed_bytes: int = 0
-    failure: tuple[str, str] | None = None
+    failure: tuple[str, str] | None = None  # why it was killed: code and message
     others: set[int] = field(default_factory=set)
 
 
@@ -234,8 +229,7 @@ def _outcome(call: RunningCall, exit_code: int) -> dict[str, Any]:
         code, message = call.failure
     else:
         with contextlib.suppress(orjson.JSONDecodeError):
-            outcome: dict[str, Any] = json_lines.loads(call.result)
-            return outcome
+            return dict(json_lines.loads(call.result))
         code, message = "tool_crashed", f"Its process ended with exit code {exit_code}."
     printed = call.printed.decode(errors="replace").strip()
     return {"ok": False, "error": {"code": code, "message": f"{message} It printed: {printed}" if printed else message}}

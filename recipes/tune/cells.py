@@ -19,7 +19,7 @@ from recipes.tune.slo import parse
 
 MOST = 1000
 """Cells of one matrix."""
-FIXED = frozenset({"name", "engine", "source", "endpoints"})
+FIXED = frozenset({"name", "engine", "source", "endpoints", "adapters"})
 """Keys of a model's entry that make it another model."""
 KEYS = [field for field in ModelSpec.model_fields if field not in FIXED]
 IN_FLIGHT = "max_in_flight"
@@ -107,20 +107,15 @@ class TuneOptions(BareOptions):
 
 @dataclass(frozen=True)
 class TunedModel:
-    """A model that cells are derived from.
-
-    Attributes:
-        entry: its entry in models.toml, as it is in force: no defaults filled in but what the catalog resolves.
-        batch_argument: the key of `engine_args` that says how many requests run at once; None if its engine has none.
-        batch_default: its value where the entry has none; None if the engine decides it at start.
-        size: bytes of its weights, None if unknown.
-    """
+    """A model that cells are derived from."""
 
     name: str
+    # Its entry in models.toml, as it is in force: no defaults filled in but what the catalog resolves
     entry: Mapping[str, Any]
+    # The key of `engine_args` that says how many requests run at once; None if its engine has none
     batch_argument: str | None = None
-    batch_default: int | None = None
-    size: int | None = None
+    batch_default: int | None = None  # its value where the entry has none; None if the engine decides it at start
+    size: int | None = None  # bytes of its weights, None if unknown
 
     @property
     def batch_key(self) -> str:
@@ -129,27 +124,17 @@ class TunedModel:
 
 
 class Cell(BaseModel):
-    """A configuration that is measured.
-
-    Attributes:
-        name: unique in its matrix; letters, digits and `_.+-`, at most 64.
-        model: the model that it is derived from.
-        overrides: {dotted key of the model's entry: value}, that of `batch` included.
-        batch: requests at once, None for what the entry says.
-        concurrency: equal batches side by side.
-        preset: the kind of its preset: baseline, concurrency, large, stress.
-        repair_of: the name of the cell whose failure it remedies.
-    """
+    """A configuration that is measured."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    model: str
-    overrides: dict[str, Any] = {}
-    batch: int | None = None
-    concurrency: int = 1
-    preset: str | None = None
-    repair_of: str | None = None
+    name: str  # unique in its matrix; letters, digits and `_.+-`, at most 64
+    model: str  # the model that it is derived from
+    overrides: dict[str, Any] = {}  # {dotted key of the model's entry: value}, that of `batch` included
+    batch: int | None = None  # requests at once, None for what the entry says
+    concurrency: int = 1  # equal batches side by side
+    preset: str | None = None  # the kind of its preset: baseline, concurrency, large, stress
+    repair_of: str | None = None  # the name of the cell whose failure it remedies
 
     def entry(self, base: TunedModel) -> dict[str, Any]:
         """Return the derived model's entry: the base under the overrides. None removes a key."""
@@ -184,7 +169,6 @@ def cells(options: TuneOptions, bases: Sequence[TunedModel]) -> list[Cell]:
     """Return the cells of a matrix: the product of its dimensions, models first.
 
     `bases`: of `options.models`, in that order.
-
     Raises ValueError: with the path of the option, for dimensions that cannot be. Two cells that are one configuration
     are refused by both names.
     """

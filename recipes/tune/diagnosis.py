@@ -33,17 +33,13 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a cell failed.
-
-    Attributes:
-        evidence: the line that it rests on.
-        overrides: of the remedy, over those of the cell; {} if no cell can try it.
-    """
+    """Why a cell failed."""
 
     category: Category
     severity: Severity
-    evidence: str
+    evidence: str  # the line that it rests on
     remedy: str
+    # Of the remedy, over those of the cell; {} if no cell can try it
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
 

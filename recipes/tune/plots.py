@@ -65,10 +65,7 @@ def _throughput(rows: Sequence[Mapping[str, Any]], recommended: str | None) -> s
 
 
 def _label(name: str, x: float, y: float, kind: str, taken: list[tuple[float, float, float]]) -> str:
-    """Return a name beside its dot, on the first side on which it covers no other; empty without such a side.
-
-    `taken`: left end, right end and baseline of each name so far.
-    """
+    """Return a name beside its dot, on the first side on which it covers no other; empty without such a side."""
     text = shortened(name)
     width = CHARACTER * len(text)
     for left, line in ((x - 8 - width, y - 6), (x + 8, y + 14), (x + 8, y - 6), (x - 8 - width, y + 14)):

@@ -23,24 +23,16 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to run with.
+    """What to run with."""
 
-    Attributes:
-        cell: name of the recommended cell, None if no cell meets the SLO.
-        nearest: name of the cell that is nearest to meeting it, None if one meets it, or none was measured.
-        entry: the recommended cell's entry of models.toml, under the base's name.
-        rows: that it answers in the window.
-    """
-
-    cell: str | None
-    nearest: str | None
+    cell: str | None  # name of the recommended cell, None if no cell meets the SLO
+    nearest: str | None  # name of the cell that is nearest to meeting it, None if one meets it, or none was measured
     sentences: list[Sentence]
-    entry: str | None = None
-    rows: int | None = None
+    entry: str | None = None  # the recommended cell's entry of models.toml, under the base's name
+    rows: int | None = None  # that it answers in the window
 
 
 def objective(options: TuneOptions) -> SLO | None:
-    """Return the SLO of the options, None without one."""
     return None if options.slo is None else parse(options.slo)
 
 
@@ -80,28 +72,24 @@ def recommend(options: TuneOptions, bases: Sequence[TunedModel], results: Sequen
     slo = objective(options)
     chosen = best(results, slo)
     if chosen is None:
-        return _none(slo, results)
+        there = [(result, medians) for result in results if (medians := measured(result)) is not None]
+        if slo is None or not there:
+            names = [result.cell.name for result in results]
+            unmeasured = Sentence("No cell was measured to its end, so none is recommended.", names)
+            return Recommendation(None, None, [unmeasured])
+        nearest, medians = min(there, key=lambda pair: (slo.excess(pair[1]), -(pair[1].tokens or 0)))
+        broken = ", ".join(bound.broken_by(getattr(medians, bound.metric)) for bound in slo.broken(medians))
+        names = [result.cell.name for result, _ in there]
+        sentences = [
+            Sentence(f"No cell of {len(there)} meets the SLO ({slo}), so none is recommended.", names),
+            Sentence(f"{nearest.cell.name} is nearest to it: {broken}.", [nearest.cell.name]),
+        ]
+        return Recommendation(None, nearest.cell.name, sentences)
     by_name = {base.name: base for base in bases}
     rows = int((chosen.medians.rows or 0) * durations.seconds(options.window)) if chosen.medians else 0
     reasons = list(_reasons(slo, chosen, by_name, results, options.window, rows))
     entry = models.written(chosen.cell.model, chosen.cell.entry(by_name[chosen.cell.model]))
     return Recommendation(chosen.cell.name, None, reasons, entry, rows)
-
-
-def _none(slo: SLO | None, results: Sequence[CellResult]) -> Recommendation:
-    there = [(result, medians) for result in results if (medians := measured(result)) is not None]
-    if slo is None or not there:
-        names = [result.cell.name for result in results]
-        unmeasured = Sentence("No cell was measured to its end, so none is recommended.", names)
-        return Recommendation(None, None, [unmeasured])
-    nearest, medians = min(there, key=lambda pair: (slo.excess(pair[1]), -(pair[1].tokens or 0)))
-    broken = ", ".join(bound.broken_by(getattr(medians, bound.metric)) for bound in slo.broken(medians))
-    names = [result.cell.name for result, _ in there]
-    sentences = [
-        Sentence(f"No cell of {len(there)} meets the SLO ({slo}), so none is recommended.", names),
-        Sentence(f"{nearest.cell.name} is nearest to it: {broken}.", [nearest.cell.name]),
-    ]
-    return Recommendation(None, nearest.cell.name, sentences)
 
 
 def _reasons(

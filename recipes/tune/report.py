@@ -74,7 +74,6 @@ def _cell(result: CellResult, base: TunedModel, slo: SLO | None, front: Sequence
 
 
 def metrics(document: Document) -> dict[str, Any]:
-    """Return the numbers of metrics.json."""
     name = document["recommendation"]["cell"]
     figures: Document = next((row["medians"] for row in document["cells"] if row["cell"]["name"] == name), {})
     keys = ("rows", "tokens", "p50", "p95", "p99", "errors") if figures else ()
@@ -128,7 +127,14 @@ def markdown(document: Document) -> str:
     lines += section(_measured(document), remark=_method(document))
     for block in _troubles(document):
         lines += section(block, remark="They are not recommended." if block.title == OTHER_VALUES else "")
-    lines += section(_ran(document))
+    rows = []
+    for row in document["cells"]:
+        batches = [job for repeat in row["repeats"] for job in repeat["jobs"]]
+        hashed = f"`{row['config_sha256'][:HASH]}`" if row["config_sha256"] else number(None)
+        cell = [row["cell"]["name"], row["state"], row["derived"], hashed]
+        rows.append([*cell, len(row["repeats"]), ", ".join(batches)])
+    columns = ["cell", "state", "derived model", "configuration", "repeats", "batches"]
+    lines += section(Table(title="What ran", columns=columns, rows=rows))
     lines += ["Every number is from the cells' manifests and batches; tune.json has every repeat.", ""]
     return "\n".join(lines)
 
@@ -224,17 +230,6 @@ def _differing(document: Document) -> Table:
     ]
     columns = ["cell", "key", "value of the cell", "value by the manifest"]
     return Table(title=OTHER_VALUES, columns=columns, rows=rows)
-
-
-def _ran(document: Document) -> Table:
-    rows = []
-    for row in document["cells"]:
-        batches = [job for repeat in row["repeats"] for job in repeat["jobs"]]
-        hashed = f"`{row['config_sha256'][:HASH]}`" if row["config_sha256"] else number(None)
-        cell = [row["cell"]["name"], row["state"], row["derived"], hashed]
-        rows.append([*cell, len(row["repeats"]), ", ".join(batches)])
-    columns = ["cell", "state", "derived model", "configuration", "repeats", "batches"]
-    return Table(title="What ran", columns=columns, rows=rows)
 
 
 def heat_map(document: Document) -> Matrix | None:

@@ -16,30 +16,22 @@ STEADY = 5
 
 
 class Repeat(BaseModel):
-    """One measurement of a cell, of all its batches side by side. The warm-up is none.
-
-    Attributes:
-        rows: requests that have an answer or an error.
-        ok: those that have an answer.
-        errors: the others by error code.
-        input_tokens, output_tokens: of those with an answer, as the engine counted.
-        seconds: from the first batch's start to the last one's end, without the engine's start.
-        p50, p95, p99: seconds of a request in the engine; None without an answer.
-        jobs: ids of its batches.
-    """
+    """One measurement of a cell, of all its batches side by side. The warm-up is none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rows: int
-    ok: int
-    errors: dict[str, int] = {}
+    rows: int  # requests that have an answer or an error
+    ok: int  # those that have an answer
+    errors: dict[str, int] = {}  # the others by error code
+    # Of those with an answer, as the engine counted
     input_tokens: int = 0
     output_tokens: int = 0
-    seconds: float
+    seconds: float  # from the first batch's start to the last one's end, without the engine's start
+    # Seconds of a request in the engine; None without an answer
     p50: float | None = None
     p95: float | None = None
     p99: float | None = None
-    jobs: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()  # ids of its batches
 
     @property
     def tokens(self) -> int:
@@ -51,38 +43,29 @@ State = Literal["completed", "failed", "over_budget", "not_run"]
 
 
 class CellResult(BaseModel):
-    """What became of a cell.
-
-    Attributes:
-        state: `completed`: all repeats ran. `failed`: `error` says why. `over_budget`: the cell's own time ended
-            before. `not_run`: the time of all cells ended before it began.
-        start_seconds: of the engine's start, None if it was warm or never ran.
-        capacity: requests at once of all replicas, as the engine said; None if it never ran.
-        peak_memory, peak_gpu_memory: bytes of the engine's processes at most; None if unknown.
-        error: message of what failed.
-        evidence: lines of the engine's output or of errors, the oldest first, which the diagnosis reads after `error`.
-        derived: name of the derived model.
-        config_sha256: of the derived model.
-        overrides: as the manifest of its first batch says: the derived model's values at the keys of
-            `cell.overrides`. {} if it has no manifest.
-        simulated: what the manifest says.
-    """
+    """What became of a cell."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cell: Cell
+    # `completed`: all repeats ran. `failed`: `error` says why. `over_budget`: the cell's own time ended before.
+    # `not_run`: the time of all cells ended before it began.
     state: State
     repeats: tuple[Repeat, ...] = ()
-    start_seconds: float | None = None
-    capacity: int | None = None
+    start_seconds: float | None = None  # of the engine's start, None if it was warm or never ran
+    capacity: int | None = None  # requests at once of all replicas, as the engine said; None if it never ran
+    # Bytes of the engine's processes at most; None if unknown
     peak_memory: int | None = None
     peak_gpu_memory: int | None = None
-    error: str | None = None
+    error: str | None = None  # message of what failed
+    # Lines of the engine's output or of errors, the oldest first, which the diagnosis reads after `error`
     evidence: tuple[str, ...] = ()
-    derived: str | None = None
-    config_sha256: str | None = None
+    derived: str | None = None  # name of the derived model
+    config_sha256: str | None = None  # of the derived model
+    # As the manifest of its first batch says: the derived model's values at the keys of `cell.overrides`. {} if it has
+    # no manifest.
     overrides: dict[str, Any] = {}
-    simulated: bool = False
+    simulated: bool = False  # what the manifest says
 
     @property
     def medians(self) -> Medians | None:
@@ -119,17 +102,13 @@ class CellResult(BaseModel):
 
 @dataclass(frozen=True)
 class Medians:
-    """Medians over the repeats of a cell; None where no repeat has a value.
+    """Medians over the repeats of a cell; None where no repeat has a value."""
 
-    Attributes:
-        rows, tokens: answered in a second.
-        errors: share of the rows, 0 to 1.
-        p50, p95, p99: seconds of a request.
-    """
-
+    # Answered in a second
     rows: float | None
     tokens: float | None
-    errors: float | None
+    errors: float | None  # share of the rows, 0 to 1
+    # Seconds of a request
     p50: float | None
     p95: float | None
     p99: float | None

@@ -30,10 +30,6 @@ def next_cell(
 
     First those of the matrix, in their order, each failed one followed by its repair; then those of search `up`. Search
     `optuna` chooses of the matrix instead.
-
-    Args:
-        results: of the cells that have ended, in the order in which they ran.
-        max_concurrency: most batches side by side that a search tries.
     """
     matrix = cells(options, bases)
     as_they_are = {cell.name for cell in matrix[: defaults(options, bases)]}
@@ -64,10 +60,7 @@ def next_cell(
 
 
 def _higher(options: TuneOptions, bases: Mapping[str, TunedModel], results: Sequence[CellResult]) -> Iterator[Cell]:
-    """Yield the next cell of each series that goes on: twice the `batch` or `concurrency`.
-
-    A series is of cells that differ in that alone.
-    """
+    """Yield the next cell of each series that goes on: twice the `batch` or `concurrency`."""
     objective = slo.parse(options.slo or "")
     raises_batch = bool(options.batch) or not options.concurrency
     series: dict[str, list[CellResult]] = {}
@@ -126,8 +119,6 @@ def proposed(options: TuneOptions, matrix: Sequence[Cell], results: Sequence[Cel
     A pure function: the sampler is made anew from the results, so a tune that goes on gets the same cells. It is the
     tree-structured Parzen estimator (Bergstra et al. 2011) over the place of each value in its list, and maximizes the
     tokens/s of cells that meet the SLO; the others count 0.
-
-    `matrix`: the cells of the product of the options' lists, in its order.
     """
     import optuna  # of the extra `optuna`; takes most of a second
 

@@ -14,15 +14,12 @@ _VALUE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(\S*)")
 
 
 class Metric(NamedTuple):
-    """What a bound may bound: its better side, its units, and how a value is written.
-
-    `example`: a value, for messages.
-    """
+    """What a bound may bound: its better side, its units, and how a value is written."""
 
     upper: bool
     units: dict[str, float]
     written: Callable[[float], str]
-    example: str
+    example: str  # a value, for messages
 
 
 def _rate(value: float) -> str:
@@ -57,7 +54,6 @@ class Bound:
         return f"{self.metric} {self.operator} {self.written(self.limit)}"
 
     def written(self, value: float | None) -> str:
-        """Format a value of the metric."""
         return "unknown" if value is None else METRICS[self.metric].written(value)
 
     def broken_by(self, value: float | None) -> str:

@@ -24,6 +24,11 @@ def day_text(day: int) -> str:
     return (_EPOCH + timedelta(days=day)).isoformat()
 
 
+def day_of_text(text: str) -> int:
+    """Return the day of a text such as `2026-11-23`. Raises ValueError."""
+    return (date.fromisoformat(text) - _EPOCH).days
+
+
 class Month(NamedTuple):
     year: int
     number: int

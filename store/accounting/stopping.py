@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from sqlalchemy import func, select, update
+import numpy.typing as npt
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard.models import ModelSpec
 from store import events
 from store.accounting import usage
-from store.records import Batch, Segment, now
+from store.records import Batch, ResultChunk, Segment, now
 
 ERROR = 0.005
 """Probability that a limit ever pauses a batch whose true share is not above it."""
+CHUNKS = 256
+"""Result chunks, the last ones, from each of which on failures are tested, beside all: servers break in mid-batch."""
 _GRID = 400
 
 
@@ -24,7 +28,7 @@ def check(session: Session, batch_id: str) -> None:
     batch = session.scalars(
         select(Batch).where(Batch.id == batch_id).with_for_update().execution_options(populate_existing=True)
     ).one()
-    if batch.completed + batch.failed >= batch.total:
+    if batch.status != "in_progress" or (batch.completed + batch.failed >= batch.total and not batch.open):
         return  # nothing is left to stop
     limits = batch.stop_when or {}
     for name, limit in limits.items():
@@ -49,13 +53,60 @@ def _exceeds(session: Session, batch: Batch, name: str, limit: float) -> float |
         return tokens if tokens >= limit else None
     # Not what validation has refused, before anything ran.
     failed = batch.failed - batch.refused
-    found = {"failed": failed, "length": batch.cut_off, "empty": batch.empty, "invalid": batch.invalid}[name]
-    answered = batch.completed + failed
-    if found <= limit * answered:
-        return None
+    found = failed if name == "failed" else getattr(batch, {"length": "cut_off"}.get(name, name))
+    starts = Starts.whole(found, batch.completed + failed)
+    if name == "failed":
+        starts = starts.beside(Starts.of_chunks(*_chunks(session, batch)))
     # Failures come fast: what the engines still have counts as good.
-    looked_at = answered + _in_flight(session, batch)
-    return found / answered if evidence(found, looked_at, limit) >= -math.log(ERROR) else None
+    return starts.exceeds(limit, _in_flight(session, batch))
+
+
+def _chunks(session: Session, batch: Batch) -> tuple[int, np.ndarray]:
+    """Return the number of a batch's result chunks, and the counts of the last ones: failed, completed."""
+    of_engines = or_(Segment.state != "done", Segment.engine.is_not(None))  # others were refused, unseen by an engine
+    query = select(ResultChunk.failed, ResultChunk.completed).join(Segment, Segment.id == ResultChunk.segment_id)
+    query = query.where(ResultChunk.batch_id == batch.id, of_engines)
+    number = session.scalar(select(func.count()).select_from(query.subquery())) or 0
+    last = session.execute(query.order_by(ResultChunk.id.desc()).limit(CHUNKS)).all()
+    return number, np.array(last[::-1], dtype=float).reshape(-1, 2)
+
+
+@dataclass(frozen=True)
+class Starts:
+    """What was found among the answers since several moments. `weights` of the moments have the sum 1 at most."""
+
+    found: np.ndarray
+    answered: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def whole(cls, found: float, answered: float) -> Starts:
+        return cls(np.array([found]), np.array([answered]), np.ones(1))
+
+    @classmethod
+    def of_chunks(cls, number: int, last: np.ndarray) -> Starts:
+        """Take each of the `last` of a `number` of chunks, rows of (found, others), as a start."""
+        since = np.cumsum(last[::-1], axis=0)[::-1]
+        place = number - np.arange(len(last), 0, -1) + 1
+        return cls(since[:, 0], since.sum(axis=1), 1 / (place * (place + 1)))
+
+    def beside(self, other: Starts) -> Starts:
+        return Starts(
+            np.concatenate((self.found, other.found)),
+            np.concatenate((self.answered, other.answered)),
+            np.concatenate((self.weights, other.weights)) / 2,
+        )
+
+    def exceeds(self, limit: float, in_flight: int = 0) -> float | None:
+        """Return the share since the start that shows most, if the shares are surely above the limit, else None.
+
+        A weighted mean of e-values is one, too. So a fault in the middle of a batch is seen soon.
+        """
+        logs = evidence(self.found, self.answered + in_flight, limit) + np.log(self.weights)
+        if np.logaddexp.reduce(logs) < -math.log(ERROR):
+            return None
+        most = int(np.argmax(logs))
+        return float(self.found[most] / self.answered[most])
 
 
 def _in_flight(session: Session, batch: Batch) -> int:
@@ -69,14 +120,14 @@ def _in_flight(session: Session, batch: Batch) -> int:
     return sum(min(int(left), specs[model].in_flight() * specs[model].replicas) for model, left in rows)
 
 
-def evidence(found: int, answered: int, limit: float) -> float:
-    """Return the log of an e-value against "the share is at most `limit`", however often one looks.
+def evidence(found: npt.ArrayLike, answered: npt.ArrayLike, limit: float) -> np.ndarray:
+    """Return the logs of e-values against "the share is at most `limit`", however often one looks.
 
-    It is the likelihood ratio of a uniform mixture of all larger shares against the limit, a test supermartingale
+    Each is the likelihood ratio of a uniform mixture of all larger shares against the limit, a test supermartingale
     (Robbins 1970; Howard, Ramdas et al. 2021). It assumes that the answers so far are like the others.
     """
-    if not answered or found <= limit * answered:
-        return -math.inf
+    count, of = np.asarray(found, float)[..., None], np.asarray(answered, float)[..., None]
     shares = limit + (1 - limit) * (np.arange(_GRID) + 0.5) / _GRID
-    logs = found * np.log(shares / limit) + (answered - found) * np.log((1 - shares) / (1 - limit))
-    return float(np.logaddexp.reduce(logs) - math.log(_GRID))
+    logs = count * np.log(shares / limit) + (of - count) * np.log((1 - shares) / (1 - limit))
+    above = (count > limit * of)[..., 0]
+    return np.where(above, np.logaddexp.reduce(logs, axis=-1) - math.log(_GRID), -math.inf)

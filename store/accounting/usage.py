@@ -8,17 +8,20 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Select, and_, func, select
+from sqlalchemy import ColumnElement, Row, Select, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from batchyard import tariffs
 from batchyard.models import Tariff
 from batchyard.tariffs import Amounts, Prices, TotalCost
-from store.accounting.months import Month, day_of
+from store import events
+from store.accounting.months import Month, day_of, day_text
 from store.database import insert
-from store.records import Batch, DailyUsage, Job, Project
+from store.keys import Principal
+from store.records import Batch, Budget, DailyUsage, Job, Project
 from store.segments import SegmentLease
 
 Dimension = Literal["day", "model", "project", "key"]
@@ -106,10 +109,51 @@ def job_costs(session: Session, job_ids: Collection[str]) -> dict[str, TotalCost
     return _by_owner(rows)
 
 
-def spent(session: Session, month: Month, project_ids: Collection[str]) -> dict[str, TotalCost]:
-    """Return what each of these projects has spent in a month, by its id."""
-    of_projects = and_(DailyUsage.project_id.in_(project_ids), _within(month))
-    return _by_owner(session.execute(_sums(DailyUsage.project_id).where(of_projects)))
+class Used(NamedTuple):
+    """The tokens, input and output, that something used, and what it spent by currency."""
+
+    tokens: int = 0
+    spent: Mapping[str, Fraction] = MappingProxyType({})
+
+
+def used(
+    session: Session, month: Month, by: Literal["project_id", "key_id", "batch_id"], ids: Mapping[str, str]
+) -> dict[str, Used]:
+    """Return what was used in a month by these ids, each with its project's id."""
+    column = getattr(DailyUsage, by)
+    which = and_(column.in_(ids), DailyUsage.project_id.in_(set(ids.values())), _within(month))
+    found = dict.fromkeys(ids, Used())
+    for (owner,), prices, amounts in _parsed(session.execute(_sums(column).where(which)), 1):
+        tokens, spent = found[owner]
+        cost = {} if prices is None else {prices.currency: tariffs.cost(prices, amounts)}
+        sums = {currency: spent.get(currency, Fraction(0)) + more for currency, more in cost.items()}
+        found[owner] = Used(tokens + amounts.input_tokens + amounts.output_tokens, {**spent, **sums})
+    return found
+
+
+def recompute(
+    session: Session, by: Principal, since: int, prices: Mapping[str, Prices], *, write: bool
+) -> dict[str, tuple[TotalCost, TotalCost]]:
+    """Return what models cost since a day (as stored), as recorded and at these prices, where it differs.
+
+    With `write`, record the latter, and who did it. Running batches keep their prices for days that follow.
+    """
+    which = and_(DailyUsage.day >= since, DailyUsage.model.in_(prices))
+    lines: dict[str, list[tuple[Prices | None, Amounts]]] = {}
+    for (model,), before, amounts in _parsed(session.execute(_sums(DailyUsage.model).where(which)), 1):
+        lines.setdefault(model, []).append((before, amounts))
+    costs = {
+        model: (tariffs.total(before), tariffs.total((prices[model], amounts) for _, amounts in before))
+        for model, before in lines.items()
+    }
+    changes = {model: pair for model, pair in costs.items() if pair[0] != pair[1]}
+    if write and changes:
+        for model in changes:
+            values = dict(zip((column.key for column in _PRICES), prices[model], strict=True))
+            session.execute(update(DailyUsage).where(DailyUsage.day >= since, DailyUsage.model == model).values(values))
+        session.execute(update(Budget).values(version=Budget.version + 1))
+        events.act(session, by, "usage.recomputed", day_text(since), models=sorted(changes))
+    return changes
 
 
 def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: str | None) -> list[UsageEntry]:

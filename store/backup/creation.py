@@ -12,11 +12,11 @@ from pathlib import Path
 
 from batchyard import __version__
 from batchyard.settings import sqlite_url
-from store import garbage
 from store.artifacts import SHARDS, Artifacts
 from store.backup import rows
 from store.backup.folder import BackupFolder, BackupManifest, copy_content
 from store.database import Database
+from store.deletion import garbage
 
 SNAPSHOTS = 3
 """Snapshots at most. What no record names any more is missing in one, and what is lost in the next as well."""
@@ -27,13 +27,7 @@ def create(
 ) -> BackupManifest:
     """Back up a database and its artifacts to a new folder. It is whole once its manifest is there.
 
-    Args:
-        garbage_grace_seconds: content of files that have expired is kept so long.
-        results_seconds: what a job is made of is kept so long after its end.
-
-    Raises:
-        ConfigurationError: the folder is not empty, or the database has another version's schema.
-        UnavailableError: the database or a store does not answer, or is full.
+    Raises ConfigurationError: the folder is not empty, or the database has another version's schema; UnavailableError.
     """
     folder = BackupFolder(path)
     folder.create()

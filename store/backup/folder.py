@@ -165,12 +165,8 @@ def refuse_others(source: Artifacts, target: Artifacts) -> None:
 
     What an interrupted restore has copied may be there.
     """
-
-    def is_filled(shard: str) -> bool:
-        return not set(source.names(shard)).issuperset(target.names(shard))
-
     with ThreadPoolExecutor(THREADS) as pool:
-        filled = any(pool.map(is_filled, SHARDS[1:]))
+        filled = any(pool.map(lambda shard: set(target.names(shard)) - set(source.names(shard)), SHARDS[1:]))
     if filled:
         raise ConfigurationError(
             f"artifact store {target.url} is not empty; name a new data folder with --data, or a new folder or prefix "

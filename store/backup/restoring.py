@@ -1,7 +1,7 @@
 """A backup becomes a deployment's database and artifacts again, of either kind.
 
 Everything is checked before anything is written. The artifacts come first, as content always does, then all rows in
-one transaction. What ran when the backup was made goes on as after a crash of its workers.
+one transaction.
 """
 
 import shutil
@@ -18,10 +18,7 @@ from store.database import Database, revisions
 
 
 def restore(path: Path, database: Database, artifacts: Artifacts) -> BackupManifest:
-    """Restore a backup to an empty deployment, and migrate an older schema.
-
-    Raises ConfigurationError if the backup or a target cannot be used; UnavailableError.
-    """
+    """Restore a backup to an empty deployment; migrate an older schema. Raises ConfigurationError, UnavailableError."""
     folder = BackupFolder(path)
     manifest = folder.manifest()
     if manifest.revision not in revisions():

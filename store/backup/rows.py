@@ -35,16 +35,20 @@ _JSON = JSON(none_as_null=True)
 
 
 def snapshot(source: Database, file: Path) -> str:
-    """Copy all rows, as they are at one moment, to a new SQLite file. Return its schema's revision.
-
-    Raises ConfigurationError if the schema is another than this version's; UnavailableError.
-    """
+    """Copy all rows to a new SQLite file. Return its schema's revision. Raises ConfigurationError, UnavailableError."""
     if source.is_missing:  # opening it would make it
         raise ConfigurationError(f"database {source.url.database} is not there; name the data folder with --data")
     with source.snapshot() as connection:
         revision = _current_revision(source, connection)
         if source.sqlite:
-            _copy_file(connection, file)
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            try:
+                with closing(sqlite3.connect(file)) as copied:
+                    driver.backup(copied)  # in one step, during which others may write
+            except sqlite3.Error as error:
+                message = f"{file} cannot be written: {error}; make room, or name another folder"
+                raise UnavailableError(message) from error
         else:
             target = Database(sqlite_url(file))
             target.upgrade()
@@ -71,7 +75,6 @@ def copy(source: Connection, target: Connection) -> None:
 
 
 def counts(connection: Connection) -> dict[str, int]:
-    """Return the number of rows of each table."""
     tables = Base.metadata.sorted_tables
     return {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in tables}
 
@@ -99,17 +102,6 @@ def _current_revision(source: Database, connection: Connection) -> str:
             f"{newest}; make the backup with the version of Batchyard that runs there, or run `batchyard migrate` first"
         )
     return newest
-
-
-def _copy_file(source: Connection, file: Path) -> None:
-    """Copy a SQLite database in one step, during which others may write to it."""
-    driver = source.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    try:
-        with closing(sqlite3.connect(file)) as target:
-            driver.backup(target)
-    except sqlite3.Error as error:
-        raise UnavailableError(f"{file} cannot be written: {error}; make room, or name another folder") from error
 
 
 def _insertion(table: Table) -> Insert:

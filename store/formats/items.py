@@ -47,7 +47,6 @@ class ItemsWriter:
         self.total = 0
 
     def add(self, number: int, custom_id: str, columns: bytes) -> None:
-        """Add an item. `columns`: the row as a JSON object."""
         size = len(custom_id) + len(columns)
         if len(self._items) == GROUP_ITEMS or (self._items and self._bytes + size > GROUP_BYTES):
             self._flush()
@@ -55,7 +54,6 @@ class ItemsWriter:
         self._bytes += size
 
     def close(self) -> None:
-        """Write what is left, and the end of the file."""
         if self._items:
             self._flush()
         self._writer.close()
@@ -108,13 +106,11 @@ class Reader:
         return rows
 
     def numbers(self) -> Numbers:
-        """Return the number of each item, by position. Raises as `read` does."""
         with self._opened() as file:
             numbers: Numbers = file.read(columns=["number"], use_threads=False)["number"].to_numpy()
         return numbers
 
     def custom_ids(self, positions: Collection[int]) -> dict[int, str]:
-        """Return the custom_id of each of these items, by position. Raises as `read` does."""
         custom_ids: dict[int, str] = {}
         with self._opened() as file:
             for group, first in enumerate(self._firsts):

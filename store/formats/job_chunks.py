@@ -51,7 +51,6 @@ HANGS = "hangs"
 RECIPE = "recipe"
 WAITING, LIVE = "waiting_for_verdict", "live"
 UNENDED = (WAITING, LIVE)
-"""The states of items that have not ended."""
 
 
 def write(artifacts: Artifacts, table: pa.Table) -> str:

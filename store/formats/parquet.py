@@ -19,15 +19,9 @@ WRITTEN: Mapping[str, Any] = {"compression": "zstd", "compression_level": 1, "wr
 def opened(
     artifacts: Artifacts, sha256: str, name: str, metadata: pq.FileMetaData | None = None
 ) -> Iterator[pq.ParquetFile]:
-    """Open an artifact to read it piece by piece.
+    """Open an artifact, which errors call `name`, to read it piece by piece. `metadata` saves reading that again.
 
-    Args:
-        name: what errors call it.
-        metadata: the file's, if it has been read before.
-
-    Raises:
-        UnavailableError: the store does not have it or cannot be reached.
-        BatchyardError: it is damaged.
+    Raises UnavailableError; BatchyardError: it is damaged.
     """
     with artifacts.open(sha256) as file:
         try:

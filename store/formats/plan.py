@@ -63,15 +63,11 @@ class SegmentSize(NamedTuple):
 
 
 class PlanWriter:
-    """Sorts requests and cuts them into segments of one model each.
+    """Sorts requests and cuts them into segments of one model each, row group by row group.
 
     Requests with a common prefix stand next to each other, for the engine's prefix cache. Requests with the same
-    fingerprint stand together in one segment, where one of them runs.
-
-    Attributes:
-        segments: row group by row group.
-        refused: SHA-256 of the result chunk of each segment that need not run, by number.
-        sample_segments: how many of the first segments have the sample.
+    fingerprint stand together in one segment, where one of them runs. `refused` has the SHA-256 of the result chunk of
+    each segment that need not run, by number; the first `sample_segments` have the sample.
     """
 
     def __init__(
@@ -101,15 +97,13 @@ class PlanWriter:
         fingerprint: bytes | None = None,
         sampled: bool = False,
     ) -> None:
-        """Add a request.
+        """Add a request, with its body as JSON.
 
         Args:
             model: None for a line that is no valid request; it counts among the requests of the plan's first model.
-            body: the request body as JSON.
             answer: the output line if the request is refused; refused requests form separate segments.
             output_limit: most tokens of the answer; None if the request sets no limit.
-            order_key: see inference.requests.ordering.
-            fingerprint: see inference.requests.ordering.
+            order_key, fingerprint: see inference.requests.ordering.
             sampled: it stands in segments of its own, before all others.
         """
         queue = self._queues.setdefault((not sampled, model, answer is not None), len(self._queues))
@@ -129,7 +123,6 @@ class PlanWriter:
         self._writer.close()
 
     def discard(self) -> None:
-        """Drop everything that was added."""
         self._sorter.close()
         self._writer.close()
 
@@ -169,7 +162,6 @@ class PlanWriter:
         self.segments.append(PlannedSegment(model, table.num_rows, size, kind))
 
     def _write_chunk(self, rows: _OpenSegment) -> str:
-        """Store the answers of refused requests as a result chunk. Return its SHA-256."""
         if self._artifacts is None:
             raise ValueError("a plan with refused requests needs artifacts")
         oks = pa.array(np.zeros(len(rows.lines), dtype=bool))

@@ -71,9 +71,7 @@ class ResultRow:
 class AnswerReader:
     """Reads the lines of an output or error file, with one line of look-ahead.
 
-    Attributes:
-        next: the next line, parsed; empty after the last one.
-        offset: bytes of the file before the next line.
+    `next` is the next line, parsed; empty after the last one. `offset` counts the bytes before it.
     """
 
     def __init__(self, file: IO[bytes] | None, offset: int = 0, max_line_bytes: int = -1) -> None:

@@ -1,7 +1,6 @@
 """Seconds: an artifact of a batch with the time of each request in its engine.
 
-Line n of the input has a little-endian 64-bit float at byte 8 * (n - 1), NaN if nobody measured it. So the seconds of
-any line are read without those before it.
+Line n of the input has a little-endian 64-bit float at byte 8 * (n - 1), NaN if nobody measured it.
 """
 
 import math

@@ -57,7 +57,6 @@ class Spill:
             yield from self._database.execute(f"SELECT {what} FROM rows {tail}", values)
 
     def close(self) -> None:
-        """Delete the rows."""
         self._database.close()
         self._folder.cleanup()
 
@@ -77,13 +76,7 @@ def _disk() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SortedQueue:
-    """Totals of one queue.
-
-    Attributes:
-        requests: how many there are.
-        runs: how many of them run: requests with one fingerprint run once.
-        tokens: most tokens that all of them may be answered with.
-    """
+    """Totals of one queue. Requests with one fingerprint run once; `tokens` is the most of all answers."""
 
     requests: int
     runs: int
@@ -103,5 +96,4 @@ class RequestSorter(Spill):
         return {queue: SortedQueue(*totals) for queue, *totals in rows}
 
     def sorted(self, queue: int) -> Iterator[Row]:
-        """Yield the rows of one queue, sorted."""
         return self.select("*", "WHERE queue = ? ORDER BY order_key, fingerprint, line", (queue,))

@@ -15,7 +15,6 @@ from store.records import Append, AppendedId, Batch, Segment, added
 from store.speeds import RequestClass
 
 _AT_ONCE = 500
-"""Most custom_ids of one query."""
 
 
 class AddedSegment(NamedTuple):
@@ -38,16 +37,15 @@ def extend(
 ) -> None:
     """Add segments to an open batch, numbered on from its last one.
 
-    Args:
-        configurations: of the models of these segments; the batch keeps those that it has.
-        refused: SHA-256 of the result chunk of each segment whose requests were all refused, by its place in `added`.
+    The batch keeps the `configurations` of models that it has. `refused` has the SHA-256 of the result chunk of each
+    segment whose requests were all refused, by its place in `added`.
 
     Raises ConflictError: the batch is not open any more, since it was closed or cancelled, or its window has passed.
     """
-    total = Batch.total + sum(segment.requests for segment in added)
-    failed = Batch.failed + sum(added[place].requests for place in refused)
+    new, failed = sum(segment.requests for segment in added), sum(added[place].requests for place in refused)
+    sums = {"total": Batch.total + new, "failed": Batch.failed + failed, "refused": Batch.refused + failed}
     # The first statement: its row lock keeps the batch open until these segments are part of it.
-    if not changed(session, update(Batch).where(Batch.id == batch_id, Batch.open).values(total=total, failed=failed)):
+    if not changed(session, update(Batch).where(Batch.id == batch_id, Batch.open).values(sums)):
         raise ConflictError(f"Batch '{batch_id}' is not open any more.")
     last = session.scalar(select(func.max(Segment.number)).where(Segment.batch_id == batch_id))
     first = 0 if last is None else last + 1
@@ -67,13 +65,8 @@ def extend(
 class NewRequests:
     """Requests that a plan file has already, and their lines from `first_line` on.
 
-    Attributes:
-        size: bytes as they were sent.
-        sha256: of these.
-        models: the configuration of each model.
-        refused: as `extend` takes them.
-        warnings: of the whole batch with these.
-        digests: of the custom_ids.
+    `size` and `sha256` are of the bytes as they were sent, `digests` of the custom_ids. `warnings` are of the whole
+    batch with these.
     """
 
     first_line: int
@@ -120,7 +113,6 @@ def refuse_closed(batch: Batch) -> None:
 
 
 def size(session: Session, batch_id: str) -> int:
-    """Return the bytes that were added to a batch."""
     return int(session.scalar(select(func.sum(Append.bytes)).where(Append.batch_id == batch_id)) or 0)
 
 
@@ -134,9 +126,8 @@ def locked(session: Session, project_id: str, batch_id: str) -> Batch:
 def add(session: Session, batch: Batch, key: str | None, new: NewRequests) -> Append | None:
     """Add requests to an open batch, see `locked`; None if others were added since it had its `first_line`.
 
-    Those that were added before with this idempotency key are returned and not added again.
-
-    Raises RepeatedIds; ConflictError if the batch is closed, or the key was used for other requests.
+    Those that were added before with this idempotency key are not added again. Raises RepeatedIds; ConflictError if the
+    batch is closed, or the key was used for other requests.
     """
     append = repeated(session, batch.id, key, new.sha256)
     if append is not None:

@@ -39,14 +39,14 @@ class Bucket:
         self._fs, self._root = file_system(url)
         self._translated = functools.partial(translated, f"the bucket of {url}")
 
-    def objects(self, limit: int) -> list[StoredObject]:
-        """Return objects by path, without empty and hidden ones.
+    def objects(self, limit: int, *, recursive: bool = True) -> list[StoredObject]:
+        """Return objects by path, without empty and hidden ones; those of its folders only if `recursive`.
 
         Raises NotFoundError without any; RequestError above `limit`; UnavailableError.
         """
         root = self._root.rstrip("/")
         with self._translated("listed"):
-            infos: Mapping[str, Mapping[str, Any]] = self._fs.find(root, detail=True)
+            infos: Mapping[str, Mapping[str, Any]] = self._fs.find(root, maxdepth=None if recursive else 1, detail=True)
         objects = [
             StoredObject(path, int(info["size"]), _etag(info))
             for path, info in sorted(infos.items())

@@ -39,7 +39,6 @@ def get(session: Session, project_id: str, upload_id: str, *, lock: bool = False
 
 
 def status(upload: FileUpload) -> UploadStatus:
-    """Return an upload's status now."""
     expired = upload.status == "pending" and upload.expires_at <= now()
     return "expired" if expired else cast(UploadStatus, upload.status)
 
@@ -53,10 +52,7 @@ def refuse_ended(upload: FileUpload, action: str) -> None:
 
 
 def add_part(session: Session, project_id: str, upload_id: str, *, sha256: str, size: int) -> UploadPart:
-    """Add stored content of `size` bytes to a pending upload. The same content is the same part.
-
-    Raises NotFoundError; ConflictError if it is not pending; RequestError above one of the limits.
-    """
+    """Add stored content to a pending upload. Raises NotFoundError, ConflictError; RequestError above a limit."""
     upload = get(session, project_id, upload_id, lock=True)  # two concurrent sums would exceed the limit
     refuse_ended(upload, "add a part to")
     of_upload = UploadPart.upload_id == upload_id
@@ -106,12 +102,10 @@ def refuse_other(upload: FileUpload, part_ids: Sequence[str]) -> None:
 def complete(
     session: Session, project_id: str, upload_id: str, part_ids: Sequence[str], *, sha256: str
 ) -> tuple[FileUpload, File | None]:
-    """Complete an upload with stored content, which has the SHA-256 `sha256`. Return it with its file.
+    """Complete an upload with stored content, and return it with its file.
 
     One that was completed with the same parts meanwhile stays as it is. One that has just expired is completed, too:
-    it had not when its parts were read.
-
-    Raises NotFoundError, ConflictError: there is no such upload, or it has ended in another way.
+    it had not when its parts were read. Raises NotFoundError, ConflictError.
     """
     upload = get(session, project_id, upload_id, lock=True)
     if upload.status != "pending":

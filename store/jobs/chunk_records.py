@@ -11,8 +11,6 @@ from store.records import ChunkKind, JobChunk, ResultChunk
 
 
 class JobChunkEntry(NamedTuple):
-    """A chunk of a job, see store.formats.job_chunks."""
-
     id: int
     kind: str
     sha256: str
@@ -56,6 +54,5 @@ def of_batch(session: Session, batch_id: str, after: int) -> list[tuple[int, str
 
 
 def of_segment(session: Session, segment_id: int) -> list[str]:
-    """Return the SHA-256s of the result chunks of a segment."""
     statement = select(ResultChunk.sha256).where(ResultChunk.segment_id == segment_id)
     return list(session.scalars(statement.order_by(ResultChunk.id)))

@@ -24,12 +24,10 @@ def find_artifact(session: Session, project_id: str, owner_id: str, name: str) -
 
 
 def waiting(session: Session) -> Sequence[Job]:
-    """Return the jobs that wait for others."""
     return session.scalars(select(Job).where(Job.status == "waiting").order_by(Job.id)).all()
 
 
 def statuses(session: Session, project_id: str, ids: Collection[str]) -> dict[str, str]:
-    """Return the status of each of these jobs and batches of the project, by id."""
     by_id: dict[str, str] = {}
     for record in (Job, Batch):
         statement = select(record.id, record.status).where(record.id.in_(ids), record.project_id == project_id)

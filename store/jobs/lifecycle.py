@@ -4,10 +4,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, false, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_PAUSABLE, JOB_RUNNING, JOB_TRANSITIONS, PAUSABLE, RUNNING, TERMINAL
+from store.batches import PLAN
 from store.jobs import stages
 from store.keys import Principal
 from store.leases import ATTEMPTS, claim
@@ -21,8 +22,6 @@ _AMENDED = and_(Job.unwritten > 0, Job.attempts < ATTEMPTS)
 
 
 class Jobs(Lifecycle[Job]):
-    """The life of jobs."""
-
     def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Job:
         """Request that a job stops, with the jobs that it has started. What its items have is kept."""
         job = super().cancel(session, project_id, work_id, by)
@@ -34,10 +33,10 @@ class Jobs(Lifecycle[Job]):
     def _change_pause(
         self, session: Session, by: Principal, work: Job, verb: Literal["pause", "resume"]
     ) -> dict[str, Any]:
-        """Pause or resume a job, its batches and the jobs that it has started, with theirs.
-
-        What its items do without an engine goes on.
-        """
+        """Pause or resume a job, its batches and the jobs that it has started, with theirs."""
+        if verb == "resume":
+            sampled = update(Job).where(Job.id == work.id, Job.paused_by == PLAN)
+            session.execute(sampled.values(sampling=False))
         values = super()._change_pause(session, by, work, verb)
         if values:
             children = update(Job).where(Job.parent_id == work.id, Job.status.in_(JOB_PAUSABLE))
@@ -72,10 +71,7 @@ class Jobs(Lifecycle[Job]):
         return self.fail(session, job, "continued", "finalizing", outcome="failed", **values)
 
     def expire(self, session: Session) -> list[str]:
-        """Set the outcome of every job whose completion window has passed, once. Jobs without items are finalized.
-
-        Return the ids of those in progress, whose items have to end before they are finalized.
-        """
+        """Set the outcome of jobs whose window has passed. Return the ids of those whose items have to end first."""
         overdue = and_(Job.expires_at <= now(), Job.outcome.is_(None))
         idle = select(Job.id, Job.status).where(Job.status.in_(("waiting", "validating")), overdue)
         for job_id, status in session.execute(idle).all():
@@ -162,7 +158,8 @@ def validated(
     session: Session, job_id: str, *, items_sha256: str, total: int, options: Mapping[str, Any] | None = None
 ) -> bool:
     """Start a job, with options that validation has completed. False if it is no longer validating."""
-    values = {"items_sha256": items_sha256, "total": total, "attempts": 0, "attempt_error": None}
+    values: dict[str, Any] = {"items_sha256": items_sha256, "total": total, "attempts": 0, "attempt_error": None}
+    values["sampling"] = func.coalesce(Job.sample_rows < total, false())
     if options is not None:
         values["options"] = options
     return transition(session, job_id, "validating", "in_progress", **values)

@@ -48,7 +48,6 @@ def usage(session: Session, job_ids: Sequence[str]) -> dict[str, Tokens]:
 
 
 def engine_deaths(session: Session, job_id: str) -> dict[str, int]:
-    """Return how many engines have died with requests of a job, by model."""
     deaths: Counter[str] = Counter()
     for of_batch in session.scalars(select(Batch.engine_deaths).where(Batch.job_id == job_id)):
         deaths.update({model: entry["deaths"] for model, entry in (of_batch or {}).items()})
@@ -56,7 +55,6 @@ def engine_deaths(session: Session, job_id: str) -> dict[str, int]:
 
 
 def children(session: Session, job_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the ids of the jobs that each job has started, by its id."""
     by_job: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
     statement = select(Job.parent_id, Job.id).where(Job.parent_id.in_(job_ids)).order_by(Job.id)
     for parent_id, job_id in session.execute(statement):

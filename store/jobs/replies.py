@@ -22,33 +22,23 @@ def add(
     body: Mapping[str, Any],
     key_id: str | None,
 ) -> JobReply:
-    """Add a reply. The transaction has locked the job (`lifecycle.locked`), so ids rise in the order of commits.
+    """Add a reply to an item's position, life and turn. Raises ConflictError: that turn has a reply of this kind.
 
-    `place`: position, life and turn that it belongs to.
-
-    Raises ConflictError: that turn has a reply of this kind.
+    The transaction has locked the job (`lifecycle.locked`), so ids rise in the order of commits.
     """
     position, life, turn = place
-    if any(reply.kind == kind for reply in of_turn(session, job_id, place)):
+    same = (JobReply.position == position, JobReply.life == life, JobReply.turn == turn, JobReply.kind == kind)
+    if session.scalar(select(JobReply.id).where(JobReply.job_id == job_id, *same)) is not None:
         raise ConflictError(f"Turn {turn} of life {life} of the item has its {kind} already.", code="already_replied")
     reply = JobReply(job_id=job_id, position=position, life=life, turn=turn, kind=kind, body=dict(body), key_id=key_id)
     return added(session, reply)
 
 
-def of_turn(session: Session, job_id: str, place: tuple[int, int, int]) -> Sequence[JobReply]:
-    """Return the replies to one turn: position, life and turn."""
-    position, life, turn = place
-    same = (JobReply.position == position, JobReply.life == life, JobReply.turn == turn)
-    return session.scalars(select(JobReply).where(JobReply.job_id == job_id, *same)).all()
-
-
 def of_item(session: Session, job_id: str, position: int) -> Sequence[JobReply]:
-    """Return the replies to an item, oldest first."""
     statement = select(JobReply).where(JobReply.job_id == job_id, JobReply.position == position)
     return session.scalars(statement.order_by(JobReply.id)).all()
 
 
 def after(session: Session, job_id: str, reply_id: int) -> Sequence[JobReply]:
-    """Return the replies to a job's items with ids above `reply_id`, ascending."""
     statement = select(JobReply).where(JobReply.job_id == job_id, JobReply.id > reply_id)
     return session.scalars(statement.order_by(JobReply.id)).all()

@@ -19,7 +19,6 @@ def new_id(prefix: str) -> str:
 
 
 def id_column(prefix: str) -> MappedColumn[str]:
-    """Return the column of an id with this prefix."""
     return mapped_column(String(64), primary_key=True, default=lambda: new_id(prefix))
 
 
@@ -29,7 +28,6 @@ def first_id(prefix: str, at: float) -> str:
 
 
 def now() -> int:
-    """Return the current Unix time in seconds."""
     return int(time.time())
 
 
@@ -61,8 +59,6 @@ def added(session: Session, record: Added) -> Added:
 
 
 class OfProject:
-    """A record that belongs to a project."""
-
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
 
 
@@ -83,8 +79,8 @@ class AnswerAmounts:
 
     `cached_tokens` counts input tokens from the engine's prefix cache, `reasoning_tokens` output tokens as engines
     report them. The `shared_` columns count requests that were answered with another request's answer, and its tokens.
-    `cut_off`, `empty` and `invalid` count those of the completed whose answer ended at a limit of tokens, has no text,
-    or lacks the form that its request asks for.
+    `cut_off`, `empty`, `invalid` and `looped` count those of the completed whose answer ended at a limit of tokens, has
+    no text, lacks the form that its request asks for, or was ended because it repeated itself.
     """
 
     completed: Mapped[int] = mapped_column(default=0)
@@ -99,6 +95,7 @@ class AnswerAmounts:
     cut_off: Mapped[int] = mapped_column(default=0)
     empty: Mapped[int] = mapped_column(default=0)
     invalid: Mapped[int] = mapped_column(default=0)
+    looped: Mapped[int] = mapped_column(default=0, server_default="0")
 
 
 AMOUNTS = tuple(AnswerAmounts.__annotations__)
@@ -110,7 +107,8 @@ class WorkColumns(OfProject, Leased):
     `due_at` orders dispatch: it is the end of the completion window, or set by the project's tier. `created_by` is the
     id of the key that created it; a schedule's work has none. `traceparent` is the span above its own
     (batchyard.telemetry.traceparents). `paused_by` is what people call the client's key. While `paused_at` is set, none
-    of its segments starts. Work that ends is not paused any more.
+    of its segments starts. Work that ends is not paused any more. `callback_url` gets the events of its end
+    (store.webhooks.callbacks).
     """
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -135,6 +133,7 @@ class WorkColumns(OfProject, Leased):
     request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
     post_process: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
     output_expires_after: Mapped[int | None]
+    callback_url: Mapped[str | None] = mapped_column(String(2048))
     errors: Mapped[list[dict[str, Any]] | None]
     retry_of: Mapped[str | None] = mapped_column(String(64), index=True)
     traceparent: Mapped[str | None] = mapped_column(String(55))

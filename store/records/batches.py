@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
+from batchyard.endpoints.guards import Guard
 from store.records.base import ID, AnswerAmounts, Base, Leased, WorkColumns, id_column, now
 
 
@@ -13,9 +14,9 @@ class Batch(WorkColumns, AnswerAmounts, Base):
 
     An `infeasible` batch could not end within its window even if it ran alone, so it runs after all others.
     `input_sha256` is empty if there was no such file. `timeline` is stored at the end (store.segments.timeline), before
-    the result chunks are deleted. `latencies` has the histogram (batchyard.histogram) of the seconds of its requests,
-    by model and request class. `engine_deaths` has the number of deaths by model, how many had which reason, and the
-    last one (store.holds.record_death). `seconds_sha256` is the artifact with the seconds of each request
+    the result chunks are deleted. `latencies` has the histogram (batchyard.comparing.histogram) of the seconds of its
+    requests, by model and request class. `engine_deaths` has the number of deaths by model, how many had which reason,
+    and the last one (store.holds.record_death). `seconds_sha256` is the artifact with the seconds of each request
     (store.formats.seconds), `rows_sha256` the one with what became of each (store.formats.rows); both are written at
     the end. `on_invalid` says what lines that are no valid requests do: `fail` the batch, or are skipped and become
     error lines (`skip`). `warnings` are entries like those of `errors`: of the first request, and once the batch is
@@ -25,6 +26,8 @@ class Batch(WorkColumns, AnswerAmounts, Base):
     A batch with a plan has `sample_rows`: so many of its requests, drawn at random, make up its first
     `sample_segments`. While it is `sampling`, no other segments run; then it is paused. `stop_when` has the limits that
     pause it (store.accounting.stopping); one that has paused it is removed. `refused` counts what failed in validation.
+    `guard` is what ends answers that go wrong (batchyard.endpoints.guards).
+    `verification` is what the newest batch with the step `verify` has shown of its answers.
 
     A batch is `planned` once its segments can run. An `open` one, a client's or a `stage` of the job `job_id`, may
     still get more segments. Such a batch has no input file before it is merged, and no plan: its segments name theirs.
@@ -45,6 +48,7 @@ class Batch(WorkColumns, AnswerAmounts, Base):
     sample_rows: Mapped[int | None]
     sample_segments: Mapped[int | None]
     stop_when: Mapped[dict[str, Any] | None]
+    guard: Mapped[Guard | None] = mapped_column(String(16))
     refused: Mapped[int] = mapped_column(default=0, server_default="0")
     sampling: Mapped[bool] = mapped_column(default=False, server_default=false())
     planned: Mapped[bool] = mapped_column(default=False)
@@ -59,6 +63,7 @@ class Batch(WorkColumns, AnswerAmounts, Base):
     engine_deaths: Mapped[dict[str, Any] | None]
     seconds_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
     rows_sha256: Mapped[str | None] = mapped_column(String(64), index=True)
+    verification: Mapped[dict[str, Any] | None]
     __table_args__ = (
         Index(None, "project_id", "id"),
         Index(None, "status", "expires_at"),

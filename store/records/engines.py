@@ -1,5 +1,7 @@
 """What was measured of models and their engines."""
 
+from typing import Any
+
 from sqlalchemy import String
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -18,6 +20,20 @@ class Hold(Base):
     since: Mapped[int]
     attempts: Mapped[int]
     retry_at: Mapped[float]
+
+
+class ModelChange(Base):
+    """A change of the served models while they run, which replaces an entry of models.toml (store.model_changes).
+
+    `entry` has the keys of models.toml. A removed model keeps its last one, with which its batches end. The row without
+    a name has none: it says when models.toml was reloaded last.
+    """
+
+    __tablename__ = "model_changes"
+    name: Mapped[str] = mapped_column(String(256), primary_key=True)
+    entry: Mapped[dict[str, Any]]
+    removed: Mapped[bool]
+    changed_at: Mapped[float]
 
 
 class EngineFailure(Base):

@@ -1,4 +1,4 @@
-"""Events, the webhooks that receive them with their deliveries, and schedules with their runs."""
+"""Events, the webhooks that receive them with their deliveries, and schedules with their runs and objects."""
 
 from typing import Any
 
@@ -9,10 +9,7 @@ from store.records.base import Base, OfProject, id_column, now
 
 
 class Event(OfProject, Base):
-    """A change of a batch or of a job, written in the transaction of that change, or what a client has done.
-
-    The latter has the id and the name of the client's key, and may be about something else: `data` has its id.
-    """
+    """A change of work, in that change's transaction, or what a client has done with what has the id in `data`."""
 
     __tablename__ = "events"
     id: Mapped[str] = id_column("evt_")
@@ -89,6 +86,21 @@ class Schedule(OfProject, Base):
     version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (Index(None, "project_id", "id"), Index(None, "next_run_at"))
+
+
+class WatchedObject(OfProject, Base):
+    """An object of a folder that a schedule watches, with the run that it has had; kept as long as the schedule.
+
+    `version` is the SHA-256 of its path and etag. It is `told` once its outcome is beside it.
+    """
+
+    __tablename__ = "watched_objects"
+    schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id"), primary_key=True)
+    version: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str]
+    run_id: Mapped[str] = mapped_column(String(64))
+    told: Mapped[bool] = mapped_column(default=False)
+    __table_args__ = (Index(None, "schedule_id", "told"),)
 
 
 class ScheduleRun(OfProject, Base):

@@ -7,10 +7,7 @@ from store.records.base import Base, OfProject, id_column, now
 
 
 class File(OfProject, Base):
-    """A file of a project. Its content is in the artifact store, once for each SHA-256.
-
-    A deleted file keeps its row for a while (store.retention): `expires_at` is its time of deletion.
-    """
+    """A file of a project. A deleted one keeps its row for a while, with the time of its deletion as `expires_at`."""
 
     __tablename__ = "files"
     id: Mapped[str] = id_column("file-")

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from store.records.base import ID, Base, WorkColumns, now
@@ -24,6 +24,9 @@ class Job(WorkColumns, Base):
     requests that another job had answered. `ahead` has the `requests`, by model, that no batch has yet (null if nobody
     can know), and the counts of `turns` that say so (see jobs.running.turns). `amendments` counts items that were
     resolved after the job's end, `unwritten` those that no artifact has yet.
+
+    A job with a plan has `sample_rows`: so many of its items, drawn at random, are the first ones. While it is
+    `sampling`, no others begin; it is paused when these have ended, and stops `sampling` when it is resumed.
     """
 
     __tablename__ = "jobs"
@@ -39,6 +42,8 @@ class Job(WorkColumns, Base):
     config_sha256: Mapped[str] = mapped_column(String(64))
     work_sha256: Mapped[str] = mapped_column(String(64))
     infeasible: Mapped[bool] = mapped_column(default=False)
+    sample_rows: Mapped[int | None]
+    sampling: Mapped[bool] = mapped_column(default=False, server_default=false())
     admitted: Mapped[int] = mapped_column(default=0)
     completed: Mapped[int] = mapped_column(default=0)
     failed: Mapped[int] = mapped_column(default=0)

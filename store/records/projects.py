@@ -59,18 +59,23 @@ class WebSession(Base):
 
 
 class Budget(Base):
-    """What a project may spend in a month: `amount` in millionths of `currency` (store.accounting.budgets).
+    """What a project or one of its keys may use in a month (store.accounting.budgets).
 
+    `key_id` is empty for the whole project. `amount` is in millionths of `currency`; null: no limit of the cost.
+    `max_tokens` counts input and output; null: no limit. `version` rises when recorded costs change.
     `warn_at` is in percent. `when_exceeded`: what runs then is to `finish`, or to `pause`.
     """
 
     __tablename__ = "budgets"
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
-    amount: Mapped[int]
-    currency: Mapped[str] = mapped_column(String(3))
+    key_id: Mapped[str] = mapped_column(String(64), primary_key=True, default="")
+    amount: Mapped[int | None]
+    currency: Mapped[str | None] = mapped_column(String(3))
+    max_tokens: Mapped[int | None]
     warn_at: Mapped[int]
     when_exceeded: Mapped[str] = mapped_column(String(8))
     notice: Mapped[str | None] = mapped_column(String(32))
+    version: Mapped[int] = mapped_column(default=0)
 
 
 class DailyUsage(OfProject, Base):

@@ -26,10 +26,8 @@ _NAMES: Mapping[str, Kind] = MappingProxyType({"errors.jsonl": "errors", "manife
 class FileFilter:
     """Which files are listed; None means any.
 
-    Attributes:
-        text: part of a file's name or id, or of the name or id of its batch or job.
-        outputs: names of the artifacts that count as `output`.
-        runs: also the files of schedules' runs.
+    `text` is part of a file's name or id, or of those of its batch or job. `outputs` are the artifacts that count as
+    `output`. `runs` lists files of schedules' runs, too.
     """
 
     outputs: Collection[str]
@@ -38,13 +36,11 @@ class FileFilter:
     runs: bool = False
 
     def kind_of(self, name: str) -> Kind:
-        """Return the kind of an artifact."""
         if name in self.outputs:
             return "output"
         return _NAMES.get(name, "other")
 
     def of_work(self, record: type[Work]) -> ColumnElement[bool]:
-        """Return the condition for work that has such files."""
         conditions = [or_(*self._has(record))]
         if self.text is not None:
             named = or_(*(column.icontains(self.text, autoescape=True) for column in (record.name, record.id)))
@@ -151,7 +147,6 @@ def _named(text: str) -> ColumnElement[bool]:
 
 
 def _started(session: Session, job_ids: Sequence[str]) -> dict[str | None, int]:
-    """Return how many stages and jobs each of these jobs has started."""
     counts: dict[str | None, int] = {}
     for owner in (Batch.job_id, Job.parent_id):
         for job_id, count in session.execute(select(owner, func.count()).where(owner.in_(job_ids)).group_by(owner)):

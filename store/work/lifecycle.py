@@ -35,18 +35,12 @@ _FAILURES = {"validated": "validation_failed", "continued": "advance_failed", "f
 
 
 def ended_at(record: type[Batch] | type[Job]) -> ColumnElement[int]:
-    """Return the end of ended work, in SQL."""
     return func.coalesce(record.completed_at, record.expired_at, record.cancelled_at, record.failed_at)
 
 
 @dataclass(frozen=True)
 class Lifecycle(ABC, Generic[Record]):
-    """The life of batches or of jobs.
-
-    Attributes:
-        noun: what one is called in ids, events and messages.
-        pausable: the statuses with which one may have requests that were not sent.
-    """
+    """The life of batches or of jobs. A `pausable` status is one in which requests may not be sent yet."""
 
     record: type[Record]
     noun: Literal["batch", "job"]
@@ -64,11 +58,8 @@ class Lifecycle(ABC, Generic[Record]):
     ) -> Record:
         """Create work from its unsaved record, `waiting` if it depends on others, else `validating`.
 
-        `expires_at` and `due_at`, if the record has none, follow from its window.
-
-        Args:
-            due_after: seconds from now until it is due; None for the end of its window.
-            idempotency: the client's key and the SHA-256 of its request, see `repeated`.
+        `expires_at` and `due_at`, if the record has none, follow from its window, or `due_after` seconds. `idempotency`
+        is the client's key and the SHA-256 of its request, see `repeated`.
         """
         work.id, work.created_at = new_id(f"{self.noun}_"), now()
         if work.expires_at is None:
@@ -131,10 +122,7 @@ class Lifecycle(ABC, Generic[Record]):
         return by_id
 
     def transition(self, session: Session, work_id: str, before: str, after: str, **values: Any) -> bool:
-        """Compare-and-set `status` from `before` to `after`, with its timestamp. False if it was not `before`.
-
-        A terminal status emits an event, unless it is that of a job's batch.
-        """
+        """Compare-and-set `status`, with its timestamp, and emit the event of an end. False if it was not `before`."""
         if after not in self.transitions[before]:
             raise ValueError(f"a {self.noun} never goes from {before} to {after}")
         record = self.record
@@ -157,10 +145,7 @@ class Lifecycle(ABC, Generic[Record]):
         return True
 
     def cancel(self, session: Session, project_id: str, work_id: str, by: Principal | None = None) -> Record:
-        """Request that work stops. What it has is kept. Cancelling it twice changes nothing.
-
-        Raises NotFoundError; ConflictError: it has ended, or is a job's batch.
-        """
+        """Request that work stops. Cancelling it twice changes nothing. Raises NotFoundError, ConflictError."""
         work = self.get(session, project_id, work_id)
         refuse_stage(work, "cancel")
         self.request_cancel(session, work, by)
@@ -182,13 +167,11 @@ class Lifecycle(ABC, Generic[Record]):
         return False
 
     def _conflict(self, verb: Verb, work: Record) -> ConflictError:
-        """Return the refusal of an action that the work's status does not allow."""
         return ConflictError(f"Cannot {verb} a {self.noun} with status '{work.status}'.", param=f"{self.noun}_id")
 
     def _change_pause(
         self, session: Session, by: Principal, work: Record, verb: Literal["pause", "resume"]
     ) -> dict[str, Any]:
-        """Pause or resume work. Return the columns that are new. Raises ConflictError."""
         record, pausing = self.record, verb == "pause"
         values = {"paused_at": now(), "paused_by": by.name} if pausing else {"paused_at": None, "paused_by": None}
         before = record.paused_at.is_(None) if pausing else record.paused_at.is_not(None)
@@ -202,10 +185,7 @@ class Lifecycle(ABC, Generic[Record]):
         return values if done else {}
 
     def control(self, session: Session, by: Principal, work_id: str, verb: Verb) -> Record:
-        """Cancel, pause or resume work. Doing so twice changes nothing, and its window goes on.
-
-        Raises as `cancel`; ConflictError if all requests of what is to be paused were sent, too.
-        """
+        """Cancel, pause or resume work. Doing so twice changes nothing. Raises NotFoundError, ConflictError."""
         if verb == "cancel":
             return self.cancel(session, by.project_id, work_id, by)
         work = self.get(session, by.project_id, work_id)
@@ -278,7 +258,6 @@ class Lifecycle(ABC, Generic[Record]):
         """Claim what can be finished now, for `pause` seconds: one caller starts its finishing. Return the ids."""
 
     def artifacts(self, session: Session, ids: Sequence[str]) -> dict[str, list[tuple[AnyArtifact, File]]]:
-        """Return the artifacts of each batch or job, sorted by name, by its id."""
         return artifacts_of(session, self.record, ids)
 
     def find_artifact(self, session: Session, project_id: str, work_id: str, name: str) -> File | None:
@@ -314,7 +293,6 @@ class Lifecycle(ABC, Generic[Record]):
 def artifacts_of(
     session: Session, record: type[Batch] | type[Job], ids: Sequence[str]
 ) -> dict[str, list[tuple[AnyArtifact, File]]]:
-    """Return the artifacts of batches or of jobs, sorted by name, by the id of their owner."""
     artifact, owner = artifact_table(record)
     statement = select(owner, artifact, File).join(File, File.id == artifact.file_id)
     by_id: dict[str, list[tuple[AnyArtifact, File]]] = {owner_id: [] for owner_id in ids}
@@ -329,7 +307,6 @@ def artifact_table(record: type[Batch] | type[Job]) -> tuple[type[AnyArtifact], 
 
 
 def refuse_stage(work: Batch | Job, action: str) -> None:
-    """Raise ConflictError if the work is a batch of a job."""
     if isinstance(work, Batch) and _is_stage(work):
         message = f"Batch '{work.id}' is stage '{work.stage}' of job '{work.job_id}'; {action} the job."
         raise ConflictError(message, param="batch_id")

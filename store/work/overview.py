@@ -27,12 +27,8 @@ _PREFIXES: Mapping[type[Work], str] = MappingProxyType({Batch: "batch_", Job: "j
 class WorkFilter:
     """Which work is listed; None means any.
 
-    Attributes:
-        text: part of its name or its id, in upper or lower case.
-        creator: id of the key that created it.
-        since: the earliest creation, in Unix seconds.
-        attention: only what did not go as its owner hopes, and was not retried yet: failed or late, about to be late,
-            on hold, waiting for a person, or with failed requests.
+    `text` is part of its name or its id, `creator` the id of a key, `since` in Unix seconds. `attention` leaves what
+    did not go as its owner hopes, and was not retried: failed, late or about to be, on hold, or waiting for a person.
     """
 
     text: str | None = None
@@ -103,10 +99,7 @@ def page(
     limit: int,
     condition: Condition | None = None,
 ) -> tuple[list[Work], bool]:
-    """Return at most `limit` of the project's work after id `after`, and if more follow. Raises RequestError.
-
-    `condition`: a further condition, of batches and of jobs.
-    """
+    """Return at most `limit` of the project's work after id `after`, and if more follow. Raises RequestError."""
     parts = _PARTS[sort]
     cursor = None if after is None else _find(session, project_id, after)
     if cursor is not None and len(parts) > 1:
@@ -134,7 +127,6 @@ def _rows(
     cursor: Work | None,
     limit: int,
 ) -> list[Work]:
-    """Return the first records of one kind in a part of the list."""
     statement = select(record).where(*conditions)
     if part.status is not None:
         statement = statement.where(_status(record, part.status))

@@ -21,8 +21,6 @@ _AT_STEPS = and_(
 
 
 class Waiting(NamedTuple):
-    """A batch or a job that waits for a step."""
-
     project_id: str
     noun: Noun
     id: str
@@ -31,21 +29,18 @@ class Waiting(NamedTuple):
 
 def unvalidated(session: Session) -> list[Waiting]:
     """Return what was not validated yet, and is by nobody. What has failed waits for its own message."""
-    batches = and_(Batch.status.in_(("validating", "cancelling")), ~Batch.planned)
-    return [
-        *_first(session, Batch, batches, "validation"),
-        *_first(session, Job, Job.status == "validating", "validation"),
-    ]
+    return _first(session, "validation")
 
 
 def unfinished(session: Session) -> list[Waiting]:
     """Return what a message says may be finished, and is by nobody; without batches whose steps run."""
-    sent = time.time()
-    batches = and_(
-        Batch.status.in_(("finalizing", "cancelling")), Batch.planned, ~_AT_STEPS, Batch.lease_expires_at > sent
-    )
-    jobs = and_(Job.status == "finalizing", Job.lease_expires_at > sent)
-    return [*_first(session, Batch, batches, "finishing"), *_first(session, Job, jobs, "finishing")]
+    return _first(session, "finishing")
+
+
+def is_waiting(session: Session, step: Step, noun: Noun, work_id: str) -> bool:
+    """True if nobody has begun this step of a batch or a job."""
+    record, condition = _waiting(step)[noun]
+    return session.scalar(select(record.id).where(condition, record.id == work_id)) is not None
 
 
 def at_steps(session: Session, ids: Collection[str]) -> set[str]:
@@ -68,13 +63,28 @@ def count_unvalidated(session: Session, project_id: str) -> int:
     return sum(session.scalar(counted) or 0 for counted in (batches, jobs))
 
 
-def _first(
-    session: Session, record: type[Batch] | type[Job], condition: ColumnElement[bool], step: Step
-) -> list[Waiting]:
-    noun: Noun = "batch" if record is Batch else "job"
-    rows = session.execute(
-        select(record.project_id, func.min(record.id))
-        .where(condition, record.holder.is_(None), record.attempt_error.is_(None))
-        .group_by(record.project_id)
-    )
-    return [Waiting(project_id, noun, work_id, step) for project_id, work_id in rows]
+def _waiting(step: Step) -> dict[Noun, tuple[type[Batch] | type[Job], ColumnElement[bool]]]:
+    """Return which batches and jobs wait for a step."""
+    if step == "validation":
+        batches = and_(Batch.status.in_(("validating", "cancelling")), ~Batch.planned)
+        jobs = Job.status == "validating"
+    else:
+        sent = time.time()
+        batches = and_(
+            Batch.status.in_(("finalizing", "cancelling")), Batch.planned, ~_AT_STEPS, Batch.lease_expires_at > sent
+        )
+        jobs = and_(Job.status == "finalizing", Job.lease_expires_at > sent)
+    return {
+        "batch": (Batch, and_(batches, Batch.holder.is_(None), Batch.attempt_error.is_(None))),
+        "job": (Job, and_(jobs, Job.holder.is_(None), Job.attempt_error.is_(None))),
+    }
+
+
+def _first(session: Session, step: Step) -> list[Waiting]:
+    return [
+        Waiting(project_id, noun, work_id, step)
+        for noun, (record, condition) in _waiting(step).items()
+        for project_id, work_id in session.execute(
+            select(record.project_id, func.min(record.id)).where(condition).group_by(record.project_id)
+        )
+    ]

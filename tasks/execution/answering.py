@@ -44,9 +44,8 @@ CHECK_SECONDS = 30.0
 class Pause:
     """The pause of a segment's batch: its run sends nothing more, and ends with the last reply.
 
-    Attributes:
-        requested: the batch is paused, or was since the segment started.
-        close: lets the run send nothing more; False if it has to be stopped, as one that has not begun.
+    `requested`: the batch is paused, or was since the segment started. `close` lets the run send nothing more; False if
+    it has to be stopped, as one that has not begun.
     """
 
     def __init__(self) -> None:
@@ -64,13 +63,8 @@ def run(
 ) -> dict[str, str] | None:
     """Store an answer to each request that has none, until the segment is stopped or paused.
 
-    Returns:
-        The versions behind the answers; None if no engine ran.
-
-    Raises:
-        LeaseLost: the segment has another holder.
-        GpuBusy: other models' engines are at work on the GPUs.
-        EngineStartError, EngineError, UnavailableError: as `inference.pipeline.run`.
+    Return the versions behind the answers; None if no engine ran. Raises LeaseLost; GpuBusy; and as
+    `inference.pipeline.run`.
     """
     spec, rows = _configuration(context, segment), _unanswered(context, segment)
     if rows.num_rows == 0:
@@ -181,7 +175,6 @@ class _Answering:
         return started.in_flight
 
     def _computed(self, requests: pa.Table, engines: ExitStack) -> Iterator[pa.Table]:
-        """Yield the engine's answers as they come."""
         from inference import pipeline
 
         key = f"{self.segment.batch_id}/{self.segment.number}"
@@ -259,14 +252,12 @@ def refusal_of(context: AppContext, segment: segments.SegmentLease) -> tuple[str
 def refuse(
     context: AppContext, segment: segments.SegmentLease, stopped: threading.Event, rows: pa.Table, *error: str
 ) -> None:
-    """Append an error line with this code and message for each of the requests."""
     writer = ChunkWriter(context, segment, stopped)  # no meter: no engine answers these
     writer.add(_engine_error(rows, *error))
     writer.flush()
 
 
 def _engine_error(rows: pa.Table, code: str, message: str) -> pa.Table:
-    """Return error lines for requests that no engine will answer."""
     answers = output_lines.unanswered(rows["line"].to_pylist(), rows["custom_id"].to_pylist(), code, message)
     none, zeros = [False] * rows.num_rows, pa.array([0] * rows.num_rows, pa.int64())
     columns = {"line": rows["line"], "ok": none, "answer": answers, **dict.fromkeys(TOKENS, zeros), "shared": none}

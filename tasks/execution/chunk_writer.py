@@ -12,8 +12,9 @@ from itertools import count
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchyard import histogram, json_lines
+from batchyard import json_lines
 from batchyard.backoff import Backoff
+from batchyard.comparing import histogram
 from batchyard.endpoints import output_lines, responses
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import UnavailableError
@@ -22,13 +23,14 @@ from batchyard.telemetry import requests, spans
 from batchyard.telemetry.spans import EndedSpan
 from batchyard.wording import FLAWS
 from store import segments
-from store.accounting import stopping, usage
+from store.accounting import budgets, stopping, usage
 from store.formats import chunks
 from store.records import AMOUNTS, ResultChunk
 from tasks.context import AppContext
 from tasks.execution import progress, tally
 from tasks.execution.result_cache import TOKENS, Cache
 from tasks.port import port
+from tasks.scheduling import caps
 from tasks.scheduling.dispatch import Drain
 from tasks.scheduling.throughput import ThroughputMeter
 
@@ -68,10 +70,7 @@ class ChunkWriter:
             self.flush()
 
     def flush(self, *, ends: bool = False) -> None:
-        """Append the answers so far. `ends`: no others come.
-
-        Raises LeaseLost; UnavailableError if the database or the store is away, and the segment no longer wanted.
-        """
+        """Append the answers so far. `ends`: no others come. Raises LeaseLost; UnavailableError once unwanted."""
         if not self._tables:
             return
         table = pa.concat_tables(self._tables)
@@ -135,16 +134,22 @@ class ChunkWriter:
                 usage.add(session, self.segment, used)
                 if self.segment.has_limits:
                     stopping.check(session, self.segment.batch_id)
+        if self.segment.capped_key is not None:
+            # In another transaction: of chunks appended at once, the last one sees them all.
+            with self.context.database.read() as session:
+                standing = budgets.standing(session, self.segment.project_id, self.segment.capped_key)
+            if standing is not None:
+                caps.settle(self.context, standing)
         return chunk
 
     def _flaws(self, table: pa.Table) -> dict[str, int]:
-        """Return how many answers have each of FLAWS."""
         flaws = dict.fromkeys(FLAWS, 0) | {"invalid": _sum(table["invalid"])}
         if ENDPOINTS[self.segment.endpoint].generates:
             for line in table.filter(table["ok"])["answer"].to_pylist():
                 body = (json_lines.loads(line)["response"] or {}).get("body")
                 flaws["cut_off"] += responses.is_cut_off(body)
                 flaws["empty"] += responses.is_empty(body)
+                flaws["looped"] += responses.is_looped(body)
         return flaws
 
 

@@ -10,7 +10,6 @@ CHECKS = 3
 
 
 def is_connected() -> bool:
-    """True if this process is connected to a Ray cluster, which may not answer."""
     # Another thread may be importing Ray now.
     is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
     return is_initialized is not None and bool(is_initialized())
@@ -34,10 +33,7 @@ class ClusterWatch:
         self._away = 0
 
     def lost(self) -> bool:
-        """Return True if the cluster was away, or another one, at CHECKS checks in a row.
-
-        Each segment asks at its beats. One of them checks, at most once a beat, and the others wait for none.
-        """
+        """Return True if the cluster was away, or another one, at CHECKS checks in a row, one a beat at most."""
         if self._checking.acquire(blocking=False):
             try:
                 if time.monotonic() - self._checked_at >= CHECK_SECONDS:

@@ -26,11 +26,9 @@ class Duplicates:
     def join(self, answers: pa.Table, *, shared: bool = False) -> Iterator[pa.Table]:
         """Yield the answers and those of their duplicates, with a column `shared` (bool) that is True for duplicates.
 
-        An answer is in one table with its duplicates: if only that table is kept, no duplicate is left without it.
-        A duplicate's response has the custom_id of the request that ran in `batchyard.same_as`. It has the same usage
-        and no `seconds`.
-
-        `shared`: value of `shared` for `answers`; True if no engine computed them either.
+        An answer is in one table with its duplicates: if only that table is kept, no duplicate is left without it. A
+        duplicate's response names the request that ran in `batchyard.same_as`, and has its usage and no `seconds`.
+        `shared` is True if no engine computed the `answers` either.
         """
         marked = answers.append_column("shared", pa.array([shared] * answers.num_rows, pa.bool_()))
         begin, size, copies = 0, 0, list[pa.Table]()

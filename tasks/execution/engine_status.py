@@ -50,7 +50,6 @@ CONCURRENCY_SECONDS = 60
 
 
 def timeouts(context: AppContext) -> EngineTimeouts:
-    """Return the time limits of engines."""
     settings = context.settings
     return EngineTimeouts(
         request_timeout=float(settings.request_timeout),

@@ -1,7 +1,4 @@
-"""Progress: `batch_job_status:{id}` in Redis, a JSON object that is only a copy and may be lost.
-
-Counts come from the records, rates from the last minute's result chunks, forecasts from tasks.scheduling.deadlines.
-"""
+"""Progress: `batch_job_status:{id}` in Redis, a JSON object that is only a copy and may be lost."""
 
 import json
 import logging
@@ -27,7 +24,6 @@ def key(batch_id: str) -> str:
 
 
 def measure(context: AppContext, batch_id: str) -> dict[str, Any]:
-    """Return the progress of a batch, in the form that is published."""
     with context.database.read() as session:
         batch = session.get_one(Batch, batch_id)
         rates = speeds.recent(session, ResultChunk.batch_id, batch_id) if batch.status == "in_progress" else {}

@@ -84,7 +84,8 @@ def _answers(rows: pa.Table, entries: list[cache.StoredAnswer]) -> pa.Table:
 
 def _entry(row: Mapping[str, Any]) -> cache.StoredAnswer:
     line = vectors.put_back(row["answer"], row["vectors"])
-    body = json_lines.loads(line)["response"]["body"] | {"batchyard": {"cached": True}}
+    body = json_lines.loads(line)["response"]["body"]
+    body = responses.explained(body | {"batchyard": {"cached": True}})
     return cache.StoredAnswer.of(json_lines.dumps(body), *(row[name] for name in TOKENS))
 
 

@@ -37,7 +37,6 @@ class RunningSegments:
                 stopped.set()
 
     def segments(self) -> list[SegmentLease]:
-        """Return the segments that run now."""
         with self._lock:
             return [segment for segment, _ in self._running]
 

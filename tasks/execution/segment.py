@@ -96,10 +96,7 @@ _leaving = threading.Lock()
 
 
 def leave(context: AppContext, reason: str) -> None:
-    """Give this process's segments back and end it. Its pool or its supervisor starts another one.
-
-    A call into a Ray cluster that is gone waits for ever and cannot be interrupted.
-    """
+    """Give this process's segments back and end it: a call into a Ray cluster that is gone waits for ever."""
     with _leaving:
         lost = RUNNING.segments()
         ids = [segment.lease.id for segment in lost]

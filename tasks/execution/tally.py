@@ -1,7 +1,4 @@
-"""Totals: what was counted in Redis by model for `/metrics`, and by minutes of the last hour for the pages.
-
-They begin again at 0 if Redis loses them.
-"""
+"""Totals: what was counted in Redis by model for `/metrics`, and by minutes of the last hour for the pages."""
 
 import bisect
 import logging

@@ -11,8 +11,9 @@ from collections import Counter
 from sqlalchemy.exc import IntegrityError
 
 from batchyard.errors import ConflictError, NotFoundError
-from store import cache, erasure, garbage, retention
+from store import cache
 from store.batches import BATCHES
+from store.deletion import erasure, garbage, retention
 from store.jobs.lifecycle import JOBS
 from store.keys import Principal
 from store.records import Project
@@ -33,7 +34,7 @@ POLICY = "zero retention"
 
 
 def delete(context: AppContext, by: Principal, kind: Lifecycle[Record], work_id: str) -> None:
-    """Delete a batch or a job that has ended, with all that it had. Raises as `store.erasure.family`."""
+    """Delete a batch or a job that has ended, with all that it had. Raises as `store.deletion.erasure.family`."""
     with context.database.write() as session:
         members = erasure.family(session, kind, by.project_id, work_id)
     more = True
@@ -119,7 +120,6 @@ def _delete_project(context: AppContext, project: Project, ends_at: float) -> No
 
 
 def _remove_content(context: AppContext, ends_at: float) -> None:
-    """Remove erased content from the artifact store."""
     grace = min(GRACE_SECONDS, context.settings.garbage_grace_seconds)
     before, after, removed = time.time() - grace, "", 0
     while time.monotonic() < ends_at:

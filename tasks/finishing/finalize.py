@@ -3,19 +3,23 @@
 Without steps the end merges, too, so that there is one message instead of two, or none (`start_ready`).
 """
 
+import json
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from batchyard import signatures
 from batchyard.endpoints import output_lines
-from batchyard.errors import LeaseLost, UnavailableError
+from batchyard.errors import ConflictError, LeaseLost, NotFoundError, UnavailableError
 from batchyard.telemetry import spans
-from store import batches, segments
+from store import batches, files, segments
+from store.batches import BATCHES
 from store.formats import results
 from store.formats.results import ERRORS, OUTPUT
 from store.intake import outputs
-from store.intake.outputs import OutputFolder
+from store.intake.outputs import Destination
 from store.leases import Lease
 from store.records import Batch
 from store.work import traces, turns
@@ -27,7 +31,8 @@ from tasks.finishing import manifest, result_files
 from tasks.heartbeat import hold_batch
 from tasks.scheduling import deadlines
 from tasks.scheduling.throughput import measure_finish
-from tasks.steps import registry
+from tasks.steps import registry, verify
+from tasks.steps.step import EarlierBatch
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +47,7 @@ UNINSTALLED = "_uninstalled"
 def start_ready(context: AppContext, *, keep_one: bool = False) -> str | None:
     """Start to finish every batch whose segments are all done or no longer wanted.
 
-    `keep_one`: send no message for one small batch without steps. The caller has to `end` it.
-
-    Returns:
-        The id of that batch, if there is one.
+    `keep_one`: send no message for one small batch without steps, but return its id, which the caller has to `end`.
     """
     with context.database.read() as session:
         if not batches.any_ends(session):  # the usual case, without waiting for the write lock
@@ -142,17 +144,15 @@ def _write_files(context: AppContext, batch: Batch, lease: Lease) -> None:
 def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> bool:
     """Run the post-processing step at `position`. Return False if another holder finishes this batch or it has ended.
 
-    A step that fails is recorded with its error; the batch still completes.
-
-    Raises UnavailableError: the database or the store is away, and has not been for STEP_SECONDS.
+    A step that fails is recorded with its error; the batch still completes. Raises UnavailableError after STEP_SECONDS.
     """
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
         batch = _ending(context, batch_id) if lease else None
         if lease is None or batch is None:
             return False
-        if batch.outcome == "cancelled":
-            return True  # the client wants no more work on it
         entry = batch.post_process[position]
+        if batch.outcome == "cancelled" or entry.get("status") == "completed":
+            return True  # the client wants no more work on it, or a chain that was cut off has done it
         request = registry.request(entry)
         with spans.span(f"step {entry['step']}", traces.place(batch)) as span:
             try:
@@ -172,6 +172,8 @@ def run_step(context: AppContext, batch_id: str, position: int, holder: str) -> 
             entries = list(batch.post_process)
             entries[position] = request | outcome
             batch.post_process = entries
+            if request["step"] == verify.NAME and outcome["status"] == "completed":
+                batches.set_verification(session, batch, request["batch_id"], outcome["summary"])
     log.info("step ended", extra={"batch_id": batch_id, "step": request["step"], "outcome": outcome["status"]})
     return True
 
@@ -190,18 +192,34 @@ class _Results:
             }
 
     def rows(self) -> Any:
-        source = self._opened.enter_context(self._context.artifacts.open(self._batch.input_sha256))
-        contents = (self._artifacts.get(OUTPUT), self._artifacts.get(ERRORS), self._batch.seconds_sha256)
+        return self._rows(self._batch, self._artifacts)
+
+    def _rows(self, batch: Batch, named: Mapping[str, str]) -> Any:
+        source = self._opened.enter_context(self._context.artifacts.open(batch.input_sha256))
+        contents = (named.get(OUTPUT), named.get(ERRORS), batch.seconds_sha256)
         output, errors, seconds = (
             self._opened.enter_context(self._context.artifacts.open(sha256)) if sha256 else None for sha256 in contents
         )
         return results.rows(source, output, errors, seconds)
 
+    def earlier(self, batch_id: str) -> EarlierBatch:
+        with self._context.database.read() as session:
+            batch = BATCHES.get(session, self._batch.project_id, batch_id)
+            named = {artifact.name: file.sha256 for artifact, file in batches.artifacts(session, [batch_id])[batch_id]}
+            source = files.find(session, batch.project_id, batch.input_file_id)
+            now = json.loads(manifest.build(session, self._batch, ""))
+        if source is None or not named.keys() >= {OUTPUT, manifest.NAME} | ({ERRORS} if batch.error_file_id else set()):
+            raise NotFoundError(f"the requests or the answers of {batch_id} were deleted or have expired")
+        if (batch.endpoint, batch.guard) != (self._batch.endpoint, self._batch.guard):
+            raise ConflictError(f"{batch_id} has another endpoint or another guard")
+        then = json.loads(self._context.artifacts.read(named[manifest.NAME]))
+        return EarlierBatch(self._rows(batch, named), batch.completed, manifest.changes(then, now))
+
     def create(self) -> Any:
         return self._context.artifacts.create()
 
-    def folder(self, url: str) -> OutputFolder:
-        return OutputFolder(outputs.resolved(url, self._batch))
+    def output(self, url: str, columns: Mapping[str, str]) -> Destination:
+        return outputs.output(url, self._batch, self._context.settings.output_database_urls, columns)
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
         with self._context.database.write() as session:
@@ -212,10 +230,7 @@ class _Results:
 def end(context: AppContext, batch_id: str, holder: str, *, merge: bool = False) -> Batch | None:
     """Write the manifest and end the batch. Do nothing if another holder finishes it or it has ended.
 
-    `merge`: `merge` has not run yet. The same is raised.
-
-    Returns:
-        The batch as it was before its end; None if this holder has not ended it.
+    `merge`: `merge` has not run yet. The same is raised. Return the batch as it was before; None if nothing was done.
     """
     ended = None
     with hold_batch(context, batch_id, holder, context.settings.queue_seconds) as lease:
@@ -230,7 +245,8 @@ def end(context: AppContext, batch_id: str, holder: str, *, merge: bool = False)
             with context.database.read() as session:
                 content = manifest.build(session, batch, status)
                 timeline = segments.timeline(session, batch)
-            sha256 = context.artifacts.put(content)
+            written = signatures.signed(context.settings.signing_key, content)
+            stored = {name: (context.artifacts.put(file), len(file)) for name, file in written.items()}
             with context.database.write() as session:
                 lease.guard(session)
                 current = session.get_one(Batch, batch_id)
@@ -239,13 +255,14 @@ def end(context: AppContext, batch_id: str, holder: str, *, merge: bool = False)
                 file_ids = {
                     artifact.name: file.id for artifact, file in batches.artifacts(session, [batch_id])[batch_id]
                 }
-                files = {"output_file_id": file_ids.get(OUTPUT), "error_file_id": file_ids.get(ERRORS)}
+                published = {"output_file_id": file_ids.get(OUTPUT), "error_file_id": file_ids.get(ERRORS)}
                 if status != "cancelled":
                     deadlines.finalize_sla(session, current)
-                if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **files):
+                if batches.transition(session, batch_id, batch.status, status, timeline=timeline, **published):
                     ended = batch
                     lease.release(session)
-                    batches.add_artifact(session, batch, manifest.NAME, sha256, len(content), None)
+                    for name, (sha256, size) in stored.items():
+                        batches.add_artifact(session, batch, name, sha256, size, None)
                     if status == "completed" and timeline and not batch.attempts:
                         measure_finish(session, batch, time.time() - timeline[-1][0])
                     log.info("ended", extra={"batch_id": batch_id, "status": status})
@@ -254,7 +271,6 @@ def end(context: AppContext, batch_id: str, holder: str, *, merge: bool = False)
 
 
 def _ending(context: AppContext, batch_id: str) -> Batch | None:
-    """Return the batch if it is ending, else None."""
     with context.database.read() as session:
         batch = session.get(Batch, batch_id)
     return batch if batch is not None and batch.status in ("finalizing", "cancelling") else None

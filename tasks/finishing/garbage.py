@@ -1,16 +1,15 @@
 """Garbage collection: deletes old content without a record, shard by shard; and records of what ended long ago.
 
-Content is stored before its record, so new content without a record may still get one; only content older than
-`BATCHYARD_GARBAGE_GRACE_SECONDS` is deleted. Reading and deleting a few hundred names takes far less time than that.
+New content without a record may still get one; only content older than `BATCHYARD_GARBAGE_GRACE_SECONDS` is deleted.
 """
 
 import logging
 import time
 from collections import Counter
 
-from store import garbage, retention
 from store.artifacts import SHARDS
-from store.retention import Old
+from store.deletion import garbage, retention
+from store.deletion.retention import Old
 from tasks.context import AppContext
 from tasks.finishing import erasure
 

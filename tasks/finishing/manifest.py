@@ -1,16 +1,18 @@
 """The manifest: an artifact that names a batch's input, models, engines, outputs and counts."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy.orm import Session
 
-from batchyard import __version__, latency
+from batchyard import __version__, latency, signatures
 from batchyard.models import ModelSpec
 from store import batches, segments
 from store.accounting import usage
 from store.records import AMOUNTS, Batch, File
 
-NAME = "manifest.json"
+NAME = signatures.MANIFEST
 
 
 def build(session: Session, batch: Batch, status: str) -> bytes:
@@ -46,7 +48,7 @@ def build(session: Session, batch: Batch, status: str) -> bytes:
         "outputs": [
             {"name": artifact.name, "sha256": file.sha256, "bytes": file.bytes, "lines": artifact.lines}
             for artifact, file in artifacts
-            if artifact.name != NAME
+            if artifact.name not in (NAME, signatures.ENVELOPE)
         ],
         "post_process": batch.post_process,
         "counts": {name: getattr(batch, name) for name in ("total", "completed", "failed", "expired", "cancelled")},
@@ -59,3 +61,18 @@ def build(session: Session, batch: Batch, status: str) -> bytes:
         },
     }
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the settings, weights and versions that differ between two manifests, of each model that both have."""
+    found = []
+    for model in sorted(before["models"].keys() & after["models"].keys()):
+        then, now = before["models"][model], after["models"][model]
+        for key in sorted(then["config"].keys() | now["config"].keys()):
+            if then["config"].get(key) != now["config"].get(key):
+                found.append(f"{model}: {key} is {now['config'].get(key)!r}, and was {then['config'].get(key)!r}")
+        for key in sorted({key for one in (*then["engines"], *now["engines"]) for key in one}):
+            values = [sorted({str(one.get(key)) for one in side["engines"]}) for side in (then, now)]
+            if values[0] != values[1] and all(values):
+                found.append(f"{model}: {key} is {', '.join(values[1])}, and was {', '.join(values[0])}")
+    return found

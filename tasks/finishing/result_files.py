@@ -63,7 +63,6 @@ class _Answers:
         return self._spool.lines()
 
     def write_seconds(self, file: ArtifactWriter) -> None:
-        """Write the seconds of each line."""
         seconds_file.write(file, self.lines(), np.concatenate(self._seconds))
 
     def write_rows(self, file: ArtifactWriter, requests: pa.Table, source: IO[bytes]) -> None:
@@ -98,17 +97,10 @@ def merge(
 ) -> Merged:
     """Write every line of a batch once: answers with status 200 to `output`, all others to `errors`.
 
-    The seconds of each line go to `seconds` (store.formats.seconds), what became of it to `rows` (store.formats.rows).
-
-    Args:
-        plans: plan and row group of each segment, which list the lines.
-        chunks: SHA-256 of each result chunk.
-        never_run: code and message for lines without an answer; None if every line must have one.
-        input_sha256: if the input is lost or damaged, there are no rows.
-
-    Raises:
-        BatchyardError: a line has no answer though it should, or two. Then nothing may be published.
-        UnavailableError: the store cannot be reached, or the local disk is full.
+    The seconds of each line go to `seconds` (store.formats.seconds), what became of it to `rows` (store.formats.rows);
+    to none if the input is lost or damaged. `plans` list the lines. `never_run` is the code and the message for those
+    without an answer; None if every line must have one. Raises UnavailableError; BatchyardError: a line lacks its one
+    answer. Then nothing may be published.
     """
     with spool.opened() as lines:
         answers = _Answers(lines)
@@ -164,7 +156,6 @@ def _quoted(numbers: Numbers) -> str:
 
 
 def _error_lines(requests: pa.Table, code: str, message: str) -> pa.Table:
-    """Return the answers to requests that were never run."""
     answers = output_lines.unanswered(requests["line"].to_pylist(), requests["custom_id"].to_pylist(), code, message)
     oks = pa.array([False] * len(answers), pa.bool_())
     seconds = pa.nulls(len(answers), pa.float64())
@@ -172,12 +163,7 @@ def _error_lines(requests: pa.Table, code: str, message: str) -> pa.Table:
 
 
 def write_input(artifacts: Artifacts, plans: Sequence[tuple[str, int]], endpoint: str, file: ArtifactWriter) -> None:
-    """Write the requests of a batch as a client would have uploaded them, by line.
-
-    `plans`: plan and row group of each segment.
-
-    Raises UnavailableError: the store cannot be reached, or the local disk is full.
-    """
+    """Write the requests of a batch as a client would have uploaded them, by line. Raises UnavailableError."""
     with spool.opened() as lines:
         for table in requests(artifacts, plans):
             texts = [

@@ -46,7 +46,6 @@ class Spool:
         return np.concatenate(self._lines)
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Return the bytes of each text, in order of arrival."""
         return np.concatenate(self._sizes).astype(np.int64)
 
     def write(self, file: ArtifactWriter, chosen: npt.NDArray[np.bool_] | None = None) -> int:

@@ -17,7 +17,7 @@ from store.work.lifecycle import refuse_stage
 from tasks.context import AppContext
 from tasks.execution import progress, tally
 from tasks.intake import submission
-from tasks.intake.validation import ValidationReport, Validator, segment_sizes
+from tasks.intake.validation import ValidationReport, Validator, segment_sizes, without_price
 
 ATTEMPTS = 40
 """So often requests are planned anew because others were added meanwhile; of all that try, one succeeds each time."""
@@ -27,13 +27,9 @@ _DIGEST_BYTES = 16
 def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: str | None) -> Append:
     """Add JSON lines to an open batch. The same ones again with the same idempotency key are added once.
 
-    Raises:
-        NotFoundError: the project has no such batch.
-        ConflictError: it is not open, or the key was used for other lines.
-        RequestError: a line is no valid request, or its custom_id is not new; then none is added.
-        TooLargeError: the batch would have more bytes than a file may have.
-        RateLimitError, PermissionDeniedError: as `submission.admit` raises them.
-        UnavailableError.
+    Raises NotFoundError; ConflictError: the batch is not open, or the key was used for other lines; RequestError: a
+    line is no valid request, or its custom_id is not new; TooLargeError: the batch would be larger than a file may be;
+    RateLimitError, PermissionDeniedError: as `submission.admit`; UnavailableError. Then no line is added.
     """
     sha256 = hashlib.sha256(lines).hexdigest()
     for _ in range(ATTEMPTS):
@@ -53,7 +49,7 @@ def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: 
         try:
             with context.database.write() as session:
                 batch = appends.locked(session, project_id, batch_id)  # before the project, as a chunk of answers does
-                submission.admit(context, session, project_id, new.size)
+                submission.admit(context, session, project_id, new.size, batch.created_by)
                 files.check_room(session, project_id, new.size)
                 append = appends.add(session, batch, key, new)
         except RepeatedIds as repeated:
@@ -71,7 +67,7 @@ def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: 
 def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple[NewRequests, dict[bytes, str]]:
     """Validate lines and write their plan. Return them, and the custom_ids by digest. Raises RequestError."""
     report, settings = ValidationReport(), context.settings
-    validator = Validator.of(context, batch.endpoint, batch.post_process, lines_before=batch.total)
+    validator = Validator.of(context, batch.endpoint, batch.post_process, lines_before=batch.total, guard=batch.guard)
     with context.artifacts.create() as target:
         writer = PlanWriter(target, segment_sizes(context), context.artifacts)
         if not validator.run(io.BytesIO(lines), writer, report):
@@ -100,7 +96,8 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple
     specs = {segment.model: context.models[segment.model] for segment in segments}
     known = batch.warnings or []
     params = {entry["param"] for entry in known}
-    new_warnings = [entry for entry in validator.warnings.entries if entry["param"] not in params]
+    found = [*validator.warnings.entries, *without_price(batch, specs)]
+    new_warnings = [entry for entry in found if entry["param"] not in params]
     new = NewRequests(
         first_line=batch.total + 1,
         requests=len(names),

@@ -1,7 +1,6 @@
 """Estimate: what a batch would cost, from what the project's latest batches of the same models have used.
 
-Input is estimated from bytes, output and time from requests. The range is that of these batches. A request that gets
-another's answer costs nothing, which nobody knows before it runs, so all are counted.
+Input is estimated from bytes, output and time from requests. The range is that of these batches.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class Part(NamedTuple):
     limit: int | None
 
     def plus(self, other: Part) -> Part:
-        """Return the requests of both."""
         limit = None if self.limit is None or other.limit is None else self.limit + other.limit
         return Part(self.requests + other.requests, self.bytes + other.bytes, limit)
 
@@ -96,7 +94,6 @@ def estimate(context: AppContext, session: Session, project_id: str, of: Mapping
 
 
 def scaled(of: Mapping[str, Part], factor: float) -> dict[str, Part]:
-    """Return parts of so many times the requests."""
     return {
         model: Part(
             round(part.requests * factor),

@@ -1,16 +1,21 @@
 """Imports: objects of the buckets that the operator allows become inputs, each for itself or joined to one."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import PurePosixPath
 from typing import IO
 
+from batchyard import json_lines
 from batchyard.errors import RequestError, TooLargeError, UnavailableError
+from batchyard.request_lines.lines import LineError, custom_id, parse
 from batchyard.settings import Settings
 from batchyard.tables import formats
 from batchyard.tables.formats import TableError
 from store import files
 from store.artifacts import ArtifactWriter
+from store.formats.lines import numbered_lines
 from store.intake.buckets import Bucket, StoredObject, check_url
 from tasks.context import AppContext
 from tasks.intake.submission import NewInput
@@ -18,6 +23,8 @@ from tasks.intake.submission import NewInput
 MAX_OBJECTS = 1000
 SECONDS = 120.0
 """Longest that an import may take."""
+TOO_SLOW = "import_too_slow"
+"""The code of an import that has taken longer."""
 _COPY_BYTES = 1024 * 1024
 _LINES = ("jsonl", "txt")
 """Formats of which several objects are one file when they follow each other."""
@@ -31,6 +38,9 @@ def bucket(settings: Settings, project_id: str, url: str, param: str = "url") ->
 
 def joined(context: AppContext, project_id: str, url: str) -> NewInput:
     """Store all objects at a URL as one content, by path, decompressed; lines end at the end of an object.
+
+    Programs that write a folder of parts often number each part's requests from 1. So a custom_id that an earlier
+    object has gets the name of its own object before it.
 
     Raises PermissionDeniedError, NotFoundError, TooLargeError; RequestError if they are too many for the limits or
     cannot follow each other in one file; UnavailableError if the bucket is away, slow, or changing.
@@ -61,6 +71,12 @@ def each(context: AppContext, project_id: str, url: str) -> list[NewInput]:
     return contents
 
 
+def one(context: AppContext, project_id: str, source: Bucket, stored: StoredObject) -> NewInput:
+    """Store an object as a content. Raises as `joined`; UnavailableError also if it was changed or removed."""
+    _check_objects(context, project_id, source.url, [stored])
+    return _stored(context, source, [stored], _name(source.url, [stored]), time.monotonic() + SECONDS)
+
+
 def _check_objects(context: AppContext, project_id: str, url: str, objects: Sequence[StoredObject]) -> None:
     """Refuse objects with more bytes than an upload may have, or the project may store, before they are read."""
     size = sum(stored.bytes for stored in objects)
@@ -87,28 +103,41 @@ def _name(url: str, objects: Sequence[StoredObject]) -> str:
 def _stored(
     context: AppContext, source: Bucket, objects: Sequence[StoredObject], name: str, ends_at: float
 ) -> NewInput:
-    limit = context.settings.max_file_bytes
+    limit, ids = context.settings.max_file_bytes, set[int]()
     with context.artifacts.create() as target:
         for stored in objects:
             with source.open(stored) as file:
                 try:
                     content = formats.decompressed(file, formats.compression_of(stored.name), limit)
-                    ends_line = _copy(content, target, ends_at, source.url)
+                    whole = iter(partial(content.read, _COPY_BYTES), b"")
+                    chunks = whole if len(objects) == 1 else _lines(content, stored.name, ids, context.settings)
+                    _copy(chunks, target, ends_at, source.url)
                 except TableError as error:
                     message = f"The object {stored.name} cannot be read: {error.message}"
                     raise RequestError(message, code=error.code, param="url") from error
             _check_size(context, source.url, target.size)
-            if len(objects) > 1 and not ends_line:
-                target.write(b"\n")
     return NewInput(name, target)
 
 
-def _copy(source: IO[bytes], target: ArtifactWriter, ends_at: float, url: str) -> bool:
-    """Copy all of `source`. Return True if it ends with a line feed."""
-    last = b""
-    while chunk := source.read(_COPY_BYTES):
+def _copy(chunks: Iterator[bytes], target: ArtifactWriter, ends_at: float, url: str) -> None:
+    for chunk in chunks:
         if time.monotonic() > ends_at:
-            raise UnavailableError(f"The bucket of {url} takes longer than {SECONDS:g} s to read; import less at once.")
+            message = f"The bucket of {url} takes longer than {SECONDS:g} s to read; import less at once."
+            raise UnavailableError(message, code=TOO_SLOW)
         target.write(chunk)
-        last = chunk[-1:]
-    return last == b"\n"
+
+
+def _lines(source: IO[bytes], name: str, earlier: set[int], settings: Settings) -> Iterator[bytes]:
+    """Yield an object's lines, with unique custom_ids; add the hashes of its own to those of `earlier` objects."""
+    own = set[int]()
+    for number, raw in numbered_lines(source, settings.max_line_bytes):
+        line = raw if raw.endswith(b"\n") else raw + b"\n"
+        given = custom_id(raw)
+        if given is not None and hash(given) in earlier:
+            with contextlib.suppress(LineError):  # the validation reports it
+                request = parse(number, raw, settings.max_line_bytes)
+                line = json_lines.line({**request, "custom_id": f"{name}:{given}"})
+        elif given is not None and len(earlier) + len(own) < settings.max_requests:
+            own.add(hash(given))
+        yield line
+    earlier |= own

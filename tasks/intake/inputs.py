@@ -27,13 +27,8 @@ _COPY_BYTES = 1 << 20
 class InputOptions:
     """What prompts become requests with.
 
-    Attributes:
-        template: prompt with the columns of a file, see `ordered`; None for its column of prompts.
-        null_values: cells of csv and tsv that are empty.
-        parameters: those of a request that the API names, without the ones that were left out.
-        sampling: any other parameters of the request.
-        post_process: the steps, which can refuse a request.
-        explicit: names of those of these options that the client has set, none of which suits whole requests.
+    `template` is the prompt with columns of a file; None for its column of prompts. `sampling` are parameters that the
+    API does not name. `explicit` names the options that the client has set and that do not suit whole requests.
     """
 
     endpoint: str
@@ -117,7 +112,6 @@ def read_prompts(context: AppContext, options: InputOptions, file: IO[bytes], ki
 
 
 def request_template(context: AppContext, options: InputOptions) -> RequestTemplate:
-    """Return what all requests have in common. Raises RequestError."""
     if options.model is None:
         models = ", ".join(sorted(served_by_name(context.models)))
         message = f"Missing required parameter: 'model'; served here: {models}."

@@ -22,16 +22,9 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Preview:
-    """The beginning of an input.
+    """The beginning of an input: the first SHOWN of its `count` requests, and the errors as in a batch's `errors.data`.
 
-    Attributes:
-        requests: the first SHOWN requests.
-        count: number of requests in the beginning.
-        whole: True if the beginning is the whole input.
-        errors: as in a batch's `errors.data`, with the input's line numbers.
-        parts: what the beginning asks of each model.
-        first_line: the first request as a line of a batch file.
-        size: bytes of the beginning's requests.
+    `parts` are what it asks of each model; `first_line` is the first request as a line of a batch file.
     """
 
     requests: list[dict[str, Any]]
@@ -52,7 +45,6 @@ def head(source: IO[bytes]) -> tuple[bytes, bool]:
 
 
 def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bool) -> Preview:
-    """Preview the lines of a batch file."""
     if not content and not whole:  # the first line is longer than HEAD_BYTES
         return Preview([], 0, whole, [], {})
     report, settings = ValidationReport(), context.settings

@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import IO, Any
 
-import orjson
-
 from batchyard import json_lines
 from batchyard.endpoints.catalog import CHAT, ENDPOINTS
 from batchyard.errors import RequestError, TooLargeError
@@ -16,7 +14,6 @@ from batchyard.tables import cells, formats, images, reading
 from batchyard.tables.cells import CellError
 from batchyard.tables.columns import is_index
 from batchyard.tables.formats import Format, Kind, TableError
-from batchyard.tables.reading import RULE
 from batchyard.tables.template import Template, TemplateError
 from batchyard.wording import MAX_LIST, cut, quoted
 from store.artifacts import Artifacts, ArtifactWriter
@@ -25,18 +22,14 @@ from store.formats.results import ROW
 _CONTENT = ("messages", "prompt")
 MAX_TITLE = 60
 """Most characters of a title."""
-MAX_GAP = 1000
-"""Most blank lines between two prompts that are read back."""
 
 
 @dataclass(frozen=True)
 class InputPrompt:
     """The content of one request: a text, or chat messages.
 
-    Attributes:
-        number: its line in the source, of Parquet its row.
-        refusal: why its row makes no request.
-        row: the cells of its row, if a template was filled with them; answers are shown beside them.
+    `number` is its line in the source, of Parquet its row. `refusal` says why its row makes no request. `row` has the
+    cells that filled a template; answers are shown beside them.
     """
 
     number: int
@@ -147,7 +140,6 @@ def kind_of(name: str) -> Kind:
 
 
 def refused(error: TableError) -> RequestError:
-    """Return the refusal of a file that cannot be read as a table."""
     if error.code == "file_too_large":
         message = f"{error.message}; split it, or raise BATCHYARD_MAX_FILE_BYTES."
         return TooLargeError(message, code=error.code, param="file")
@@ -174,7 +166,6 @@ def title_of(text: str) -> str | None:
 
 
 def none() -> RequestError:
-    """Return the refusal of an input without prompts."""
     message = "There are no prompts: the input is empty, or has nothing but blank lines or names of columns."
     return RequestError(message, code="empty_file", param="prompts")
 
@@ -201,12 +192,7 @@ def of_file(
 
     Each row is a prompt: the template filled with its columns, see `ordered`; its `messages` or `prompt`, with the
     images of its columns; or its only column. A column `custom_id` names the request. A row that makes no request has
-    its refusal.
-
-    Args:
-        null_values: cells of csv and tsv that are empty, such as NA.
-        max_line_bytes: most bytes of a line.
-        max_bytes: most bytes of the values of Parquet.
+    its refusal. Cells of csv and tsv in `null_values` are empty. `max_bytes` limits the values of Parquet.
 
     Raises RequestError: the file or the template cannot be used; the message names the line.
     """
@@ -337,59 +323,3 @@ def is_requests(file: IO[bytes], max_line_bytes: int = json_lines.MAX_LINE_BYTES
     """True if a JSON lines file begins with a whole request. Reads its first line."""
     first = next(reading.rows(file, "jsonl", max_line_bytes=max_line_bytes), None)
     return first is not None and "custom_id" in first.values and "body" in first.values
-
-
-def read_back(lines: Iterable[bytes]) -> tuple[RequestTemplate, Format, str] | None:
-    """Return what these requests were made of: a template, and the text of which `of_file` reads their prompts.
-
-    None if that would make others, since they differ in more than their prompts, or came from somewhere else. Blank
-    lines stand for prompts that are not there, so that each has its number.
-    """
-    common: RequestTemplate | None = None
-    made: list[InputPrompt] = []
-    for raw in lines:
-        try:
-            request = json_lines.read(raw)
-            request.pop(ROW, None)
-            request_common, content = _taken_apart(request)
-            number = int(request["custom_id"].removeprefix("prompt-"))
-        except (orjson.JSONDecodeError, TypeError, KeyError, ValueError, AttributeError):
-            return None
-        common = common or request_common
-        if request_common != common or common.request(InputPrompt(number, content)) != request:
-            return None
-        made.append(InputPrompt(number, content))
-    if common is None:
-        return None
-    kind: Format = "prompts" if any("\n" in str(prompt.content) for prompt in made) else "txt"
-    text = _text_of(made, kind)
-    return (common, kind, text) if list(of_file(io.BytesIO(text.encode()), kind, None)) == made else None
-
-
-def _text_of(made: Iterable[InputPrompt], kind: Format) -> str:
-    """Return a text with each of these prompts at its line, as far as they have room."""
-    rules = [RULE] if kind == "prompts" else []
-    lines: list[str] = []
-    for prompt in made:
-        before = rules if lines else []
-        missing = min(prompt.number - 1 - len(lines) - len(before), MAX_GAP)
-        lines += [*[""] * missing, *before, *str(prompt.content).split("\n")]
-    return "\n".join(lines)
-
-
-def _taken_apart(request: dict[str, Any]) -> tuple[RequestTemplate, str]:
-    """Return template and prompt of a request. Raises KeyError, ValueError and the like for one that has none."""
-    body = dict(request["body"])
-    entry = ENDPOINTS[request["url"]]
-    model, system = body.pop("model"), body.pop(entry.system, None) if entry.system else None
-    if "messages" in body:
-        *others, user = body.pop("messages")
-        content = user["content"]
-        if others:
-            (first,) = others
-            system = first["content"]
-    else:
-        content = body.pop(entry.content[0])
-    if not isinstance(content, str) or not isinstance(system, str | None):
-        raise ValueError("a prompt is a text")
-    return RequestTemplate(request["url"], model, system, body), content

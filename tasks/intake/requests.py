@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from batchyard import json_lines
 from batchyard.endpoints.bodies.validation import validation_error
 from batchyard.endpoints.catalog import ENDPOINTS
+from batchyard.endpoints.guards import GUARDED, REPETITION, Guard, guarded
 from batchyard.models import ModelSpec, newer, served_by_name
 from batchyard.request_lines.lines import REFUSED, LineError
 from batchyard.wording import MAX_LIST, cut, nearest, quoted
@@ -25,12 +26,9 @@ StepCheck: TypeAlias = Callable[[Mapping[str, Any]], tuple[str, str] | None]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is known of a request without running it.
+    """What is known of a request without running it. `order_key` sorts those with a common prefix together.
 
-    Attributes:
-        output_limit: most tokens of its answer; None without a limit.
-        order_key: sorts requests with a common prefix together.
-        fingerprint: of all that its answer depends on; None if that depends on chance.
+    `fingerprint` is of all that its answer depends on; None if that depends on chance.
     """
 
     output_limit: int | None
@@ -47,16 +45,18 @@ class Refusal:
 
     @property
     def json(self) -> bytes:
-        """The body of the answer."""
         return json_lines.dumps(self.body)
 
 
 class RequestChecker:
-    """Checks and prepares requests to some models."""
-
     def __init__(
-        self, models: Mapping[str, ModelSpec], step_checks: Iterable[StepCheck] = (), models_file: Path | None = None
+        self,
+        models: Mapping[str, ModelSpec],
+        step_checks: Iterable[StepCheck] = (),
+        models_file: Path | None = None,
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self._specs = served_by_name(models)
         self._models_file = models_file
         self._step_checks = list(step_checks)
@@ -104,6 +104,16 @@ class RequestChecker:
                 raise LineError("invalid_request", unusable[1], unusable[0])
         return model.spec.name
 
+    def guarded(self, endpoint: str, model: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a checked body with the parameter of its guard, if it has one. Raises LineError."""
+        known = self._model(model)
+        if endpoint not in GUARDED or not (self._guard or known.spec.guard):
+            return body
+        if known.engine.unsupported(known.spec, endpoint, REPETITION) is not None:
+            message = f"The engine {known.spec.engine} of model {model!r} cannot end answers that repeat themselves."
+            raise LineError("unsupported_parameter", f"{message} Leave out the guard.", "guard")
+        return guarded(body)
+
     def refusal(self, endpoint: str, model: str, body: dict[str, Any], size: int) -> Refusal | None:
         """Return why no engine will run a checked request; None if one may. `size`: bytes of `body` as JSON."""
         known = self._model(model)
@@ -131,8 +141,6 @@ class RequestChecker:
 
 
 class _Model:
-    """A model with its engine's capabilities and its context length."""
-
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.engine: type[Capabilities] = registry.capabilities(spec.engine)

@@ -58,18 +58,14 @@ def write(
 ) -> ArtifactWriter:
     """Store the input's failed, expired and cancelled lines, byte for byte in input order.
 
-    Lines that are no valid requests, which the batch has skipped, are left out unless they are corrected: they would be
-    no better this time. Of a batch that failed validation all lines are stored, if some are corrected.
+    Lines that are no valid requests, which the batch has skipped, are left out unless they are `fixed`: they would be
+    no better this time. Of a batch that failed validation all lines are stored, if some are fixed. With `only_passing`,
+    requests whose errors would come again (`output_lines.is_passing`) are left out.
 
     The error file has one line for each of these requests in the same order, so one pass reads both side by side.
 
-    Args:
-        only_passing: leave out requests whose errors would come again (`output_lines.is_passing`).
-        fixed: lines in place of those of the input.
-
-    Raises:
-        RequestError: a correction is of no line without an answer.
-        ConflictError: the batch has not ended, has no such line, is a job's, or its input or error file was deleted.
+    Raises RequestError: a correction is of no line without an answer; ConflictError: the batch has not ended, has no
+    such line, is a job's, or its input or error file was deleted.
     """
     refuse_stage(batch, "retry")
     if batch.status not in TERMINAL:
@@ -94,13 +90,12 @@ def write(
     if not unanswered.size and only_passing:
         raise _conflict("Every error of this batch would come again: there is nothing to retry.", NOTHING)
     if not unanswered.size:
-        message = "Every line without an answer is no valid request; correct those that the error file names."
+        message = "No valid request is left to retry; correct the lines that the error file names."
         raise _conflict(message, NOTHING)
     return unanswered
 
 
 def _content(file: File | None, name: str) -> str:
-    """Return a file's SHA-256. Raises ConflictError if it is deleted."""
     if file is None:
         raise _conflict(f"The {name} file of this batch was deleted or has expired; make a new batch.")
     return file.sha256

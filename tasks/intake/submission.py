@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from batchyard import durations
 from batchyard.endpoints.catalog import ENDPOINTS
+from batchyard.endpoints.guards import GUARDED
 from batchyard.errors import RateLimitError, RequestError
 from batchyard.models import ModelSpec, served_by_name
 from batchyard.request_lines import warnings
@@ -19,7 +20,7 @@ from batchyard.request_lines.lines import LineError, parse
 from batchyard.settings import Settings
 from batchyard.statuses import BACKGROUND
 from batchyard.wording import unsupported
-from store import batches, files, projects, speeds
+from store import batches, files, projects, speeds, webhooks
 from store.artifacts import ArtifactWriter
 from store.files import INPUT_EXPIRES_AFTER
 from store.formats import plan
@@ -34,6 +35,7 @@ from tasks.scheduling import costs, deadlines, forecast
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.throughput import expected_finish
 from tasks.steps import registry
+from tasks.webhooks import outbound
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +50,8 @@ IN_FLIGHT_RETRY_SECONDS = 30.0
 class Outlook:
     """What a new batch is forecast from before validation has counted its requests.
 
-    Attributes:
-        size: bytes of its input.
-        start: until its engine is there.
-        finish: from its last answer until its files are there.
-        ahead: (due_at, seconds of work due by then) of its model, in the order of `due_at`.
+    `start` is the time until its engine is there, `finish` that from its last answer to its files. `ahead` has (due_at,
+    seconds of work due by then) of its model, in the order of `due_at`.
     """
 
     size: int
@@ -62,7 +61,6 @@ class Outlook:
     ahead: list[tuple[int, float]]
 
     def forecast(self, due_at: int) -> Forecast:
-        """Forecast a batch that is created now and is due at `due_at`."""
         before = max((seconds for due, seconds in self.ahead if due <= due_at), default=0.0)
         answers = forecast.single(self.size, self.throughput, before, time.time())
         return forecast.later(forecast.later(answers, self.start), self.finish)
@@ -78,15 +76,14 @@ class Draft:
 
 
 class NewInput(NamedTuple):
-    """Stored content that becomes a file of this name with the batch."""
-
     name: str
     content: ArtifactWriter
 
 
 def draft(context: AppContext, batch: Batch, source: File | NewInput) -> Draft:
-    """Prepare a batch. Reads the artifact store and Redis, so call it before the transaction."""
-    registry.permit(batch.post_process, context.settings, batch.project_id)
+    """Prepare a batch. Reads the artifact store and Redis, so call it before the transaction. Raises RequestError."""
+    options = {name: getattr(batch, name) for name in ("post_process", "callback_url", "guard", "endpoint")}
+    check_options(context.settings, batch.project_id, options)
     content = source if isinstance(source, File) else source.content
     size = source.bytes if isinstance(source, File) else source.content.size
     number, first_line = _first_line(context, content.sha256)
@@ -109,6 +106,8 @@ def submit(context: AppContext, session: Session, draft: Draft, idempotency: tup
     if isinstance(source, NewInput):
         source = name_input(session, project_id, source)
     due_after = admit(context, session, project_id, source.bytes)
+    if draft.batch.callback_url is not None:
+        webhooks.callbacks(session, project_id)
     batch = batches.create(session, draft.batch, source, due_after=due_after, idempotency=idempotency)
     if context.settings.admission == "refuse" and draft.outlook is not None:
         late = draft.outlook.forecast(batch.due_at).at - deadlines.deadline(batch)
@@ -135,14 +134,18 @@ def due_if_created_now(context: AppContext, work: Batch | Job) -> int:
     return int(time.time()) + min(seconds, context.settings.tier_seconds.get(tier or "", seconds))
 
 
-def admit(context: AppContext, session: Session, project_id: str, size: int) -> int | None:
+def admit(context: AppContext, session: Session, project_id: str, size: int, key_id: str | None = None) -> int | None:
     """Count `size` new bytes until the end of the transaction. Return when work is due by its tier, if it is.
+
+    `key_id`: that of the open batch that gets the bytes; a new batch's key is checked by webapp.idempotency.
 
     Raises RateLimitError: too many bytes are in flight, or too much is not validated yet; PermissionDeniedError: the
     budget is spent.
     """
     project = projects.get(session, project_id, lock=True)  # two concurrent sums would exceed the limit
-    budgets.check(session, project_id, project.name)
+    budgets.check(context, session, project_id)
+    if key_id is not None:
+        budgets.check(context, session, project_id, key_id)
     limit = context.settings.max_bytes_in_flight
     unvalidated, most = turns.count_unvalidated(session, project_id), context.settings.max_unvalidated
     if unvalidated >= most:
@@ -174,7 +177,10 @@ def repeat(
     batch = Batch(
         **{
             name: getattr(old, name)
-            for name in ("project_id", "endpoint", "output_expires_after", "on_invalid", "priority", "stop_when")
+            for name in (
+                *("project_id", "endpoint", "output_expires_after", "callback_url", "on_invalid", "priority"),
+                *("stop_when", "guard"),
+            )
         },
         completion_window=completion_window or old.completion_window,
         request_metadata=old.request_metadata if metadata is None else metadata,
@@ -307,6 +313,15 @@ def check_endpoint(models: Mapping[str, ModelSpec], endpoint: str) -> None:
     served = [path for path in ENDPOINTS if any(path in spec.endpoints for spec in models.values())]
     if endpoint not in served:
         raise RequestError(unsupported("endpoint", endpoint, served), code="invalid_value", param="endpoint")
+
+
+def check_options(settings: Settings, project_id: str, options: Mapping[str, Any]) -> None:
+    """Raise RequestError for steps, a callback or a guard that a project's batch or job cannot have."""
+    registry.permit(options["post_process"], settings, project_id)
+    outbound.check_callback(options.get("callback_url"), allow_private=settings.webhooks_allow_private)
+    if options.get("guard") is not None and options["endpoint"] not in GUARDED:
+        message = f"A guard ends answers on {' and '.join(GUARDED)} only; leave it out."
+        raise RequestError(message, code="invalid_value", param="guard")
 
 
 def check_window(settings: Settings, window: str) -> None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import array
 import bisect
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from batchyard import json_lines
 from batchyard.endpoints import output_lines
 from batchyard.endpoints.bodies.common import prompts
 from batchyard.endpoints.catalog import EMBEDDINGS
+from batchyard.endpoints.guards import Guard
 from batchyard.json_lines import MAX_LINE_BYTES
 from batchyard.models import ModelSpec
 from batchyard.request_lines.lines import LineError, custom_id, parse, parse_with_body
@@ -52,12 +54,7 @@ JOB_SIZE = SegmentSize(500_000, 2**30)
 
 
 class ValidationReport:
-    """The errors of a file: the first MAX_ERRORS by line, and the total.
-
-    Attributes:
-        count: number of errors.
-        of_file: True if one of them is of the whole file.
-    """
+    """The errors of a file: the first MAX_ERRORS by line, and their `count`. `of_file`: one is of the whole file."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -106,11 +103,14 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
                 batches.reject(session, batch.id, missing.errors)
             return True
         report = ValidationReport()
-        validator = Validator.of(context, batch.endpoint, batch.post_process, skip_invalid=batch.on_invalid == "skip")
+        validator = Validator.of(
+            context, batch.endpoint, batch.post_process, skip_invalid=batch.on_invalid == "skip", guard=batch.guard
+        )
         with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
             plan = PlanWriter(target, segment_sizes(context), context.artifacts)
             if batch.sample_rows is not None:
-                validator.sample = sampling.lines(source, batch.sample_rows, context.settings.max_line_bytes, batch.id)
+                limits = context.settings.max_line_bytes, context.settings.max_requests
+                validator.sample = sampling.lines(source, batch.sample_rows, *limits)
                 source.seek(0)
             with spans.span("validate", traces.place(batch)) as span:
                 runs = validator.run(source, plan, report)
@@ -130,7 +130,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
                     plan_sha256=target.sha256,
                     segments=plan.segments,
                     refused=plan.refused,
-                    warnings=validator.warnings.entries,
+                    warnings=[*validator.warnings.entries, *without_price(batch, specs)],
                     models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
                     simulated=any(registry.capabilities(spec.engine).simulated for spec in specs.values()),
                     sample_segments=plan.sample_segments or None,
@@ -140,6 +140,16 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
         tally.count(context, plan.segments[number].model, {"failed": plan.segments[number].requests})
     progress.publish(context, batch_id)
     return True
+
+
+def without_price(batch: Batch, specs: Mapping[str, ModelSpec]) -> list[dict[str, Any]]:
+    """Return the warning of a limit of cost that some of a batch's models never reach."""
+    names = [name for name, spec in specs.items() if spec.price is None]
+    if not names or "cost" not in (batch.stop_when or {}):
+        return []
+    message = f"stop_when.cost counts nothing of models without a price: {', '.join(names)}. Limit tokens, too."
+    entry = {"code": "model_without_price", "line": None, "message": cut(message, MAX_MESSAGE)}
+    return [entry | {"param": "stop_when.cost"}]
 
 
 def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
@@ -182,11 +192,12 @@ class Validator:
         max_line_bytes: int = MAX_LINE_BYTES,
         lines_before: int | None = None,
         models_file: Path | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """`lines_before`: lines of an open batch, after which these stand in its plan, without the blank ones."""
         self._lines_before = lines_before
         self._skip_invalid = skip_invalid
-        self._checker = RequestChecker(models, steps.checks(post_process), models_file)
+        self._checker = RequestChecker(models, steps.checks(post_process), models_file, guard)
         self._endpoint = endpoint
         self.warnings = ParameterWarnings(endpoint)
         self.sample: frozenset[int] = frozenset()
@@ -203,6 +214,7 @@ class Validator:
         *,
         skip_invalid: bool = False,
         lines_before: int | None = None,
+        guard: Guard | None = None,
     ) -> Validator:
         """Return the validator of an endpoint's lines, with the deployment's models and limits."""
         settings = context.settings
@@ -216,6 +228,7 @@ class Validator:
             max_line_bytes=settings.max_line_bytes,
             lines_before=lines_before,
             models_file=settings.models,
+            guard=guard,
         )
 
     def run(self, source: IO[bytes], plan: PlanWriter | None, report: ValidationReport) -> bool:
@@ -233,6 +246,9 @@ class Validator:
             try:
                 request, body_json = parse_with_body(number, raw, self._max_line_bytes)
                 model = self._checker.check(self._endpoint, request)
+                body = self._checker.guarded(self._endpoint, model, request["body"])
+                if body is not request["body"]:
+                    request["body"], body_json = body, json_lines.dumps(body)
                 if unique is not None:
                     unique.check(number, request)
                 else:
@@ -325,7 +341,6 @@ class _Unique:
 
 
 def _hashes(source: IO[bytes], max_line_bytes: int) -> array.array[int]:
-    """Return the hashes of the custom_ids of all lines that have one."""
     hashes = array.array("q")
     for number, raw in numbered_lines(source, max_line_bytes):
         try:
@@ -338,6 +353,5 @@ def _hashes(source: IO[bytes], max_line_bytes: int) -> array.array[int]:
 
 
 def _repeated(hashes: array.array[int]) -> set[int]:
-    """Return the hashes that stand there more than once."""
     values, counts = np.unique(np.frombuffer(hashes, dtype=np.int64) if hashes else np.empty(0), return_counts=True)
     return set(values[counts > 1].tolist())

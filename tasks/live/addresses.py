@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
+from batchyard.models import ModelSpec
 from tasks.context import AppContext
 
 ADDRESSES = "batchyard:live:engines:"
@@ -20,12 +21,9 @@ KEPT_SECONDS = 3600
 
 @dataclass(frozen=True)
 class EngineAddress:
-    """A replica that answers live requests.
+    """A replica that answers live requests, by the name of its actor, as known `at` a time in Unix seconds.
 
-    Attributes:
-        name: of its actor.
-        capacity: requests that it runs at once.
-        at: when that was known, in Unix seconds.
+    `config_sha256` is that of the model's configuration that it runs.
     """
 
     name: str
@@ -33,6 +31,11 @@ class EngineAddress:
     token: str
     capacity: int
     at: float = 0.0
+    config_sha256: str = ""
+
+    def is_of(self, spec: ModelSpec) -> bool:
+        """True if the replica has this configuration, or does not say which."""
+        return self.config_sha256 in ("", spec.config_sha256)
 
 
 def publish(context: AppContext, model: str, engines: Iterable[EngineAddress]) -> None:

@@ -18,7 +18,6 @@ SECONDS = 30.0
 
 
 def answers_live(spec: ModelSpec) -> bool:
-    """True if the model answers live requests."""
     return spec.live.mode != "off" and not capabilities(spec.engine).starts_each_run
 
 

@@ -1,7 +1,4 @@
-"""The starter: a thread of a worker that starts engines for live requests, and publishes where they answer.
-
-It also sees the deaths of engines without a request, which no caller reports.
-"""
+"""The starter: a thread of a worker that starts engines for live requests, and publishes where they answer."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ class Starter:
         self._pool = ThreadPoolExecutor(START_THREADS, thread_name_prefix="live-start")
 
     def run(self) -> None:
-        """Listen for demand until `stop`."""
         while not self._stopped.is_set():
             try:
                 for _ in demand.heard(self._context, LISTEN_SECONDS):
@@ -79,6 +75,7 @@ class Starter:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start_wanted(self) -> None:
+        self._context = self._context.fresh()
         always = {name for name, spec in self._context.models.items() if spec.live.mode == "always"}
         for model, engine in demand.suspects(self._context):
             if model in self._context.models:
@@ -169,7 +166,9 @@ class Starter:
                 if is_whole and passed > START_SECONDS:
                     speeds.measure_duration(session, "start", spec.name, spec.config_sha256, passed)
             self._status_at = -math.inf
-        addresses.publish(self._context, spec.name, [EngineAddress(*engine) for engine in engines])
+        addresses.publish(
+            self._context, spec.name, [EngineAddress(*engine, config_sha256=spec.config_sha256) for engine in engines]
+        )
         # What the engines do is published here, for they may do it without any segment, which would publish it.
         with self._lock:
             due = time.monotonic() - self._status_at >= engine_status.INTERVAL_SECONDS

@@ -1,8 +1,4 @@
-"""Traffic of live requests, counted in Redis by model and tier: totals for /metrics, and the last hour by minutes.
-
-The gateways count once a second (`Counts`). Histograms of the totals have few buckets, as Prometheus wants them; those
-of the last minutes give quantiles to 2 % (batchyard.histogram).
-"""
+"""Traffic of live requests, counted in Redis by model and tier: totals for /metrics, and the last hour by minutes."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from typing import Literal, NamedTuple
 import redis
 from pydantic import BaseModel, Field
 
-from batchyard import histogram
+from batchyard.comparing import histogram
 from batchyard.endpoints.live_wire import TIERS, Tier
 from tasks.context import AppContext
 from tasks.execution import engine_status, tally
@@ -34,7 +30,6 @@ BOUNDS: Mapping[Kind, Sequence[float]] = {
     "queue": _SECONDS,
     "gap": (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
 }
-"""Upper bounds of the buckets of the totals."""
 HISTOGRAMS = "batchyard:live:seconds:"
 RATE_MINUTES = 1
 """Rates are those of so many whole minutes and of the one that has begun."""
@@ -44,8 +39,6 @@ QUANTILE_MINUTES = 5
 
 @dataclass
 class Counts:
-    """What live requests of one model have counted, to be added to Redis."""
-
     totals: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
 
@@ -71,13 +64,11 @@ class Counts:
                 self.seconds[f"{kind}:{tier}:{bucket}"] += number
 
     def merge(self, other: Counts) -> None:
-        """Add all of another's."""
         self.totals.update(other.totals)
         self.seconds.update(other.seconds)
 
 
 def count(context: AppContext, model: str, counts: Counts) -> None:
-    """Add to the totals of a model, and to its counts of this minute."""
     if counts.totals:
         tally.count(context, model, counts.totals)
     if counts.seconds:

@@ -15,9 +15,17 @@ from tasks.recurring import run_templates
 
 
 def define(
-    context: AppContext, project_id: str, fields: Mapping[str, Any], old: Schedule | None = None
+    context: AppContext,
+    project_id: str,
+    fields: Mapping[str, Any],
+    old: Schedule | None = None,
+    *,
+    prompts: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a schedule's values for the fields of a request; others stay as in `old`. Raises RequestError."""
+    """Return a schedule's values for the fields of a request; others stay as in `old`. Raises RequestError.
+
+    `prompts`: what people wrote in a form for the template of `fields`.
+    """
 
     def field(name: str) -> Any:
         return fields[name] if name in fields else getattr(old, name)
@@ -31,6 +39,8 @@ def define(
     if other in fields:
         message = f"A schedule makes either batches or jobs, and this one does not make what '{other}' describes."
         raise RequestError(message, code="invalid_value", param=other)
+    for template in (fields[kind] for kind in ("batch", "job") if kind in fields):
+        submission.check_options(context.settings, project_id, template)
     if "batch" in fields:
         submission.check_window(context.settings, fields["batch"]["completion_window"])
         submission.check_endpoint(context.models, fields["batch"]["endpoint"])
@@ -52,6 +62,17 @@ def define(
     if "input" in fields:
         pinned = run_templates.pin(context, project_id, fields["input"], of_job=of_job)
         values["input"], values["input_sha256"] = pinned
+        values["input"] |= {"prompts": dict(prompts)} if prompts else {}
+    if values.get("input", {"kind": None} if old is None else old.input)["kind"] == "watch":
+        if field("overlap") == "cancel_previous":
+            message = "A schedule that watches a folder lets the batches of different objects overlap."
+            raise RequestError(message, code="invalid_value", param="overlap")
+        values["overlap"] = "allow"
+        folder = (values.get("input") or field("input"))["url"].rpartition("/")[0]
+        steps = field("job" if of_job else "batch")["post_process"]
+        if any(str(step.get("url")).rstrip("/") == folder for step in steps):
+            message = "Files in the watched folder are new objects, so runs would never end; export to another folder."
+            raise RequestError(message, code="invalid_value", param="post_process")
     return values
 
 

@@ -14,8 +14,10 @@ from typing import Any
 from batchyard.cron import Cron
 from batchyard.errors import RequestError
 from batchyard.request_lines.lines import LineError, parse
+from batchyard.settings import Settings
 from batchyard.wording import MAX_MESSAGE, cut
 from store.formats.lines import numbered_lines
+from store.intake.buckets import Bucket, check_url
 from store.jobs.dependencies import find_artifact
 from store.records import File, Schedule, now
 from tasks.context import AppContext
@@ -24,6 +26,8 @@ from tasks.intake.requests import RequestChecker
 from tasks.intake.submission import NewInput
 from tasks.port import port
 
+MAX_STARS = 3
+"""In the pattern of a watched folder."""
 _ANY_TIME = Cron("* * * * *", UTC)
 _PLACEHOLDER = re.compile(r"\{\{\s*(date|datetime|scheduled_at)\s*\}\}")
 
@@ -36,7 +40,6 @@ def fill(text: str, cron: Cron, at: int) -> str:
 
 
 def fill_values(metadata: Mapping[str, str] | None, cron: Cron, at: int) -> dict[str, str] | None:
-    """Return metadata with the placeholders in its values filled."""
     return None if metadata is None else {key: fill(value, cron, at) for key, value in metadata.items()}
 
 
@@ -45,16 +48,16 @@ def pin(
 ) -> tuple[dict[str, Any], str]:
     """Return the record of an input and the SHA-256 of its content. Stores a template.
 
-    Args:
-        source: `file_id`, `artifact`, `template` and `url` as the client sent them; one of them is not None.
-        of_job: the runs are jobs, which read more formats than batches.
-
-    Raises RequestError: the project has no such file, or no such artifact of an ended batch or job; or it may not read
-    the URL.
+    `source` has `file_id`, `artifact`, `template`, `url` and `watch`, one of them not None. Jobs read more formats than
+    batches.
+    Raises RequestError: the project has no such file or artifact of ended work; or it may not read the URL.
     """
     if source.get("url") is not None:
         imports.bucket(context.settings, project_id, fill(source["url"], _ANY_TIME, now()), param="input.url")
         return _record("url", 0) | {"url": source["url"]}, ""
+    if source.get("watch") is not None:
+        watched_folder(context.settings, project_id, source["watch"])
+        return _record("watch", 0) | {"url": source["watch"]}, ""
     if source["template"] is not None:
         content = source["template"].encode()
         return _record("template", len(content)), context.artifacts.put(content)
@@ -76,6 +79,20 @@ def pin(
     if of_job:
         port().check_file(output.filename, "input.artifact")
     return _record("artifact", output.bytes, output.id, artifact), output.sha256
+
+
+def watched_folder(settings: Settings, project_id: str, url: str) -> Bucket:
+    """Return the folder of a URL that ends in a pattern of names.
+
+    Raises RequestError: it has no such pattern. PermissionDeniedError: the folder may not be read and written.
+    """
+    folder, _, pattern = url.rpartition("/")
+    if not pattern or pattern.count("*") > MAX_STARS:
+        message = f"'{url}' has to end in a pattern of names with at most {MAX_STARS} stars, such as *.jsonl."
+        raise RequestError(message, code="invalid_value", param="input.watch")
+    source = imports.bucket(settings, project_id, folder, param="input.watch")
+    check_url(folder, settings.output_prefix_list, project_id, "BATCHYARD_OUTPUT_PREFIXES", "input.watch", "written")
+    return source
 
 
 def _record(
@@ -112,10 +129,7 @@ def template(context: AppContext, schedule: Schedule) -> str | None:
 
 
 def source(context: AppContext, schedule: Schedule, cron: Cron, at: int) -> File | NewInput:
-    """Return the input of a run at Unix time `at`: the schedule's file, even a deleted one, its template, or objects.
-
-    Raises RequestError if its URL has no input; UnavailableError if the store or the bucket is away or changing.
-    """
+    """Return the input of a run at Unix time `at`, of a deleted file, too. Raises RequestError, UnavailableError."""
     if schedule.input["kind"] == "url":
         imported = imports.joined(context, schedule.project_id, fill(schedule.input["url"], cron, at))
         if schedule.job is not None:

@@ -1,7 +1,4 @@
-"""Costs: the seconds that work takes on measured engines, and how far they may be off.
-
-What is measured counts with its own spread. The constants below are assumptions, for what was measured too little.
-"""
+"""Costs: the seconds that work takes on measured engines, and how far they may be off."""
 
 from __future__ import annotations
 
@@ -41,7 +38,6 @@ class Answered:
 
 
 def answered(batches: Iterable[Batch]) -> dict[str, Answered]:
-    """Return the answered requests and tokens of each batch that uses one model."""
     return {
         batch.id: Answered(batch.completed + batch.failed, batch.input_tokens + batch.output_tokens)
         for batch in batches

@@ -32,10 +32,7 @@ def sla(
 ) -> Sla:
     """Return the SLA state of a batch that has not ended.
 
-    Args:
-        answered_share: answered share of its requests, from 0 to 1.
-        at: expected end of the batch; None if unknown.
-        held: it does not move until something is mended, so nobody can say that it will be in time.
+    `at` is its expected end. While it is `held`, nobody can say that it will be in time.
     """
     if now >= deadline:
         return "late"
@@ -160,7 +157,6 @@ def warn(session: Session, batch: Batch, state: Sla, done_at: float | None) -> N
 
 
 def finalize_sla(session: Session, batch: Batch) -> None:
-    """Set the SLA state of a batch that ends now."""
     state = sla(time.time(), batch.created_at, deadline(batch), answered_share=1.0, at=None)
     if state != batch.sla:
         warn(session, batch, state, None)

@@ -1,7 +1,6 @@
 """Demand: how many replicas of each model the queue needs to keep its deadlines, for an autoscaler.
 
-The whole queue is forecast with k replicas of a model, which are k times as fast as one. The speed of one is the
-measured speed divided by the replicas that were there.
+The whole queue is forecast with k replicas of a model, which are k times as fast as one.
 """
 
 import json
@@ -37,12 +36,7 @@ _Published = dict[str, int | None]
 
 @dataclass(frozen=True)
 class Demand:
-    """The replicas of one model.
-
-    Attributes:
-        needed: how many the queue needs; None if nobody knows, because the model was never measured.
-        running: how many there were last.
-    """
+    """The replicas of one model: those that the queue needs, None if it was never measured, and those there last."""
 
     needed: int | None
     running: int
@@ -56,11 +50,9 @@ def replicas_needed(
     recent_usage: RecentUsage,
     now: float,
 ) -> dict[str, int | None]:
-    """Return the least replicas of each model that keep all deadlines.
+    """Return the least replicas of each model that keep all deadlines; `throughputs` are of one replica.
 
     None for a model that was never measured. Its work is left out, as nobody knows how long it holds up others.
-
-    `throughputs`: of one replica, by model and request class.
     """
     needed: dict[str, int | None] = dict.fromkeys(sorted({entry.model for entry in entries}))
     # What is out of reach today is not with more replicas.

@@ -76,7 +76,6 @@ class Drain:
 
 
 def _select(context: AppContext, session: Session, demands: Iterable[EngineDemand]) -> list[PendingSegment]:
-    """Return the pending segments that may start now."""
     active, allowed = segments.active(session), limits(context, session)
     if allowed.reached(sum(allowed.load(entry) for entry in active if not entry.background), len(active)):
         return []
@@ -105,12 +104,10 @@ def makes_way(context: AppContext, model: str) -> bool:
 
 
 def recent_usage(session: Session, project_ids: Collection[str], now: float) -> RecentUsage:
-    """Return the recent usage of these projects, as of `now` (Unix seconds)."""
     return RecentUsage(speeds.recent_usage(session, project_ids, now), now)
 
 
 def limits(context: AppContext, session: Session) -> Limits:
-    """Return the limits of the deployment, of models that may run, and of projects."""
     total = context.settings.max_segments
     specs = running_models(context, session)
     # Each run of a job has engines of its own, which are full until its end.

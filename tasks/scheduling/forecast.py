@@ -1,9 +1,7 @@
 """Forecasts: the expected end of each batch, from measured throughput and a replay of the queue.
 
-The remaining work of a batch, in tokens, is divided by its model's measured tokens a second. The replay follows the
-same policy as dispatch, so it counts the work that will run before a batch. Without a measurement there is no forecast.
-
-A range holds the true end in 80 of 100 cases, if what it assumes is so (`costs`).
+The replay follows the same policy as dispatch. A range holds the true end in 80 of 100 cases, if what it assumes is so
+(`costs`).
 """
 
 import math
@@ -53,13 +51,8 @@ def forecast(
 ) -> dict[str, Forecast]:
     """Forecast each batch with a backlog entry whose models can run and were measured.
 
-    Args:
-        entries: one for each batch, model and request class.
-        answered: by batch, for batches of one model.
-        throughputs: by model and request class.
-
-    A batch of the background has none while other work of its model is there: nobody knows when that ends, and
-    what comes meanwhile goes first.
+    A batch of the background has no forecast while other work of its model is there: nobody knows when that ends, and
+    what comes meanwhile goes first. `answered` is by batch, for batches of one model.
     """
     replay = Replay(SegmentPolicy(limits, recent_usage), now)
     count = sum(entry.segments for entry in entries)
@@ -160,8 +153,7 @@ def with_ends(
     """Return the forecasts, later by what an engine's full speed leaves out: its start before, its emptying after.
 
     A start that was never measured counts as no time. While an engine starts for the first time there is no forecast.
-
-    `drains`: False leaves the emptying out.
+    Without `drains` the emptying is left out.
     """
     answering = {
         entry.model
@@ -199,12 +191,8 @@ def with_chains(
     """Return the forecast of a job, whose items have turns one after the other.
 
     Once all items have begun, it ends no sooner than the longest of them. Before, the last ones to begin are assumed to
-    end as far apart as chains are: half of their work is that of a full engine, as in `drain`.
-
-    Args:
-        expected: the end of its requests if none waited for another and the engine did not empty.
-        chains: (mean number of turns left, items) of the live items.
-        unbegun: the same of the items that have not begun.
+    end as far apart as chains are: half of their work is that of a full engine, as in `drain`. `chains` has (mean
+    number of turns left, items) of the live items; `expected` is the end if no request waited for another.
     """
     if unbegun is None:
         longest = max((chain(throughput, turns, items) for turns, items in chains), default=0.0)
@@ -229,6 +217,5 @@ def later(expected: Forecast, delay: Expected, *, running: bool = False) -> Fore
 
 
 def finishing(since: float, finish: Expected, now: float) -> Forecast:
-    """Forecast a batch whose last answer came at `since`."""
     expected = later(Forecast(since, since, since), finish)
     return Forecast(max(now, expected.at), max(now, expected.earliest), max(now, expected.latest))

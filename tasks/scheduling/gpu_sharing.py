@@ -26,11 +26,7 @@ SECONDS = 120.0
 class EngineDemand(NamedTuple):
     """A model whose engine finds no free GPU because of the engines of `holders`.
 
-    Attributes:
-        due_at: when its segment is due, in Unix seconds; infinite for one of the background.
-        holders: models whose engines have the GPUs.
-        until: when the demand expires, in Unix seconds.
-        model: the model that waits.
+    `due_at` is when its segment is due, infinite for one of the background; `until` is when the demand expires.
     """
 
     due_at: float
@@ -40,7 +36,6 @@ class EngineDemand(NamedTuple):
 
 
 def record_demand(context: AppContext, model: str, due_at: float, holders: list[str]) -> None:
-    """Record that a segment of the model waits for GPUs of `holders`."""
     with warned(log, "want of room not noted", model=model):
         context.redis.hset(DEMANDS, model, json.dumps(EngineDemand(due_at, holders, time.time() + SECONDS, model)))
 

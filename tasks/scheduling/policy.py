@@ -6,17 +6,7 @@ runs dry, and small segments run side by side. A model whose engine is full gets
 due sooner than what fills the engine. A model that has no segment goes before any other model's further one.
 
 Otherwise the earliest due time goes first (EDF: Liu and Layland 1973), within the limits of the deployment, the model
-and the project. A priority comes before the due time, but inside a project only: of each model, a project's segments
-line up by it, and the first one competes with other projects' by its own due time. It is due no sooner than the one
-that would be first without priorities, so no other project ever waits for a priority.
-
-A segment of the background starts only if no other may, and beside others only what their load leaves free. It stands
-in nobody's way: its load counts for other background segments alone, and it gives its place back (`dispatch.makes_way`)
-when others fill its engine. Among themselves those of the project that ran least lately go first.
-
-Batches that cannot end within their window come last: under overload they would make the others late, one after the
-other. A part of the capacity, `Limits.min_share`, is shared evenly among the projects that have work. A project that
-recently used less than its part goes first, so that no project starves while others' work is due sooner.
+and the project. docs/design.md says how priorities, the background and shares of projects change that.
 """
 
 from __future__ import annotations
@@ -36,25 +26,19 @@ UNITS = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """The most load at once. A segment starts while there is less.
+    """The most load at once. A segment starts while there is less."""
 
-    Attributes:
-        total: of the deployment.
-        models: of each model; one without an entry is not served.
-        projects: of each project; one without an entry has no limit.
-        min_share: part of the capacity, from 0 to 1, that is shared evenly among the projects that have work.
-        fills: unanswered requests of each model below which its engine may run dry. Segments of a model without an
-            entry are a load of 1 to their end.
-        engines: load at which each model's engines are full; 1 without an entry, as a segment runs on all replicas.
-        running: the most segments, whatever their load. The last `total` are kept for models that have none.
-    """
-
-    total: int
-    models: Mapping[str, int]
-    projects: Mapping[str, int] = field(default_factory=dict)
+    total: int  # of the deployment
+    models: Mapping[str, int]  # of each model; one without an entry is not served
+    projects: Mapping[str, int] = field(default_factory=dict)  # of each project; one without an entry has no limit
+    # Part of the capacity, from 0 to 1, that is shared evenly among the projects that have work
     min_share: float = 0.25
+    # Unanswered requests of each model below which its engine may run dry. Segments of a model without an entry are a
+    # load of 1 to their end.
     fills: Mapping[str, float] = field(default_factory=dict)
+    # Load at which each model's engines are full; 1 without an entry, as a segment runs on all replicas
     engines: Mapping[str, int] = field(default_factory=dict)
+    # The most segments, whatever their load. The last `total` are kept for models that have none.
     running: float = math.inf
 
     def load(self, segment: PendingSegment) -> float:
@@ -121,13 +105,11 @@ class SegmentPolicy:
         self._with_work: Counter[str] = Counter()
 
     def add(self, waiting: PendingSegment) -> None:
-        """Add a segment that waits from now on."""
         queue = self._queues.setdefault(waiting.model, {}).setdefault(waiting.project_id, [])
         heapq.heappush(queue, (-waiting.priority, waiting))
         self._with_work[waiting.project_id] += not waiting.background
 
     def occupy(self, segment: PendingSegment) -> None:
-        """Add a segment that runs from now on."""
         self._number += 1
         self._with_work[segment.project_id] += not segment.background
         for loads in self._loads_with(segment):
@@ -135,7 +117,6 @@ class SegmentPolicy:
         self.set_load(segment, self.limits.load(segment))
 
     def set_load(self, segment: PendingSegment, load: float) -> None:
-        """Set the load of a running segment."""
         running = self._running[segment.model]
         _, before = running.get(segment.segment_id, (segment, 0.0))
         running[segment.segment_id] = segment, load
@@ -143,7 +124,6 @@ class SegmentPolicy:
             loads.add(segment, load - before)
 
     def release(self, segment: PendingSegment) -> None:
-        """Remove a segment that runs no more."""
         self.set_load(segment, 0.0)
         del self._running[segment.model][segment.segment_id]
         for loads in self._loads_with(segment):

@@ -32,11 +32,8 @@ class SegmentCost(NamedTuple):
 class _Run:
     """A segment that was started.
 
-    Attributes:
-        remaining: seconds of work.
-        rank: its place in front of the engines, lowest first; None during its lead.
-        tail: seconds of work for which it drains; 0 if it does not.
-        drains, ends: when it begins to drain, and when its work ends; None while no engine works on it.
+    `rank` is its place in front of the engines, lowest first; None during its lead. `tail` is the work for which it
+    drains. `drains` and `ends` are times, None while no engine works on it.
     """
 
     segment: PendingSegment
@@ -141,7 +138,6 @@ class Replay:
         self._policy.recent_usage.add(run.segment.project_id, self.now - run.started, self.now)
 
     def _assign(self, engines: _Engines) -> None:
-        """Assign free engines to the first runs that wait."""
         while engines.waiting and len(engines.running) < engines.number:
             rank, run = heapq.heappop(engines.waiting)
             engines.running[rank] = run

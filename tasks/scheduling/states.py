@@ -26,39 +26,25 @@ StateName = Literal["validating", "waiting", "starting_engine", "running", "open
 
 @dataclass(frozen=True)
 class BatchActivity:
-    """What a batch does.
-
-    Attributes:
-        behind: of a waiting batch, the number of batches of all projects that run, or are due, before it; None if
-            nobody has counted them yet.
-        behind_ids: the first of those of its own project.
-        running: of those, the number that run.
-        model: the model whose engines they have; None if they have all slots of the deployment.
-        next_id: the batch that runs next: itself, or one before it of its own project; None if that is another's.
-        infeasible: True if it goes behind all that can end within their windows.
-        usual_seconds: of the engine's start; None if none was measured.
-        reason: why a batch is on hold.
-    """
+    """What a batch does."""
 
     name: StateName
+    # Of a waiting batch, the number of batches of all projects that run, or are due, before it; None if nobody has
+    # counted them yet
     behind: int | None = None
-    behind_ids: Sequence[str] = ()
-    running: int | None = None
-    model: str | None = None
+    behind_ids: Sequence[str] = ()  # the first of those of its own project
+    running: int | None = None  # of those, the number that run
+    model: str | None = None  # the model whose engines they have; None if they have all slots of the deployment
+    # The batch that runs next: itself, or one before it of its own project; None if that is another's
     next_id: str | None = None
-    infeasible: bool = False
-    usual_seconds: float | None = None
+    infeasible: bool = False  # True if it goes behind all that can end within their windows
+    usual_seconds: float | None = None  # of the engine's start
     reason: str | None = None
 
 
 @dataclass(frozen=True)
 class Engines:
-    """What is known of the engines.
-
-    Attributes:
-        models: those with an engine that is there.
-        starting: since when somebody waits for the engine's start, in Unix seconds, by model.
-    """
+    """The models that have an engine, and since when (Unix seconds) somebody waits for the start of others."""
 
     models: Set[str]
     starting: Mapping[str, float]
@@ -73,10 +59,7 @@ def of_queue(
 ) -> dict[str, BatchActivity]:
     """Return whether each batch with a backlog entry runs, waits, or has its engine started for it.
 
-    Args:
-        entries: one for each batch, model and request class, without those of models on hold.
-        answered: the batches that have an answer.
-        usual_seconds: of the start of an engine, by model.
+    The entries are without those of models on hold; `answered` are the batches that have an answer.
     """
     active: dict[str, list[BacklogEntry]] = defaultdict(list)
     for entry in entries:
@@ -150,7 +133,6 @@ class _Line:
         self.members.add(entry.batch_id)
 
     def behind(self, entry: BacklogEntry) -> BatchActivity:
-        """Return the state of a batch at the end of the line."""
         following = self._next or entry
         return BatchActivity(
             "waiting",
@@ -174,12 +156,8 @@ def state(
 ) -> BatchActivity | None:
     """Return what a batch does now; None if it has ended.
 
-    Args:
-        status: of the batch.
-        answered: number of its requests.
-        held: why it does not move; None if nothing keeps it.
-        in_queue: what the queue said last, see `of_queue`; None if it has said nothing yet.
-        idle: it is open, and all requests that it has are answered.
+    `held` says why it does not move, `in_queue` is the last of `of_queue`. One is `idle` that is open, with all
+    requests answered.
     """
     if status in TERMINAL:
         return None
@@ -197,7 +175,6 @@ def state(
 
 
 def publish(context: AppContext, states: Mapping[str, BatchActivity]) -> None:
-    """Replace the published states, or log a warning."""
     with published.warned(log, "states not published"), context.redis.pipeline() as pipeline:
         published.replace(pipeline, STATES, {key: json.dumps(asdict(entry)) for key, entry in states.items()})
         pipeline.execute()

@@ -1,10 +1,8 @@
 """The throughput meter: measures a model at each result chunk, and the lead at the first.
 
-A measurement begins at the segment's start or at the latest chunk of any segment of the model, so that no second of
-the model counts twice. Requests that begin together also end together, so the first chunks of an engine that had
-nothing to do say little of its speed: those of all segments are measured together, from the moment at which the engine
-got its first requests, until answers have come for speeds.STEADY times as long as a request takes, from an engine that
-is still full.
+Requests that begin together also end together, so the first chunks of an engine that had nothing to do say little of
+its speed: those of all segments are measured together, until answers have come for speeds.STEADY times as long as a
+request takes, from an engine that is still full.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ START_SECONDS = 1.0
 
 
 def measured_throughputs(context: AppContext, session: Session) -> dict[tuple[str, str], Throughput]:
-    """Return the measured speed of each model, by model and class."""
     return speeds.throughputs(session, running_models(context, session))
 
 
@@ -42,7 +39,6 @@ def measure_finish(session: Session, batch: Batch, seconds: float) -> None:
 
 
 def expected_finish(session: Session, post_process: Sequence[Mapping[str, Any]], requests: float) -> Expected:
-    """Return how long finishing takes, as measured before."""
     steps = _steps(post_process)
     measured = speeds.expected_duration(session, "finish", "", steps, requests)
     if measured is None and steps:
@@ -76,8 +72,6 @@ class _Amounts:
 
 
 class ThroughputMeter:
-    """Measures one attempt of a segment."""
-
     def __init__(self, segment: segments.SegmentLease, spec: ModelSpec) -> None:
         self._segment = segment
         self._key = (spec.name, spec.config_sha256, segment.request_class)
@@ -102,7 +96,6 @@ class ThroughputMeter:
 
     @property
     def started(self) -> bool:
-        """True if the engine was started since the last chunk."""
         return self._start is not None
 
     def forget_start(self) -> None:
@@ -116,10 +109,8 @@ class ThroughputMeter:
     def measure(self, session: Session, answers: pa.Table) -> float:
         """Record a measurement since the last chunk, in the transaction that adds this one.
 
-        `answers`: those of the chunk that the engine has computed.
-
-        Returns:
-            Seconds of the model's time that these took. No second counts for two chunks.
+        `answers` are those that the engine has computed. Return the seconds of the model's time that these took; no
+        second counts for two chunks.
         """
         now = time.time()
         passed = max(LEAST_SECONDS, now - self._at - self._excluded)

@@ -1,8 +1,7 @@
 """Turns of projects at validation and finishing, as they have them at the engines.
 
 A message names a batch or a job, but its worker does what belongs to the project whose last turn was the longest ago.
-So what a project sends at once makes nobody else wait for more than what runs already. There are as many messages as
-pieces of work, so each message has to do one while there is one.
+A message whose own work still waits after that is sent again: all that waits has a message.
 """
 
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import redis
 from sqlalchemy.orm import Session
 
+from batchyard.errors import UnavailableError
 from store.work import turns
 from store.work.turns import Noun, Step, Waiting
 from tasks.context import AppContext
@@ -27,14 +27,13 @@ def take(
     named: tuple[Step, Noun, str],
     waiting: Callable[[Session], Sequence[Waiting]],
     run: Mapping[tuple[Step, Noun], Callable[[str], bool]],
+    send_again: Callable[[], None],
 ) -> None:
     """Do one step of the project whose turn it is.
 
-    Work that has failed before is in nobody's turn, so its own message does it.
-
-    Args:
-        waiting: what could be done, the oldest of each project.
-        run: does it; False if another worker does, or did.
+    Work that has failed before is in nobody's turn, so its own message does it. `waiting` returns what could be done,
+    the oldest of each project; `run` returns False if another worker does it, or did. `send_again` is called if the
+    work that the message names still waits, since other work was done.
     """
     step, noun, work_id = named
     with context.database.read() as session:
@@ -48,7 +47,19 @@ def take(
         if not open_:
             break
         chosen = _chosen(context, open_)
-        if run[chosen.step, chosen.noun](chosen.id):
+        done = True
+        try:
+            done = run[chosen.step, chosen.noun](chosen.id)
+        except UnavailableError:  # the message is tried again as it is
+            done = False
+            raise
+        finally:  # whatever is wrong with others' work
+            if done and (chosen.step, chosen.noun, chosen.id) != named:
+                with context.database.read() as session:
+                    waits = turns.is_waiting(session, *named)
+                if waits:
+                    send_again()
+        if done:
             return
         tried.add(chosen)
     run[step, noun](work_id)

@@ -1,4 +1,4 @@
-"""Step `export`: the results as files at a URL of the client's."""
+"""Step `export`: the results as files or rows at a URL of the client's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import csv
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +18,18 @@ from batchyard.settings import Settings
 from batchyard.tables.spreadsheets import harmless
 from results.table import SCHEMA, record
 from store.formats.results import ResultRow
+from store.intake import tables
 from store.intake.buckets import check_url
 from tasks.steps.parquet import write as write_parquet
 from tasks.steps.step import Results, Step, StepOptions
 
 SUCCESS = "_SUCCESS"
 """The file that is written last: its names are those of all parts."""
+COLUMNS = {field.name: str(field.type) for field in SCHEMA} | dict.fromkeys(
+    ("tool_calls", "metadata", "response"), "json"
+)
+"""The types of a table's columns, which has the whole answers, too."""
+_Writer = Callable[[Iterator[ResultRow], Path], int]
 
 
 class ExportOptions(StepOptions):
@@ -32,11 +39,11 @@ class ExportOptions(StepOptions):
     url: str = Field(
         min_length=1,
         max_length=1024,
-        description="folder, such as s3://bucket/out/{name}/{date}/; also {id}",
+        description="folder, such as s3://bucket/out/{name}/{date}/; also {id}, or table://DATABASE/SCHEMA/TABLE",
         examples=["s3://bucket/out/{name}/"],
     )
     format: Literal["parquet", "jsonl", "csv"] = Field("parquet", description="format of the files")
-    partition: int = Field(50_000, ge=1, le=1_000_000, description="most rows of one file")
+    partition: int = Field(50_000, ge=1, le=1_000_000, description="most rows of one file or transaction")
 
 
 def permit(settings: Settings, project_id: str, options: ExportOptions) -> None:
@@ -44,36 +51,38 @@ def permit(settings: Settings, project_id: str, options: ExportOptions) -> None:
     check_url(
         options.url, settings.output_prefix_list, project_id, "BATCHYARD_OUTPUT_PREFIXES", "post_process", "written"
     )
+    if tables.is_table(options.url):
+        tables.names_of(options.url, settings.output_database_urls)
 
 
 def export(results: Results, options: ExportOptions) -> Mapping[str, Any]:
-    """Write the columns of SCHEMA to files `part-00000` and so on, then `_SUCCESS`. The same rows give the same files.
-
-    Raises UnavailableError: the folder cannot be written now.
-    """
-    folder = results.folder(options.url)
+    """Write parts: files `part-00000` and so on, and `_SUCCESS`, or rows of a table. Raises UnavailableError."""
+    output = results.output(options.url, COLUMNS)
+    is_table = tables.is_table(options.url)
+    write: _Writer = partial(_write_jsonl, with_response=True) if is_table else _WRITERS[options.format]
     rows, names, total = results.rows(), [], 0
     with tempfile.TemporaryDirectory(prefix="batchyard-export-") as temporary:
         for number in itertools.count():
             part = Path(temporary) / f"part-{number:05d}.{options.format}"
-            written = _WRITERS[options.format](itertools.islice(rows, options.partition), part)
+            written = write(itertools.islice(rows, options.partition), part)
             if not written and number:
                 break
-            folder.put(part, part.name)
+            output.put(part, part.name)
             part.unlink()
             names.append(part.name)
             total += written
-        success = Path(temporary) / SUCCESS
-        success.write_text(json.dumps({"files": names, "rows": total}) + "\n")
-        folder.put(success, SUCCESS)
-    return {"url": folder.url, "files": len(names), "rows": total}
+        if not is_table:
+            success = Path(temporary) / SUCCESS
+            success.write_text(json.dumps({"files": names, "rows": total}) + "\n")
+            output.put(success, SUCCESS)
+    return {"url": output.url, "rows": total} | ({} if is_table else {"files": len(names)})
 
 
-def _write_jsonl(rows: Iterator[ResultRow], file: Path) -> int:
+def _write_jsonl(rows: Iterator[ResultRow], file: Path, *, with_response: bool = False) -> int:
     lines = 0
     with file.open("wb") as stream:
         for lines, row in enumerate(rows, 1):  # noqa: B007
-            stream.write(json_lines.line(record(row)))
+            stream.write(json_lines.line(record(row) | ({"response": row.response} if with_response else {})))
     return lines
 
 
@@ -88,6 +97,12 @@ def _write_csv(rows: Iterator[ResultRow], file: Path) -> int:
     return lines
 
 
-_WRITERS = {"parquet": write_parquet, "jsonl": _write_jsonl, "csv": _write_csv}
+_WRITERS: Mapping[str, _Writer] = {"parquet": write_parquet, "jsonl": _write_jsonl, "csv": _write_csv}
 
-STEP = Step("export", "the results as files in a folder of a bucket.", ExportOptions, export, permit=permit)
+STEP = Step(
+    "export",
+    "the results as files in a folder of a bucket, or as rows of a table.",
+    ExportOptions,
+    export,
+    permit=permit,
+)

@@ -45,10 +45,7 @@ def _block(rows: Iterator[ResultRow]) -> Iterator[dict[str, Any]]:
 
 
 def parquet(results: Results, options: ParquetOptions) -> None:
-    """Write `results.parquet` (SCHEMA; null where a request has no such value).
-
-    `embeddings` are the vectors of all inputs of a line. `tool_calls` and `metadata` are JSON.
-    """
+    """Write `results.parquet` (SCHEMA), with null where a request has no such value."""
     with results.create() as file:
         lines = write(results.rows(), file)
     results.add("results.parquet", file.sha256, file.size, lines)

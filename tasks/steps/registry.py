@@ -14,6 +14,7 @@ BUILT_IN = {
     "export": "tasks.steps.export:STEP",
     "parquet": "tasks.steps.parquet:STEP",
     "score": "tasks.steps.score:STEP",
+    "verify": "tasks.steps.verify:STEP",
 }
 
 

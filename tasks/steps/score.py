@@ -9,6 +9,8 @@ from batchyard.comparing.values import matches
 from store.formats import scores as score_lines
 from tasks.steps.step import Results, Step, StepOptions
 
+Method = Literal["exact", "numeric", "regex"]
+
 
 class ScoreOptions(StepOptions):
     """The way to compare.
@@ -18,13 +20,19 @@ class ScoreOptions(StepOptions):
     """
 
     step: Literal["score"]
-    method: Literal["exact", "numeric", "regex"] = "exact"
+    method: Method = "exact"
 
 
 def _expected(body: Mapping[str, Any]) -> str | None:
     metadata = body.get("metadata")
     expected = metadata.get("expected") if isinstance(metadata, dict) else None
     return expected if expected is None or isinstance(expected, str) else json.dumps(expected, ensure_ascii=False)
+
+
+def is_correct(body: Mapping[str, Any], text: str | None, method: Method) -> bool | None:
+    """Return whether a text is the answer that a request expects; None if it expects none."""
+    expected = _expected(body)
+    return None if expected is None else text is not None and matches(method, text, expected)
 
 
 def refusal(body: Mapping[str, Any], options: ScoreOptions) -> tuple[str, str] | None:
@@ -52,13 +60,12 @@ def score(results: Results, options: ScoreOptions) -> Mapping[str, Any]:
     unscored = 0
     with results.create() as scores:
         for row in results.rows():
-            expected = _expected(row.body)
-            if expected is None:
+            correct = is_correct(row.body, row.text, options.method)
+            if correct is None:
                 unscored += 1
                 continue
             task = str(row.body["metadata"].get("task", "all"))
             error = "no answer" if row.text is None else None
-            correct = row.text is not None and error is None and matches(options.method, row.text, expected)
             counts = tasks.setdefault(task, {"total": 0, "correct": 0})
             counts["total"] += 1
             counts["correct"] += correct
@@ -67,7 +74,7 @@ def score(results: Results, options: ScoreOptions) -> Mapping[str, Any]:
                 "custom_id": row.custom_id,
                 "task": task,
                 "correct": correct,
-                "expected": expected,
+                "expected": _expected(row.body),
                 "answer": row.text,
             }
             scores.write(score_lines.line(entry | ({"error": error} if error else {})))

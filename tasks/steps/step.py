@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from batchyard.settings import Settings
     from store.artifacts import ArtifactWriter
     from store.formats.results import ResultRow
-    from store.intake.outputs import OutputFolder
+    from store.intake.outputs import Destination
 
 
 class StepOptions(BaseModel):
@@ -20,6 +20,14 @@ class StepOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     step: str
+
+
+class EarlierBatch(NamedTuple):
+    """Its requests in input order, of which `answered` have an answer. `changes`: what is not as it was then."""
+
+    rows: Iterator[ResultRow]
+    answered: int
+    changes: list[str]
 
 
 class Results(Protocol):
@@ -31,11 +39,14 @@ class Results(Protocol):
     def create(self) -> ArtifactWriter:
         """Return a writer for a new artifact."""
 
-    def folder(self, url: str) -> OutputFolder:
-        """Return the folder at a URL that the operator allows, with `{id}`, `{name}` and `{date}` of the work."""
+    def output(self, url: str, columns: Mapping[str, str]) -> Destination:
+        """Return the folder or table at a URL that the operator allows (store.intake.outputs)."""
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
         """Add the content that a writer has stored to the batch's artifacts, under this name."""
+
+    def earlier(self, batch_id: str) -> EarlierBatch:
+        """Return another batch of the project, which has ended, to the same endpoint. Raises RequestError."""
 
 
 Options = TypeVar("Options", bound=StepOptions)
@@ -49,22 +60,16 @@ class RequestCheck(Protocol[Checked]):
 
 @dataclass(frozen=True)
 class Step(Generic[Options]):
-    """A post-processing step.
+    """A post-processing step."""
 
-    Attributes:
-        name: as `step` in `post_process` and as its entry point.
-        summary: one sentence for the form of a new batch.
-        options: a subclass of StepOptions.
-        run: writes the artifacts; the same rows must give the same bytes. Whatever it raises fails the step alone. It
-            may return a summary, a small JSON object that is shown with the step.
-        permit: called with the deployment's settings and the project's id before a batch is created; it raises
-            PermissionDeniedError for options that the operator does not allow.
-        check: called for every request in validation; a request that it refuses is an error of its line.
-    """
-
-    name: str
-    summary: str
-    options: type[Options]
+    name: str  # as `step` in `post_process` and as its entry point
+    summary: str  # one sentence for the form of a new batch
+    options: type[Options]  # a subclass of StepOptions
+    # Writes the artifacts; the same rows must give the same bytes. Whatever it raises fails the step alone. It may
+    # return a summary, a small JSON object that is shown with the step.
     run: Callable[[Results, Options], Mapping[str, Any] | None]
+    # Called for every request in validation; a request that it refuses is an error of its line
     check: RequestCheck[Options] | None = None
+    # Called with the deployment's settings and the project's id before a batch is created; it raises
+    # PermissionDeniedError for options that the operator does not allow
     permit: Callable[[Settings, str, Any], None] | None = None

@@ -34,7 +34,6 @@ GONE = 410
 
 
 def enqueue_due(context: AppContext) -> None:
-    """Claim due deliveries within the limits, and send each."""
     with context.database.read() as session:
         if not webhooks.any_due(session, time.time()):
             return
@@ -97,7 +96,6 @@ def send(context: AppContext, url: str, secrets: list[str], event: Event) -> tup
 
 
 def payload(event: Event) -> dict[str, Any]:
-    """Return the JSON object that receivers get for an event."""
     return {
         "id": event.id,
         "object": "event",

@@ -1,7 +1,7 @@
 """Outbound requests to URLs of clients: to public addresses only, unless the deployment allows others.
 
 A host name is resolved once and every address is checked. The connection goes to a checked address, so DNS rebinding
-has no effect. Redirects and the environment's proxies are ignored, and only the head of the response is read.
+has no effect.
 """
 
 import socket
@@ -25,6 +25,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 # What Python takes for public: relays of 6to4, and addresses of documents (RFC 7526, RFC 9637).
 _RELAYS = IPv4Network("192.88.99.0/24")
 _DOCUMENTATION = IPv6Network("3fff::/20")
+_PRIVATE = "the host's address is not a public one; BATCHYARD_WEBHOOKS_ALLOW_PRIVATE=1 allows such"
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,24 @@ def check(url: str, *, allow_private: bool) -> SplitResult:
         raise _refusal(f"write {' or '.join(f'{scheme}://host' for scheme in schemes)}, with a port and a path or not")
     if "@" in parts.netloc:
         raise _refusal("a URL here has no user name or password; tell what is genuine by its signature")
+    if not allow_private and f".{host}".rstrip(".").endswith(".localhost"):  # RFC 6761
+        raise _refusal(_PRIVATE)
     with suppress(socket.gaierror):  # a host name, which `post` resolves and checks
         _addresses(host, 0, allow_private=allow_private, flags=socket.AI_NUMERICHOST)
     return parts
 
 
-def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool) -> ReceiverAnswer:
-    """Send a POST request and return the head of the response, within TOTAL_SECONDS after name resolution.
+def check_callback(url: str | None, *, allow_private: bool) -> None:
+    """Check the `callback_url` of a batch or a job, if it has one, as `check` does. Raises RequestError."""
+    try:
+        check(url, allow_private=allow_private) if url is not None else None
+    except RequestError as error:
+        message = error.message.replace("'url'", "'callback_url'")
+        raise RequestError(message, code=error.code, param="callback_url") from None
 
-    Raises RequestError for a URL that is not allowed; OSError, http.client.HTTPException.
-    """
+
+def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool) -> ReceiverAnswer:
+    """Send a POST request, and return the head of the response. Raises RequestError, OSError, HTTPException."""
     parts = check(url, allow_private=allow_private)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
     addresses = _addresses(host, port, allow_private=allow_private)
@@ -104,7 +113,6 @@ def _shut_down(sock: socket.socket) -> None:
 
 
 def _connect(addresses: list[str], port: int, deadline: float) -> socket.socket:
-    """Return a connection to the first address that accepts one. Raises OSError."""
     failure: OSError = TimeoutError("no connection")
     for address in addresses:
         remaining = deadline - time.monotonic()
@@ -125,7 +133,7 @@ def _addresses(host: str, port: int, *, allow_private: bool, flags: int = 0) -> 
     entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     if not allow_private and not all(is_public(ip_address(address)) for address in addresses):
-        raise _refusal("the host's address is not a public one; BATCHYARD_WEBHOOKS_ALLOW_PRIVATE=1 allows such")
+        raise _refusal(_PRIVATE)
     return addresses
 
 

@@ -18,6 +18,9 @@ _sending: list[str] = []
 
 def send_sample(context: AppContext, webhook: Webhook, type_: str) -> int:
     """Send a sample event now; return the response's status. Raises RateLimitError; RequestError without a response."""
+    if not webhook.url:
+        message = "Callbacks go to the URL of their batch or job; run a small batch with a callback_url to try one."
+        raise RequestError(message, code="webhook_endpoint_without_url")
     with _lock:
         if len(_sending) >= SAMPLES_AT_ONCE or webhook.project_id in _sending:
             raise RateLimitError("A sample is being sent; wait for its receiver.", retry_after=5.0)

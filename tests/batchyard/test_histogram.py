@@ -9,7 +9,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard import histogram
+from batchyard.comparing import histogram
 
 SECONDS = st.floats(min_value=histogram.LEAST, max_value=1e6)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from batchyard import histogram, latency
+from batchyard import latency
+from batchyard.comparing import histogram
 
 
 def test_latencies_of_several_add_up_by_model_and_class() -> None:

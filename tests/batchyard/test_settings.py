@@ -41,6 +41,25 @@ def test_a_value_that_cannot_be_used_names_its_variable(monkeypatch: pytest.Monk
         settings.load()
 
 
+@pytest.mark.parametrize(
+    "value", ["postgresql://me:hunter2@host/db", "lake=sqlite://, ware=me:hunter2@h", "a=p://x:hunter2,y@h"]
+)
+def test_a_database_that_cannot_be_used_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("BATCHYARD_OUTPUT_DATABASES", value)
+    with pytest.raises(ConfigurationError, match=r"BATCHYARD_OUTPUT_DATABASES: entry \d is no database") as error:
+        settings.load()
+    assert "hunter2" not in str(error.value)
+
+
+def test_databases_are_known_by_name_and_shown_without_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHYARD_OUTPUT_DATABASES", "lake=sqlite:///lake.db, ware=postgresql://me:hunter2@host/db?a=b")
+    loaded = settings.load()
+    urls = {"lake": "sqlite:///lake.db", "ware": "postgresql://me:hunter2@host/db?a=b"}
+    assert loaded.output_database_urls == urls and "hunter2" not in repr(loaded)
+
+
 def test_the_environment_wins_over_the_env_file_and_the_command_line_over_both(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -78,7 +97,7 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
         ("[models.a]\nengine='vlm'\nsource='a/b'", "models.a.engine: must be 'auto', 'vllm'"),
         ("[models.a]\nengine='vllm'", "models.a.source: missing"),
         ("[models.a]\nengine='vllm'\nsource='./nowhere'", "models.a.source: no folder"),
-        ("[models.a]\nengine='vllm'\nsource='a/b'\nreplicas=0", "models.a.replicas: 0 is not more than 0"),
+        ("[models.a]\nengine='vllm'\nsource='a/b'\nreplicas=0", "models.a.replicas: 0 is not at least 1"),
         ("[models.a]\nengine='echo'", "set BATCHYARD_ALLOW_SIMULATED=1"),
     ],
 )

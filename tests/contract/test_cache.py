@@ -62,6 +62,18 @@ def test_what_a_project_asked_before_is_not_run_again(as_project: Callable[..., 
     assert whole.batchyard["shared"]["requests"] == 2
 
 
+def test_a_verification_runs_what_the_cache_has(as_project: Callable[..., RunningStack]) -> None:
+    stack = as_project("verified", cache_bytes=10**6)
+    first, bodies = answered(stack, chats("first", "three", "four"))
+    made: Any = stack.client.post(f"/batches/{first.id}/verify", cast_to=object)
+    again = stack.wait(stack.client.batches.retrieve(made["id"]))
+    assert (again.status, again.batchyard["shared"]["requests"]) == ("completed", 0)
+    ids = {line["response"]["body"]["id"] for line in stack.lines(again.output_file_id)}
+    assert not ids & {body["id"] for body in bodies}
+    shown = stack.client.batches.retrieve(first.id).batchyard["verification"]
+    assert (shown["batch_id"], shown["equal"], shown["different"], shown["changes"]) == (again.id, 2, 0, 0)
+
+
 def test_another_project_runs_the_same_itself(as_project: Callable[..., RunningStack]) -> None:
     _, (body,) = answered(as_project("its-own", cache_bytes=10**6), chats("a", "mine"))
     batch, (other,) = answered(as_project("stranger", cache_bytes=10**6), chats("a", "mine"))

@@ -81,6 +81,8 @@ def test_a_batch_gets_another_deadline_priority_and_name(stack: RunningStack, ht
     ]
 
 
+# test_dispatch.py and test_policy.py say who makes way, and test_segments.py that a segment hears of it.
+@pytest.mark.exhaustive
 def test_a_batch_of_the_background_makes_way_for_another_projects_and_loses_nothing(
     stack: RunningStack, http: httpx.Client
 ) -> None:

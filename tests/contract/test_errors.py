@@ -26,7 +26,7 @@ from tests.support.stacks import RunningStack
         ("PUT", "/v1/files", 405),
         ("DELETE", "/v1/batches", 405),
         ("GET", "/start", 405),
-        ("POST", "/v1/models", 405),
+        ("POST", "/v1/usage", 405),
     ],
 )
 def test_unknown_routes_and_methods_answer_json_too(http: httpx.Client, method: str, path: str, status: int) -> None:

@@ -61,7 +61,7 @@ def _check(case: Any, http: httpx.Client) -> None:
 
 
 @surface.parametrize()
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_answer_is_outside_the_document(case: Any, http: httpx.Client) -> None:
     _check(case, http)
 

@@ -18,6 +18,7 @@ from batchyard.cli import schedules as commands
 from store.database import Database
 from store.records import Schedule
 from tests.contract.conftest import refusal
+from tests.support.rows import until
 from tests.support.stacks import RunningStack, a_chat
 
 TEMPLATE = json.dumps(a_chat("{{date}}", "It is {{datetime}}.")) + "\n"
@@ -249,3 +250,21 @@ def test_the_terminal_makes_shows_runs_and_ends_a_schedule(stack: RunningStack, 
     assert json.loads(batchyard("runs", schedule_id, "--json"))[0]["batch_id"] == batch_id
     assert "is deleted" in batchyard("delete", schedule_id)
     assert schedule_id not in batchyard("list", "--json")
+
+
+def test_each_object_of_a_watched_folder_is_a_batch_with_its_outcome_beside_it(
+    stack: RunningStack, http: httpx.Client, create: Callable[..., dict[str, Any]]
+) -> None:
+    url = stack.environment["BATCHYARD_INPUT_PREFIXES"].split(", ")[1]
+    folder = Path(url.removeprefix("file://"))
+    (folder / "good.jsonl").write_text(json.dumps(a_chat("one", "hello")) + "\n")
+    (folder / "bad.jsonl").write_text("no line\n")
+    schedule = create(input={"watch": f"{url}*.jsonl"})
+    make_due(stack, schedule, int(time.time()))
+    for run in runs(http, schedule, 2):
+        stack.wait(stack.client.batches.retrieve(run["batch_id"]))
+    make_due(stack, schedule, int(time.time()))
+    until(lambda: len([*folder.glob("*.outcome.json")]) == 2, 30)
+    good, bad = (json.loads((folder / f"{name}.jsonl.outcome.json").read_text()) for name in ("good", "bad"))
+    assert (good["status"], good["request_counts"]["completed"]) == ("completed", 1)
+    assert bad["status"] == "failed" and bad["errors"][0]["line"] == 1

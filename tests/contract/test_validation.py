@@ -179,7 +179,7 @@ def test_a_retry_of_a_batch_leaves_the_lines_out_that_it_has_skipped(stack: Runn
 def test_a_retry_of_nothing_but_skipped_lines_is_refused(stack: RunningStack) -> None:
     source = json.dumps(a_chat("a", "hello")) + "\n{nope}"
     batch = stack.wait(stack.submit(source, extra_body={"on_invalid": "skip"}))
-    with pytest.raises(openai.ConflictError, match="correct those that the error file names"):
+    with pytest.raises(openai.ConflictError, match="correct the lines that the error file names"):
         stack.client.post(f"/batches/{batch.id}/retry", cast_to=object, body={})
 
 

@@ -90,26 +90,27 @@ def test_a_job_that_is_cancelled_leaves_its_batch_to_the_next_one(
 ) -> None:
     first = serve(cluster, folder)
     assert entry(folder, first).host in NODES
-    batch = begin(outside, 80)
+    batch = begin(outside, 60)
     second = serve(cluster, folder)
     assert entry(folder, second).host != entry(folder, first).host
     cluster.run("scancel", first)
-    until(has_left(folder, first), 10)
-    check_complete(outside, batch, 80)
+    until(has_left(folder, first), 30)
+    check_complete(outside, batch, 60)
     assert list(folder.iterdir()) == [folder / f"slurm-{second}.json"], "the other file and no temporary one"
 
 
+@pytest.mark.exhaustive
 def test_the_only_job_is_requeued_and_serves_the_rest_of_its_batch(
     cluster: SlurmCluster, folder: Path, outside: RunningStack
 ) -> None:
     job = serve(cluster, folder)
     before = entry(folder, job)
-    batch = begin(outside, 80)
+    batch = begin(outside, 60)
     cluster.run("scontrol", "requeue", job)
-    until(has_left(folder, job), 10)
+    until(has_left(folder, job), 30)
     assert outside.client.batches.retrieve(batch.id).status == "in_progress"
     assert entry(folder, job).started_at > before.started_at
-    check_complete(outside, batch, 80)
+    check_complete(outside, batch, 60)
 
 
 # SLURM looks at time limits every 30 s; `scancel` sends the same signal at once.

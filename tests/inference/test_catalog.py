@@ -232,3 +232,38 @@ def test_an_unusable_price_is_refused_with_its_place(file: Path, old: str, new: 
     file.write_text(PRICED.replace(old, new))
     with pytest.raises(ConfigurationError, match=rf"^{file}: {complaint}"):
         catalog.load(file, allow_simulated=True)
+
+
+def test_a_guard_that_the_engine_lacks_is_refused(file: Path) -> None:
+    file.write_text("[models.a]\nengine='echo'\nguard='repetition'")
+    with pytest.raises(ConfigurationError, match=r"models\.a\.guard: engine echo cannot end answers that repeat"):
+        catalog.load(file, allow_simulated=True)
+    file.write_text("[models.a]\nengine='openai'\nguard='repetition'\nengine_args.endpoints=[{url='http://a/v1'}]")
+    assert catalog.load(file)["a"].guard == "repetition"
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (
+            "engine='openai'\nengine_args.endpoints=[{url='http://a/v1'}]",
+            "its servers decide what runs together; leave",
+        ),
+        ("engine='server'\ncommand='serve --port {port}'", "its servers decide what runs together"),
+        ("engine='vllm-job'\nsource='NANO'", "it may compute requests together; leave it out, or use engine vllm"),
+        ("engine='transformers'\nsource='NANO'", "their padding; set engine_args.batch_size = 1"),
+        ("engine='transformers'\nsource='NANO'\nengine_args.batch_size=1", None),
+        ("engine='vllm'\nsource='NANO'", None),
+        ("engine='echo'", None),
+    ],
+)
+def test_a_model_that_cannot_be_reproducible_is_refused(file: Path, entry: str, reason: str | None) -> None:
+    entry = entry.replace("NANO", str(ROOT / "examples/models/nano"))
+    file.write_text(f"[models.a]\nreproducible=true\n{entry}")
+    if reason is None:
+        spec = catalog.load(file, allow_simulated=True)["a"]
+        assert spec.model_dump()["reproducible"] is True
+        assert spec.config_sha256 != spec.model_copy(update={"reproducible": False}).config_sha256
+    else:
+        with pytest.raises(ConfigurationError, match=rf"models\.a\.reproducible: .*{reason}"):
+            catalog.load(file, allow_simulated=True)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from batchyard.models import ModelSpec
@@ -17,6 +18,7 @@ from inference.live import LiveReplicas
 from inference.ray.starts import start_replicas
 from inference.residents import directory
 from inference.residents.session import EngineTimeouts
+from tests.support.rows import until
 
 SPEC = ModelSpec(name="late", engine="echo")
 TIMEOUTS = EngineTimeouts(request_timeout=30.0, start_timeout=60.0, idle_seconds=600.0)
@@ -42,6 +44,20 @@ def test_an_engine_that_is_late_to_say_that_it_runs_has_an_address(monkeypatch: 
     replicas = LiveReplicas(TIMEOUTS)
     assert [engine.name for engine in replicas.start(SPEC, threading.Event(), lambda _: None)] == [name]
     assert [engine.name for engine in replicas.running(SPEC)] == [name]
+
+
+def test_an_engine_that_hangs_is_killed_and_one_that_answers_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = LiveReplicas(TIMEOUTS)
+    (engine,) = replicas.start(SPEC, threading.Event(), lambda _: None)
+    assert replicas.end_if_hanging(SPEC, engine.name) is None
+    process = psutil.Process(directory.states()[engine.name].process["pid"])
+    process.suspend()
+    monkeypatch.setattr(live, "HANGING_SECONDS", 1.0)
+    death = replicas.end_if_hanging(SPEC, engine.name)
+    assert death is not None and (death.model, death.requests, death.next) == ("late", 0, "starts_again")
+    assert death.reason == "the engine's process did not answer for 1 seconds and was killed"
+    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+    assert replicas.end_if_hanging(SPEC, engine.name) is None
 
 
 def test_the_death_of_an_idle_engine_is_known_once_and_its_stop_is_none() -> None:

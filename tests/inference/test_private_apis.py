@@ -24,12 +24,12 @@ from urllib.error import URLError
 import pytest
 
 from batchyard.models import vllm_installed
-from inference import ray_internals
+from inference import ray_data_internals
 from inference.engines.vllm import handlers, internals
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("batchyard", "store", "tasks", "jobs", "recipes", "inference", "webapp")
-RAY_ADAPTERS = ("inference/ray_internals.py", "batchyard/local/ray_head.py")
+RAY_ADAPTERS = ("inference/ray_internals.py", "inference/ray_data_internals.py", "batchyard/local/ray_head.py")
 """The second runs inside `ray start`, where the first would import Ray Data."""
 VLLM_ADAPTER = "inference/engines/vllm/internals.py"
 RAY_ATTRIBUTES = {"_create_executor", "_build_bundle_iterator", "_output_node", "_topology", "_actor_id", "_map_task"}
@@ -125,8 +125,15 @@ def test_every_private_name_exists_in_the_installed_ray() -> None:
     assert callable(JobConfig._runtime_env_has_working_dir)
     assert "create_cluster_autoscaler" in StreamingExecutor.execute.__code__.co_names
     calls = re.findall(r"_StatsManager\.(\w+)", Path(streaming_executor.__file__).read_text())
-    assert set(calls) == {name for name in vars(ray_internals._NoStatistics) if not name.startswith("_")}
-    assert set(ClusterAutoscaler.__abstractmethods__) <= vars(ray_internals._WholeCluster).keys()
+    assert set(calls) == {name for name in vars(ray_data_internals._NoStatistics) if not name.startswith("_")}
+    assert set(ClusterAutoscaler.__abstractmethods__) <= vars(ray_data_internals._WholeCluster).keys()
+
+
+def test_the_process_of_an_engine_does_not_load_ray_data() -> None:
+    """It would take 0.7 s of a CPU and 90 MiB."""
+    code = "import sys, inference.residents.actor; print({'pandas', 'ray.data'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_the_table_holds_each_name_of_vllm_that_is_used_and_no_other() -> None:
@@ -135,7 +142,7 @@ def test_the_table_holds_each_name_of_vllm_that_is_used_and_no_other() -> None:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "internals":
                 used.add(node.attr)
-    used.discard("NAMES")
+    used -= {"NAMES", "untested"}
     used |= {place.schema for place in (handlers._PLACES | handlers._AUDIO).values()}
     assert used | {"UniProcExecutor"} == set(internals.NAMES)
     assert set(internals.METHODS) < set(internals.NAMES)
@@ -276,14 +283,15 @@ def wheel_url(requirement: str) -> str:
     return url
 
 
-@pytest.fixture(scope="module")
-def gpu_wheel() -> Iterator[zipfile.ZipFile]:
-    """The wheel of the pinned vLLM for NVIDIA GPUs."""
+@pytest.fixture(params=["0.30.0", "0.31.0", VLLM_VERSION, "0.33.0"])
+def gpu_wheel(request: pytest.FixtureRequest) -> Iterator[tuple[zipfile.ZipFile, tuple[int, int]]]:
+    """The wheel of a vLLM for NVIDIA GPUs, and its minor version."""
+    major, minor, _ = map(int, request.param.split("."))
     try:
-        with zipfile.ZipFile(io.BufferedReader(RangedFile(wheel_url(f"vllm=={VLLM_VERSION}")))) as archive:
-            yield archive
+        with zipfile.ZipFile(io.BufferedReader(RangedFile(wheel_url(f"vllm=={request.param}")))) as archive:
+            yield archive, (major, minor)
     except (URLError, TimeoutError, io.UnsupportedOperation, subprocess.TimeoutExpired) as error:
-        pytest.skip(f"the wheel of vllm {VLLM_VERSION} cannot be had: {error}")
+        pytest.skip(f"the wheel of vllm {request.param} cannot be had: {error}")
 
 
 def definitions(body: list[ast.stmt]) -> dict[str, ast.stmt]:
@@ -313,11 +321,11 @@ def class_members(names: dict[str, ast.stmt], name: str) -> set[str]:
     return set(definitions(statement.body)).union(*bases)
 
 
-def missing_names(archive: zipfile.ZipFile) -> list[str]:
+def missing_names(archive: zipfile.ZipFile, version: tuple[int, int] = internals.VERSION) -> list[str]:
     """The names of the adapter that the sources in a wheel of vLLM do not define."""
     files = set(archive.namelist())
     missing = []
-    for name, place in internals.NAMES.items():
+    for name, place in internals.names_in(version).items():
         module, _, attribute = place.partition(":")
         path = module.replace(".", "/")
         file = next((file for file in (f"{path}.py", f"{path}/__init__.py") if file in files), None)
@@ -331,8 +339,18 @@ def missing_names(archive: zipfile.ZipFile) -> list[str]:
 
 
 @pytest.mark.long
-def test_every_name_exists_in_the_wheel_for_gpus(gpu_wheel: zipfile.ZipFile) -> None:
-    assert not missing_names(gpu_wheel)
+def test_every_name_exists_in_the_wheels_for_gpus(gpu_wheel: tuple[zipfile.ZipFile, tuple[int, int]]) -> None:
+    assert not missing_names(*gpu_wheel)
+
+
+def test_a_version_that_was_not_tested_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert internals.untested() is None
+    monkeypatch.setattr(internals, "VERSION", (0, 40))
+    monkeypatch.setitem(internals.NAMES, "Gone", "vllm.version:Gone")
+    warning = internals.untested()
+    assert warning is not None and "vLLM 0.40 is installed" in warning and "engine server" in warning
+    with pytest.raises(ImportError, match=r"vLLM has no vllm.version:Gone .*vLLM 0.40 is installed"):
+        _ = internals.Gone
 
 
 def test_a_name_that_a_wheel_lacks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,5 +360,5 @@ def test_a_name_that_a_wheel_lacks_is_noticed(monkeypatch: pytest.MonkeyPatch) -
         archive.writestr("vllm/version.py", "try:\n    from ._version import __version__\nexcept ImportError: ...")
         archive.writestr("vllm/usage/usage_lib.py", "class UsageContext:\n    OPENAI_API_SERVER = 1")
         names = {name: internals.NAMES[name] for name in ("BaseFrontendArgs", "UsageContext", "__version__")}
-        monkeypatch.setattr(internals, "NAMES", names)
+        monkeypatch.setattr(internals, "names_in", lambda version: names)
         assert missing_names(archive) == [names["BaseFrontendArgs"], f"{names['UsageContext']}.LLM_CLASS"]

@@ -68,6 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "shop_price  retriable" in ended.output and "shop_order  once" in ended.output
     file = folder / "shop.mcp.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"seconds": 20}))
+    (folder / "stuck.mcp.json").write_text(json.dumps(json.loads(file.read_text()) | {"seconds": 3}))
     return folder
 
 
@@ -101,7 +102,8 @@ def test_tools_of_a_server_are_called_and_what_hangs_or_crashes_costs_its_call_a
     price, ordered, wrong, crashed, hung = outcomes(
         calls,
         Call("shop_price", fruit="apple", pieces=2),
-        *(Call("shop_order", fruit=fruit) for fruit in ("apple", "mango", "crash", "hang")),
+        *(Call("shop_order", fruit=fruit) for fruit in ("apple", "mango", "crash")),
+        Call("stuck_order", fruit="hang"),
     )
     assert price.value == {"price": 6, "currency": "CHF"}
     assert ordered.value in ("ordered", {"result": "ordered"})

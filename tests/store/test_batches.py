@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from batchyard import histogram
+from batchyard.comparing import histogram
 from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import TRANSITIONS
 from store import batches, events, queue, segments

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from sqlalchemy import select
 
-from store import batches, events, retention
+from store import batches, events
 from store.database import Database
+from store.deletion import retention
 from store.keys import Principal
 from store.records import Batch, Event
 from tests.support.planned import pause

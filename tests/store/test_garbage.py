@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import update
 
-from store import files, garbage
+from store import files
 from store.database import Database
+from store.deletion import garbage
 from store.records import Batch, ResultChunk
 from tests.support.planned import started
 from tests.support.webapps import on_sqlite

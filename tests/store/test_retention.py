@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from store import events, files, retention
+from store import events, files
 from store.database import Database
+from store.deletion import retention
 from store.records import Base, Batch, File, Job, Segment
 from tests.support.jobs import create_job
 from tests.support.webapps import on_sqlite

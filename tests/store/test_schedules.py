@@ -70,6 +70,17 @@ def test_another_projects_schedule_is_not_there(database: Database, new_schedule
             schedules.page(session, stranger, after=schedule.id, limit=10)
 
 
+def test_however_many_schedules_of_a_project_are_due_another_projects_is_among_the_first(
+    database: Database, new_schedule: NewSchedule, stranger: str
+) -> None:
+    own = [new_schedule(next_run_at=DUE + number) for number in range(3)]
+    with database.write() as session:
+        theirs = schedules.create(session, stranger, **values(next_run_at=DUE + 10))
+    with database.read() as session:
+        due = [[schedule.id for schedule in schedules.due_in_turn(session, DUE + 20, limit)] for limit in (1, 2, 9)]
+    assert due == [[own[0].id], [own[0].id, theirs.id], [own[0].id, theirs.id, own[1].id, own[2].id]]
+
+
 def test_a_project_has_a_thousand_schedules_at_most(
     database: Database, project: str, new_schedule: NewSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:

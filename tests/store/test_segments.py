@@ -12,7 +12,8 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import delete, select, update
 
-from batchyard import histogram, latency
+from batchyard import latency
+from batchyard.comparing import histogram
 from batchyard.errors import LeaseLost
 from batchyard.statuses import BACKGROUND
 from store import batches, queue, segments

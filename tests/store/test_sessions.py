@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import select, update
 
 from batchyard.errors import PermissionDeniedError
-from store import keys, retention, sessions
+from store import keys, sessions
 from store.database import Database
+from store.deletion import retention
 from store.records import ApiKey, WebSession
 from store.sessions import User
 from tests.support.webapps import on_sqlite

@@ -25,6 +25,7 @@ DOCUMENT = ROOT / "docs/testing.md"
 CACHE_KEY = "durations/tests"
 BEGIN, END = "<!-- durations: begin -->\n", "<!-- durations: end -->\n"
 SLOWEST = 25
+SHOWN = 10
 PHASES = ("setup", "call", "teardown")
 GROUPS = {
     "faults": {"faulty"},
@@ -168,7 +169,7 @@ def table(tests: list[Measured]) -> str:
         phases = [sum(getattr(test, phase) for test in some) for phase in PHASES]
         columns = " | ".join(f"{value:.0f}" for value in [*phases, sum(phases)])
         rows.append(f"| {group} | {len(some)} | {columns} |")
-    files = [f"| `{file}` | {seconds:.0f} |" for file, seconds in list(by("file", tests).items())[:SLOWEST]]
+    files = [f"| `{file}` | {seconds:.0f} |" for file, seconds in list(by("file", tests).items())[:SHOWN]]
     return "\n".join([*rows, "", "| file | seconds |", "|---|---|", *files, ""])
 
 

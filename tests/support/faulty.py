@@ -164,6 +164,4 @@ def few_files() -> Iterator[None]:
 def restart(stack: RunningStack, data: Path) -> None:
     """Start a stack that was killed again, on this data folder. The next tests use it."""
     with few_files():
-        again = RunningStack.restart(data, **stack.environment)
-    stack.process, stack.data, stack.url, stack.key = again.process, again.data, again.url, again.key
-    stack.client = again.client
+        stack.become(RunningStack.restart(data, **stack.environment))

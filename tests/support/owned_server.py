@@ -20,6 +20,7 @@ parser.add_argument("--model", default="theirs")
 parser.add_argument("--exits", help="write this and exit with 3, before anything is listened on")
 parser.add_argument("--never-ready", action="store_true", help="/health says 503")
 parser.add_argument("--child", type=Path, help="a child in a session of its own, which writes its id into this file")
+parser.add_argument("--bare", action="store_true", help="as `transformers serve`: no list, no [DONE], no other names")
 parser.add_argument("--stubborn", action="store_true", help="SIGTERM is ignored")
 parser.add_argument("--seconds", type=float, default=0.0, help="before each answer and each event")
 flags = parser.parse_args()
@@ -33,7 +34,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             return self.reply({}, 503 if unwell else 200)
         if self.path == "/v1/models":
-            return self.reply({"data": [{"id": flags.model}]})
+            return self.reply({"data": [{"id": flags.model}]}, 500 if flags.bare else 200)
         if self.path == "/environment":
             return self.reply(dict(os.environ))
         return self.reply({}, 404)
@@ -42,6 +43,8 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if unwell:
             return self.reply({"error": {"message": "its child is gone"}}, 500)
+        if flags.bare and "max_completion_tokens" in body:
+            return self.reply({"detail": "Unexpected fields in the request: {'max_completion_tokens'}"}, 422)
         text = body["messages"][-1]["content"]
         if body.get("stream"):
             return self.stream(text)
@@ -62,7 +65,8 @@ class Handler(BaseHTTPRequestHandler):
             self.event({"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]})
             time.sleep(flags.seconds)
         self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-        self.wfile.write(b"data: [DONE]\n\n")
+        if not flags.bare:
+            self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 
     def event(self, document: dict[str, Any]) -> None:

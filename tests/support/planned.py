@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import select, update
 
-from batchyard import histogram
+from batchyard.comparing import histogram
 from batchyard.endpoints import output_lines
 from inference.answers import ANSWERS
 from store import batches, files, segments

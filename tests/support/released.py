@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Integer, MetaData, Table, create_engine, even
 from tests.support.stacks import ROOT
 
 FIRST_SCHEMA = ROOT / "tests/store/backup/first_schema.sql"
-REVISION = "0029"
+REVISION = "0032"
 ENDED, RUNNING = "batch_06613b04977785307762ccaaa4c1ab7e", "batch_06613b055377917ae6452c98d6e2e9e4"
 """The batches in it: one has ended with 4 answers, one runs and has 6 of 60."""
 KEY = "by-06613b03c64a526ea68a13f1171af579-d7bfbe35bb43b54d5dd856a53594fe68b0b4ac738238d5213112ca37e7c85958"

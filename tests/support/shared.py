@@ -39,6 +39,11 @@ engine = "echo"
 max_in_flight = 32
 [models.paced.engine_args]
 latency_ms = 500
+[models.raced]
+engine = "echo"
+max_in_flight = 4
+[models.raced.engine_args]
+latency_ms = 250
 [models.failing]
 engine = "echo"
 endpoints = ["/v1/chat/completions", "/v1/completions", "/v1/messages"]
@@ -54,6 +59,11 @@ call_log = "{calls}"
 engine = "echo"
 [models.late.engine_args]
 latency_ms = 60000
+[models.worded]
+engine = "echo"
+max_in_flight = 32
+[models.worded.engine_args]
+ms_per_token = 500
 [models.endless]
 engine = "echo"
 max_in_flight = 1

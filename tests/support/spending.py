@@ -23,7 +23,7 @@ def spend(
     **columns: Any,
 ) -> str:
     """Record a batch that cost so much: for a million input tokens. None: its model had no tariff. Return its id."""
-    batch_id = new_id("batch_")
+    batch_id = columns.pop("batch_id", None) or new_id("batch_")
     prices = {"input_price": (euros or 0) * MILLION, "cached_price": 0, "output_price": 0, "hour_price": 0}
     amounts = dict.fromkeys(("failed", "shared_requests", "cached_tokens", "output_tokens", "milliseconds"), 0)
     values: dict[str, Any] = {

@@ -138,6 +138,11 @@ class RunningStack:
         assert ready is not None, (data.parent / "up.log").read_text()
         return cls(process, data, ready[1], (data / "admin.key").read_text().strip(), environment)
 
+    def become(self, again: RunningStack) -> None:
+        """Be this one from now on: the stack was started again."""
+        self.process, self.data, self.url, self.key = again.process, again.data, again.url, again.key
+        self.client = again.client
+
     @classmethod
     def elsewhere(cls, url: str, key: str) -> RunningStack:
         """A deployment that somebody else has started: a client's view of it."""

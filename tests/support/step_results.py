@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from store.artifacts import Artifacts, ArtifactWriter
 from store.formats.results import ResultRow
-from store.intake.outputs import OutputFolder
+from store.intake import outputs
+from store.intake.outputs import Destination
+from store.records import Batch
 
 
 class BatchResults:
     """The results of a batch, as a step sees them."""
 
-    def __init__(self, artifacts: Artifacts, rows: list[ResultRow]) -> None:
+    def __init__(
+        self,
+        artifacts: Artifacts,
+        rows: list[ResultRow],
+        databases: Mapping[str, str] | None = None,
+        batch_id: str = "batch_1",
+    ) -> None:
         self._artifacts = artifacts
         self._rows = rows
+        self._databases = databases or {}
+        self._batch = Batch(id=batch_id, created_at=0)
         self.added: dict[str, str] = {}
 
     def rows(self) -> Iterator[ResultRow]:
@@ -24,8 +34,8 @@ class BatchResults:
     def create(self) -> ArtifactWriter:
         return self._artifacts.create()
 
-    def folder(self, url: str) -> OutputFolder:
-        return OutputFolder(url)
+    def output(self, url: str, columns: Mapping[str, str]) -> Destination:
+        return outputs.output(url, self._batch, self._databases, columns)
 
     def add(self, name: str, sha256: str, size: int, lines: int | None = None) -> None:
         self.added[name] = sha256

@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 from sqlalchemy import select, update
 
-from batchyard import histogram
+from batchyard.comparing import histogram
 from batchyard.endpoints import output_lines
 from jobs.catalogue import catalogue_of
 from jobs.items import detail, listing, states, stream

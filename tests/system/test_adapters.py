@@ -27,20 +27,34 @@ def text(answer: dict[str, Any]) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
-def test_rows_of_a_model_and_its_adapters_share_a_file_and_an_engine_and_answer_as_vllm_serve_does(
-    vllm_stack: RunningStack, vllm_serve: httpx.Client
-) -> None:
-    rows = [
+Answered = tuple[Any, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    return [
         a_chat(f"{index} {name}", question, model=name, temperature=0, max_tokens=32)
         for index, question in enumerate(QUESTIONS)
         for name in NAMES
     ]
+
+
+@pytest.fixture(scope="module")
+def answered(vllm_stack: RunningStack, rows: list[dict[str, Any]]) -> Answered:
+    """The batch of all rows, and each row's answer."""
     batch = vllm_stack.wait(vllm_stack.submit(rows), seconds=200)
     assert (batch.status, batch.request_counts.completed) == ("completed", len(rows)), batch.errors
-    answers = {line["custom_id"]: line["response"]["body"] for line in vllm_stack.lines(batch.output_file_id)}
+    return batch, {line["custom_id"]: line["response"]["body"] for line in vllm_stack.lines(batch.output_file_id)}
+
+
+def test_rows_of_a_model_and_its_adapters_share_a_file_and_an_engine(
+    vllm_stack: RunningStack, answered: Answered
+) -> None:
+    batch, answers = answered
     assert [text(answers[f"0 {name}"]) for name in NAMES] == ["7, 19, 42", "42, 19, 7", "[7, 19, 42]"]
     assert [answers[f"2 {name}"]["model"] for name in NAMES] == list(NAMES)
     assert text(answers["2 mini"]) == text(answers["2 brackets"]) == "95"
+    assert len({text(answer) for answer in answers.values()}) > len(QUESTIONS)
 
     (model,) = json.loads(vllm_stack.artifact(batch, "manifest.json"))["models"].values()
     (engine,) = model["engines"]
@@ -49,10 +63,15 @@ def test_rows_of_a_model_and_its_adapters_share_a_file_and_an_engine_and_answer_
     queue: Any = vllm_stack.client.get("/queue", cast_to=object)
     assert [engine["model"] for engine in queue["engines"] if engine["model"] in NAMES] == ["mini"]
 
+
+@pytest.mark.exhaustive
+def test_their_answers_are_those_of_vllm_serve(
+    rows: list[dict[str, Any]], answered: Answered, vllm_serve: httpx.Client
+) -> None:
     def ask(row: dict[str, Any]) -> httpx.Response:
         return vllm_serve.post(row["url"], json=row["body"]).raise_for_status()
 
     with ThreadPoolExecutor(16) as threads:
         theirs = [text(answer.json()) for answer in threads.map(ask, rows)]
+    _, answers = answered
     assert [text(answers[row["custom_id"]]) for row in rows] == theirs
-    assert len(set(theirs)) > len(QUESTIONS)

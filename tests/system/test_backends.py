@@ -170,6 +170,7 @@ def test_a_batch_survives_five_seconds_without_s3(served: RunningStack, own_s3: 
     assert_complete(served, wait_patiently(served, batch))
 
 
+@pytest.mark.exhaustive
 def test_merging_and_a_step_wait_for_s3(served: RunningStack, own_s3: S3Server) -> None:
     batch = submit(served, extra_body={"post_process": [{"step": "parquet"}]})
     batch = served.wait(batch, until=lambda batch: batch.request_counts.completed > ROWS - 300)

@@ -15,6 +15,7 @@ from tests.support.terminal import batchyard
 REQUESTS = 80
 
 
+@pytest.mark.exhaustive
 @pytest.mark.local
 def test_batches_that_run_during_a_backup_complete_where_it_is_restored(faulty: RunningStack, tmp_path: Path) -> None:
     before = len(list(faulty.client.batches.list(limit=100)))

@@ -216,6 +216,7 @@ def cluster(postgresql: str) -> Iterator[Cluster]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.exhaustive
 def test_the_pods_answer_a_batch(cluster: Cluster) -> None:
     cluster.start("redis")
     (migrate,) = cluster.pods["web"].spec["initContainers"]
@@ -237,6 +238,7 @@ def test_the_pods_answer_a_batch(cluster: Cluster) -> None:
     assert urllib.request.urlopen(f"{url}/readyz", timeout=20).status == 200
 
 
+@pytest.mark.exhaustive
 def test_they_cannot_write_but_where_they_have_to(cluster: Cluster) -> None:
     for name in ("web", "worker", "ray-cpu"):
         for path in ("/usr/x", "/var/tmp/x", f"{MODELS}/x"):
@@ -246,6 +248,7 @@ def test_they_cannot_write_but_where_they_have_to(cluster: Cluster) -> None:
         assert cluster.inside(name, ["id", "--user"]).stdout == "1000\n"
 
 
+@pytest.mark.exhaustive
 def test_each_ends_by_the_signal_of_kubernetes_in_its_time(cluster: Cluster) -> None:
     """But Ray's nodes, which have longer: they take 30 s."""
     names = ("gateway", "web", "beat", "flower", "worker", "housekeeper", "webhooks")

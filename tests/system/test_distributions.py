@@ -242,8 +242,8 @@ def test_a_command_that_needs_an_extra_or_a_clone_says_so_in_one_line(run: Run) 
 
 
 def test_the_cpu_build_of_vllm_is_known_by_the_name_that_vllms_command_asks_for(tmp_path: Path) -> None:
-    write = runpy.run_path(str(ROOT / "deploy" / "install.py"))["_named_vllm"]
-    python = installed(tmp_path / "venv", "--no-deps", write(tmp_path)) / "python"
+    write = runpy.run_path(str(ROOT / "deploy" / "install.py"))["named_vllm"]
+    python = installed(tmp_path / "venv", "--no-deps", write(tmp_path, "0.32.0")) / "python"
     ask = "import importlib.metadata as m; print(m.version('vllm'), m.requires('vllm'))"
     shown = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout
     pinned, _, required = shown.strip().partition("+cpu ")

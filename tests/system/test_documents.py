@@ -53,7 +53,11 @@ NOT_RUN = {
     ("docs/start.md", ".venv/bin/batchyard submit examples/prompts.txt"): CARDS,
     ("docs/start.md", ".venv/bin/batchyard map examples"): CARDS,
     ("docs/start.md", ".venv/bin/batchyard eval examples/evaluate.yaml"): CARDS,
+    ("docs/api.md", "batchyard schedule create --name inbox"): "tests/tasks/recurring/test_watching.py watches some",
     ("docs/cascade.md", "batchyard map reviews.csv"): "tests/system/test_cascade.py and test_map.py run such ones",
+    ("docs/cascade.md", "batchyard filter tickets.csv"): "tests/batchyard/client/test_filter.py runs one",
+    ("docs/engines.md", "batchyard doctor --reproducible"): "tests/batchyard/cli/test_doctor.py runs such ones",
+    ("docs/engines.md", "batchyard models add"): "tests/system/test_models_while_running.py runs such ones",
     ("docs/evaluation.md", "batchyard eval examples/evaluate.yaml"): "tests/batchyard/cli/test_eval.py runs such ones",
     ("docs/start.md", ".venv/bin/batchyard generate"): CARDS,
     ("docs/start.md", ".venv/bin/batchyard rollout examples/rollout.jsonl -c examples/synthetic.yaml"): CARDS,
@@ -63,10 +67,20 @@ NOT_RUN = {
     ("docs/start.md", ".venv/bin/batchyard transcribe"): "tests/system/test_media.py transcribes a folder on vLLM",
     ("docs/start.md", ".venv/bin/batchyard submit examples/audio.jsonl"): "tests/system/test_media.py runs the file",
     ("docs/start.md", "make install"): "needs a GPU",
-    ("docs/export.md", "batchyard submit"): "tests/tasks/steps/test_export.py has the step",
-    ("docs/plan.md", "batchyard plan"): "tests/system/test_plan.py runs it",
-    ("docs/plan.md", "batchyard submit reviews.jsonl"): "the same",
-    ("docs/verify.md", "batchyard download"): "tests/batchyard/cli/test_verify.py runs them",
+    (
+        "docs/export.md",
+        "batchyard submit reviews.jsonl --post-process 'export:url=s3",
+    ): "tests/tasks/steps/test_export.py",
+    (
+        "docs/export.md",
+        "batchyard submit reviews.jsonl --post-process 'export:url=table",
+    ): "the same, test_export_tables.py",
+    ("docs/plan.md", "batchyard plan reviews.jsonl  "): "tests/system/test_plan.py runs it",
+    ("docs/plan.md", "batchyard plan reviews.jsonl -m"): "the same",
+    ("docs/plan.md", "batchyard job create evaluate"): "the same, with another recipe",
+    ("docs/plan.md", "batchyard submit reviews.jsonl --stop-when"): "the same",
+    ("docs/verify.md", "batchyard download"): "tests/batchyard/cli/console/test_verify.py runs them",
+    ("docs/verify.md", "batchyard key signing"): "tests/batchyard/test_signatures.py runs them",
     ("docs/clients.md", "export OPENAI_BASE_URL"): "tests/foreign/test_clients.py sets them for each client",
     ("docs/clients.md", "inspect eval"): "needs inspect-ai: tests/foreign/test_inspect.py",
     ("docs/start.md", ".venv/bin/batchyard up --host"): "starts the stack that is running",
@@ -213,6 +227,8 @@ def test_shell_that_is_not_run_is_shell_and_names_what_there_is() -> None:
             words = re.split("[#|]", line)[0].split()
             command: Any = main.cli
             while hasattr(command, "commands"):
+                if command.invoke_without_command and (not words or words[0].startswith("-")):
+                    break
                 command = command.get_command(click.Context(command), words.pop(0))
             if isinstance(command, RecipeCommand):  # only a server knows its options
                 continue
@@ -258,6 +274,16 @@ def test_every_file_and_page_that_the_documents_name_is_there() -> None:
             page = (ROOT / document).parent / link if link else ROOT / document
             assert page.exists(), f"{document} links to {link}"
             assert not anchor or anchor in anchors(page.read_text()), f"{document} links to {link}#{anchor}"
+
+
+def test_the_site_lists_every_page() -> None:
+    """`make docs` checks their links."""
+    navigation = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    listed = [
+        page for group in navigation for entries in group.values() for entry in entries for page in entry.values()
+    ]
+    written = {"index.md", "commands/index.md", "CHANGELOG.md", "CONTRIBUTING.md"}
+    assert sorted(listed) == sorted(written | {path.name for path in (ROOT / "docs").glob("*.md")})
 
 
 def anchors(page: str) -> set[str]:
@@ -432,7 +458,7 @@ def test_the_commands_of_the_operations_page_back_up_and_restore(
 def test_models_files_in_the_documents_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_KEY", "secret")
     examples = [block for block in blocks("toml") if block.document != "docs/extending.md"]
-    assert len(examples) == 11
+    assert len(examples) == 13
     for block in examples:
         (tmp_path / "models.toml").write_text(block.text)
         assert catalog.load(tmp_path / "models.toml")

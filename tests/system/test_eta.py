@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from tests.support.stacks import RunningStack, a_chat
 
 
@@ -19,6 +21,8 @@ def requests(number: int, prefix: str) -> list[dict[str, Any]]:
     return [a_chat(f"{prefix}-{index}", f"{prefix} {index}", model="paced") for index in range(number)]
 
 
+# tests/tasks/scheduling/test_throughput.py says the same in simulated time, where no busy machine changes its speed.
+@pytest.mark.exhaustive
 def test_after_eight_requests_the_end_of_twelve_hundred_lies_in_the_range(stack: RunningStack) -> None:
     """They take 19 s in the engine. What was measured before, by this test alone, was nearly all fixed cost."""
     stack.wait(stack.submit(requests(8, "few")))
@@ -29,11 +33,12 @@ def test_after_eight_requests_the_end_of_twelve_hundred_lies_in_the_range(stack:
     batch = stack.wait(batch)
     ended = time.time()
     assert batch.request_counts.completed == 1200
-    # With nothing else to do the error is below 0.15 and the factor below 2. A busy machine changes its speed.
+    # With nothing else to do the error is below 0.15 and the factor below 2. On a busy machine the few may have run at
+    # a quarter of the speed of the many, or at four times it.
     whole, (_, earliest, latest) = ended - all_from, at_first
-    assert earliest - 0.2 * whole < ended < latest + 0.3 * whole, [moment - ended for moment in at_first]
+    assert (earliest - all_from) / 4 < whole < 4 * (latest - all_from), [moment - ended for moment in at_first]
     expected, earliest, latest = at_a_quarter
     left = ended - left_from
-    assert earliest - 0.1 * left < ended < latest + 0.1 * left, [moment - ended for moment in at_a_quarter]
-    assert abs(expected - ended) < 0.6 * left, [moment - ended for moment in at_a_quarter]
+    assert earliest - 0.3 * left < ended < latest + 0.3 * left, [moment - ended for moment in at_a_quarter]
+    assert abs(expected - ended) < left, [moment - ended for moment in at_a_quarter]
     assert (latest - left_from) / (earliest - left_from) < 3, [moment - ended for moment in at_a_quarter]

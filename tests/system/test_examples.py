@@ -230,6 +230,7 @@ def test_training_goes_on_from_earlier_weights_and_records_them(tmp_path: Path) 
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_training_twice_from_one_seed_gives_the_same_weights(tmp_path: Path) -> None:
     train = pytest.importorskip("train", reason="needs torch and transformers", exc_type=ImportError)
     weights = []

@@ -30,7 +30,7 @@ from tests.support.stacks import RunningStack, a_chat
 from tests.support.terminal import batchyard
 from tests.support.traces import Collector, SeenSpan
 
-ROWS = 600
+ROWS = 400
 """They keep the engine busy for 6 s."""
 CLIENT = "b7ad6b7169203331"
 """The span of a client that sends a trace."""
@@ -235,7 +235,7 @@ def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty
         deadline = time.monotonic() + 60
         while len(app.control.ping(timeout=1) or []) < 3:
             assert time.monotonic() < deadline
-        batch = faulty.submit(requests(800))
+        batch = faulty.submit(requests(600))
         most_unanswered = most_running = 0.0
         killed = False
         deadline = time.monotonic() + 150
@@ -256,7 +256,7 @@ def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty
         # The engine answers 107 requests a second; those of three seconds, and one segment more, may be in segments.
         assert SEGMENT < most_unanswered < 4 * SEGMENT
         assert most_running >= 1
-        assert_every_line_once(faulty, batch, 800)
+        assert_every_line_once(faulty, batch, 600)
     finally:
         database.close()
         for process in more:
@@ -283,7 +283,7 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
     faulty: RunningStack,
 ) -> None:
     short, long = (
-        faulty.submit(requests(5, model="broken"), completion_window="30s"),
+        faulty.submit(requests(5, model="broken"), completion_window="20s"),
         faulty.submit(requests(5, model="broken")),
     )
     long = faulty.wait(long, until=lambda batch: batch.batchyard["held"] is not None)
@@ -307,7 +307,7 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
 def test_a_stack_that_is_killed_whole_goes_on_where_it_was_and_a_command_takes_its_rollout_up(
     faulty: RunningStack, tmp_path: Path
 ) -> None:
-    prompts = [{"prompt": f"rolled {number}", "answer": "rolled 7"} for number in range(40)]
+    prompts = [{"prompt": f"rolled {number}", "answer": "rolled 7"} for number in range(50)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
     command = ["rollout", "rows.jsonl", "model=logged", "n=8", "reward=exact", "ground_truth=answer"]
     command += ["--data", str(faulty.data), "--artifacts"]

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -26,6 +23,7 @@ from tests.chaos.jobs import Campaign
 from tests.support.faulty import JUDGE_SECONDS
 from tests.support.rows import until
 from tests.support.stacks import RunningStack
+from tests.support.terminal import batchyard
 
 
 class Jobs:
@@ -134,10 +132,9 @@ def test_people_reply_to_items_by_api_and_terminal_though_the_jobs_worker_is_kil
         until(reached, 60)
 
     def terminal(*arguments: str) -> Any:
-        command = [str(Path(sys.executable).parent / "batchyard"), "job", *arguments, "--json"]
-        data = ["--data", str(jobs.stack.data)]
-        environment = os.environ | jobs.stack.environment
-        return json.loads(subprocess.run([*command, *data], env=environment, capture_output=True, check=True).stdout)
+        done = batchyard("job", *arguments, "--json", "--data", jobs.stack.data, folder=jobs.stack.data.parent)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
     reach(waiting=4, stuck=0)
     process.kill(jobs.stack.processes("webhooks"))

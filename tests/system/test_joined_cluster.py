@@ -42,6 +42,7 @@ def settings(cluster: ForeignCluster) -> dict[str, str]:
     return {"RAY_ADDRESS": cluster.address, "BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_RAY_SHIP_CODE": "1"}
 
 
+@pytest.mark.exhaustive
 def test_a_batch_completes_while_nodes_without_our_code_come_and_go(
     cluster: ForeignCluster, start_stack: Callable[..., RunningStack]
 ) -> None:

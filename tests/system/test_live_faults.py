@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 import psutil
@@ -181,7 +180,7 @@ def test_an_engine_that_dies_is_said_in_its_streams_and_the_next_one_answers(fau
     assert stream(faulty, model="brittle", text="arsenic").wait() == "engine_died"
     assert beside.wait() == "engine_died"
     answered(faulty, "brittle")
-    assert deaths(faulty, "brittle") == before + 1
+    until(lambda: deaths(faulty, "brittle") == before + 1)  # a worker counts them, after the next engine may answer
 
 
 def deaths(stack: RunningStack, model: str) -> float:
@@ -191,6 +190,8 @@ def deaths(stack: RunningStack, model: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
+# tests/webapp/gateway/test_live.py and tests/inference/test_live.py test the two halves with shorter waits.
+@pytest.mark.exhaustive
 def test_an_engine_that_hangs_is_ended_and_the_next_one_answers(faulty: RunningStack) -> None:
     answered(faulty)
     long = stream(faulty, tokens=5000)
@@ -218,6 +219,7 @@ def engine_processes(stack: RunningStack) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_a_killed_cluster_ends_streams_with_an_error_and_a_batch_beside_them_is_whole(faulty: RunningStack) -> None:
     answered(faulty)
     lines = [a_chat(f"id-{n}", f"line {n}", model="paced", max_tokens=20) for n in range(300)]
@@ -235,36 +237,29 @@ def test_a_killed_cluster_ends_streams_with_an_error_and_a_batch_beside_them_is_
 
 def test_live_requests_take_places_from_a_batch_and_no_line_is_lost_or_doubled(faulty: RunningStack) -> None:
     answered(faulty)
-    lines = [a_chat(f"id-{n}", f"line {n}", model="paced", max_tokens=100) for n in range(80)]
-    batch = faulty.wait(faulty.submit(lines), until=lambda batch: batch.request_counts.completed > 0)
-    waits = []
-    with traffic(faulty, streams=2) as ends:
-        for _ in range(5):
+    lines = [a_chat(f"id-{n}", f"line {n}", model="paced", max_tokens=60 + n * 37 % 80) for n in range(80)]
+    batch = faulty.submit(lines)
+    redone = 0
+    while not redone:
+        until(lambda: engine_status(faulty, "in_flight") > 8)
+        with traffic(faulty, streams=12) as ends:  # of 16 places
             began = time.monotonic()
             opened = stream(faulty, 5)
-            waits.append(time.monotonic() - began)
+            wait = time.monotonic() - began
             assert opened.wait() == "whole"
-            time.sleep(0.3)
-    assert set(ends) == {"whole"}
-    assert min(waits) < 0.5, "a line of the batch takes 2 s, and all places were taken"
+        assert set(ends) == {"whole"}
+        redone = engine_status(faulty, "redone_requests")
+    assert wait < 1, "a line of the batch takes up to 2.8 s, and all places were taken"
     batch = faulty.wait(batch)
     ids = Counter(line["custom_id"] for line in faulty.lines(batch.output_file_id))
     assert batch.request_counts.completed == 80 and ids == {f"id-{n}": 1 for n in range(80)}
-    redone: Any = redone_requests(faulty)
-    assert redone > 0
 
 
-def redone_requests(stack: RunningStack) -> int:
-    """Return how many lines of batches have lost their place, as /v1/queue says within seconds."""
-    deadline = time.monotonic() + 30
-    with httpx.Client(headers={"Authorization": f"Bearer {stack.key}"}) as client:
-        while time.monotonic() < deadline:
-            engines = client.get(f"{stack.url}/v1/queue").json()["engines"] or []
-            number = sum(engine["redone_requests"] for engine in engines)
-            if number:
-                return int(number)
-            time.sleep(0.05)
-    return 0
+def engine_status(stack: RunningStack, name: str) -> int:
+    """Return a number of the status of engine `paced`, as /v1/queue says within seconds; 0 if none is up."""
+    headers = {"Authorization": f"Bearer {stack.key}"}
+    engines = httpx.get(f"{stack.url}/v1/queue", headers=headers).json()["engines"] or []
+    return sum(engine[name] for engine in engines if engine["model"] == "paced")
 
 
 @pytest.mark.exhaustive

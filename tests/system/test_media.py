@@ -185,6 +185,8 @@ def test_a_folder_of_recordings_becomes_texts_with_an_error_for_each_that_is_non
     assert [piece["text"].strip() for piece in timed["segments"]] == ["high low"]
 
 
+# test_endpoints.py sends transcriptions through a stack, and the first test here media to real vLLM.
+@pytest.mark.exhaustive
 def test_audio_of_a_batch_is_checked_before_it_runs_and_its_text_is_where_texts_are(
     vllm_stack: RunningStack, http: httpx.Client
 ) -> None:

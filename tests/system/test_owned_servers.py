@@ -20,7 +20,7 @@ from tests.support.stacks import ROOT, RunningStack, a_chat
 from tests.support.terminal import batchyard
 
 SCRIPT = ROOT / "tests/support/owned_server.py"
-ROWS = 300
+ROWS = 200
 FAULTS = {
     "late": ("--never-ready", "GET /health is answered with HTTP 503", "set `ready` to a path"),
     "exits": ("--exits 'RuntimeError: no weights'", "ended with exit code 3: RuntimeError: no weights", "by hand"),
@@ -38,7 +38,7 @@ def stack(start_stack: StartStack, tmp_path_factory: pytest.TempPathFactory) -> 
     child = tmp_path_factory.mktemp("owned") / "child"
     models = [entry(name, flags) for name, (flags, *_) in FAULTS.items()]
     ours = entry("ours", f"--seconds 0.2 --child {child}", 'engine_args.model = "theirs"\nmax_in_flight = 16')
-    return start_stack("\n".join([ours, *models]), BATCHYARD_ENGINE_START_TIMEOUT="25")
+    return start_stack("\n".join([ours, *models]), BATCHYARD_ENGINE_START_TIMEOUT="15")
 
 
 def owned() -> dict[str, list[psutil.Process]]:
@@ -78,7 +78,17 @@ def kill(stack: RunningStack, victim: str) -> None:
         owned()[victim][0].kill()
 
 
-@pytest.mark.parametrize("victim", ["server", "illness", "supervisor", "actor", "worker", "raylet"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "server",
+        # tests/inference/engines/openai/test_server.py kills supervisor and actor, and makes a server ill.
+        *(
+            pytest.param(each, marks=pytest.mark.exhaustive)
+            for each in ("raylet", "supervisor", "actor", "illness", "worker")
+        ),
+    ],
+)
 def test_whatever_is_killed_amid_a_batch_each_line_is_answered_and_nothing_is_left(
     stack: RunningStack, victim: str
 ) -> None:
@@ -108,7 +118,7 @@ def test_a_stream_ends_with_its_server_and_the_next_one_is_answered(stack: Runni
     began = time.monotonic()
     with pytest.raises(openai.APIError, match="SIGKILL"):
         list(words)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert [chunk.choices[0].delta.content for chunk in ask("here again")][:2] == ["here", "again"]
     owned()["server"][0].kill()
     until(lambda: not owned()["server"])
@@ -124,18 +134,19 @@ def test_the_lines_of_a_server_are_in_the_logs_of_its_batch(stack: RunningStack)
     assert "serves theirs" in shown
 
 
+@pytest.mark.exhaustive  # tests/inference/engines/openai/test_server.py has all but the way to the model's status
 def test_a_server_that_cannot_be_used_says_why_and_what_to_do(stack: RunningStack) -> None:
     batches = [stack.submit([a_chat("a", "hello", model=name)]) for name in FAULTS]
 
-    def failures() -> dict[str, str]:
+    def is_said(name: str) -> bool:
+        """The model is held for its reason: on a busy machine, one start or the other takes too long."""
         models: Any = stack.client.get("/models?engines=true", cast_to=object)
-        held = {model["id"]: model["batchyard"]["held"] for model in models["data"]}
-        return {name: reason for name, reason in held.items() if reason and name in FAULTS}
-
-    until(lambda: failures().keys() == FAULTS.keys(), 90)
-    for name, reason in failures().items():
+        (reason,) = (model["batchyard"]["held"] or "" for model in models["data"] if model["id"] == name)
         _, cause, remedy = FAULTS[name]
-        assert cause in reason and remedy in reason.partition("Remedy: ")[2], reason
+        return cause in reason and remedy in reason.partition("Remedy: ")[2]
+
+    for name in FAULTS:
+        until(lambda: is_said(name))  # noqa: B023
     for batch in batches:
         stack.client.batches.cancel(batch.id)
 

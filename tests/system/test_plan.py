@@ -9,7 +9,12 @@ from typing import Any
 
 import openai
 import pytest
+import requests as requests_client
 
+import batchyard as batchyard_client
+from batchyard.client.api import ApiClient
+from batchyard.errors import ConfigurationError
+from batchyard.local.process import kill
 from tests.support.rows import until
 from tests.support.stacks import RunningStack, a_chat
 from tests.support.terminal import batchyard
@@ -46,32 +51,33 @@ def test_a_batch_with_a_plan_waits_after_its_sample_and_answers_the_rest_once_it
         "its plan",
     )
     report = plan_of(stack, batch)
-    assert (report["requests"], report["answered"], report["sampled"]) == (TOTAL, 50, True)
-    assert report["shares"]["failed"] == {"share": 0, "low": 0, "high": pytest.approx(0.055, abs=0.01)}
-    assert len(report["answers"]) == 10 and len(report["odd"]["slowest"]) == 3
-    assert report["cost"]["currency"] == "EUR" and float(report["cost"]["low"]) <= float(report["cost"]["sum"])
+    assert (report["requests"], report["sample"]["answered"], report["sampled"]) == (TOTAL, 50, True)
+    forecast = report["forecast"]
+    assert forecast["shares"]["failed"] == {"share": 0, "low": 0, "high": pytest.approx(0.045, abs=0.01)}
+    assert len(report["sample"]["answers"]) == 10 and len(report["sample"]["odd"]["slowest"]) == 3
+    assert forecast["cost"]["currency"] == "EUR" and float(forecast["cost"]["low"]) <= float(forecast["cost"]["sum"])
     stack.client.post(f"/batches/{batch.id}/resume", cast_to=object)
     batch = stack.wait(batch)
     assert [line["custom_id"] for line in stack.lines(batch.output_file_id)] == [f"r{n}" for n in range(TOTAL)]
-    used = report["tokens"]["output_tokens"]
+    used = forecast["tokens"]["output_tokens"]
     assert used["low"] * 0.9 <= batch.usage.output_tokens <= used["high"] * 1.1
     with pytest.raises(openai.ConflictError, match="has ended"):
         plan_of(stack, batch)
 
 
+# The first two tests of test_faults.py kill processes amid a batch without a plan: what was answered is not run again.
+@pytest.mark.exhaustive
 @pytest.mark.local
 def test_what_the_sample_has_answered_is_not_computed_again_though_everything_is_killed(
     faulty: RunningStack, faulty_calls: Path
 ) -> None:
     batch = faulty.submit(requests("logged", "sampled-once"), extra_body={"plan": {"rows": 120}})
     faulty.wait(batch, until=lambda batch: batch.request_counts.completed > 20)
-    for process in (*faulty.processes("worker"), *faulty.processes("housekeeper")):
-        process.kill()
+    kill([*faulty.processes("worker"), *faulty.processes("housekeeper")])
     batch = faulty.wait(batch, until=sampled)
     assert batch.request_counts.completed == 120
     until(lambda: len(faulty.processes("worker")) > 0)
-    for process in (*faulty.processes("worker"), *faulty.processes("web")):
-        process.kill()
+    kill([*faulty.processes("worker"), *faulty.processes("web")])
     until(lambda: resumed(faulty, batch), seconds=60)
     batch = faulty.wait(batch)
     assert Counter(line["custom_id"] for line in faulty.lines(batch.output_file_id)) == {
@@ -104,6 +110,84 @@ def test_the_command_shows_answers_and_says_how_to_go_on(stack: RunningStack, tm
     assert batch["status"] == "completed", "it has no more requests than the sample"
 
 
+def test_models_answer_the_same_sample_and_are_compared(stack: RunningStack, tmp_path: Path) -> None:
+    asked = {"structured_outputs": {"json": {"type": "object"}}}
+    lines = [line | {"body": line["body"] | asked} for line in requests("echo", "compared")]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = ("plan", tmp_path / "in.jsonl", "--rows", "60", "-m", "other", "-m", "failing")
+    address = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    newest = stack.client.batches.list(limit=1).data[0].id
+    unknown = batchyard(*command, "-m", "nobody", folder=tmp_path, **address)
+    assert unknown.returncode == 2 and "does not serve 'nobody'" in unknown.stderr
+    assert stack.client.batches.list(limit=1).data[0].id == newest, "nothing was created"
+    shown = batchyard(*command, "--json", folder=tmp_path, **address)
+    assert shown.returncode == 0, shown.stderr
+    other, failing = json.loads(shown.stdout)
+    assert (other["models"], failing["models"]) == (["other"], ["failing"])
+    names = [[one["custom_id"] for one in report["sample"]["answers"]] for report in (other, failing)]
+    assert names[0] == names[1], "the same requests"
+    shares = [report["forecast"]["shares"] for report in (other, failing)]
+    assert shares[0]["failed"]["share"] == 0 < shares[1]["failed"]["share"]
+    assert (shares[0]["invalid"]["share"], shares[0]["empty"]["share"]) == (1, 0)
+    assert other["forecast"]["cost"]["currency"] == "EUR" and failing["forecast"]["cost"] is None
+    stack.client.batches.cancel(failing["batch_id"])
+    stack.client.post(f"/batches/{other['batch_id']}/resume", cast_to=object)
+    batch = stack.wait(stack.client.batches.retrieve(other["batch_id"]))
+    assert (batch.status, batch.request_counts.completed) == ("completed", TOTAL)
+    shown = batchyard(*command[:3], "500", *command[4:], folder=tmp_path, **address)
+    assert shown.returncode == 0, shown.stderr
+    assert "400 of 400 requests answered by each model" in shown.stdout
+    rows = {line[:20].strip(): line.split("  ") for line in shown.stdout.splitlines()}
+    assert "no price" in rows["cost"][-1] and "EUR" in str(rows["cost"])
+
+
+def test_a_job_with_a_plan_waits_after_its_sample_and_runs_the_other_items_once_it_is_resumed(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    rows = [{"prompt": f"item {n} of the plan", "answer": f"item {n // 2 * 2} of the plan"} for n in range(90)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ("model=other", "n=2", "reward=exact", "ground_truth=answer")
+    address = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    command = ("job", "create", "rollout", tmp_path / "rows.jsonl", *options)
+    shown = batchyard(*command, "--plan", "30", folder=tmp_path, **address)
+    assert shown.returncode == 0, shown.stderr
+    assert "30 of 90 items answered" in shown.stdout and "answers the other 60" in shown.stdout
+    job = stack.client.get("/jobs?limit=1", cast_to=object)["data"][0]  # type: ignore[index]
+    path = f"/jobs/{job['id']}"
+    assert (job["status"], job["request_counts"]["completed"], job["request_counts"]["total"]) == (
+        "in_progress",
+        30,
+        90,
+    )
+    assert (job["batchyard"]["paused_by"], job["batchyard"]["plan"]) == ("its plan", {"rows": 30, "sampled": True})
+    assert [stage["issued"] for stage in job["batchyard"]["stages"]] == [60]
+    report: Any = stack.client.get(f"{path}/plan", cast_to=object)
+    forecast = report["forecast"]
+    assert (report["requests"], report["sample"]["answered"], report["models"]) == (90, 30, ["other"])
+    assert forecast["shares"]["stuck"]["share"] == 0 < forecast["shares"]["wrong"]["share"] < 1
+    assert forecast["tokens"]["output_tokens"]["sum"] == 90 * 2 * 5 and forecast["cost"]["currency"] == "EUR"
+    with requests_client.Session() as browser:
+        assert browser.post(f"{stack.url}/sign-in", data={"key": stack.key}, timeout=30).ok
+        assert "30 of 90 items were drawn at random" in browser.get(f"{stack.url}{path}", timeout=30).text
+    events: Any = stack.client.get(f"{path}/events", cast_to=object)
+    assert "job.planned" in [event["type"] for event in events["data"]]
+    stack.client.post(f"{path}/resume", cast_to=object)
+    job = stack.wait_for_job(stack.client.get(path, cast_to=object))  # type: ignore[arg-type]
+    assert (job["status"], job["request_counts"]["completed"]) == ("completed", 90)
+    assert [stage["issued"] for stage in job["batchyard"]["stages"]] == [180], "nothing was asked twice"
+    used = forecast["tokens"]["input_tokens"]
+    assert used["low"] * 0.9 <= job["usage"]["input_tokens"] <= used["high"] * 1.1
+    with pytest.raises(openai.ConflictError, match="does not wait for its plan"):
+        stack.client.get(f"{path}/plan", cast_to=object)
+    shown = batchyard(*command, "--plan", "90", "--wait", "--json", folder=tmp_path, **address)
+    assert shown.returncode == 0 and json.loads(shown.stdout)["batchyard"]["plan"] == {"rows": 90, "sampled": True}
+    with pytest.raises(openai.BadRequestError, match="has no rows of its own"):
+        body = {"recipe": "experiment", "input": {"prompts": ["a"]}, "plan": {"rows": 1}}
+        variants = {name: {"model": name} for name in ("echo", "other")}
+        body["options"] = {"recipe": "rollout", "options": {"reward": "exact"}, "variants": variants}
+        stack.client.post("/jobs", body=body, cast_to=object)
+
+
 def test_wrong_plans_are_refused(stack: RunningStack) -> None:
     for plan, message in (({"rows": 0}, "rows"), ({"rows": 10**6}, "rows"), ({"row": 5}, "row"), ("100", "plan")):
         with pytest.raises(openai.BadRequestError, match=message):
@@ -119,7 +203,7 @@ def test_a_batch_pauses_once_it_surely_exceeds_a_limit_and_goes_on_without_it(st
     batch = stack.wait(batch, until=lambda batch: batch.batchyard["paused_at"] is not None)
     assert batch.batchyard["paused_by"] == "its limit of tokens"
     assert batch.batchyard["stop_when"] == {
-        **dict.fromkeys(("length", "empty", "invalid", "cost", "tokens")),
+        **dict.fromkeys(("length", "empty", "invalid", "looped", "cost", "tokens")),
         "failed": 0.1,
     }
     events = stack.client.get(f"/batches/{batch.id}/events", cast_to=object)["data"]  # type: ignore[index]
@@ -131,6 +215,18 @@ def test_a_batch_pauses_once_it_surely_exceeds_a_limit_and_goes_on_without_it(st
     assert batch.request_counts.completed == TOTAL
 
 
+def test_a_batch_whose_answers_are_all_cut_off_is_stopped_within_three_percent(stack: RunningStack) -> None:
+    lines = [a_chat(f"r{number}", f"cut off {number}", model="worded") for number in range(5_000)]
+    for line in lines:
+        line["body"] |= {"max_tokens": 1}
+    batch = stack.submit(lines, extra_body={"stop_when": {"length": 0.3}})
+    batch = stack.wait(batch, until=lambda batch: batch.batchyard["paused_at"] is not None)
+    assert batch.batchyard["paused_by"] == "its limit of length"
+    until(lambda: stack.client.batches.retrieve(batch.id).batchyard["state"]["name"] == "paused")  # type: ignore[attr-defined]
+    batch = stack.wait(stack.client.batches.cancel(batch.id))
+    assert 0 < batch.request_counts.completed <= 0.03 * len(lines)
+
+
 def test_wrong_limits_are_refused(stack: RunningStack, tmp_path: Path) -> None:
     for limits in ({"failed": 0}, {"failed": 1.5}, {"slow": 0.1}, {"cost": "much"}):
         with pytest.raises(openai.BadRequestError, match=next(iter(limits))):
@@ -139,3 +235,24 @@ def test_wrong_limits_are_refused(stack: RunningStack, tmp_path: Path) -> None:
     address = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
     wrong = batchyard("submit", tmp_path / "in.jsonl", "--stop-when", "failed", folder=tmp_path, **address)
     assert wrong.returncode == 2 and "--stop-when failed: write KEY=VALUE" in wrong.stderr
+
+
+def test_a_table_is_planned_in_python_and_the_same_call_of_map_answers_the_rest(stack: RunningStack) -> None:
+    server = ApiClient(stack.url, stack.key)
+    table = [{"n": number} for number in range(TOTAL)]
+    asked: dict[str, Any] = {"model": "echo", "max_tokens": 4, "server": server, "progress": False}
+    for _ in range(2):  # the second call takes up the first one's batch
+        report = batchyard_client.plan(table, "row {n} of the plan", rows=40, **asked)
+        assert report is not None and (report["requests"], report["sample"]["answered"]) == (TOTAL, 40)
+    assert report["forecast"]["tokens"]["output_tokens"]["sum"] == 5 * TOTAL, "echo repeats five words"
+    assert batchyard_client.map(table, "row {n} of the plan", **asked) == [f"row {n} of the plan" for n in range(TOTAL)]
+    batch = stack.client.batches.retrieve(report["batch_id"])
+    assert (batch.status, batch.request_counts.completed) == ("completed", TOTAL)  # type: ignore[union-attr]
+    assert batchyard_client.plan(table, "row {n} of the plan", rows=40, **asked) is None, "all is answered"
+    assert batchyard_client.plan(table[:5], "few {n}", rows=40, **asked) is None
+    reports = batchyard_client.plan(table, "two of row {n}", rows=40, **asked | {"model": ["echo", "other"]})
+    assert [report["models"] for report in reports] == [["echo"], ["other"]]
+    with pytest.raises(ConfigurationError, match="does not serve 'nobody'"):
+        batchyard_client.plan(table, "three of row {n}", rows=40, **asked | {"model": ["echo", "nobody"]})
+    with pytest.raises(ConfigurationError, match="make more than one batch"):
+        batchyard_client.plan([{"n": 1}] * 50_001, "{n}", **asked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 from pathlib import Path
 
@@ -41,5 +40,4 @@ def test_all_models_of_all_servers_answer_batches_and_live_requests(without_engi
             assert stack.client.models.retrieve("acme/one").id == "acme/one"
             assert not (folder / "models.toml").exists()
         finally:
-            stack.process.send_signal(signal.SIGTERM)
-            stack.process.wait(60)
+            stack.kill()

@@ -75,6 +75,6 @@ def test_answers_with_flaws_are_counted_in_the_batch_and_in_its_event(client: Fl
         assert BATCHES.transition(session, batch_id, "finalizing", "completed")
         (event,) = session.scalars(select(Event).where(Event.batch_id == batch_id, Event.type == "batch.completed"))
         counts = {"total": 2000, "completed": 1997, "failed": 0, "expired": 0, "cancelled": 0}
-        assert event.data["counts"] == counts | {"cut_off": 1994, "empty": 3, "invalid": 5}
+        assert event.data["counts"] == counts | {"cut_off": 1994, "empty": 3, "invalid": 5, "looped": 0}
     ours = client.get(f"/v1/batches/{batch_id}").get_json()["batchyard"]
     assert (ours["cut_off"], ours["empty"], ours["invalid"]) == (1994, 3, 5)

@@ -45,7 +45,7 @@ def served(context: AppContext) -> Iterator[tuple[Flask, int]]:
 
 def half_sent(port: int, method: str, path: str, content_type: str) -> str:
     """Send a request of whose body most is missing, and return the first line of the answer; `silence` without one."""
-    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: here\r\nContent-Type: {content_type}\r\nContent-Length: 100000\r\n\r\n"
         )
@@ -173,3 +173,20 @@ def test_silent_and_half_sent_requests_do_not_stop_the_server(tmp_path: Path) ->
         finally:
             web.terminate()
             web.wait(30)
+
+
+def test_a_value_that_is_nested_as_deeply_as_json_may_be_is_refused_everywhere(context: AppContext) -> None:
+    client = client_of(context, admin=True)
+    document = client.get("/openapi.json").get_json()
+    schemas, asked = document["components"]["schemas"], {}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            schema = schemas.get(content.get("schema", {}).get("$ref", "").rpartition("/")[2], {})
+            for name in schema.get("properties", ()):
+                body = f'{{"{name}": {"[" * 1010}{"]" * 1010}}}'
+                place = re.sub(r"{\w+}", "1", path)
+                answer = client.open(place, method=method.upper(), data=body, content_type="application/json")
+                asked[method, path, name] = answer.status_code
+    assert {("post", "/v1/keys", "project"), ("post", "/v1/webhook_endpoints", "url")} <= asked.keys()
+    assert {place: status for place, status in asked.items() if status >= 500} == {}

@@ -133,7 +133,7 @@ def test_the_terminal_and_the_form_show_it(context: AppContext, client: FlaskCli
         fields = {"csrf": csrf_of(visitor), "run": "/v1/chat/completions echo", "text": "hello"}
         return visitor.post("/new/preview", data=fields, headers={"HX-Request": "true"}).text
 
-    assert "this project has had no batch of that model" in preview()
+    assert "this project has not run a batch with that model" in preview()
     spend(context.database, project, 1, requests=1, bytes=1, input_tokens=2_000, output_tokens=100_000)
     assert "about 1." in view.outlook(client.post("/start?dry_run=true", json=body).get_json())
     assert re.search(r"about 1\.\d\d EUR .*from 1 batch", preview())

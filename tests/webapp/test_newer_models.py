@@ -1,4 +1,4 @@
-"""A model that models.toml has got since the server started is named as such: only a restart takes it up."""
+"""A model that models.toml has got since the server started is named as such: a reload takes it up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_model_that_is_in_the_file_only_is_told_from_an_unknown_one(
     assert "restart" not in message()
     with context.settings.models.open("a") as file:
         file.write(LATER)
-    assert "is newer than the running server; restart the server" in message()
+    assert "it is not in force: run `batchyard models reload`" in message()
     assert "Did you mean" not in message()
 
 
@@ -51,5 +51,5 @@ def test_the_terminal_and_a_batch_say_so(stack: RunningStack) -> None:
         refused = batchyard("map", *arguments, folder=folder)
     finally:
         models.write_text(before)
-    assert "restart the server" in batch.errors.data[0].message
-    assert refused.returncode == 2 and "restart the server" in refused.stderr
+    assert "models reload" in batch.errors.data[0].message
+    assert refused.returncode == 2 and "models reload" in refused.stderr

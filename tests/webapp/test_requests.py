@@ -14,7 +14,7 @@ from werkzeug.datastructures import MultiDict
 
 from batchyard.errors import RequestError
 from tasks.context import AppContext
-from tests.support.webapps import requested
+from tests.support.webapps import client_of, requested
 from webapp import requests
 
 
@@ -44,6 +44,35 @@ def test_prompts_sent_as_json_are_bounded_and_a_file_is_the_remedy(
 def test_every_answer_has_a_request_id(client: FlaskClient) -> None:
     ids = {client.get(path).headers["x-request-id"] for path in ("/healthz", "/v1/models", "/nope")}
     assert len(ids) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/v1/batches?state=completed", "Unknown parameter: 'state'. Did you mean 'status'?"),
+        ("/v1/batches?status=bogus", "Supported values: "),
+        ("/v1/batches?colour=red", "Unknown parameter: 'colour'. There are after, limit, status."),
+        ("/v1/jobs?state=failed", "Did you mean 'status'?"),
+        ("/v1/files?purpos=batch", "Did you mean 'purpose'?"),
+        ("/v1/schedules?state=failed", "There are after, limit."),
+        ("/v1/webhook_endpoints?enabled=1", "There are after, limit."),
+        ("/v1/usage?mont=2026-11", "Did you mean 'month'?"),
+        ("/v1/audit?kind=x", "There are after, limit."),
+        ("/v1/keys?projet=x", "Did you mean 'project'?"),
+    ],
+)
+def test_a_filter_that_a_list_does_not_have_is_refused_and_not_left_out(
+    context: AppContext, path: str, message: str
+) -> None:
+    answer = client_of(context, admin=True).get(path)
+    assert (answer.status_code, message in answer.get_json()["error"]["message"]) == (400, True), answer.text
+
+
+def test_a_misspelt_dry_run_creates_nothing(client: FlaskClient) -> None:
+    job = {"recipe": "batch", "input": {"prompts": ["one"]}, "options": {"model": "echo"}}
+    assert client.post("/v1/jobs?dryrun=true", json=job).status_code == 400
+    assert client.post("/start?dry-run=true", json={"model": "echo", "prompts": ["one"]}).status_code == 400
+    assert client.get("/v1/batches").get_json()["data"] == client.get("/v1/jobs").get_json()["data"] == []
 
 
 class Inner(BaseModel):

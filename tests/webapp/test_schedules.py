@@ -141,3 +141,21 @@ def test_a_new_schedule_ends_the_rest_of_an_idle_deployment_and_a_look_at_it_doe
     assert idle.is_marked(context.redis)
     create(client)
     assert not idle.is_marked(context.redis)
+
+
+def test_a_key_with_a_cap_has_no_schedule_run_what_its_cap_does_not_count(
+    client: FlaskClient, context: AppContext
+) -> None:
+    made = create(client)["id"]
+    staff = client_of(context, admin=True)
+    capped = staff.post("/v1/keys", json={"project": "default", "max_tokens": 10}).get_json()["key"]
+    headers = {"Authorization": f"Bearer {capped}"}
+    for path, body in (
+        ("", SCHEDULE),
+        (f"/{made}", {"cron": "5 * * * *"}),
+        (f"/{made}/resume", {}),
+        (f"/{made}/run", {}),
+    ):
+        answer = client.post(f"/v1/schedules{path}", json=body, headers=headers)
+        assert (answer.status_code, "has a cap" in answer.text) == (403, True), (path, answer.text)
+    assert client.post(f"/v1/schedules/{made}/pause", headers=headers).status_code == 200

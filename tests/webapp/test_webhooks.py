@@ -155,3 +155,36 @@ def test_another_projects_endpoint_is_not_there(
     path = f"{PATH}/{made['id']}{path.format(delivery=delivery['id'])}"
     assert theirs.open(path, method=method, json=body).status_code == 404
     assert client.get(f"{PATH}/{made['id']}").get_json() == made_without_secret(made)
+
+
+BATCH = {"endpoint": "/v1/chat/completions", "completion_window": "24h", "input_file_id": "file-none"}
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1/hook", "https://10.0.0.1/hook", "https://[::ffff:10.0.0.1]/"])
+def test_a_callback_to_an_address_of_ours_is_refused_with_its_batch_job_or_schedule(
+    client: FlaskClient, url: str
+) -> None:
+    job = {"recipe": "batch", "input": {"prompts": ["one"]}, "options": {"model": "echo"}}
+    nightly = {"name": "nightly", "cron": "0 3 * * *", "input": {"template": "{}"}}
+    for path, body in (
+        ("/v1/batches", BATCH | {"callback_url": url}),
+        ("/v1/jobs", job | {"callback_url": url}),
+        ("/v1/schedules", nightly | {"batch": {k: v for k, v in BATCH.items() if k[0] != "i"} | {"callback_url": url}}),
+    ):
+        assert refusal(client.post(path, json=body))["param"] == "callback_url", path
+
+
+def test_the_first_callback_makes_the_projects_webhook_for_them_whose_secret_can_be_had_before(
+    client: FlaskClient,
+) -> None:
+    path = f"{PATH}/callback_url"
+    assert refusal(client.get(path), 404)
+    secret = client.post(f"{path}/rotate_secret").get_json()["signing_secret"]
+    made = client.post("/v1/batches", json=BATCH | {"callback_url": URL}).get_json()
+    assert made["batchyard"]["callback_url"] == URL
+    (hook,) = client.get(PATH).get_json()["data"]
+    assert (hook["name"], hook["url"], hook["signing_secret_hint"][-4:]) == ("callback_url", "", secret[-4:])
+    assert refusal(client.post(path, json={"url": URL}))["param"] == "url"
+    assert refusal(client.post(f"{path}/test", json={"event_type": "batch.failed"}))
+    again = client.post(f"/v1/batches/{made['id']}/retry", json={})
+    assert again.status_code == 409, "a retry needs unanswered requests"

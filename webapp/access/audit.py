@@ -19,6 +19,7 @@ READS = frozenset(
         "jobs.item",
         "jobs.item_events",
         "jobs.items",
+        "jobs.plan",
         "jobs.results",
         "message_batches.results",
         "pages.batches.download",

@@ -25,14 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class AuditLog:
-    """Appends lines to a file, or to standard output (`stdout`).
-
-    Args:
-        count_lost: called for each line that could not be written.
-
-    Raises:
-        ConfigurationError: the file cannot be written.
-    """
+    """Appends lines to a file, or to standard output (`stdout`), and counts lost ones. Raises ConfigurationError."""
 
     def __init__(self, destination: str, count_lost: Callable[[], object] = lambda: None) -> None:
         self._path = None if destination == STDOUT else destination
@@ -49,15 +42,7 @@ class AuditLog:
     def write(
         self, action: str, subject: str | None, by: Principal | None, address: str | None, status: int, request_id: str
     ) -> None:
-        """Append a line.
-
-        Args:
-            action: what was done, named after the route.
-            subject: the id of what it was done to, None if it has none.
-            by: who did it; None if nobody is known.
-            address: where the client is.
-            status: the HTTP status of the response.
-        """
+        """Append a line: an action, named after the route, what it was done to and by whom, if known."""
         entry = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "request_id": request_id,

@@ -36,11 +36,7 @@ class Identity:
 
 
 def identify(settings: Settings, user: User, groups: Iterable[str]) -> Identity:
-    """Return what a user's groups allow.
-
-    Raises:
-        PermissionDeniedError: they open no project.
-    """
+    """Return what a user's groups allow. Raises PermissionDeniedError: they open no project."""
     members = frozenset(groups)
     printable = "".join(character for character in user.name if character.isprintable())
     user = dataclasses.replace(user, name=printable or user.subject)
@@ -56,9 +52,7 @@ def identify(settings: Settings, user: User, groups: Iterable[str]) -> Identity:
 def enter(context: AppContext, identity: Identity, project: str) -> Visitor:
     """Return the visitor that a user is in one of their projects.
 
-    Raises:
-        PermissionDeniedError: it is none of theirs, or an administrator has revoked their access.
-        RequestError: no project can have that name.
+    Raises PermissionDeniedError: it is none of theirs, or their access was revoked; RequestError: no such name can be.
     """
     if project not in identity.projects:
         raise PermissionDeniedError(f"None of your groups opens project {quoted(project)}.")
@@ -73,8 +67,7 @@ def enter(context: AppContext, identity: Identity, project: str) -> Visitor:
 def named_user(settings: Settings) -> Identity | None:
     """Return the user whom the request's headers name; None if they name none, or no proxy may name any.
 
-    Raises:
-        PermissionDeniedError: the headers are not a trusted proxy's, are ambiguous, or the groups open no project.
+    Raises PermissionDeniedError: the headers are not a trusted proxy's, are ambiguous, or the groups open no project.
     """
     if not settings.identity_networks:
         return None

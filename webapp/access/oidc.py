@@ -27,9 +27,7 @@ from webapp.access.identities import Identity, identify
 
 COOKIE = "batchyard_sign_in"
 MINUTES = 10
-"""How long a sign-in may take."""
 SECONDS = 10.0
-"""How long each answer of the provider may take."""
 LEEWAY_SECONDS = 60
 # No shared secret and no `none`, whatever the provider says.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -60,11 +58,7 @@ class _Cookie(SecureCookieSessionInterface):
 
 
 class Provider:
-    """The OpenID provider of the settings.
-
-    Raises:
-        ConfigurationError: the client's id or secret is missing.
-    """
+    """The OpenID provider of the settings. Raises ConfigurationError: the client's id or secret is missing."""
 
     def __init__(self, app: Flask, settings: Settings) -> None:
         self._settings, self._issuer = settings, settings.oidc_issuer
@@ -97,10 +91,8 @@ class Provider:
     def finish(self) -> Identity:
         """Return whom the provider has signed in, by the code that the browser has brought.
 
-        Raises:
-            AuthenticationError: the browser did not begin this, the provider refused, or its ID token is not valid.
-            PermissionDeniedError: the user's groups open no project.
-            UnavailableError.
+        Raises AuthenticationError: the browser did not begin this, the provider refused, or its ID token is not valid;
+        PermissionDeniedError: the user's groups open no project; UnavailableError.
         """
         issuer = self._discover()
         values = {"iss": issuer, "aud": self._settings.oidc_client_id}

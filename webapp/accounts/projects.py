@@ -2,7 +2,8 @@
 
 from flask import Blueprint
 
-from store import erasure, projects
+from store import projects
+from store.deletion import erasure
 from webapp.document import operation
 from webapp.requests import administrator, current_context, listed, parse_body
 from webapp.wire.accounts import ChangeProject, ListProjects, ProjectObject, ProjectPage

@@ -15,11 +15,22 @@ from batchyard.tables.spreadsheets import harmless
 from batchyard.tariffs import Amounts
 from store import keys, projects
 from store.accounting import budgets, usage
-from store.accounting.months import Month, day_text
+from store.accounting.months import Month, day_of_text, day_text
 from store.accounting.usage import Dimension, UsageEntry
 from webapp.document import operation
-from webapp.requests import caller, current_context, query
-from webapp.wire.usage import DIMENSIONS, BudgetObject, Money, UsageLine, UsageObject, UsageQuery, UsageTotal
+from webapp.requests import administrator, caller, current_context, parse_body, query
+from webapp.wire.usage import (
+    DIMENSIONS,
+    BudgetObject,
+    Money,
+    RecomputedCost,
+    RecomputedUsage,
+    RecomputeUsage,
+    UsageLine,
+    UsageObject,
+    UsageQuery,
+    UsageTotal,
+)
 
 routes = Blueprint("usage", __name__)
 
@@ -103,6 +114,29 @@ def show() -> UsageObject:
         standing = budgets.standing(session, listed.scope or owner.project_id)
     budget = None if standing is None else BudgetObject.model_validate(standing.document)
     return UsageObject(month=str(listed.month), data=listed.to_wire(), total=total_of(listed.lines), budget=budget)
+
+
+@routes.post("/v1/usage/recompute")
+@operation(RecomputedUsage, json=RecomputeUsage, refusals=(403, 413))
+def recompute() -> RecomputedUsage:
+    """Compare recorded costs with those at the prices of today, and record these with `write`.
+
+    Models without a price in models.toml keep what is recorded.
+    """
+    owner, body, context = administrator(), parse_body(RecomputeUsage), current_context()
+    prices = {name: spec.price.prices() for name, spec in context.models.items() if spec.price}
+    with context.database.write() as session:
+        changes = usage.recompute(session, owner, day_of_text(body.since), prices, write=body.write)
+    data = [
+        RecomputedCost(
+            model=model,
+            before=[_money(amount, currency) for currency, amount in sorted(before.amounts.items())],
+            after=[_money(amount, currency) for currency, amount in sorted(after.amounts.items())],
+            unpriced_requests=before.unpriced_requests,
+        )
+        for model, (before, after) in sorted(changes.items())
+    ]
+    return RecomputedUsage(since=body.since, written=body.write, data=data)
 
 
 @routes.get("/v1/usage.csv")

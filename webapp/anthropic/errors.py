@@ -1,7 +1,4 @@
-"""Anthropic's errors: what answers a request on its routes, and what a line of results holds.
-
-Source: https://docs.claude.com/en/api/errors, and the package `anthropic` for the types of a result's error.
-"""
+"""Anthropic's errors, as https://docs.claude.com/en/api/errors and the package `anthropic` have them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,9 +22,7 @@ _TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""The type of an error by its HTTP status."""
 _OF_CODES = {"model_not_found": 404, "request_timeout": 504, "batch_failed": 400, "too_many_tasks": 400}
-"""The status of an error without one, by its code."""
 
 
 def is_spoken(path: str) -> bool:
@@ -36,7 +31,6 @@ def is_spoken(path: str) -> bool:
 
 
 def of_status(status: int, message: str, request_id: str | None, param: str | None = None) -> MessageError:
-    """Return the error of an HTTP status. `param`: what it is about."""
     type_ = _TYPES.get(status, _TYPES[400 if status < 500 else 500])
     # The package `anthropic` sends the request again without the parameter then.
     details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]} if param == "thread" else None

@@ -44,7 +44,6 @@ def _name_request(response: Response) -> Response:
 
 
 def to_wire(batch: Batch) -> wire.MessageBatch:
-    """Return a batch as Anthropic's object."""
     ended, cancelling = batch.status in TERMINAL, batch.status == "cancelling"
     id_ = _PREFIX + batch.id.removeprefix(_STORED_PREFIX)
     return wire.MessageBatch(
@@ -164,7 +163,6 @@ def _stored_id(message_batch_id: str) -> str:
 
 
 def _get(message_batch_id: str) -> Batch:
-    """Return a batch of /v1/messages of the caller's project. Raises NotFoundError."""
     caller()
     batch = work.get(BATCHES, _stored_id(message_batch_id))
     if batch.endpoint != MESSAGES.path:

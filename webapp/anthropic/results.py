@@ -18,7 +18,6 @@ from webapp.anthropic import errors
 
 _PIECE = 100
 _TYPES = {"batch_expired": "expired", "batch_cancelled": "canceled"}
-"""The type of the result of a request that has never run, by the code of its line."""
 _FAILED = {
     "code": "batch_failed",
     "message": "This request was not run, since other requests of its batch are invalid.",
@@ -29,10 +28,7 @@ _CANCELLED = {"code": "batch_cancelled"}
 def read(context: AppContext, batch: Batch, stack: ExitStack) -> Iterator[bytes]:
     """Yield the results of an ended batch as JSON lines, in pieces of many. Files are opened in `stack` at once.
 
-    Raises:
-        ConflictError: it has not ended.
-        NotFoundError: a file of it was deleted or has expired.
-        UnavailableError: the artifact store is away or has lost a file.
+    Raises ConflictError: it has not ended; NotFoundError: a file of it was deleted or has expired; UnavailableError.
     """
     if batch.status not in TERMINAL:
         message = "The message batch has no results before its processing_status is 'ended'."

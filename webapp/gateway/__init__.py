@@ -1,5 +1,4 @@
 """The gateway: a small process before the web app, which answers live requests itself and passes all else on.
 
-Streams last long, so they are an event loop's work and not a thread's each, and they do not end with the web app. A
-live request meets neither Celery nor the database: keys are cached, usage is written in groups.
+Streams last long, so they are an event loop's work, and they do not end with the web app.
 """

@@ -66,8 +66,8 @@ class Accounting:
 
     def add(
         self, subject: Subject, price: Tariff | None, report: Mapping[str, Any], first: float | None, gaps: list[float]
-    ) -> None:
-        """Add one request.
+    ) -> Amounts:
+        """Add one request, and return what it used.
 
         Args:
             report: the engine's, with its tokens and times; `failed` if it has no answer.
@@ -78,9 +78,10 @@ class Accounting:
         failed = bool(report.get("failed") or report.get("error"))
         tokens = {name: int(report.get(name) or 0) for name in ("input_tokens", "cached_tokens", "output_tokens")}
         milliseconds = round(1000 * float(report.get("shared_seconds") or 0.0))
-        group.amounts = group.amounts.plus(
-            Amounts(requests=1, failed=int(failed), shared_requests=0, **tokens, bytes=0, milliseconds=milliseconds)
+        amounts = Amounts(
+            requests=1, failed=int(failed), shared_requests=0, **tokens, bytes=0, milliseconds=milliseconds
         )
+        group.amounts = group.amounts.plus(amounts)
         seconds: dict[Kind, list[float]] = {
             "first": [] if first is None or failed else [first],
             "queue": [report["queue_seconds"]] if "queue_seconds" in report else [],
@@ -90,6 +91,7 @@ class Accounting:
         group.counts.add(
             subject.tier, failed=failed, output_tokens=answered, milliseconds=milliseconds, seconds=seconds
         )
+        return amounts
 
     async def _write_on(self) -> None:
         while not self._stopping.is_set():

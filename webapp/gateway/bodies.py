@@ -50,8 +50,6 @@ class BodyMemory:
 
 
 class HeldBytes:
-    """The bytes that one request has in memory."""
-
     def __init__(self, memory: BodyMemory, sender: str) -> None:
         self._memory, self._sender = memory, sender
         self._size = 0
@@ -63,7 +61,6 @@ class HeldBytes:
             self._size = size
 
     def release(self) -> None:
-        """Hold none any more."""
         self._memory.add(self._sender, -self._size)
         self._size = 0
 

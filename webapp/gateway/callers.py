@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from batchyard.endpoints.live_wire import TIERS, Tier
 from batchyard.errors import AuthenticationError, PermissionDeniedError, UnavailableError
 from store import keys, projects
+from store.accounting.budgets import Standing, standing
 from store.keys import Principal
 from tasks.context import AppContext
 from tasks.intake import budgets
@@ -30,18 +31,13 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Caller:
-    """Who sends a live request.
-
-    Attributes:
-        refusal: why the project may not send any now; None if it may.
-        tiers: the tiers that the project may use.
-        used_at: time.monotonic() of the last request.
-    """
+    """Who sends a live request. `refusal` says why the project may not; `cap` is how the key's cap stood last."""
 
     principal: Principal
     project: str
     tiers: tuple[Tier, ...] = TIERS
     refusal: PermissionDeniedError | None = None
+    cap: Standing | None = None
     used_at: float = 0.0
 
 
@@ -55,11 +51,9 @@ class Callers:
         self._refreshing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to keep the cache fresh."""
         self._refreshing = asyncio.create_task(self._refresh())
 
     async def stop(self) -> None:
-        """Stop that."""
         if self._refreshing is not None:
             self._refreshing.cancel()
 
@@ -103,15 +97,16 @@ class Callers:
         caller = Caller(principal, "")
         with self._context.database.read() as session:
             self._bring_up_to_date(session, caller)
+            caller.cap = standing(session, principal.project_id, principal.key_id)
         return caller
 
-    @staticmethod
-    def _bring_up_to_date(session: Session, caller: Caller) -> None:
+    def _bring_up_to_date(self, session: Session, caller: Caller) -> None:
+        context = self._context
         project = projects.get(session, caller.principal.project_id)
         caller.project = project.name
         caller.tiers = projects.live_tiers(project)
         try:
-            budgets.check(session, project.id, project.name)
+            budgets.check(context, session, project.id)
             caller.refusal = None
         except PermissionDeniedError as error:
             caller.refusal = error
@@ -139,6 +134,7 @@ class Callers:
             for _, caller in callers:
                 if caller.principal.key_id in valid:
                     first = by_project.setdefault(caller.principal.project_id, caller)
+                    caller.cap = standing(session, caller.principal.project_id, caller.principal.key_id)
                     if first is caller:
                         self._bring_up_to_date(session, caller)
                     caller.project, caller.tiers, caller.refusal = first.project, first.tiers, first.refusal

@@ -51,7 +51,6 @@ class Connections:
         return self._all > self.most or of_address > max(1, self.most // ADDRESS_SHARE)
 
     def leave(self, address: str) -> None:
-        """Count it no more."""
         self._all -= 1
         if self._by_address is not None:
             self._by_address[address] -= 1
@@ -60,12 +59,7 @@ class Connections:
 
 
 class Connection(web.RequestHandler):
-    """A client's connection.
-
-    Attributes:
-        too_many: its requests are refused.
-        has_sent: it has sent a request.
-    """
+    """A client's connection. With `too_many` its requests are refused."""
 
     def __init__(self, server: web.Server, connections: Connections) -> None:
         super().__init__(

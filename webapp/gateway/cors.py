@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-METHODS = "GET, POST, DELETE, OPTIONS"
+METHODS = "GET, POST, PATCH, DELETE, OPTIONS"
 EXPOSED = "x-request-id, request-id, retry-after"
 _AGE_SECONDS = "600"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import redis
 
 from batchyard.errors import UnavailableError
+from batchyard.models import ModelSpec
 from tasks.context import AppContext
 from tasks.live import addresses, demand
 from tasks.live.addresses import EngineAddress
@@ -36,12 +37,13 @@ class LiveReplica:
 
 @dataclass
 class _LiveModel:
-    """What is known of a model's replicas, and when it was renewed.
+    """What is known of a model's replicas: those with configuration `spec`; engines of another get no new request.
 
     `gone`: by name and URL of a replica that did not answer, when it had been published (EngineAddress.at). If a worker
     publishes it again, it runs, and was only late.
     """
 
+    spec: ModelSpec
     replicas: dict[str, LiveReplica] = field(default_factory=dict)
     gone: dict[tuple[str, str], float] = field(default_factory=dict)
     renewed_at: float = -math.inf
@@ -64,17 +66,20 @@ class LiveEngines:
         self._models: dict[str, _LiveModel] = {}
         self._renewing: dict[str, asyncio.Task[str | None]] = {}
 
-    async def replica(self, model: str, affinity: str | None, avoid: Iterable[str] = ()) -> LiveReplica:
+    async def replica(self, spec: ModelSpec, affinity: str | None, avoid: Iterable[str] = ()) -> LiveReplica:
         """Return a replica for a request; wait for the model's engine if none runs.
 
-        Args:
-            affinity: requests with the same one go to the same replica, as long as that has places.
-            avoid: names of replicas that have failed this request.
-
-        Raises NoEngine: none runs within BATCHYARD_LIVE_START_SECONDS, or none can start.
+        Requests with the same `affinity` go to the same replica, as long as that has places. `avoid` names replicas
+        that have failed this request. Raises NoEngine: none runs within BATCHYARD_LIVE_START_SECONDS, or none can
+        start.
         """
         deadline = time.monotonic() + self._context.settings.live_start_seconds
-        known = self._models.setdefault(model, _LiveModel())
+        model = spec.name
+        known = self._models.setdefault(model, _LiveModel(spec))
+        if known.spec is not spec:
+            if known.spec.config_sha256 != spec.config_sha256:
+                known.replicas, known.renewed_at, known.wanted_at = {}, -math.inf, -math.inf
+            known.spec = spec
         while True:
             if time.monotonic() - known.renewed_at >= RENEW_SECONDS or not known.replicas:
                 renewing = self._renewing.get(model)
@@ -126,9 +131,9 @@ class LiveEngines:
             log.warning("engines for live requests not read: %s", error)
             return None
         now = time.monotonic()
-        if published or known.replicas:
+        places = {(one.name, one.url): one for one in published if one.is_of(known.spec)}
+        if places or known.replicas:
             known.renewed_at = now
-        places = {(one.name, one.url): one for one in published}
         known.gone = {place: at for place, at in known.gone.items() if place in places}
         replicas: dict[str, LiveReplica] = {}
         for place, one in places.items():

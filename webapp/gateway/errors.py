@@ -34,7 +34,6 @@ def response(
 def of_error(
     path: str, error: BatchyardError, *, headers: Mapping[str, str], request_id: str | None = None
 ) -> web.Response:
-    """Return the response with one of our errors."""
     if isinstance(error, RateLimitError):
         headers = {**headers, "Retry-After": str(math.ceil(error.retry_after))}
     fault = {name: getattr(error, name) for name in ("message", "type", "param", "code")}

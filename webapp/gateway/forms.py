@@ -21,10 +21,7 @@ _LISTS = ("timestamp_granularities", "include")
 
 
 async def audio_body(request: web.Request, form: bytes) -> dict[str, Any]:
-    """Return the form of a transcription as a body whose `file_url` holds the file.
-
-    Raises TooLargeError above MAX_AUDIO_BYTES; RequestError for a form that cannot be read.
-    """
+    """Return a transcription's form as a body whose `file_url` holds the file. Raises TooLargeError, RequestError."""
     stream = StreamReader(request.protocol, limit=len(form))
     stream.feed_data(form)
     stream.feed_eof()

@@ -31,9 +31,11 @@ from batchyard.telemetry.spans import Span
 from batchyard.wording import quoted
 from store.keys import Principal
 from tasks.context import AppContext
+from tasks.intake import budgets
 from tasks.intake.requests import RequestChecker
 from tasks.live.addresses import EngineAddress
 from tasks.live.demand import answers_live
+from tasks.scheduling import caps
 from webapp.access.audit_log import AuditLog
 from webapp.anthropic.errors import is_spoken
 from webapp.gateway import bodies, errors, forms, traces
@@ -61,7 +63,8 @@ OF_TIERS: Mapping[str | None, Tier] = {
     **dict.fromkeys((None, "auto", "default", "priority", "standard_only"), TIERS[0]),
     "flex": "flex",
 }
-"""The tier of a request by its `service_tier`, OpenAI's or Anthropic's."""
+MODELS_SECONDS = 1.0
+"""Between two looks for changes of the models."""
 STATUS_OF_CODES = {"model_not_found": 404, "line_too_long": 413}
 
 log = logging.getLogger(__name__)
@@ -71,16 +74,9 @@ _STREAM = web.RequestKey("stream", EventStream)
 
 @dataclass
 class LiveRequest:
-    """A checked live request.
+    """A checked live request to the path of an endpoint, `arrived` at time.monotonic().
 
-    Attributes:
-        endpoint: the path of its endpoint.
-        raw: its body as it came.
-        affinity: see SESSION.
-        arrived: time.monotonic().
-        span: its span, which most do not write.
-        plain: the answer is a text, and no JSON.
-        held: its bytes in memory.
+    `affinity`: see SESSION. `plain`: the answer is a text, and no JSON. `held`: its bytes in memory.
     """
 
     id: str
@@ -98,12 +94,9 @@ class LiveRequest:
 
 
 class LiveRequests:
-    """Answers live requests."""
-
     def __init__(self, context: AppContext, callers: Callers, memory: BodyMemory) -> None:
         self._context, self._callers, self._memory = context, callers, memory
-        self._checker = RequestChecker(context.models, models_file=context.settings.models)
-        self._specs = served_by_name(context.models)
+        self._serve(context)
         self._limits = LiveLimits(context.settings)
         self._engines = LiveEngines(context)
         self._accounting = Accounting(context)
@@ -114,18 +107,34 @@ class LiveRequests:
         self._watching: list[asyncio.Task[None]] = []
         self._large = ThreadPoolExecutor(1, "large bodies")
 
+    def _serve(self, context: AppContext) -> None:
+        """Check and answer requests from now on with this context's models."""
+        self._models = context.models
+        checker = RequestChecker(context.models, models_file=context.settings.models)
+        self._served = checker, served_by_name(context.models)  # at once: another thread may check a large body
+
+    async def _follow_changes(self) -> None:
+        """Serve the models that are in force, as they change."""
+        while True:
+            try:
+                context = await asyncio.to_thread(self._context.fresh, at_once=True)
+                if context.models is not self._models:
+                    self._serve(context)
+            except Exception:  # or changes would never count again, which nobody would see
+                log.exception("models in force not read")
+            await asyncio.sleep(MODELS_SECONDS)
+
     async def start(self) -> None:
-        """Begin to answer."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
         )
-        self._watching = [asyncio.create_task(run) for run in (self._watch(), self._streams.run())]
+        runs = (self._watch(), self._streams.run(), self._follow_changes())
+        self._watching = [asyncio.create_task(run) for run in runs]
         await self._accounting.start()
 
     async def stop(self) -> None:
-        """Close the connections, and write what was used."""
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._aborting, return_exceptions=True)
@@ -165,7 +174,6 @@ class LiveRequests:
         request_id: str,
         arrived: float,
     ) -> web.StreamResponse:
-        """Return the response to a live request, or to its refusal."""
         headers = {"x-request-id": request_id}
         if is_spoken(request.path):
             headers["request-id"] = request_id
@@ -180,6 +188,9 @@ class LiveRequests:
             with self._limits.at_once(key_id), self._memory.hold(key_id) as held:
                 pace = Pace(self._context.settings)
                 raw = await self._body(request, endpoint, pace, held) if raw is None else raw
+                if caller.cap is not None:
+                    whose = f"Key '{caller.principal.name}'"
+                    await asyncio.to_thread(budgets.refuse, self._context, caller.cap, whose, "Requests and batches")
                 check = functools.partial(self._checked, request, endpoint, raw, caller, request_id, arrived)
                 if len(raw) <= LARGE_BYTES:
                     live = check()
@@ -238,12 +249,15 @@ class LiveRequests:
             message = "Log-probabilities of prompts are not streamed; leave out prompt_logprobs or stream."
             raise LineError("unsupported_parameter", message, "body.prompt_logprobs")
         line = {"custom_id": request_id, "method": "POST", "url": endpoint, "body": plain}
-        model = self._checker.check(endpoint, line)
-        refusal = self._checker.refusal(endpoint, model, plain, len(raw))
+        checker, specs = self._served
+        model = checker.check(endpoint, line)
+        if (guarded := checker.guarded(endpoint, model, body)) is not body:
+            raw = json_lines.dumps(guarded)
+        refusal = checker.refusal(endpoint, model, plain, len(raw))
         if refusal is not None:
             error = (refusal.body or {}).get("error", {})
             raise LineError(error.get("code") or "invalid_request", error.get("message", ""), error.get("param"))
-        spec, session = self._specs[model], request.headers.get(SESSION) or body.get("prompt_cache_key")
+        spec, session = specs[model], request.headers.get(SESSION) or body.get("prompt_cache_key")
         if not answers_live(spec):
             message = f"The model {model!r} answers requests in batches only; send them to POST /v1/batches."
             raise RequestError(message, code="batches_only", param="model")
@@ -265,7 +279,7 @@ class LiveRequests:
         """Let replicas answer until one has begun the request. Raises NoEngine if none runs in time, or can."""
         failed: list[str] = []
         for _ in range(ATTEMPTS):
-            replica = await self._engines.replica(live.spec.name, live.affinity, failed)
+            replica = await self._engines.replica(live.spec, live.affinity, failed)
             replica.in_flight += 1
             try:
                 response = await self._exchange(request, live, replica, headers)
@@ -280,7 +294,6 @@ class LiveRequests:
     async def _exchange(
         self, request: web.Request, live: LiveRequest, replica: LiveReplica, headers: dict[str, str]
     ) -> web.StreamResponse | None:
-        """Return the response of a replica; None if it has not begun the request."""
         assert self._session is not None
         address = replica.address
         sent = {
@@ -315,14 +328,14 @@ class LiveRequests:
         data = await upstream.read()
         report = json_lines.loads(upstream.headers.get(live_wire.REPORT, "{}"))
         if upstream.status == 200:
-            self._account(live, report, None)  # nobody has seen a first token
+            await self._account(live, report, None)  # nobody has seen a first token
             if live.plain:
                 return web.Response(text=json_lines.loads(data)["text"], headers=headers)
             return web.Response(body=data, content_type="application/json", headers=headers)
         fault = _fault(data)
         if fault.get("code") == live_wire.STOPPING:
             return None
-        self._account(live, {**report, "failed": True}, None)
+        await self._account(live, {**report, "failed": True}, None)
         if upstream.status in (429, 503):
             headers = {**headers, "Retry-After": "5"}
         return errors.response(live.endpoint, upstream.status, fault, headers=headers, request_id=live.id)
@@ -352,7 +365,7 @@ class LiveRequests:
             fault = {"message": message, "type": "server_error", "param": None, "code": "engine_died"}
             await stream.send(stream_events.error(live.endpoint, fault))
         waits = [after - before for before, after in itertools.pairwise(times)]
-        self._account(live, report or {"failed": True}, waits[0] if waits else None, waits[1:])
+        await self._account(live, report or {"failed": True}, waits[0] if waits else None, waits[1:])
         return await stream.end()
 
     async def _watch(self) -> None:
@@ -375,15 +388,17 @@ class LiveRequests:
         except aiohttp.ClientError as error:  # it has ended, which its requests hear of
             log.info("engine not reached: %s", error, extra={"model": model})
 
-    def _account(
+    async def _account(
         self, live: LiveRequest, report: Mapping[str, Any], first_seconds: float | None, gaps: list[float] | None = None
     ) -> None:
         owner = live.caller.principal
         subject = Subject(owner.project_id, owner.key_id, live.spec.name, live.tier)
-        self._accounting.add(subject, live.spec.price, report, first_seconds, gaps or [])
+        used = self._accounting.add(subject, live.spec.price, report, first_seconds, gaps or [])
         live.span.set(requests.usage(report))
         tokens = (report.get("input_tokens") or 0) + (report.get("output_tokens") or 0)
         self._limits.count_tokens(owner.key_id, tokens)
+        if (cap := live.caller.cap) is not None:  # before the response ends: its client may send the next one then
+            await asyncio.to_thread(caps.add, self._context, cap, live.spec.price, used)
 
     def _abort(self, live: LiveRequest, address: EngineAddress) -> None:
         """End a request whose client has gone, and count what the engine has computed of it."""
@@ -399,7 +414,7 @@ class LiveRequests:
                 url = f"{address.url}{live_wire.REQUESTS}/{live.id}"
                 async with self._session.delete(url, headers=headers) as response:
                     report = json_lines.loads(await response.read())
-            self._account(live, {**report, "failed": True}, None)
+            await self._account(live, {**report, "failed": True}, None)
 
 
 async def _pieces(upstream: aiohttp.ClientResponse, model: str) -> AsyncIterator[bytes]:

@@ -52,8 +52,6 @@ class Places:
 
 
 class _Sender:
-    """A sender's places, and how many requests it has."""
-
     def __init__(self) -> None:
         self.places = asyncio.Semaphore(PLACES_EACH)
         self.requests = 0

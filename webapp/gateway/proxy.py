@@ -32,17 +32,14 @@ SMALL_BYTES = 1024 * 1024
 SENT_BYTES = 32 * 1024
 """What a client is given at a time: a slow one is seen to read, and one that reads nothing is soon seen not to."""
 AT_ONCE = frozenset({"/readyz"})
-"""What needs no turn."""
 
 log = logging.getLogger(__name__)
 
 
 class WebApp:
-    """The web app behind the gateway.
+    """The web app behind the gateway, at `http://host:port`, or `unix:/path` of a socket.
 
-    Args:
-        url: `http://host:port`, or `unix:/path` of a socket.
-        answer_live: answers the live requests that the web app hands over (see webapp.gateway.tickets).
+    `answer_live` answers the live requests that the web app hands over (see webapp.gateway.tickets).
     """
 
     def __init__(self, url: str, answer_live: tickets.Answer, settings: Settings, memory: BodyMemory) -> None:
@@ -66,20 +63,13 @@ class WebApp:
         )
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._session.close()
 
     async def answer(self, request: web.Request, sender: str, *, with_body: bool) -> web.StreamResponse:
-        """Pass a request on, and return the web app's response.
+        """Pass a request on in its sender's turn, and return the web app's response.
 
-        Args:
-            sender: whose turn it is.
-            with_body: pass its body on, too. The web app refuses it without one.
-
-        Raises:
-            TooSlowError: the body comes too slowly.
-            RateLimitError, UnavailableError: it is not the sender's turn, or there is no memory for the body.
-            ConnectionError: the client reads too slowly, or has gone.
+        The web app refuses it without its body. Raises TooSlowError; RateLimitError, UnavailableError: it is not the
+        sender's turn, or there is no memory for the body; ConnectionError: the client reads too slowly, or has gone.
         """
         pace = Pace(self._settings)
         with contextlib.ExitStack() as stack:
@@ -123,7 +113,6 @@ class WebApp:
 
 
 async def _passed_back(request: web.Request, upstream: aiohttp.ClientResponse, pace: Pace) -> web.StreamResponse:
-    """Send the web app's response to the client."""
     response = web.StreamResponse(status=upstream.status, reason=upstream.reason)
     for name, value in _passed_on(upstream.headers).items():
         response.headers.add(name, value)

@@ -49,7 +49,10 @@ def create_app(context: AppContext, web_url: str) -> web.Application:
         if isinstance(request.protocol, Connection):
             request.protocol.has_sent = True
             if request.protocol.too_many:
-                return _too_many(request)
+                fault = {"message": "The gateway has as many connections as it may; try again, with fewer at once."}
+                refusal = errors.response(request.path, 503, fault, headers={"Retry-After": "1"})
+                refusal.force_close()
+                return refusal
         if (allowance := cors.preflight(request, origins)) is not None:
             return allowance
         if request.path == "/healthz" and request.method in ("GET", "HEAD"):
@@ -137,16 +140,7 @@ def _text(value: str) -> str:
         return raw.decode("latin-1")
 
 
-def _too_many(request: web.Request) -> web.Response:
-    fault = {"message": "The gateway has as many connections as it may; try again, with fewer at once."}
-    response = errors.response(request.path, 503, fault, headers={"Retry-After": "1"})
-    response.force_close()
-    return response
-
-
 class Gateway:
-    """A gateway that listens."""
-
     def __init__(self, context: AppContext, web_url: str) -> None:
         self._connections = Connections(context.settings)
         app = create_app(context, web_url)
@@ -154,7 +148,6 @@ class Gateway:
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=END_SECONDS)
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port."""
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
@@ -181,7 +174,6 @@ async def _serve(gateway: Gateway, host: str, port: int) -> None:
 
 
 def main() -> None:
-    """Serve until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m webapp.gateway.server", description="Serve the gateway.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, required=True, help="port to listen on")

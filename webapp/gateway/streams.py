@@ -1,7 +1,7 @@
 """Streams of live answers: server-sent events, and comments while there are none.
 
-Proxies end connections that are silent for 30 to 60 s. The status says what an engine has answered, if it answers
-within COMMENT_SECONDS. After that it is 200, and an error is an event, as in the middle of a stream.
+The status says what an engine has answered, if it answers within COMMENT_SECONDS. After that it is 200, and an error is
+an event, as in the middle of a stream.
 """
 
 import asyncio
@@ -32,7 +32,6 @@ class EventStream:
         self._ended = False
 
     async def begin(self) -> None:
-        """Send the headers, unless they are sent."""
         if not self.response.prepared:
             await self.response.prepare(self._request)
 
@@ -51,7 +50,6 @@ class EventStream:
             await self.send(COMMENT)
 
     async def end(self) -> web.StreamResponse:
-        """Send the end."""
         self._ended = True
         await self._pace.send(self._request, self.response.write_eof(), 0)
         return self.response

@@ -28,13 +28,7 @@ PROTECTION = {
 
 
 class Ticket(BaseModel):
-    """A live request, and how it is answered.
-
-    Attributes:
-        principal: in whose name it is sent.
-        endpoint, body: the request.
-        page: the HTML before and after the answer; None if the answer itself is the response.
-    """
+    """A live request in the name of a principal. `page` is the HTML before and after the answer, if any."""
 
     principal: Principal
     endpoint: str

@@ -4,11 +4,11 @@ from flask import Blueprint
 
 from store import batches
 from tasks import messages
-from tasks.intake import appending
+from tasks.intake import appending, budgets
 from webapp import idempotency, limits
 from webapp.batches import to_wire
 from webapp.document import operation, takes
-from webapp.requests import MAX_BULK_BYTES, after_response, caller, current_context, whole_body, writing
+from webapp.requests import MAX_BULK_BYTES, after_response, current_context, reading, whole_body, writing
 from webapp.wire.batches import AppendedRequests, BatchObject
 from webapp.wire.fields import Idempotent
 
@@ -23,7 +23,11 @@ def add_requests(batch_id: str) -> AppendedRequests:
 
     With an Idempotency-Key the same body again is added once, and answered as the first time.
     """
-    owner, context = caller(), current_context()
+    context = current_context()
+    with reading() as (session, owner):
+        if batches.get(session, owner.project_id, batch_id).created_by != owner.key_id:
+            why = "what is added to this batch counts for the key that created it; create an open batch with this key"
+            budgets.refuse_capped(session, owner, why)
     key = idempotency.key_of_request()
     message = f"The body is larger than {MAX_BULK_BYTES} bytes; send its lines in several requests."
     lines = whole_body(MAX_BULK_BYTES, message)

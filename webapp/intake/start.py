@@ -24,7 +24,7 @@ from webapp.wire.start import PARAMETERS, Start, StartAnswer, StartDryRun, Start
 
 routes = Blueprint("start", __name__)
 OF_PROMPTS = {"model", "system", "template", "null_values", "sampling", *PARAMETERS}
-OF_A_BATCH = {"endpoint", "on_invalid", "priority", "plan", "stop_when", *OF_PROMPTS}
+OF_A_BATCH = {"endpoint", "on_invalid", "priority", "plan", "stop_when", "guard", *OF_PROMPTS}
 
 
 @routes.post("/start")
@@ -64,7 +64,6 @@ def start() -> tuple[dict[str, Any], int]:
 
 
 def _start_job(options: Start, file: tuple[ArtifactWriter, str] | None) -> Started:
-    """Create a job of the rows of a file, or of the inline prompts. Raises RequestError."""
     if names := options.model_fields_set & OF_A_BATCH:
         message = "A job's requests are its recipe's; say this in 'options', or leave it out."
         raise RequestError(message, code="invalid_value", param=min(names))
@@ -95,7 +94,6 @@ def outlook(forecast: tuple[int, Forecast | None], parts: Mapping[str, Part], **
 
 
 def messages(warnings: Sequence[Mapping[str, Any]] | None) -> list[str]:
-    """Return the messages of a new batch's warnings."""
     return [warning["message"] for warning in warnings or ()]
 
 
@@ -105,10 +103,7 @@ def submit(
     """Create a batch from a file and its name, or from the inline prompts if there is no file.
 
     It is called by its metadata's `name`, else `title`, else as its file, or after its first inline prompt. Return it,
-    and the order of the columns where the template has all of them.
-
-    Raises:
-        RequestError, UnavailableError.
+    and the order of the columns where the template has all of them. Raises RequestError, UnavailableError.
     """
     if file is None:
         texts = options.prompts or []
@@ -133,10 +128,7 @@ def _draft(options: Start, source: File | NewInput, title: str | None = None) ->
 
 
 def _input(options: Start, file: tuple[ArtifactWriter, str] | None) -> tuple[NewInput, Sequence[str] | None]:
-    """Return the requests of a file with a name, or of the inline prompts, and the order of all columns if it has one.
-
-    Raises RequestError, UnavailableError.
-    """
+    """Return the requests of a file or of inline prompts, and the order of all columns, if any. Raises RequestError."""
     context, of_input = current_context(), input_options(options)
     if file is None:
         texts = prompts.of_list(options.prompts or [])

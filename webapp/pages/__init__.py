@@ -51,9 +51,7 @@ NAVIGATION = {
     "Webhooks": "pages.webhooks.show",
     "Usage": "pages.usage.show",
 }
-"""The links on every page: label and endpoint."""
 ADMINISTRATION = {"Keys": "pages.keys.show", "Audit": "pages.audit.show"}
-"""Further links for administrators."""
 
 # The browser may load only what this server sends, and runs no inline script or style.
 POLICY = "; ".join(
@@ -67,7 +65,6 @@ STATIC_SECONDS = 365 * 86400
 
 
 def _add_variables() -> dict[str, Any]:
-    """Return the variables of every template."""
     visitor = sessions.visitor()
 
     def budget_state() -> State:

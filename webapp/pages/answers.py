@@ -9,20 +9,15 @@ from batchyard.endpoints import responses
 from webapp.pages.formats import figure, size
 
 PROMPTS = ("file_url", "prompt", "input")
-"""Where a body without messages has its prompt."""
 IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+=*")
 """An image that is shown: it runs nothing, and a browser gets it from no other place."""
 SOUND = re.compile(r"data:audio/[a-z0-9.+-]{1,40};base64,[A-Za-z0-9+/]+=*")
-"""Audio that a page plays."""
 MAX_SHOWN, MAX_LISTED = 2 * 1024 * 1024, 64 * 1024
 """The longest URL of an image or audio that is shown: on a page of its own, and in a list."""
 
 
 class Passage(NamedTuple):
-    """What was said in a conversation with the role of who said it, or a row's value with its column's name.
-
-    `images` and `sounds` are data URLs.
-    """
+    """What somebody said in a conversation, or a column's value. `images` and `sounds` are data URLs."""
 
     name: str
     text: str
@@ -31,8 +26,6 @@ class Passage(NamedTuple):
 
 
 class ShownAnswer(NamedTuple):
-    """One of the answers in a response."""
-
     text: str
     thinking: str
     finish_reason: str | None

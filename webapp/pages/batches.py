@@ -4,6 +4,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
@@ -11,8 +12,10 @@ import flask
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
-from batchyard.errors import NotFoundError
+from batchyard import signatures
+from batchyard.errors import NotFoundError, UnavailableError
 from batchyard.statuses import TERMINAL
+from batchyard.wording import PLAN_SHARES
 from store import batches, events, files, keys, segments
 from store.artifacts import ArtifactWriter
 from store.batches import BATCHES
@@ -21,16 +24,18 @@ from store.work.lifecycle import Verb
 from tasks.intake import retry_input, sampling, submission
 from tasks.intake.retry_input import Corrections
 from tasks.scheduling import deadlines
-from webapp.batches import apply, create_once, get_batch, to_wire
+from webapp.batches import apply, create_once, get_batch, to_wire, verify_once
 from webapp.files import get_file, missing, send, uploaded
 from webapp.pages import forms, rows, speed
 from webapp.requests import caller, current_context, validated
-from webapp.wire.batches import BatchObject, ChangeBatch
+from webapp.wire.batches import BatchObject, ChangeBatch, VerifyBatch
 from webapp.work import control, title
 
 routes = Blueprint("batches", __name__, url_prefix="/batches/<batch_id>")
 
 MAX_EVENTS = 100
+SUMMARY = "-summary.json"
+"""How the names of the summaries of steps end."""
 MAX_SUMMARY_BYTES = 256 * 1024
 STEPS = ("created", "in_progress", "finalizing", "cancelling", "completed", "failed", "expired", "cancelled")
 
@@ -82,6 +87,12 @@ def show(batch_id: str) -> ResponseReturnValue:
     if live and seen is None:
         return flask.render_template("batch_live.html", **variables)
     listed, problems = rows.beginning(batch)
+    is_sampled = batch.paused_at and batch.sample_segments and not batch.sampling
+    proof, summaries, plan = dict[str, Any](), dict[str, Any](), None
+    with suppress(UnavailableError):  # the rows say what is away
+        proof = json_artifacts(batch, signatures.MANIFEST, signatures.ENVELOPE)
+        summaries = json_artifacts(batch, SUMMARY)
+        plan = sampling.report(context, batch) if is_sampled else None
     return flask.render_template(
         "batch.html",
         **variables,
@@ -89,10 +100,10 @@ def show(batch_id: str) -> ResponseReturnValue:
         planned=batch.planned,
         problems=problems,
         fields={},
-        summaries=summaries(batch),
-        plan=sampling.report(context, batch)
-        if batch.paused_at and batch.sample_segments and not batch.sampling
-        else None,
+        summaries=summaries,
+        proof=proof,
+        plan=plan,
+        plan_shares=PLAN_SHARES,
         once=secrets.token_hex(16),
     )
 
@@ -114,7 +125,6 @@ def steps(record: Batch | Job, records: Sequence[Event]) -> list[HistoryEntry]:
 
 
 def _changed(data: Mapping[str, Any]) -> str:
-    """Return what a change has changed, in words."""
     parts = [f"window {data['completion_window']}"] if "completion_window" in data else []
     parts += [f"priority {data['priority']}"] if "priority" in data else []
     if "name" in data or "metadata" in data:
@@ -133,19 +143,19 @@ def _before(batch: BatchObject) -> dict[str, tuple[str, int]]:
         }
 
 
-def summaries(batch: Batch) -> dict[str, dict[str, Any]]:
-    """Return the summaries of post-processing steps by artifact name: JSON objects of at most MAX_SUMMARY_BYTES."""
+def json_artifacts(batch: Batch, *endings: str) -> dict[str, dict[str, Any]]:
+    """Return the artifacts with these endings of their names: JSON objects of at most MAX_SUMMARY_BYTES."""
     context = current_context()
     with context.database.read() as session:
         names = [one.name for one, _ in batches.artifacts(session, [batch.id])[batch.id]]
-        names = [name for name in names if name.endswith("-summary.json")]
-        summary_files = {name: batches.find_artifact(session, batch.project_id, batch.id, name) for name in names}
-    summaries = {
+        names = [name for name in names if name.endswith(endings)]
+        found = {name: batches.find_artifact(session, batch.project_id, batch.id, name) for name in names}
+    documents = {
         name: json.loads(context.artifacts.read(file.sha256))
-        for name, file in summary_files.items()
+        for name, file in found.items()
         if file is not None and file.bytes <= MAX_SUMMARY_BYTES
     }
-    return {name: summary for name, summary in summaries.items() if isinstance(summary, dict)}
+    return {name: document for name, document in documents.items() if isinstance(document, dict)}
 
 
 @routes.get("/input")
@@ -192,12 +202,8 @@ def retry(batch_id: str) -> ResponseReturnValue:
 def retry_once(original: Batch, corrected: ArtifactWriter | None = None) -> Batch:
     """Return a new batch of the unanswered and failed requests of `original`, one if a form is sent twice.
 
-    Args:
-        corrected: lines in place of those that were wrong.
-
-    Raises:
-        ConflictError: the batch has not ended, or all its requests succeeded.
-        RequestError: a corrected line is of no such request.
+    Raises ConflictError: the batch has not ended, or all its requests succeeded; RequestError: a corrected line is of
+    no such request.
     """
     context = current_context()
 
@@ -207,6 +213,13 @@ def retry_once(original: Batch, corrected: ArtifactWriter | None = None) -> Batc
 
     content = original.id if corrected is None else f"{original.id}-{corrected.sha256}"
     return create_once(forms.idempotency("retry", content), draft)[0]
+
+
+@routes.post("/verify")
+def verify(batch_id: str) -> ResponseReturnValue:
+    """Create a batch that asks a sample of the requests again."""
+    body = validated(VerifyBatch, {"sample": flask.request.form.get("sample")})
+    return _redirect(verify_once(forms.idempotency("verify", batch_id), batch_id, body)[0])
 
 
 def _redirect(batch: Batch) -> ResponseReturnValue:

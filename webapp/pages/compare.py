@@ -17,19 +17,18 @@ from store import segments
 from store.records import Batch
 from webapp.batches import get_batch, to_wire
 from webapp.pages import rows, speed
-from webapp.pages.batches import summaries
+from webapp.pages.batches import SUMMARY, json_artifacts
 from webapp.pages.formats import brief, count, duration, figure, money, percent, rate
-from webapp.pages.forms import Blank, QueryParams
+from webapp.pages.forms import Blank
 from webapp.requests import current_context, query
 from webapp.wire.batches import BatchObject
+from webapp.wire.lists import QueryParams
 
 routes = Blueprint("compare", __name__, url_prefix="/compare")
 
 PAIRS = 25
 CODES = 20
-"""So many codes of errors are listed."""
 TASKS = 50
-"""So many groups of scored requests are listed."""
 
 
 class CompareParams(QueryParams):
@@ -64,10 +63,9 @@ def show() -> ResponseReturnValue:
 
 
 def _answers(pair: tuple[Batch, Batch], params: CompareParams) -> dict[str, Any]:
-    """Return the variables of the answers side by side. Raises NotFoundError, UnavailableError."""
     if unknown := next((batch.id for batch in pair if not batch.planned), None):
         reason = "it is still validated, or its input is invalid"
-        return {"problem": f"The requests of batch '{unknown}' are not known: {reason}."}
+        return {"problem": f"The requests of batch '{unknown}' are unavailable: {reason}."}
     context = current_context()
     with open_rows(context, pair[0]) as one, open_rows(context, pair[1]) as other:
         pairs = Pairs(one, other)
@@ -96,8 +94,6 @@ def _tasks(first: Rows, second: Rows) -> Iterator[tuple[str, TaskGrades | None, 
 
 
 def _measures(pair: tuple[Batch, Batch], first: BatchObject, second: BatchObject) -> Iterator[Measure]:
-    """Yield what is known of each of two batches."""
-
     def measure(name: str, path: str, words: Callable[[Any], str] = count) -> Measure:
         value = attrgetter(path)
         return _measure(name, value(first), value(second), words)
@@ -106,7 +102,7 @@ def _measures(pair: tuple[Batch, Batch], first: BatchObject, second: BatchObject
     yield measure("Succeeded", "request_counts.completed")
     yield measure("Failed", "request_counts.failed")
     yield measure("Input tokens", "usage.input_tokens")
-    yield measure("From prefix caches", "usage.input_tokens_details.cached_tokens")
+    yield measure("Cached prompt tokens", "usage.input_tokens_details.cached_tokens")
     yield measure("Output tokens", "usage.output_tokens")
     cost, other = first.batchyard.cost, second.batchyard.cost
     if cost and other:
@@ -115,12 +111,12 @@ def _measures(pair: tuple[Batch, Batch], first: BatchObject, second: BatchObject
     latencies = [entry.batchyard.latency for entry in (first, second)]
     for name in ("p50", "p95"):
         values = [None if latency is None else getattr(latency, name) for latency in latencies]
-        yield _measure(f"Time of a request, {name}", values[0], values[1], brief)
+        yield _measure(f"Time per request, {name}", values[0], values[1], brief)
     yield _measure("Took", _seconds(first), _seconds(second), duration)
     with current_context().database.read() as session:
         rates = [speed.average(segments.timeline(session, batch)).rows for batch in pair]
-    yield _measure("Requests a second", rates[0], rates[1], rate)
-    yield from _scores(*map(summaries, pair))
+    yield _measure("Requests per second", rates[0], rates[1], rate)
+    yield from _scores(*(json_artifacts(one, SUMMARY) for one in pair))
 
 
 def _measure(name: str, first: float | None, second: float | None, words: Callable[[Any], str]) -> Measure:
@@ -133,7 +129,6 @@ def _seconds(batch: BatchObject) -> float | None:
 
 
 def _scores(first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping[str, Any]]) -> Iterator[Measure]:
-    """Yield the numbers in the summaries of steps that both batches have had."""
     for artifact in first.keys() & second.keys():
         step = artifact.removesuffix("-summary.json").capitalize()
         for key, value in first[artifact].items():

@@ -39,7 +39,7 @@ class FilesParams(PageParams):
     limit: int = Field(10, ge=1, le=100)
     q: Annotated[str | None, Blank] = Field(None, max_length=200)
     kind: Annotated[Chosen | None, Blank] = None
-    runs: bool = Field(False, description="also the files of schedules' runs")
+    runs: bool = Field(False, description="include the files of schedules' runs")
 
 
 @routes.get("")

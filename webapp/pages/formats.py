@@ -103,7 +103,6 @@ def short(text: str, length: int = 12) -> str:
 
 
 def flaws(ours: Extension | JobExtension) -> str:
-    """Return what is said of answers with flaws; empty if there are none."""
     return wording.flaws(vars(ours))
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import flask
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator
 
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.errors import RequestError
@@ -19,9 +19,10 @@ from batchyard.models import served_by_name
 from batchyard.statuses import priority_name
 from store import batches
 from store.records import Batch
-from tasks.steps import registry
+from tasks.steps import registry, verify
 from webapp.idempotency import Idempotency
 from webapp.requests import current_context
+from webapp.wire.lists import ListQuery
 
 # The form field of an error's parameter, where the names differ.
 _FIELDS = {"model": "run", "url": "run", "prompts": "text", "prompt": "text", "messages": "text"}
@@ -30,17 +31,7 @@ Blank = BeforeValidator(lambda value: None if value == "" else value)
 """Turns an empty field of a form into None."""
 
 
-class QueryParams(BaseModel):
-    """The query parameters of a page. An unknown one is refused: as a filter without effect it would mislead."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class PageParams(QueryParams):
-    """The query parameters of a page that shows a list."""
-
-    after: str | None = Field(None, description="the id of the last one of the page before")
-    limit: int = Field(20, ge=1, le=100)
+PageParams = ListQuery
 
 
 @dataclass(frozen=True)
@@ -67,9 +58,10 @@ class StepForm:
 
 
 def post_processing() -> list[StepForm]:
-    """Return all post-processing steps by name."""
     steps = []
     for step in sorted(registry.STEPS.load(), key=lambda step: step.name):
+        if step.name == verify.NAME:  # the page of a batch has a button for it
+            continue
         options = dict(step.options.model_json_schema()["properties"])
         options.pop("step", None)
         steps.append(StepForm(step.name, step.summary, options))
@@ -77,7 +69,6 @@ def post_processing() -> list[StepForm]:
 
 
 def batch_options(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return a batch's options that all forms have, as in a request body. Raises RequestError."""
     return {
         "completion_window": fields.get("completion_window", "").strip() or "24h",
         "metadata": metadata(fields.get("metadata", "")),
@@ -100,14 +91,12 @@ def prompt_options(fields: Mapping[str, str], *names: str) -> dict[str, Any]:
 
 
 def fields_of(batch: Batch) -> dict[str, str]:
-    """Return the fields in which a batch's options stand as they are in this batch."""
     metadata = {name: value for name, value in (batch.request_metadata or {}).items() if name != batches.NAME}
     options = {name: getattr(batch, name) for name in ("completion_window", "on_invalid", "post_process")}
     return option_fields({**options, "metadata": metadata, "priority": priority_name(batch.priority)})
 
 
 def option_fields(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the form's fields for a batch's options as they are in a request body."""
     lines = [f"{_quoted(name, '=')}={_quoted(value)}" for name, value in (options.get("metadata") or {}).items()]
     fields = {
         "completion_window": options["completion_window"],
@@ -131,10 +120,9 @@ def _step(step: StepForm, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def metadata(text: str) -> dict[str, str] | None:
-    """Parse lines of `name=value`, each of both as it is or as a JSON text; None if there are none.
+    """Parse lines of `name=value`, each as it is or as a JSON text.
 
-    Raises:
-        RequestError: a line is none, or has a name twice.
+    Raises RequestError: a line is none, or has a name twice.
     """
     metadata: dict[str, str] = {}
     for number, line in enumerate(map(str.strip, io.StringIO(text, newline=None)), 1):

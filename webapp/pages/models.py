@@ -10,7 +10,8 @@ import redis
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
-from batchyard import latency
+from batchyard import latency, models
+from batchyard.errors import RequestError
 from batchyard.recipes.blocks import Lines, Series
 from store import batches, holds
 from tasks.context import AppContext
@@ -18,8 +19,10 @@ from tasks.execution import engine_status
 from tasks.live import traffic
 from tasks.scheduling.throughput import measured_throughputs
 from webapp import metrics
+from webapp.models import changer
 from webapp.pages.charts.lines import over_time
 from webapp.pages.charts.shapes import Chart
+from webapp.pages.forms import Problem
 from webapp.pages.trying import endpoint_of
 from webapp.requests import caller, current_context
 
@@ -29,9 +32,32 @@ LEAST_MINUTES = 10
 """A chart shows the last hour, from the first answer in it on, but no less than this."""
 
 
+@routes.post("")
+def change() -> ResponseReturnValue:
+    """Add, change or remove a model, for administrators, and show the page."""
+    fields = {name: flask.request.form.get(name, "").strip() for name in ("id", "engine", "source", "entry")}
+    name, changes = fields["id"], changer()
+    try:
+        if "remove" in flask.request.form:
+            changes.remove(name)
+        else:
+            entry = models.toml(fields["entry"]) | {key: fields[key] for key in ("engine", "source") if fields[key]}
+            changes.set(name, entry) if name in current_context().models else changes.add(name, entry)
+    except ValueError as error:
+        refusal = RequestError(f"The further keys are not valid TOML: {error}.", code="invalid_value", param="entry")
+        return _page(Problem.of(refusal)), refusal.status
+    except RequestError as error:
+        return _page(Problem.of(error)), error.status
+    return flask.redirect(flask.url_for("pages.models.show"), 303)
+
+
 @routes.get("")
 def show() -> ResponseReturnValue:
     """Show the page. For htmx: the models alone, or nothing (204) if what the browser shows is still so."""
+    return _page()
+
+
+def _page(problem: Problem | None = None) -> str | Response:
     context, admin = current_context(), caller().admin
     with context.database.read() as session:
         throughputs = measured_throughputs(context, session)
@@ -72,6 +98,8 @@ def show() -> ResponseReturnValue:
     return flask.render_template(
         "models_live.html" if is_part else "models.html",
         **variables,
+        problem=problem,
+        fields=flask.request.form,
         stamp=stamp,
         now=time.time(),
         models=context.models.values(),
@@ -93,7 +121,7 @@ def _charts(context: AppContext) -> dict[str, Chart]:
             first = next(index for index, minute in enumerate(minutes) if minute.live or minute.batch)
             shown = minutes[min(first, len(minutes) - LEAST_MINUTES) :]
             block = Lines(
-                title=f"Output tokens a second in each of the last {len(shown)} minutes",
+                title=f"Output tokens per second in each of the last {len(shown)} minutes",
                 x=[float(minute) for minute in range(1, len(shown) + 1)],
                 series=[
                     Series(name="live requests", y=[round(minute.live, 2) for minute in shown]),

@@ -1,8 +1,4 @@
-"""Notices: what a page shows once, such as a new secret.
-
-It comes in a cookie of that page, which the page removes. Loading the page again does not show it, and repeats nothing
-that led to it.
-"""
+"""Notices: what a page shows once, such as a new secret, from a cookie that the page removes."""
 
 from typing import Any
 
@@ -21,10 +17,7 @@ def redirect(path: str, notice: str) -> ResponseReturnValue:
 
 
 def current() -> str:
-    """Return the notice of this request.
-
-    It is empty without one. It comes from the browser, so it has to be checked.
-    """
+    """Return the notice of this request; empty without one. It comes from the browser, so it has to be checked."""
     return flask.request.cookies.get(COOKIE, "")
 
 

@@ -58,12 +58,10 @@ class ListParams(PageParams):
     seen: str | None = Field(None, max_length=128)
 
     def work_filter(self) -> WorkFilter:
-        """Return the filter of these parameters."""
         text, since = (self.q or "").strip() or None, self.since and time.time() - durations.seconds(self.since)
         return WorkFilter(text, self.status, self.model, self.creator, since, self.attention)
 
     def url(self, **changes: Any) -> str:
-        """Return the URL of this list, with these changes of its parameters."""
         values = self.model_dump(exclude_defaults=True, exclude={"seen"}) | changes
         fields = {name: 1 if value is True else value for name, value in values.items() if value is not None}
         return f"{flask.url_for('pages.overview.show')}?{urlencode(fields)}"

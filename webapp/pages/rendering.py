@@ -1,7 +1,7 @@
 """Answers rendered: Markdown and JSON as HTML that can do nothing but be read.
 
-HTML in Markdown stays text (CommonMark's `html` is off), images are not loaded, links lead to http and https only, and
-no element has a style attribute, which the Content-Security-Policy would refuse.
+HTML in Markdown stays text, images are not loaded, links lead to http and https only, and no element has a style
+attribute, which the Content-Security-Policy would refuse.
 """
 
 import json

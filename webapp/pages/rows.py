@@ -28,9 +28,10 @@ from tasks.context import AppContext
 from webapp.batches import get_batch
 from webapp.pages import answers
 from webapp.pages.answers import Passage
-from webapp.pages.forms import Blank, QueryParams
+from webapp.pages.forms import Blank
 from webapp.pages.rendering import rendered
 from webapp.requests import current_context, query
+from webapp.wire.lists import QueryParams
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +39,7 @@ routes = Blueprint("rows", __name__, url_prefix="/batches/<batch_id>")
 
 ROWS = 25
 FIRST_ROWS = 10
-"""Requests on the page of their batch."""
 TEXT = 400
-"""The number of characters shown of a request or an answer in the list."""
 SHOWN_BYTES = 32 * 1024
 """Longest request or answer whose JSON stands on its page; of a longer one there is a link."""
 SCORE_BYTES = 64 * 1024 * 1024
@@ -66,7 +65,6 @@ class RowParams(QueryParams):
 
     @property
     def chosen(self) -> dict[str, str]:
-        """The filter as parameters of a URL."""
         return {name: value for name, value in vars(self.filter).items() if value}
 
 
@@ -114,7 +112,6 @@ def _error(row: ResultRow) -> tuple[str, str]:
 
 
 def beginning(batch: Batch) -> tuple[dict[str, Any], Problems | None]:
-    """Return the template variables of a batch's first requests, and its problems."""
     if not batch.planned:
         return {"pairs": [], "listed": None, "problem": None}, problems.of_validation(batch.errors or ())
     try:
@@ -127,10 +124,10 @@ def beginning(batch: Batch) -> tuple[dict[str, Any], Problems | None]:
 def problem_of(error: NotFoundError | UnavailableError) -> str:
     """Return for people why the requests of a batch cannot be shown."""
     if isinstance(error, ArtifactMissing):
-        return "What its requests became is missing in the artifact store: run the batch again, or have it restored."
+        return "The answers are missing from the artifact store: run the batch again or restore the store."
     if isinstance(error, NotFoundError):
         return error.message
-    return "The artifact store cannot be read now; load this page again in a minute. The server's log says more."
+    return "The artifact store is unavailable; reload this page in a minute. See the server's log for the cause."
 
 
 def _listed(rows: Rows, params: RowParams, limit: int) -> dict[str, Any]:
@@ -158,7 +155,9 @@ def show(batch_id: str) -> ResponseReturnValue:
 def _planned(batch_id: str) -> Batch:
     batch = get_batch(batch_id)
     if not batch.planned:
-        raise ConflictError("The requests of this batch are not known: it is still validated, or its input is invalid.")
+        raise ConflictError(
+            "The requests of this batch are unavailable: it is still validated, or its input is invalid."
+        )
     return batch
 
 
@@ -170,7 +169,6 @@ def _name(batch: Batch) -> str:
 
 @routes.get("/requests/<int:line>")
 def one(batch_id: str, line: int) -> ResponseReturnValue:
-    """Show one request: all of its prompt and of its answer."""
     params, batch, context = query(RowParams), _planned(batch_id), current_context()
     with open_rows(context, batch) as rows:
         entry, lines = rows.one(line)
@@ -195,6 +193,7 @@ def one(batch_id: str, line: int) -> ResponseReturnValue:
         choices=texts,
         rendered=rendered(choice.text for choice in texts),
         usage=responses.usage(row.response),
+        loop_start=responses.loop_start(row.response),
         scores=_scores(context, batch, row.custom_id) if batch.status in TERMINAL else {},
         json={name: _shown(content) for name, content in contents.items() if content},
     )

@@ -1,7 +1,4 @@
-"""/selected: cancel, retry, pause or resume several batches and jobs of the list at once, after a question.
-
-Two batches can be compared, too, on another page.
-"""
+"""/selected: cancel, retry, pause or resume several batches and jobs of the list at once, after a question."""
 
 import secrets
 from dataclasses import dataclass
@@ -43,7 +40,7 @@ def show() -> ResponseReturnValue:
     """Ask whether to do it, and say what cannot be done."""
     ids = flask.request.args.getlist("id")
     if not ids:
-        raise RequestError("Nothing is selected: tick the boxes beside the names first.", param="id")
+        raise RequestError("Nothing is selected: tick the boxes next to the names first.", param="id")
     if flask.request.args.get("action") == "compare":
         if len(ids) != 2 or any(work_id.startswith("job_") for work_id in ids):
             raise RequestError("Tick two batches to compare them; jobs are compared by an experiment.", param="id")
@@ -65,7 +62,15 @@ def act() -> ResponseReturnValue:
     refused = []
     for work_id in dict.fromkeys(flask.request.form.getlist("id")[:MOST]):
         try:
-            _act(action, work_id)
+            is_job = work_id.startswith("job_")
+            if action == "retry" and is_job:
+                port().retry(work_id)
+            elif action == "retry":
+                retry_once(get_batch(work_id))
+            elif is_job:
+                control(JOBS, work_id, action)
+            else:
+                control(BATCHES, work_id, action)
         except BatchyardError as error:
             refused.append(SelectedWork(work_id, _choice(action, work_id).name, 0, error.message))
     if refused:
@@ -89,7 +94,6 @@ def _choice(action: Action, work_id: str) -> SelectedWork:
 
 
 def _refusal(action: Action, work: Batch | Job) -> str | None:
-    """Return why the action cannot be done; None if it can."""
     if action == "cancel":
         return f"is {work.status} already" if work.status in TERMINAL or work.status == "cancelling" else None
     if action in ("pause", "resume"):
@@ -103,16 +107,3 @@ def _refusal(action: Action, work: Batch | Job) -> str | None:
     if isinstance(work, Job):
         return None if work.completed < work.total else "has no item that did not complete"
     return None if work.error_file_id else "has no failed request"
-
-
-def _act(action: Action, work_id: str) -> None:
-    """Do it to one. Raises BatchyardError."""
-    is_job = work_id.startswith("job_")
-    if action == "retry" and is_job:
-        port().retry(work_id)
-    elif action == "retry":
-        retry_once(get_batch(work_id))
-    elif is_job:
-        control(JOBS, work_id, action)
-    else:
-        control(BATCHES, work_id, action)

@@ -1,7 +1,6 @@
 """/sign-in and /sign-out: with an API key, by an OpenID provider, or by the headers of a trusted proxy.
 
-A session is a random token in a cookie that gives access to the pages, never to the API. Whom a proxy names has none:
-each request is admitted by its headers, and the cookie only binds forms to the browser.
+A session is a random token in a cookie that gives access to the pages, never to the API. Whom a proxy names has none.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ LOCAL_PATH = re.compile(r"/(?!/)[!-\[\]-~]*")
 
 
 def visitor() -> Visitor | None:
-    """Return the visitor who has signed in; None if nobody has."""
     current: Visitor | None = g.get("visitor")
     return current
 
@@ -65,11 +63,8 @@ def csrf_token() -> str:
 def admit() -> None:
     """Find out who asks for a page; `caller()` then returns that caller. Runs before every page.
 
-    Raises:
-        AuthenticationError: nobody has signed in.
-        PermissionDeniedError: a POST did not come from a form of this session's pages, or the headers that name a user
-            are not a trusted proxy's.
-        RateLimitError.
+    Raises AuthenticationError: nobody has signed in; PermissionDeniedError: a POST did not come from a form of this
+    session's pages, or the headers that name a user are not a trusted proxy's; RateLimitError.
     """
     posted = flask.request.method not in ("GET", "HEAD", "OPTIONS")
     site, origin = flask.request.headers.get("Sec-Fetch-Site"), flask.request.headers.get("Origin")
@@ -87,7 +82,7 @@ def admit() -> None:
     if identity() is not None and COOKIE not in flask.request.cookies:
         _bind_forms(current)
     if posted and not hmac.compare_digest(flask.request.form.get("csrf", "").encode(), csrf_token().encode()):
-        raise PermissionDeniedError("This form is of another session; load its page again, then send it.")
+        raise PermissionDeniedError("This form belongs to another session; reload its page, then send it.")
 
 
 def recognise() -> None:
@@ -128,7 +123,6 @@ def _set_cookie(response: Response, name: str, value: str, seconds: int) -> None
 
 
 def _next_path() -> str:
-    """Return the path of the page after signing in."""
     path = flask.request.values.get("next", "")
     return path if LOCAL_PATH.fullmatch(path) else "/"
 
@@ -157,7 +151,6 @@ def sign_in() -> ResponseReturnValue:
 
 
 def _open_session(key_id: str, path: str) -> Response:
-    """Return the redirect to a page with the cookie of a new session."""
     with current_context().database.write() as session:
         token = sessions.create(session, key_id)
     response = flask.redirect(path, 303)
@@ -210,7 +203,6 @@ def switch_url() -> str | None:
 
 @routes.get("/sign-in/project")
 def show_projects() -> ResponseReturnValue:
-    """Show the projects of a user whom a proxy names."""
     named = identity()
     return flask.render_template("choose_project.html", projects=named.projects if named else (), next="/")
 

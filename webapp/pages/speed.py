@@ -37,7 +37,6 @@ def recent(timeline: Sequence[Sequence[float]], now: float) -> Rates:
 
 
 def average(timeline: Sequence[Sequence[float]]) -> Rates:
-    """Return the speed from the start of a batch to its last answer."""
     if len(timeline) < 2:
         return Rates(None, None)
     seconds = max(timeline[-1][0] - timeline[0][0], MIN_SECONDS)
@@ -60,10 +59,7 @@ def rates(timeline: Sequence[Sequence[float]]) -> list[float | None]:
 
 
 def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) -> list[Chart]:
-    """Return the charts of a batch: its requests, and its rows a second if they were measured.
-
-    None before its first answer.
-    """
+    """Return the charts of a batch, none before its first answer: its requests, and its rows a second if measured."""
     if len(timeline) < 2:
         return []
     start = timeline[0][0]
@@ -89,8 +85,8 @@ def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) ->
     )
     blocks = [requests]
     if known := [rate for rate in course.rates if rate is not None]:
-        speeds = Series(name="rows/s over the minute before", y=course.rates)
-        blocks.append(Lines(title="Rows a second", x=x, series=[speeds], y_range=(0, max(known) or 1)))
+        speeds = Series(name="rows/s over the previous minute", y=course.rates)
+        blocks.append(Lines(title="Rows per second", x=x, series=[speeds], y_range=(0, max(known) or 1)))
     due_at = batch.batchyard.due_at
     is_near = due_at - start <= DEADLINE_SPANS * (course.times[-1] - start)
     marks = {"deadline": (due_at - start) / size} if is_near else {}
@@ -109,10 +105,7 @@ class _Course:
 
 
 def _expected(course: _Course, batch: BatchObject) -> tuple[list[float | None], list[float | None]]:
-    """Add the times of a forecast to a course. Return what is answered by then at the earliest and at the latest.
-
-    Both are empty if there is no forecast.
-    """
+    """Add a forecast's times to a course. Return what is answered then, at the earliest and at the latest, if known."""
     ours, total, done = batch.batchyard, batch.request_counts.total, course.answered[-1]
     earliest, latest = ours.eta_earliest_seconds, ours.eta_latest_seconds
     if earliest is None or latest is None or not total or done is None:

@@ -50,7 +50,6 @@ def endpoint_of(spec: ModelSpec) -> str | None:
 
 @routes.get("/<path:name>/try")
 def show(name: str) -> ResponseReturnValue:
-    """Show the form."""
     _endpoint(name)
     return _page(name)
 

@@ -26,7 +26,7 @@ document.addEventListener("DOMContentLoaded", () => {
     else if (TEXT.test(file.name)) body.set("file", file.slice(0, Number(form().dataset.headBytes) + 1), file.name);
     else if (file.size > MOST) {
       event.preventDefault();
-      place("#shown").textContent = "This file is looked at when it is sent: it cannot be read from its beginning alone.";
+      place("#shown").textContent = "No preview: this file is checked when you submit it.";
     }
   });
 
@@ -97,10 +97,10 @@ document.addEventListener("DOMContentLoaded", () => {
         place("#upload").hidden = false;
         place("#upload progress").value = event.loaded / event.total;
         place("#upload [role=status]").textContent =
-          event.loaded < event.total ? `Sent ${Math.floor((100 * event.loaded) / event.total)} %` : "Sent; being read";
+          event.loaded < event.total ? `Sent ${Math.floor((100 * event.loaded) / event.total)} %` : "Sent; processing";
       };
       request.onload = () => resolve(request);
-      request.onerror = () => reject(new Error("The file was not sent: the connection broke off. Try again."));
+      request.onerror = () => reject(new Error("The file was not sent: the connection broke. Try again."));
       request.open("POST", form().action);
       request.send(new FormData(form()));
     });

@@ -16,7 +16,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   // What a response without a stream says: an error of the API, or the page of somebody who has to sign in again.
   async function refusal(response) {
-    if (!response.headers.get("Content-Type")?.startsWith("application/json")) return "This page is too old; load it again.";
+    if (!response.headers.get("Content-Type")?.startsWith("application/json")) return "This page is out of date; reload it.";
     return (await response.json()).error?.message ?? `The server answered ${response.status}.`;
   }
 
@@ -49,7 +49,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const says = () => {
       const parts = [];
       const wait = Math.floor(since(began));
-      if (first === null && running) parts.push(wait < 2 ? "Sent." : `Waiting for the first token since ${wait} s. A model without a running engine starts one first.`);
+      if (first === null && running) parts.push(wait < 2 ? "Sent." : `Waiting ${wait} s for the first token. A model without a running engine starts one first.`);
       if (first !== null) parts.push(`first token after ${seconds((first - began) / 1000)}`);
       if (tokens !== null) parts.push(`${tokens.toLocaleString("en")} tokens in ${seconds(since(began))}`);
       else if (pieces) parts.push(`${pieces.toLocaleString("en")} pieces so far`);
@@ -57,8 +57,8 @@ document.addEventListener("DOMContentLoaded", () => {
       const what = tokens === null ? "pieces" : "tokens";
       // Of an answer that came in few pieces nobody knows when each token was there.
       if (pieces > 4) parts.push(`${((1000 * (number - 1)) / (last - first)).toFixed(1)} ${what} a second after the first`);
-      else if (tokens !== null) parts.push(`${(tokens / since(began)).toFixed(1)} ${what} a second in all`);
-      if (reason === "length") parts.push("cut at the most tokens");
+      else if (tokens !== null) parts.push(`${(tokens / since(began)).toFixed(1)} ${what} a second overall`);
+      if (reason === "length") parts.push("cut at max tokens");
       if (stopped) parts.push("stopped");
       note.textContent = parts.join(", ");
     };
@@ -81,7 +81,7 @@ document.addEventListener("DOMContentLoaded", () => {
         tokens = event.usage?.completion_tokens ?? tokens;
         says();
       }
-      if (!whole) throw new Error("The connection was closed before the answer was whole.");
+      if (!whole) throw new Error("The connection was closed before the answer was complete.");
     } catch (error) {
       stopped = running.signal.aborted;
       failed = !stopped;

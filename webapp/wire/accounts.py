@@ -1,14 +1,53 @@
 """The models of /v1/keys and /v1/projects."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from batchyard import durations
+from batchyard import durations, tariffs
+from store.accounting.budgets import State
 from webapp.wire.fields import Name, StrictBody, Window
 from webapp.wire.lists import ListPage, ListQuery
 
 LiveTier = Literal["default", "flex", "none"]
+
+
+def _money(text: str) -> str:
+    tariffs.parse_money(text)
+    return text
+
+
+class CapLimits(StrictBody):
+    max_tokens: int | None = Field(
+        None, strict=True, ge=0, lt=2**63, description="input and output tokens a month, live and in batches"
+    )
+    max_cost: Annotated[str, AfterValidator(_money)] | None = Field(
+        None, description="what it may spend a month", examples=["5 EUR"]
+    )
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Return the limits that were sent, as store.accounting.budgets.cap takes them."""
+        limits = self.model_dump(include={"max_tokens", "max_cost"} & self.model_fields_set)
+        if self.max_cost is not None:
+            limits["max_cost"] = tariffs.parse_money(self.max_cost)
+        return limits
+
+
+class ChangeKey(CapLimits):
+    """The body of POST /v1/keys/{id}: what is left out stays as it is; null is no limit."""
+
+
+class KeyCap(BaseModel):
+    """What a key may use in a month (UTC), and what it has used in this one."""
+
+    max_tokens: int | None
+    tokens: int
+    amount: str | None = Field(description="the cost it may have; null: no such limit")
+    currency: str | None
+    spent: str
+    month: str
+    state: State
 
 
 class KeyObject(BaseModel):
@@ -23,6 +62,7 @@ class KeyObject(BaseModel):
     expires_at: int | None = Field(description="from then on it opens nothing; null: it has no end")
     last_used_at: int | None = Field(description="to a few minutes")
     revoked_at: int | None
+    cap: KeyCap | None = Field(description="null: none")
 
 
 class NewKeyObject(KeyObject):
@@ -32,7 +72,7 @@ class NewKeyObject(KeyObject):
 KeyPage = ListPage[KeyObject]
 
 
-class CreateKey(StrictBody):
+class CreateKey(CapLimits):
     project: str = Field(strict=True, description="name of the project, which is made if there is none")
     admin: bool = Field(False, strict=True)
     label: Name | None = None
@@ -93,3 +133,13 @@ class ChangeProject(StrictBody):
         le=525_600,
         description="so long after its end all of a batch or a job is deleted; it has no result cache then",
     )
+
+
+class SigningKey(BaseModel):
+    key_id: str = Field(description="SHA-256 of the public key in DER, the `keyid` of a signature")
+    public_key: str = Field(description="the Ed25519 public key, in PEM")
+
+
+class SigningKeys(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[SigningKey]

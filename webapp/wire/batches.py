@@ -4,15 +4,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StringConstraints
 
+from batchyard.endpoints.guards import Guard
 from batchyard.endpoints.path import EndpointPath
 from batchyard.latency import Latency
 from batchyard.statuses import Priority, Status
 from tasks.scheduling.states import StateName
+from tasks.steps.verify import SampleOptions
 from webapp.wire.fields import (
+    CALLBACK_URL,
+    GUARD,
     ON_INVALID,
     PLAN,
     PRIORITY,
     STOP_WHEN,
+    CallbackUrl,
     ExpiresAfter,
     Metadata,
     OnInvalid,
@@ -24,7 +29,7 @@ from webapp.wire.fields import (
     StrictBody,
     Window,
 )
-from webapp.wire.lists import ListPage, ListQuery
+from webapp.wire.lists import ListPage, ListQuery, QueryParams
 from webapp.wire.work import BatchError, Cost, ListResults, WorkExtension, WorkObject
 
 
@@ -35,6 +40,7 @@ class BatchOptions(StrictBody):
     completion_window: Window
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
+    callback_url: CallbackUrl | None = Field(None, description=CALLBACK_URL)
     post_process: Steps = Field(default_factory=list, max_length=16)
     on_invalid: OnInvalid = Field("fail", description=ON_INVALID)
 
@@ -44,6 +50,7 @@ class ScheduledBatch(BatchOptions):
 
     priority: Priority = Field("normal", description=PRIORITY)
     stop_when: StopWhen | None = Field(None, description=STOP_WHEN)
+    guard: Guard | None = Field(None, description=GUARD)
 
 
 class Planned(BaseModel):
@@ -117,6 +124,14 @@ class AppendedRequests(BaseModel):
 
 class CreateBatch(RootModel[BatchOfFile | BatchOfUrl | BatchOfRequests | OpenBatch]):
     """The body of POST /v1/batches."""
+
+
+class VerifyBatch(SampleOptions, Repeatable, StrictBody):
+    """The body of POST /v1/batches/{id}/verify."""
+
+    completion_window: Window | None = None
+    model: str | None = Field(None, strict=True, max_length=256, description="null: the models that answered")
+    logprobs: bool = Field(False, strict=True, description="ask for log-probabilities, too, of chat completions")
 
 
 class RetryBatch(Repeatable, StrictBody):
@@ -197,21 +212,42 @@ class SampleAnswer(BaseModel):
     seconds: float = Field(description="in the engine; 0 if nobody measured it")
 
 
-class PlanReport(BaseModel):
-    """What the answers of a batch's sample say of all its requests. Ranges hold with `confidence`."""
+class PlanSample(BaseModel):
+    """Answers of a batch's sample to look at."""
+
+    answered: int = Field(description="of the sample, so far")
+    errors: dict[str, int] = Field(description="requests that failed, by the code of their error")
+    odd: dict[str, list[SampleAnswer]] = Field(description="at most ten of each kind of flaw, and the three slowest")
+    answers: list[SampleAnswer] = Field(description="ten of the sample, from short to long prompts")
+
+
+class PlanForecast(BaseModel):
+    """Estimates for all requests of a batch. Ranges hold with `confidence`."""
+
+    confidence: float
+    shares: dict[str, ShareRange] = Field(
+        description="requests that failed, and answers with each flaw; `wrong` is of those with an expected answer"
+    )
+    tokens: dict[str, SumRange]
+    cost: dict[str, str] | None = Field(description="currency, sum, low, high; null: a model has no tariff")
+    seconds: SumRange | None = Field(description="until the rest would be done if it were resumed now; null: unknown")
+
+
+class PlanSummary(BaseModel):
+    """What the answers of a sample say of all requests."""
+
+    models: list[str]
+    requests: int = Field(description="of the batch; of a job, its items")
+    sampled: bool
+    sample: PlanSample
+    forecast: PlanForecast
+
+
+class PlanReport(PlanSummary):
+    """What the answers of a batch's sample say of all its requests."""
 
     object: Literal["batch.plan"] = "batch.plan"
     batch_id: str
-    requests: int
-    answered: int = Field(description="of the sample, so far")
-    sampled: bool
-    confidence: float
-    shares: dict[str, ShareRange] = Field(description="requests that failed, answers that were cut off, empty ones")
-    tokens: dict[str, SumRange]
-    cost: dict[str, str] | None = Field(description="currency, sum, low, high; null: a model has no tariff")
-    seconds: float | None = Field(description="until the rest would be done if it were resumed now; null: unknown")
-    odd: dict[str, list[SampleAnswer]] = Field(description="at most ten of each kind of flaw, and the three slowest")
-    answers: list[SampleAnswer] = Field(description="ten of the sample, from short to long prompts")
 
 
 class Held(BaseModel):
@@ -227,6 +263,20 @@ class Held(BaseModel):
     retry_at: int | None = Field(
         description="when it is tried next, at the earliest; null: as soon as the model is served again"
     )
+
+
+class Verification(BaseModel):
+    """What a sample of a batch's requests, asked again, has shown of its answers."""
+
+    batch_id: str = Field(description="the batch that asked again; `verify-summary.json` of it has each difference")
+    at: int
+    asked: int
+    equal: int
+    different: int
+    failed: int = Field(description="without an answer this time")
+    low: float = Field(description="the least share of all answers that would differ, with 95 % confidence")
+    high: float
+    changes: int = Field(description="settings, weights and versions that were not as the first time")
 
 
 class State(BaseModel):
@@ -275,9 +325,11 @@ class Extension(WorkExtension):
     )
     open: bool = Field(description="whether it may still get requests")
     stop_when: StopWhen | None = Field(description="limits that have not paused it yet; null: none")
+    guard: Guard | None = Field(description="beside that of its models; null: none")
     plan: PlanState | None = Field(description="null: it was created without a plan")
     retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")
     retries: list[str] = Field(description="the batches that repeat this one's unanswered requests")
+    verification: Verification | None = Field(description="the newest one; null: none")
     job_id: str | None = Field(description="the job of which it is a stage; it alone cancels and retries it")
     stage: str | None = Field(description="the name of that stage")
 
@@ -334,6 +386,6 @@ class ListBatchResults(ListResults):
     seconds: bool = Field(False, description="add to each line `batchyard.seconds`, the request's time in its engine")
 
 
-class ListSegments(BaseModel):
+class ListSegments(QueryParams):
     after: int | None = Field(None, ge=0, le=2**53, description="the number of the last segment of the page before")
     limit: int = Field(100, ge=1, le=100)

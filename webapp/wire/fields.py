@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from batchyard import durations, json_lines
 from tasks.steps import registry
+from tasks.webhooks import outbound
 
 
 def _duration(text: str) -> str:
@@ -46,8 +47,11 @@ Name = Annotated[
 ]
 Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
 OnInvalid = Literal["fail", "skip"]
+CallbackUrl = Annotated[str, Field(strict=True, min_length=1, max_length=outbound.MAX_URL)]
 STOP_WHEN = "pause the batch as soon as one of these is surely exceeded"
+GUARD = "`repetition` ends answers that repeat themselves, on engines that can"
 PLAN = "answer a random sample first, say what it shows of the whole, and wait for a resume"
+CALLBACK_URL = "gets the event of its end, signed as webhooks are with the project's secret for callbacks"
 ON_INVALID = "a line that cannot be run fails the batch before anything runs, or is skipped and gets an error line"
 PRIORITY = (
     "the order among the project's own batches; background: it runs only where no other work would, of any project"
@@ -135,5 +139,6 @@ class StopWhen(BaseModel):
     length: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer was cut off")
     empty: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer has no text")
     invalid: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer lacks its form")
-    cost: float | None = Field(None, gt=0, description="in the currency of models.toml")
-    tokens: float | None = Field(None, gt=0, description="input and output tokens")
+    looped: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer a guard ended")
+    cost: float | None = Field(None, gt=0, allow_inf_nan=False, description="in the currency of models.toml")
+    tokens: float | None = Field(None, gt=0, allow_inf_nan=False, description="input and output tokens")

@@ -48,7 +48,7 @@ class UploadForm(UploadOptions):
 class ListFiles(ListQuery):
     limit: int = Field(10000, ge=1, le=10000)
     order: Literal["asc", "desc"] = "desc"
-    purpose: str | None = Field(None, min_length=1)
+    purpose: str | None = Field(None, min_length=1)  # also those that only OpenAI has: of these there are none
 
 
 class CreateUpload(UploadOptions, StrictBody):

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from batchyard.statuses import ItemState
 from webapp.wire.fields import StrictBody
-from webapp.wire.lists import ListPage
+from webapp.wire.lists import ListPage, QueryParams
 
 
 class Verdict(StrictBody):
@@ -120,7 +120,7 @@ class ItemDetail(ItemObject):
     ended_at: float | None
 
 
-class ListItems(BaseModel):
+class ListItems(QueryParams):
     state: ItemState | None = None
     custom_id: str | None = Field(None, min_length=1, max_length=256)
     after: int | None = Field(None, ge=0, le=2**53, description="the number of the last item of the page before")

@@ -6,8 +6,22 @@ from pydantic import BaseModel, Field, RootModel, StringConstraints, model_valid
 
 from batchyard.statuses import RETRIABLE_STATES, JobStatus, RetriableState
 from store.jobs.dependencies import MAX_DEPENDENCIES, When
-from webapp.wire.fields import ExpiresAfter, Id, JsonObject, Metadata, Name, Repeatable, Steps, StrictBody, Window
-from webapp.wire.lists import ListPage
+from webapp.wire.batches import PlanState, PlanSummary
+from webapp.wire.fields import (
+    CALLBACK_URL,
+    CallbackUrl,
+    ExpiresAfter,
+    Id,
+    JsonObject,
+    Metadata,
+    Name,
+    PlanRequest,
+    Repeatable,
+    Steps,
+    StrictBody,
+    Window,
+)
+from webapp.wire.lists import ListPage, QueryParams
 from webapp.wire.start import CostEstimate
 from webapp.wire.work import BatchErrors, Cost, Usage, WorkExtension, WorkObject
 
@@ -54,6 +68,7 @@ class JobOptions(StrictBody):
     name: Name | None = None
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
+    callback_url: CallbackUrl | None = Field(None, description=CALLBACK_URL)
     post_process: Steps = Field(
         default_factory=list, max_length=16, description="steps with a row an item: its columns, and its result's text"
     )
@@ -76,9 +91,19 @@ class CreateJob(Repeatable, JobOptions):
         max_length=MAX_DEPENDENCIES,
         description="it waits for these; an artifact as input adds its own",
     )
+    plan: PlanRequest | None = Field(
+        None, description="answer a random sample of the items first, then pause; for recipes with items of their own"
+    )
     answers_from: Id | None = Field(
         None, description="an ended job of the same recipe, input, seed and models; requests it has answered do not run"
     )
+
+
+class JobPlanReport(PlanSummary):
+    """What the items of a job's sample say of all its items. An item has the tokens and flaws of its answers."""
+
+    object: Literal["job.plan"] = "job.plan"
+    job_id: str
 
 
 class Rescore(Repeatable, StrictBody):
@@ -149,6 +174,7 @@ class JobExtension(WorkExtension):
     metrics: dict[str, Any] | None = Field(description="null until it has ended")
     report: dict[str, Any] | None
     stages: list[StageObject]
+    plan: PlanState | None = Field(None, description="null: it was created without a plan")
     depends_on: list[dict[str, Any]]
     answers_from: str | None
     retry_of: str | None = Field(description="the job whose items that did not complete are these")
@@ -240,11 +266,11 @@ class CreatedJob(RootModel[JobObject | DryRun]):
     """The job, or with `dry_run` what it would be."""
 
 
-class CreateQuery(BaseModel):
+class CreateQuery(QueryParams):
     dry_run: bool = Field(False, description="create nothing: say what the job would be")
 
 
-class ListJobs(BaseModel):
+class ListJobs(QueryParams):
     status: JobStatus | None = None
     recipe: str | None = Field(None, min_length=1, max_length=128)
     parent_id: str | None = Field(None, min_length=1, max_length=64, description="only the jobs that this one started")

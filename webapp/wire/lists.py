@@ -2,12 +2,18 @@
 
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 Item = TypeVar("Item")
 
 
-class ListQuery(BaseModel):
+class QueryParams(BaseModel):
+    """Query parameters. An unknown one is refused: as a filter without effect it would mislead."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ListQuery(QueryParams):
     after: str | None = Field(None, description="the id of the last one of the page before")
     limit: int = Field(20, ge=1, le=100)
 

@@ -8,6 +8,7 @@ from batchyard.endpoints.base import AnswerForm
 from batchyard.statuses import AfterDeath
 from tasks.execution.engine_status import EngineStatus
 from tasks.live.traffic import LiveTraffic
+from webapp.wire.fields import StrictBody
 from webapp.wire.lists import ListPage
 
 
@@ -54,6 +55,48 @@ class ModelObject(BaseModel):
     shutdown_date: str | None = None
     parent: str | None = Field(None, description="of an adapter: its base, whose engine answers; as vLLM has it")
     batchyard: ModelExtension
+
+
+_ENTRY = [{"engine": "openai", "engine_args": {"endpoints": [{"url": "http://gpu1:8000/v1"}]}}]
+
+
+class ChangeModel(StrictBody):
+    """The body of PATCH /v1/models/{id}."""
+
+    entry: dict[str, Any] | None = Field(
+        description="keys of the model's entry in models.toml, of which null removes one; null in place of all undoes "
+        "every change of the model, and its removal",
+        examples=_ENTRY,
+    )
+
+
+class AddModel(StrictBody):
+    """The body of POST /v1/models."""
+
+    id: str = Field(description="the model's name")
+    entry: dict[str, Any] = Field(description="as in models.toml", examples=_ENTRY)
+
+
+class ModelChanged(ModelObject):
+    warnings: list[str] = Field(
+        description="findings of `batchyard doctor`, none of which keeps the model from running"
+    )
+
+
+class ModelRemoved(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    deleted: Literal[True] = True
+
+
+class ModelsReloaded(BaseModel):
+    """What a reload of models.toml has changed, by names of models."""
+
+    object: Literal["models.reload"] = "models.reload"
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+    not_used: list[str] = Field(description="in models.toml, where changes made since take the place of their entries")
 
 
 ModelPage = ListPage[ModelObject]

@@ -17,10 +17,10 @@ TimeZone = Annotated[str, StringConstraints(strict=True, max_length=64)]
 class ScheduleInputObject(BaseModel):
     """What the runs of a schedule are made of; `sha256` is that of the content that is kept for them."""
 
-    kind: Literal["file", "artifact", "template", "url"]
+    kind: Literal["file", "artifact", "template", "url", "watch"]
     file_id: str | None
     artifact: JobArtifactName | None
-    url: str | None = Field(None, description="where each run reads its objects")
+    url: str | None = Field(None, description="where each run reads its objects, or the watched objects")
     sha256: str | None = Field(description="null for a URL")
     bytes: int
 
@@ -89,11 +89,18 @@ class ScheduleInput(StrictBody):
         description="of a bucket that the operator allows: the objects there at the time of each run, joined to one "
         "file; with the places of a template, such as s3://bucket/in/{{date}}/",
     )
+    watch: str | None = Field(
+        None,
+        strict=True,
+        max_length=1024,
+        description="objects of a folder that the operator allows for input and output, such as "
+        "s3://bucket/in/*.jsonl: each new one becomes a batch or job, with its outcome beside it as NAME.outcome.json",
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if [self.file_id, self.artifact, self.template, self.url].count(None) != 3:
-            raise ValueError("name one of 'file_id', 'artifact', 'template' and 'url'")
+        if [self.file_id, self.artifact, self.template, self.url, self.watch].count(None) != 4:
+            raise ValueError("name one of 'file_id', 'artifact', 'template', 'url' and 'watch'")
         return self
 
 

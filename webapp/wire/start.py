@@ -4,13 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from batchyard.endpoints.guards import Guard
 from batchyard.endpoints.path import EndpointPath
 from batchyard.statuses import Priority
 from webapp.wire.fields import (
+    CALLBACK_URL,
+    GUARD,
     ON_INVALID,
     PLAN,
     PRIORITY,
     STOP_WHEN,
+    CallbackUrl,
     JsonObject,
     JsonText,
     Metadata,
@@ -22,6 +26,7 @@ from webapp.wire.fields import (
     Window,
     declare_file,
 )
+from webapp.wire.lists import QueryParams
 
 PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
 
@@ -69,7 +74,7 @@ class StartAnswer(RootModel[Started | StartDryRun]):
     """What was started, or with `dry_run` what would be."""
 
 
-class StartQuery(BaseModel):
+class StartQuery(QueryParams):
     dry_run: bool = Field(False, description="create nothing: say how many requests there are, and when they are done")
 
 
@@ -104,9 +109,11 @@ class Start(StrictBody):
     completion_window: Window = "24h"
     metadata: Annotated[Metadata | None, JsonText] = None
     post_process: Annotated[Steps, JsonText] = Field(default_factory=list, max_length=16)
+    callback_url: CallbackUrl | None = Field(None, description=CALLBACK_URL)
     on_invalid: OnInvalid = Field("fail", description=ON_INVALID)
     priority: Priority = Field("normal", description=PRIORITY)
     stop_when: Annotated[StopWhen | None, JsonText] = Field(None, description=STOP_WHEN)
+    guard: Guard | None = Field(None, description=GUARD)
     plan: Annotated[PlanRequest | None, JsonText] = Field(None, description=PLAN)
 
 

@@ -7,8 +7,10 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from batchyard.tariffs import CURRENCY, PLACES
 from store.accounting.budgets import State, WhenExceeded
+from store.accounting.months import day_of_text
 from store.accounting.usage import Dimension
 from webapp.wire.fields import StrictBody
+from webapp.wire.lists import QueryParams
 
 
 class BudgetObject(BaseModel):
@@ -50,7 +52,7 @@ def _dimensions(text: str) -> str:
     return text
 
 
-class UsageQuery(BaseModel):
+class UsageQuery(QueryParams):
     month: str | None = Field(None, description="such as 2026-11, of UTC; by default this one", examples=["2026-11"])
     by: Annotated[str, AfterValidator(_dimensions)] = Field(
         "day,model,project", description="some of day, model, project and key, separated by commas"
@@ -58,6 +60,20 @@ class UsageQuery(BaseModel):
     project: str | None = Field(
         None, min_length=1, description="only this project's; without it an admin key gets all, another key its own"
     )
+
+
+def _day(text: str) -> str:
+    day_of_text(text)
+    return text
+
+
+class RecomputeUsage(StrictBody):
+    """The body of POST /v1/usage/recompute."""
+
+    since: Annotated[str, Field(strict=True), AfterValidator(_day)] = Field(
+        description="first day (UTC) whose costs are computed again", examples=["2026-11-01"]
+    )
+    write: bool = Field(False, strict=True, description="record the new costs; without it, they are shown only")
 
 
 class Money(BaseModel):
@@ -91,6 +107,22 @@ class UsageLine(UsageAmounts):
 class UsageTotal(UsageAmounts):
     costs: list[Money] = Field(description="one for each currency")
     unpriced_requests: int = Field(description="requests to models without a tariff, whose cost nobody knows")
+
+
+class RecomputedCost(BaseModel):
+    """What a model cost as recorded, and at the prices of today; one amount for each currency."""
+
+    model: str
+    before: list[Money]
+    after: list[Money]
+    unpriced_requests: int = Field(description="requests recorded without a price before")
+
+
+class RecomputedUsage(BaseModel):
+    object: Literal["usage.recomputed"] = "usage.recomputed"
+    since: str
+    written: bool
+    data: list[RecomputedCost] = Field(description="the models whose costs differ")
 
 
 class UsageObject(BaseModel):

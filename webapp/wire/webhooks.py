@@ -46,7 +46,7 @@ class WebhookObject(BaseModel):
     id: str
     object: Literal["webhook_endpoint"] = "webhook_endpoint"
     name: str
-    url: str
+    url: str = Field(description="empty: the `callback_url` of each batch and job")
     event_types: list[str]
     signing_secret_hint: str = Field(description="how the signing secret ends")
     created_at: int

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from batchyard.statuses import AfterDeath
 from store.records import Sla
+from webapp.wire.lists import QueryParams
 
 
 class BatchError(BaseModel):
@@ -42,6 +43,7 @@ class Flaws(BaseModel):
     cut_off: int = Field(0, description="answers that ended at a limit of tokens")
     empty: int = Field(0, description="answers that have no text")
     invalid: int = Field(0, description="answers that lack the form that their request asks for, such as a schema's")
+    looped: int = Field(0, description="answers that a guard ended because they repeated themselves")
 
 
 class WorkObject(BaseModel):
@@ -115,9 +117,10 @@ class WorkExtension(Flaws):
     last_engine_death: EngineDeath | None = Field(description="the last of these; null: there was none")
     post_process: list[dict[str, Any]] = Field(description="with the outcome of each step once it has run")
     artifacts: list[ArtifactObject]
+    callback_url: str | None = Field(description="gets the event of its end; null: none")
     schedule_id: str | None = Field(description="the schedule that has made it")
 
 
-class ListResults(BaseModel):
+class ListResults(QueryParams):
     after: int = Field(0, ge=0, le=2**53, description="how many lines the caller has already")
     limit: int | None = Field(None, ge=1, le=2**53, description="most lines to answer with")

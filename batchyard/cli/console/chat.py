@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,17 +74,27 @@ def chat(
     conversation = Chat(server, model, system, parameters)
     if not text:
         return _converse(conversation)
-    for piece in conversation.ask(text):
-        if not as_json:
+    pieces = conversation.ask(text)
+    if as_json:
+        collections.deque(pieces, maxlen=0)
+        return click.echo(json.dumps(conversation.reply.document()))
+    _show(conversation, pieces)
+
+
+def _show(conversation: Chat, pieces: Iterator[str]) -> None:
+    """Print an answer as its pieces come, and a line break also after one that breaks off."""
+    try:
+        for piece in pieces:
             click.echo(plain(piece), nl=False)
-    reply = conversation.reply
-    click.echo(json.dumps(reply.document()) if as_json else "")
-    if not as_json:
-        _note(reply)
+    except BatchyardError:
+        if conversation.reply.first_seconds is not None:
+            click.echo()
+        raise
+    click.echo()
+    _note(conversation.reply)
 
 
 def _converse(conversation: Chat) -> None:
-    """Read questions and print answers until the input ends."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - arrow keys, and the questions before
 
@@ -109,10 +121,7 @@ def _converse(conversation: Chat) -> None:
         elif line:
             pieces = conversation.ask(line)
             try:
-                for piece in pieces:
-                    click.echo(plain(piece), nl=False)
-                click.echo()
-                _note(conversation.reply)
+                _show(conversation, pieces)
             except KeyboardInterrupt:
                 pieces.close()  # type: ignore[attr-defined]
                 click.echo("\nstopped", err=True)

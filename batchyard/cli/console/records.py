@@ -69,17 +69,28 @@ def changes(event: dict[str, Any]) -> str:
     return ", ".join(f"{name} {json.dumps(value)}" for name, value in event["data"].items() if name != "id")
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--month", help="Month in UTC, such as 2026-11 [this month].")
 @click.option("--by", default="day,model,project", show_default=True, help="Grouping: day, model, project, key.")
 @click.option("--project", help="Show one project; an admin key otherwise shows all.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print csv.")
 @server_options
-def usage(month: str | None, by: str, project: str | None, as_csv: bool, data: Path | None, as_json: bool) -> None:
+@click.pass_context
+def usage(
+    context: click.Context,
+    month: str | None,
+    by: str,
+    project: str | None,
+    as_csv: bool,
+    data: Path | None,
+    as_json: bool,
+) -> None:
     """Show the usage and cost of a month.
 
-    Costs use the tariffs that models.toml had at the time of each request.
+    Costs use the tariffs that models.toml had at the time of each request; `recompute` corrects them.
     """
+    if context.invoked_subcommand is not None:
+        return
     server = connect(data)
     query: dict[str, Any] = {"month": month, "by": by, "project": project}
     if as_csv:
@@ -98,6 +109,25 @@ def usage(month: str | None, by: str, project: str | None, as_csv: bool, data: P
         spent, amount = (tariffs.text(Fraction(budget[name]), budget["currency"]) for name in ("spent", "amount"))
         parts.append(f"budget: {spent} of {amount} spent in {budget['month']} ({budget['state']})")
     say(document, "\n".join(parts), as_json)
+
+
+@usage.command()
+@click.option("--since", required=True, metavar="DATE", help="First day in UTC, such as 2026-11-01.")
+@click.option("--write", is_flag=True, help="Record the new costs; otherwise only show the difference.")
+@server_options
+def recompute(since: str, write: bool, data: Path | None, as_json: bool) -> None:
+    """Recompute recorded costs after you corrected a tariff.
+
+    Uses today's prices of the server's models. Without --write, nothing changes.
+    """
+    document = connect(data).call("POST", "/usage/recompute", {"since": since, "write": write})
+    rows = [
+        [entry["model"], *(", ".join(filter(None, map(_money, entry[name]))) or "-" for name in ("before", "after"))]
+        for entry in document["data"]
+    ]
+    then = "The new costs are recorded." if write else "Nothing is changed yet; add --write to record the new costs."
+    text = "\n".join([lines_of(["model", "recorded", "at today's prices"], rows), then])
+    say(document, text if rows else f"No cost since {since} differs from today's prices.", as_json)
 
 
 def _figures(amounts: dict[str, Any]) -> list[int]:

@@ -16,6 +16,10 @@ from batchyard.client.progress import patiently
 
 SHOWN = 15
 """Batches, and jobs, that are listed."""
+MODELS = ["model", "running", "pending", "requests waiting", "rows/s", "tokens/s", "oldest", "on hold"]
+ENGINES = ["engine", "model", "state", "in flight", "answered"]
+_WAITS = ["first token p50/p99", "next token p50/p99"]
+LIVE = ["live", "tier", "in flight", "waiting", "requests/s", "tokens/s", *_WAITS, "batch lines redone"]
 
 
 @click.command()
@@ -52,7 +56,6 @@ def top(once: bool, interval: float, data: Path | None, as_json: bool) -> None:
 
 
 def _snapshot(server: ApiClient) -> dict[str, Any]:
-    """Return the queue, and the batches and jobs that run."""
     return {
         "queue": server.call("GET", "/queue"),
         "batches": list(itertools.islice(server.batches(status="in_progress"), SHOWN)),
@@ -63,17 +66,33 @@ def _snapshot(server: ApiClient) -> dict[str, Any]:
 def draw(snapshot: dict[str, Any]) -> str:
     """The text of a snapshot."""
     queue = snapshot["queue"]
+    models = [
+        (
+            *(model["model"], model["running_segments"], model["pending_segments"], model["waiting_requests"]),
+            *(view.rate(model["rows_per_second"]), view.rate(model["tokens_per_second"])),
+            *(None if (age := model["oldest_seconds"]) is None else durations.text(age), model["held"]),
+        )
+        for model in queue["models"]
+    ]
     engines = [(e["name"], e["model"], e["state"], e["in_flight"], e["answered"]) for e in queue["engines"] or ()]
-    parts = [_counts(queue), _models(queue["models"])]
-    parts += [lines_of(["engine", "model", "state", "in flight", "answered"], engines)] if engines else []
-    parts += [_live(queue["live"])]
+    live = [  # requests in flight and waiting are those of all tiers
+        (
+            *(model["model"], tier, model["in_flight"], model["waiting"]),
+            *(view.rate(traffic["requests_per_second"]), view.rate(traffic["output_tokens_per_second"])),
+            *(_milliseconds(traffic[name]) for name in ("ttft_seconds", "itl_seconds")),
+            model["redone_requests"],
+        )
+        for model in queue["live"] or ()
+        for tier, traffic in model["tiers"].items()
+    ]
+    tables = ((MODELS, models), (ENGINES, engines), (LIVE, live))
+    parts = [_counts(queue), *(lines_of(columns, rows) for columns, rows in tables if rows)]
     parts += [view.overview(snapshot["batches"])] if snapshot["batches"] else []
     parts += [job_view.overview(snapshot["jobs"])] if snapshot["jobs"] else []
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
 def _counts(queue: dict[str, Any]) -> str:
-    """One line: batches by status, those in danger, the next deadline."""
     counts = {**queue["batches"], **{name: queue["sla"][name] for name in ("at_risk", "late")}}
     parts = [f"{number} {name.replace('_', ' ')}" for name, number in counts.items() if number]
     deadline = queue["next_deadline_seconds"]
@@ -81,36 +100,6 @@ def _counts(queue: dict[str, Any]) -> str:
         when = f"in {durations.text(deadline)}" if deadline > 0 else f"{durations.text(-deadline)} ago"
         parts.append(f"next deadline {when}")
     return "batches: " + (", ".join(parts) or "none runs or waits")
-
-
-def _models(models: list[dict[str, Any]]) -> str:
-    rows = [
-        (
-            *(m["model"], m["running_segments"], m["pending_segments"], m["waiting_requests"]),
-            *(view.rate(m["rows_per_second"]), view.rate(m["tokens_per_second"])),
-            *(None if m["oldest_seconds"] is None else durations.text(m["oldest_seconds"]), m["held"]),
-        )
-        for m in models
-    ]
-    columns = ["model", "running", "pending", "requests waiting", "rows/s", "tokens/s", "oldest", "on hold"]
-    return lines_of(columns, rows) if rows else ""
-
-
-def _live(models: list[dict[str, Any]] | None) -> str:
-    """A line for each model and service tier of live requests; in flight and waiting are those of all tiers."""
-    rows = [
-        (
-            *(model["model"], tier, model["in_flight"], model["waiting"]),
-            *(view.rate(traffic["requests_per_second"]), view.rate(traffic["output_tokens_per_second"])),
-            *(_milliseconds(traffic[name]) for name in ("ttft_seconds", "itl_seconds")),
-            model["redone_requests"],
-        )
-        for model in models or ()
-        for tier, traffic in model["tiers"].items()
-    ]
-    waits = ["first token p50/p99", "next token p50/p99"]
-    columns = ["live", "tier", "in flight", "waiting", "requests/s", "tokens/s", *waits, "batch lines redone"]
-    return lines_of(columns, rows) if rows else ""
 
 
 def _milliseconds(quantiles: dict[str, float] | None) -> str | None:

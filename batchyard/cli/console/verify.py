@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,11 +13,11 @@ from batchyard.cli.options import connect, data_option, json_option, server_opti
 from batchyard.cli.output import say
 from batchyard.cli.requests import window_option
 from batchyard.cli.watch import Unsuccessful, interruptible, watch
+from batchyard.errors import ConfigurationError
 from batchyard.wording import count
 
-if TYPE_CHECKING:
-    from batchyard.client.verification.again import Comparison
-
+REPORT = "verify-summary.json"
+"""What the step `verify` has written."""
 MAX_SHOWN = 20
 """Lines that a report lists; `--json` has all."""
 
@@ -32,9 +32,9 @@ def download(name: str, folder: Path, data: Path | None, as_json: bool) -> None:
     The new folder DIR gets the input, the outputs, the errors, the files of steps, and the manifest. `batchyard verify
     DIR` checks them on any machine, without a server.
     """
-    from batchyard.client.verification import folder as folders
+    from batchyard.client import verification
 
-    record = folders.download(connect(data), name, folder)
+    record = verification.download(connect(data), name, folder)
     say(record, f"{folder} has all files of {name}; `batchyard verify {folder}` checks them", as_json)
 
 
@@ -46,10 +46,19 @@ def download(name: str, folder: Path, data: Path | None, as_json: bool) -> None:
 @click.option("--logprobs", is_flag=True, help="Ask for log-probabilities, and show how close different tokens were.")
 @click.option("--tolerance", default=0.0, show_default=True, type=click.FloatRange(0), help="For vectors and scores.")
 @click.option("--with", "again_id", metavar="BATCH", help="Compare with this batch of an earlier `verify`.")
+@click.option("--public-key", metavar="FILE|PEM", help="Check that one of these keys has signed the manifest of DIR.")
 @window_option
 @data_option
 @json_option
-def verify(target: str, data: Path | None, as_json: bool, window: str, again_id: str | None, **options: Any) -> None:
+def verify(
+    target: str,
+    data: Path | None,
+    as_json: bool,
+    window: str,
+    again_id: str | None,
+    public_key: str | None,
+    **options: Any,
+) -> None:
     """Check downloaded files, or ask a batch's requests again.
 
     DIR is a folder of `batchyard download`: every file is compared with the manifest, without a server. For a batch, a
@@ -57,51 +66,59 @@ def verify(target: str, data: Path | None, as_json: bool, window: str, again_id:
     confidence interval for the share of all answers that would differ. The exit code is 1 if something differs.
     """
     if Path(target).is_dir():
-        return _verify_folder(Path(target), as_json)
-    from batchyard.client.verification import again
-
+        return _verify_folder(Path(target), public_key, as_json)
+    if public_key is not None:
+        raise click.UsageError("--public-key is for a folder: download the batch first")
     server = connect(data)
-    batch = server.batch(target)
-    tolerance = options.pop("tolerance")
     if again_id is None:
-        started = again.begin(server, batch, completion_window=window, **options)
-        again_id = started["id"]
+        again = server.call("POST", f"/batches/{target}/verify", {"completion_window": window, **options})
     else:
-        started = server.batch(again_id)
-    with interruptible(f"`batchyard verify {target} --with {again_id}` goes on"):
-        ended = watch(server, started)
-    result = again.compare(server, batch, ended, tolerance=tolerance)
-    say(asdict(result), _report(result), as_json)
-    if result.differences or result.failed:
+        again = server.batch(again_id)
+    with interruptible(f"`batchyard verify {target} --with {again['id']}` goes on"):
+        again = watch(server, again)
+    files = {one["name"]: one["file_id"] for one in again["batchyard"]["artifacts"]}
+    if REPORT not in files:
+        reasons = [*((again["errors"] or {}).get("data") or []), *again["batchyard"]["post_process"]]
+        said = "; ".join(filter(None, (one.get("message") or one.get("error") for one in reasons)))
+        raise ConfigurationError(
+            f"{again['id']} is {again['status']} and compared nothing: {said or 'nothing of it ran'}"
+        )
+    report = {"again_id": again["id"], **json.loads(server.content(files[REPORT]))}
+    if report["batch_id"] != target:
+        raise ConfigurationError(f"{again['id']} verifies {report['batch_id']}, and not {target}")
+    shares = f"{100 * report['low']:.1f} to {100 * report['high']:.1f} %"
+    lines = [
+        f"{target}: {report['asked']} of {count(report['requests'], 'answer')} asked again by {again['id']}",
+        f"{report['equal']} equal, {report['different']} different, {report['failed']} without an answer",
+        f"{shares} of all answers would differ (95 % confidence)",
+        *(f"changed since then: {change}" for change in report["changes"]),
+    ]
+    for one in report["differences"][:MAX_SHOWN]:
+        texts = f": {one['after']!r}, and was {one['before']!r}" if one["before"] or one["after"] else ""
+        gap = "" if one["gap"] is None else f" (log-probabilities {one['gap']:.3f} apart)"
+        lines.append(f"{one['custom_id']}: {one['what']}{texts}{gap}")
+    say(report, "\n".join([*lines, *_more(report["differences"])]), as_json)
+    if report["different"] or report["failed"]:
         raise Unsuccessful(f"{target} was not reproduced")
 
 
-def _verify_folder(folder: Path, as_json: bool) -> None:
-    from batchyard.client.verification import folder as folders
+def _verify_folder(folder: Path, public_key: str | None, as_json: bool) -> None:
+    from batchyard import signatures
+    from batchyard.client import verification
 
-    manifest, mismatches = folders.check(folder)
+    try:
+        text = public_key if public_key is None or "-----BEGIN" in public_key else Path(public_key).read_text()
+        keys = [] if text is None else signatures.public_keys(text)
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{public_key} is no public key: {error}", param_hint="--public-key") from None
+    manifest, mismatches = verification.check(folder, keys)
     name = manifest.get("batch_id", manifest.get("job"))
     document = {"id": name, "mismatches": [one._asdict() for one in mismatches]}
     if not mismatches:
-        return say(document, f"{folder}: all files of {name} are as its manifest says", as_json)
+        signed = ", which the key has signed" if keys else ""
+        return say(document, f"{folder}: all files of {name} are as its manifest says{signed}", as_json)
     say(document, "\n".join([*map(str, mismatches[:MAX_SHOWN]), *_more(mismatches)]), as_json)
     raise Unsuccessful(f"{folder} does not fit its manifest")
-
-
-def _report(result: Comparison) -> str:
-    """Return what became of the requests that were asked again, for people."""
-    shares = f"{100 * result.low:.1f} to {100 * result.high:.1f} %"
-    lines = [
-        f"{result.batch_id}: {result.asked} of {count(result.requests, 'answer')} asked again by {result.again_id}",
-        f"{result.equal} equal, {len(result.differences)} different, {len(result.failed)} without an answer",
-        f"{shares} of all answers would differ (95 % confidence)",
-        *(f"changed since then: {change}" for change in result.changes),
-    ]
-    for one in result.differences[:MAX_SHOWN]:
-        texts = f": {one.after!r}, and was {one.before!r}" if one.before or one.after else ""
-        gap = "" if one.gap is None else f" (log-probabilities {one.gap:.3f} apart)"
-        lines.append(f"{one.custom_id}: {one.what}{texts}{gap}")
-    return "\n".join([*lines, *_more(result.differences)])
 
 
 def _more(entries: list[Any]) -> list[str]:

@@ -43,8 +43,6 @@ def glance(data: Path | None) -> Recipes:
 
     Importing recipes takes most of a second, so those of a local stack are remembered, in the user's cache folder,
     until a file changes that could change them.
-
-    Raises BatchyardError: as `recipes`.
     """
     folder = address.data_folder(data)
     if address.server_runs(folder):

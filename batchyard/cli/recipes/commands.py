@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchyard.cli import background, job_view, jobs, requests
+from batchyard.cli import background, job_view, jobs, requests, view
 from batchyard.cli.options import add_options, connect, load_settings, server_options, stack_options
 from batchyard.cli.output import complain, lines_of, note, plain, say
 from batchyard.cli.recipes import earlier
@@ -52,12 +52,19 @@ again_option = click.option(
 metadata_option = click.option(
     "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Metadata of the job; up to 16 pairs."
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Show the plan of the job, and create nothing.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what the job would be, and create nothing.")
+plan_option = click.option(
+    "--plan",
+    metavar="ROWS",
+    type=click.IntRange(1, 1_000),
+    help="Answer a random sample of so many items, pause, and forecast the rest.",
+)
 wait_option = click.option("--wait", is_flag=True, help="Wait for the end and show progress.")
 
 
 job_options = add_options(
-    *(seed_option, name_option, requests.window_option, again_option, dry_run_option, stack_options)
+    *(seed_option, name_option, requests.window_option, requests.callback_option),
+    *(again_option, dry_run_option, stack_options),
 )
 """The options of a command that makes a job, sees it through, and can say beforehand what it would be."""
 
@@ -78,6 +85,7 @@ _extend = click.option(
 @name_option
 @_extend
 @requests.window_option
+@requests.callback_option
 @again_option
 @stack_options
 def answer(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
@@ -154,8 +162,10 @@ def one_shot(
 @name_option
 @_extend
 @requests.window_option
+@requests.callback_option
 @metadata_option
 @dry_run_option
+@plan_option
 @wait_option
 @server_options
 def create(
@@ -165,6 +175,7 @@ def create(
     window: str,
     pairs: tuple[str, ...],
     dry_run: bool,
+    plan: int | None,
     wait: bool,
     data: Path | None,
     as_json: bool,
@@ -179,7 +190,16 @@ def create(
     if dry_run:
         outlook = _outlook(server, source, body)
         return say(outlook, job_view.outlook(outlook), as_json)
-    job = _created(server, source, {**body, "metadata": metadata})
+    planned = {} if plan is None else {"plan": {"rows": plan}}
+    job = _created(server, source, {**body, "metadata": metadata, **planned})
+    if plan is not None:
+        from batchyard.client import asking  # imports pydantic
+
+        with interruptible(f"the sample goes on; `batchyard job status {job['id']}` shows how far it is"):
+            job = asking.sampled(server, job)
+        if job["batchyard"]["paused_at"] is not None:
+            report = server.call("GET", f"/jobs/{job['id']}/plan")
+            return say(report, view.plan(report), as_json)
     if not wait:
         return say(job, job["id"], as_json)
     with interruptible(f"the job goes on; `batchyard job status {job['id']} --watch` takes it up"):
@@ -220,12 +240,10 @@ def report_tables(server: ApiClient, job: dict[str, Any], *, without: str | None
 
 
 def _body(recipe: Mapping[str, Any], options: Mapping[str, Any], window: str, **fields: Any) -> dict[str, Any]:
-    """Return the body of POST /v1/jobs without its input and metadata."""
     return {"recipe": recipe["name"], "options": options, "completion_window": window, **fields}
 
 
 def _created(server: ApiClient, source: Path, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Upload the input and create the job; prints the server's warnings."""
     with uploaded(server, server.upload(source, "user_data")) as file_id:
         job = server.create_job(**body, input_file_id=file_id)
     for warning in job["batchyard"]["warnings"]:

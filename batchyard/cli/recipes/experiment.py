@@ -77,6 +77,7 @@ _variants = click.option(
 @commands.seed_option
 @commands.name_option
 @requests.window_option
+@requests.callback_option
 @commands.again_option
 @stack_options
 def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
@@ -101,6 +102,7 @@ def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields
 @commands.seed_option
 @commands.name_option
 @requests.window_option
+@requests.callback_option
 @commands.metadata_option
 @commands.dry_run_option
 @commands.wait_option
@@ -120,7 +122,6 @@ def _show(**fields: Any) -> None:
 
 
 def _summary(server: ApiClient, job: dict[str, Any]) -> str:
-    """The tables of the comparison, and how the children ended."""
     return "\n\n".join(part for part in (commands.report_tables(server, job), job_view.ended(job)) if part)
 
 

@@ -19,10 +19,7 @@ _SCALARS = {"string": "TEXT", "integer": "INTEGER", "number": "NUMBER", "boolean
 
 
 def options(schema: Schema, parameters: Sequence[click.Parameter]) -> Iterator[click.Option]:
-    """Yield an option for each scalar or list of scalars whose name is free.
-
-    A list's flag may be written in the singular, too: `--gate regex:^a --gate is-json`.
-    """
+    """Yield an option for each scalar or list of scalars whose name is free."""
     used = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
     fields = {"--" + name.replace("_", "-") for name in schema.fields}
     for name, field in schema.fields.items():
@@ -59,7 +56,6 @@ def _attributes(schema: Schema, name: str, choices: Sequence[Mapping[str, Any]])
 
 
 def _metavar(schema: Mapping[str, Any]) -> str | None:
-    """Return the placeholder of a scalar; None for a list or a mapping."""
     values = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
     return "|".join(map(str, values)) if values else _SCALARS.get(schema.get("type", ""))
 

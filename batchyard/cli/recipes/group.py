@@ -135,8 +135,7 @@ class RecipeGroup(click.Group):
         sections: the names of its commands by the title under which `--help` lists them; none: under one title.
         path: how the group is called, such as `batchyard job create`.
 
-    Args:
-        recipe_command: makes the command of a recipe by its name.
+    `recipe_command`: makes the command of a recipe by its name.
     """
 
     path = ""

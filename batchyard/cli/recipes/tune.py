@@ -81,7 +81,6 @@ def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields
 
 
 def _cells(outlook: dict[str, Any]) -> str:
-    """The cells that would be measured, as a table."""
     rows = [
         (
             cell["name"],
@@ -96,7 +95,6 @@ def _cells(outlook: dict[str, Any]) -> str:
 
 
 def _summary(server: ApiClient, job: dict[str, Any]) -> str:
-    """The report, how the cells ended, and where all else is."""
     files = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
     report = server.content(files[REPORT]).decode() if REPORT in files else ""
     return "\n\n".join(

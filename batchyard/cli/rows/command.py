@@ -26,13 +26,7 @@ REASONS = 3
 
 @dataclass(frozen=True)
 class RowsCommand:
-    """The options that these commands share.
-
-    Attributes:
-        source: the file with the rows.
-        output: the file with their answers.
-        prefix: before the names of the new columns.
-    """
+    """The options that these commands share."""
 
     source: Path
     model: str
@@ -45,7 +39,13 @@ class RowsCommand:
     prefix: str = ""
     null_values: tuple[str, ...] = ()
 
-    def add_columns(self, names: Sequence[str], ask: Callable[[Any, dict[str, Any]], Any], rows: Any = None) -> None:
+    def add_columns(
+        self,
+        names: Sequence[str],
+        ask: Callable[[Any, dict[str, Any]], Any],
+        rows: Any = None,
+        keep: tuple[str, Any] | None = None,
+    ) -> None:
         """Write the rows with new columns beside theirs, and report.
 
         Args:
@@ -53,6 +53,7 @@ class RowsCommand:
             ask: returns what became of a table's rows, as a table with these columns and the details. Gets the table
                 and the options that all calls of `batchyard.client` have.
             rows: the table; by default that of the source.
+            keep: a new column, and the value that it has in the rows that are written; by default all are.
         """
         from batchyard.client import frames, tables
         from batchyard.client.asking import DETAILS, AnswerWarning
@@ -68,9 +69,14 @@ class RowsCommand:
             warnings.simplefilter("always", AnswerWarning)
             answers = ask(cells, self.options(server))
             simulated = self.simulated(server)
-        tables.write(self.output, tables.beside(table, answers, self.prefix))
-        flaws = [one.message.counted for one in caught if isinstance(one.message, AnswerWarning)]
-        self.report(frames.of(answers).cells("error"), simulated, *flaws)
+        made, kept = frames.of(answers), None
+        output = tables.beside(table, answers, self.prefix)
+        if keep is not None:
+            places = [row for row, value in enumerate(made.cells(keep[0])) if value == keep[1]]
+            output, kept = tables.taken(output, places), len(places)
+        tables.write(self.output, output)
+        flaws = next((one.message.counted for one in caught if isinstance(one.message, AnswerWarning)), None)
+        self.report(made.cells("error"), simulated, flaws, kept)
 
     def check_new(self, names: Sequence[str], columns: Sequence[str]) -> None:
         """Raise ConfigurationError if the file has a column of a new one's name."""
@@ -95,39 +101,41 @@ class RowsCommand:
 
     @property
     def name(self) -> str:
-        """A name of the batches' input files."""
         return self.source.name.partition(".")[0] or "rows"
 
-    def report(self, errors: Sequence[str | None], simulated: bool, flaws: Mapping[str, int] | None = None) -> None:
+    def report(
+        self,
+        errors: Sequence[str | None],
+        simulated: bool,
+        flaws: Mapping[str, int] | None = None,
+        kept: int | None = None,
+    ) -> None:
         """Say how many rows have an answer, and why others have none. Raises Unsuccessful.
 
-        `flaws`: how many answers have each of wording.FLAWS.
+        `kept`: how many rows are in the output, if not all.
         """
         from batchyard.client.asking import is_unsent
 
         reasons = Counter(error for error in errors if error is not None)
         rows, answered = len(errors), len(errors) - reasons.total()
         if self.as_json:
-            report = {"rows": rows, "answered": answered, **(flaws or {}), "errors": reasons}
+            of_filter = {} if kept is None else {"kept": kept}
+            report = {"rows": rows, "answered": answered, **of_filter, **(flaws or {}), "errors": reasons}
             click.echo(json.dumps({**report, "simulated": simulated, "output": str(self.output)}))
         else:
             said = f"{answered} of {rows} rows answered{wording.flaws(flaws or {}, ', ')}"
-            said += f"{' (simulated)' if simulated else ''}: {self.output}"
+            said += f"{'' if kept is None else f', {kept} kept'}{' (simulated)' if simulated else ''}: {self.output}"
             click.echo(said, err=output_files.is_stdout(self.output))
             for reason, count in reasons.most_common(REASONS):
                 click.echo(plain(f"{count} without an answer: {cut(reason, 150)}"), err=True)
         failed = sum(count for reason, count in reasons.items() if not is_unsent(reason))
-        failure = f"{failed} of {rows} rows failed; the column error of {self.output} tells why" if failed else None
+        where = f"the column error of {self.output} tells why" if kept is None else "the output lacks them"
+        failure = f"{failed} of {rows} rows failed; {where}" if failed else None
         conclude(failure, flaws or {})
 
 
 def source_and_output(what: str, *, folder: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds FILE, --model and --output.
-
-    Args:
-        what: the formats of the output.
-        folder: the source may be a folder, and is called SOURCE.
-    """
+    """Return a decorator that adds FILE, --model and --output."""
     source = requests.LocalPath(path_type=Path, exists=True, dir_okay=folder)
     return add_options(
         click.argument("source", metavar="SOURCE" if folder else "FILE", type=source),

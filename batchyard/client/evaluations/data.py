@@ -24,10 +24,7 @@ _ARROW_STATE, _ARROW_SPLITS = "state.json", "dataset_dict.json"
 
 
 def source_of(path: Path, split: str | None, folder: Path) -> Path:
-    """Return a file with the rows of a table or of a data set's folder, which may be one in `folder`.
-
-    Raises ConfigurationError: it is not there, is none of both, or lacks the split.
-    """
+    """Return a file with the rows of a table or of a data set's folder, which may be one in `folder`."""
     if path.is_file():
         if split is not None:
             raise wrong(path, f"a file has no split {split!r}; name the folder of a data set, or leave `split` out")
@@ -41,7 +38,19 @@ def source_of(path: Path, split: str | None, folder: Path) -> Path:
     if len(parts) == 1 and parts[0].suffix != ".arrow":
         return parts[0]
     if all(part.suffix in (".arrow", ".parquet") for part in parts):
-        return _joined(parts, folder)
+        import pyarrow.parquet as pq
+
+        batches = (batch for part in parts for batch in _batches(part))
+        first = next(batches, None)
+        if first is None:
+            raise wrong(parts[0].parent if parts else folder, "there are no rows")
+        with (
+            tempfile.NamedTemporaryFile(dir=folder, suffix=".parquet", delete=False) as target,
+            pq.ParquetWriter(target, first.schema, compression="zstd") as writer,
+        ):
+            for batch in chain([first], batches):
+                writer.write_batch(batch)
+        return Path(target.name)
     return written((row for part in parts for row in tables.rows_of(part)), folder)
 
 
@@ -75,7 +84,6 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _parts(path: Path, split: str | None) -> list[Path]:
-    """Return the files of a split in their order."""
     if (path / _ARROW_SPLITS).is_file():
         names = json_lines.loads((path / _ARROW_SPLITS).read_bytes()).get("splits") or []
         return _arrow_files(path / _chosen(path, split, names))
@@ -118,23 +126,6 @@ def _arrow_files(path: Path) -> list[Path]:
     if state.get("_indices_data_files"):
         raise wrong(path, "the data set is a selection of rows; save it after flatten_indices()")
     return [path / entry["filename"] for entry in state.get("_data_files") or []]
-
-
-def _joined(parts: Sequence[Path], folder: Path) -> Path:
-    """Write Arrow and Parquet files as one Parquet file. Memory holds one batch."""
-    import pyarrow.parquet as pq
-
-    batches = (batch for part in parts for batch in _batches(part))
-    first = next(batches, None)
-    if first is None:
-        raise wrong(parts[0].parent if parts else folder, "there are no rows")
-    with (
-        tempfile.NamedTemporaryFile(dir=folder, suffix=".parquet", delete=False) as target,
-        pq.ParquetWriter(target, first.schema, compression="zstd") as writer,
-    ):
-        for batch in chain([first], batches):
-            writer.write_batch(batch)
-    return Path(target.name)
 
 
 def _batches(part: Path) -> Iterator[Any]:

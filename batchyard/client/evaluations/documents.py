@@ -12,10 +12,7 @@ FORMATS = {"promptfoo": promptfoo, "lm-evaluation-harness": harness_tasks, "Open
 
 
 def parsed(file: Path) -> dict[str, Any]:
-    """Return the mapping in a file of YAML or JSON. A tag `!function` stays as a text that names it.
-
-    Raises ConfigurationError: it cannot be read, or holds something else.
-    """
+    """Return the mapping in a file of YAML or JSON. A tag `!function` stays as a text that names it."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -38,10 +35,7 @@ def parsed(file: Path) -> dict[str, Any]:
 
 
 def foreign(file: Path, folder: Path) -> tuple[str, Evaluation] | None:
-    """Return the format's name and the evaluation of a file in someone else's format; None for one of our own.
-
-    `folder`: where rows are written that are made of other formats.
-    """
+    """Return the format's name and the evaluation of a file in someone else's format; None for one of our own."""
     if file.suffix.lower() not in (".yaml", ".yml", ".json"):
         return None
     document = parsed(file)

@@ -11,17 +11,12 @@ from batchyard.errors import ConfigurationError
 
 @dataclass
 class Evaluation:
-    """Options of recipe `evaluate`, the file with the rows, and what of the document has no counterpart here.
-
-    Attributes:
-        name: what the file calls itself; None if it does not.
-        ignored: keys of the document that change nothing, for a note.
-    """
+    """Options of recipe `evaluate`, the file with the rows, and what of the document has no counterpart here."""
 
     options: dict[str, Any]
     source: Path
-    name: str | None = None
-    ignored: list[str] = field(default_factory=list)
+    name: str | None = None  # what the file calls itself; None if it does not
+    ignored: list[str] = field(default_factory=list)  # keys of the document that change nothing, for a note
 
 
 def wrong(place: object, reason: str) -> ConfigurationError:

@@ -41,33 +41,11 @@ FUNCTION = "!function"
 
 
 def is_one(document: Mapping[str, Any]) -> bool:
-    """Return True for a task of lm-evaluation-harness."""
     return "doc_to_text" in document and ("dataset_path" in document or "include" in document)
 
 
 def read(document: Mapping[str, Any], file: Path, folder: Path) -> Evaluation:
-    """Return the evaluation of a task.
-
-    Raises ConfigurationError: it has what Batchyard does not do; names the key.
-    """
-    task = _HarnessTask(_merged(document, file), file, folder)
-    choices = task.output_type == "multiple_choice"
-    options: dict[str, Any] = {"ground_truth": "target"}
-    if choices:
-        task.check_metrics(("acc", "acc_norm"))
-        options |= {"choices": "choices", "metrics": []}
-    else:
-        options |= {"metrics": task.metrics(), "sampling": task.sampling()}
-        if task.repeats > 1:
-            options["repeats"] = task.repeats
-    ignored = unread(task.document, KEYS | _NO_EFFECT)
-    if ignored:
-        raise wrong(file, f"{ignored[0]}: it is not read; `batchyard lm-eval` runs the task with the harness itself")
-    return Evaluation(options, written(task.rows(choices), folder), task.document.get("task"))
-
-
-def _merged(document: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Return a task with what it includes below it."""
+    """Return the evaluation of a task."""
     from batchyard.client.evaluations.documents import parsed
 
     merged: dict[str, Any] = {}
@@ -81,7 +59,20 @@ def _merged(document: Mapping[str, Any], file: Path) -> dict[str, Any]:
         chain.append((parsed(path), path))
     for values, _ in reversed(chain):
         merged |= values
-    return merged
+    task = _HarnessTask(merged, file, folder)
+    choices = task.output_type == "multiple_choice"
+    options: dict[str, Any] = {"ground_truth": "target"}
+    if choices:
+        task.check_metrics(("acc", "acc_norm"))
+        options |= {"choices": "choices", "metrics": []}
+    else:
+        options |= {"metrics": task.metrics(), "sampling": task.sampling()}
+        if task.repeats > 1:
+            options["repeats"] = task.repeats
+    ignored = unread(task.document, KEYS | _NO_EFFECT)
+    if ignored:
+        raise wrong(file, f"{ignored[0]}: it is not read; `batchyard lm-eval` runs the task with the harness itself")
+    return Evaluation(options, written(task.rows(choices), folder), task.document.get("task"))
 
 
 class _HarnessTask:
@@ -224,7 +215,6 @@ class _HarnessTask:
                 )
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics: each of `metric_list` of each filter."""
         self.check_metrics(list(_METRICS))
         entries = self.document.get("metric_list") or [{"metric": "exact_match"}]
         metrics = []
@@ -254,7 +244,6 @@ class _HarnessTask:
         return filters or [(None, None)]
 
     def sampling(self) -> dict[str, Any]:
-        """Return the options of each request."""
         values = dict(self.document.get("generation_kwargs") or {})
         stop = as_list(values.pop("until", None))
         tokens = values.pop("max_gen_toks", 256)

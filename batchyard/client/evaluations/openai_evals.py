@@ -22,15 +22,11 @@ _OUTPUT = re.compile(r"\{\{\s*sample\.output_text\s*\}\}")
 
 
 def is_one(document: Mapping[str, Any]) -> bool:
-    """Return True for an evaluation with OpenAI's graders."""
     return "testing_criteria" in document
 
 
 def read(document: Mapping[str, Any], file: Path, folder: Path) -> Evaluation:
-    """Return the evaluation of a document.
-
-    Raises ConfigurationError: it has no data, or criteria that are no graders.
-    """
+    """Return the evaluation of a document."""
     run = document.get("data_source") or {}
     model = document.get("model", run.get("model"))
     asked = document.get("input_messages") or run.get("input_messages")
@@ -42,7 +38,9 @@ def read(document: Mapping[str, Any], file: Path, folder: Path) -> Evaluation:
     if not isinstance(criteria, Sequence) or not criteria:
         raise wrong(file, "testing_criteria: they are a list of graders")
     metrics = [_metric(grader, f"testing_criteria.{at}", file) for at, grader in enumerate(criteria)]
-    options: dict[str, Any] = {"metrics": metrics, "ground_truth": _truth(criteria)}
+    references = [str(grader.get("reference") or "") for grader in criteria if isinstance(grader, Mapping)]
+    columns = [match[1] for reference in references if (match := _PLACE.fullmatch(reference.strip()))]
+    options: dict[str, Any] = {"metrics": metrics, "ground_truth": columns[0] if columns else "answer"}
     options |= {} if model is None else {"model": model}
     if known := {name: sampling[name] for name in _SAMPLING if name in sampling}:
         options["sampling"] = {"temperature": 0, **known}
@@ -50,15 +48,7 @@ def read(document: Mapping[str, Any], file: Path, folder: Path) -> Evaluation:
     return Evaluation(options, rows, document.get("name"), unread(document, KEYS | {"sampling_params", "metadata"}))
 
 
-def _truth(criteria: Sequence[Any]) -> str:
-    """Return the column that is shown as the right answer: the first that a reference names."""
-    references = [str(grader.get("reference") or "") for grader in criteria if isinstance(grader, Mapping)]
-    columns = [match[1] for reference in references if (match := _PLACE.fullmatch(reference.strip()))]
-    return columns[0] if columns else "answer"
-
-
 def _metric(grader: Any, place: str, file: Path) -> Any:
-    """Return a grader as a metric."""
     if not isinstance(grader, Mapping) or not isinstance(grader.get("type"), str):
         raise wrong(file, f"{place}: a grader has a `type`")
     grader = dict(grader)
@@ -94,7 +84,6 @@ def _rows(
     file: Path,
     folder: Path,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the items with their messages."""
     for number, item in enumerate(_items(document, run, file, folder), 1):
         if "messages" in item:
             raise wrong(file, f"item {number}: give `messages` another name; this one is a column's here")

@@ -31,15 +31,11 @@ _SHORT = re.compile(r"(?P<type>(?:not-)?[a-z-]+)(?:\((?P<threshold>[\d.]+)\))?:\
 
 
 def is_one(document: Mapping[str, Any]) -> bool:
-    """Return True for a configuration of promptfoo."""
     return "prompts" in document and "tests" in document
 
 
 def read(document: Mapping[str, Any], file: Path, folder: Path) -> Evaluation:
-    """Return the evaluation of a configuration.
-
-    Raises ConfigurationError: it has what Batchyard does not do, such as assertions that run code; names the place.
-    """
+    """Return the evaluation of a configuration."""
     reader = _Reader(document, file)
     rows = list(reader.rows())
     if not rows:
@@ -110,7 +106,6 @@ class _Reader:
     # Prompts
 
     def _prompt(self, entry: Any, at: int) -> tuple[str, str]:
-        """Return label and template of a prompt."""
         label = None
         if isinstance(entry, Mapping):
             label, entry = entry.get("label"), entry.get("raw", entry.get("id"))
@@ -154,7 +149,6 @@ class _Reader:
         return value
 
     def _loaded(self, value: Any, place: str) -> Any:
-        """Return a value, or that of the YAML file that it names."""
         return self._yaml(self._path(value, place)) if isinstance(value, str) else value
 
     def _yaml(self, path: Path) -> Any:
@@ -176,7 +170,6 @@ class _Reader:
     def _asserts(
         self, entries: Sequence[Any], values: Mapping[str, Any], place: str
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Return gates, and the rubric of the judge if there is one."""
         gates: list[dict[str, Any]] = []
         rubrics: list[str] = []
         for at, entry in enumerate(entries):
@@ -218,7 +211,6 @@ class _Reader:
 
 
 def _scalars(metadata: Any) -> dict[str, Any]:
-    """Return the metadata of a test as columns, by which slices can be made."""
     values = metadata if isinstance(metadata, Mapping) else {}
     return {name: value for name, value in values.items() if name not in RESERVED and not isinstance(value, dict)}
 

@@ -19,10 +19,7 @@ _HEADER = re.compile(r"data:[^,]{0,200},", re.IGNORECASE)
 
 
 def decoded(url: str) -> tuple[str, bytes]:
-    """Return the media type and the bytes of a data: URL.
-
-    Raises ValueError: it is none in Base64, for this reason.
-    """
+    """Return the media type and the bytes of a data: URL."""
     header = _HEADER.match(url)
     if header is None or not header[0].lower().endswith(";base64,"):
         raise ValueError("is no data: URL in Base64, such as data:audio/wav;base64,UklGR…")

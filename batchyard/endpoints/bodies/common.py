@@ -67,7 +67,7 @@ class ResponseFormat(BodyObject):
 class Body(BodyObject):
     model: str = Field(min_length=1)
     user: str = ""
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, str] = Field(default_factory=dict)
     service_tier: str = ""
     store: bool = False
     safety_identifier: str = ""

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from batchyard.endpoints.guards import RepetitionDetection
+
 GREEDY_BELOW = 1e-5
 
 
@@ -34,6 +36,7 @@ class SamplingParameters(BaseModel):
     n: int = Field(1, ge=1, le=128)
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=20)
+    repetition_detection: RepetitionDetection | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -60,10 +63,7 @@ class SamplingParameters(BaseModel):
 
     @classmethod
     def of(cls, body: Mapping[str, Any], defaults: Mapping[str, Any]) -> SamplingParameters:
-        """Return the parameters of `body`, with `defaults` for the others.
-
-        Raises pydantic.ValidationError: a value has the wrong type or is out of range.
-        """
+        """Return the parameters of `body`, with `defaults` for the others."""
         parameters = {key: value for key, value in body.items() if value is not None}
         parameters.setdefault("max_tokens", parameters.get("max_completion_tokens"))
         if body.get("max_completion_tokens") is not None:

@@ -14,6 +14,8 @@ from batchyard.wording import hint, quoted
 
 READ = ("model", "temperature", "seed", "stream", "metadata")
 """Parameters that Batchyard itself reads in any body, beside prompts and limits."""
+BOUNDED = "repetition_detection"
+"""The parameter by which a request slows all others of its server, whoever runs that."""
 _MESSAGES = TypeAdapter(Annotated[list[ReadMessage], Field(fail_fast=True)])
 _CLOSE = 0.85
 """How alike a name and a known one are if the first is most likely misspelt, from 0 to 1."""
@@ -64,11 +66,11 @@ def stream_error(body: dict[str, Any]) -> tuple[str, str] | None:
 
 def _read(entry: Endpoint, parameters: dict[str, Any], invalid: Iterable[InvalidValue]) -> Iterator[InvalidValue]:
     """Yield what is wrong with the parts of a body that Batchyard itself reads."""
-    names = {*READ, *entry.content, *(key.partition(".")[0] for key in entry.output_limits)}
-    for value in invalid:
-        within_messages = value.path[:1] == ("messages",) and len(value.path) > 1
-        is_high = value.kind == "less_than_equal"  # a server may take more than OpenAI's does
-        if value.path and value.path[0] in names and not within_messages and not is_high:
+    names = {*READ, BOUNDED, *entry.content, *(key.partition(".")[0] for key in entry.output_limits)}
+    for value in (value for value in invalid if value.path):
+        within = value.path[0] in ("messages", "metadata") and len(value.path) > 1  # a server may take other members,
+        is_high = value.kind == "less_than_equal" and BOUNDED not in value.path  # and more than OpenAI's does
+        if value.path[0] in names and not within and not is_high:
             yield value
     messages = parameters.get("messages")
     if isinstance(messages, list):

@@ -42,8 +42,8 @@ MAX_QUOTED = 300
 BAD_GATEWAY = 502
 NO_SUCH_ROUTE = (404, 405, 501)
 _OFTEN_V1 = "; the base URLs of most servers end in /v1"
-MISCONFIGURED = (*range(300, 400), 401, 403, 404, 405)
-"""Statuses that show a wrong URL, key or model, whatever the request."""
+MISCONFIGURED = (*range(300, 400), 401, 403, *NO_SUCH_ROUTE)
+"""Statuses that show a wrong URL, key, model or option of the server, whatever the request."""
 
 
 class Content(NamedTuple):
@@ -86,10 +86,7 @@ def _fields(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _downloaded(url: str) -> tuple[str, bytes]:
-    """Fetch a file from a URL that the model's media policy allows; no redirects, which could lead elsewhere.
-
-    Raises ValueError with the reason; aiohttp.ClientError, TimeoutError.
-    """
+    """Fetch a file from a URL that the model's media policy allows; no redirects, which could lead elsewhere."""
     data = bytearray()
     async with (
         aiohttp.ClientSession(timeout=DOWNLOAD, cookie_jar=aiohttp.DummyCookieJar()) as session,
@@ -180,19 +177,13 @@ class EndpointClient:
             yield b"\n".join(lines)
 
     async def probe(self, endpoint: RemoteEndpoint, model: str) -> None:
-        """Check that its /models lists the model if it lists any, or else that its server is healthy.
-
-        Raises ProbeFailed: why it cannot be used.
-        """
+        """Check that its /models lists the model if it lists any, or else that its server is healthy."""
         names = await self.models(endpoint)
         if names and model not in names:
             raise ProbeFailed(f"it serves {', '.join(names[:8])}, not {model}", fatal=True)
 
     async def models(self, endpoint: RemoteEndpoint) -> list[str] | None:
-        """Return the models that its /models lists; None if a healthy server has no such list.
-
-        Raises ProbeFailed: why it cannot be used.
-        """
+        """Return the models that its /models lists; None if a healthy server has no such list."""
         variable = endpoint.api_key_env
         if variable and not os.environ.get(variable):
             raise ProbeFailed(f"environment variable {variable} is not set", fatal=True)

@@ -16,18 +16,12 @@ log = logging.getLogger(__name__)
 
 
 class EndpointFile(BaseModel):
-    """The content of a `*.json` file. Other keys are ignored.
+    """The content of a `*.json` file. Other keys are ignored."""
 
-    Attributes:
-        host: a name or an address.
-        model: the model's name at that server.
-        started_at: Unix seconds, or ISO 8601 (UTC if it names no zone).
-    """
-
-    host: str = Field(pattern=r"^([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)$")
+    host: str = Field(pattern=r"^([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)$")  # a name or an address
     port: int = Field(ge=1, le=65535)
-    model: str
-    started_at: datetime
+    model: str  # the model's name at that server
+    started_at: datetime  # Unix seconds, or ISO 8601 (UTC if it names no zone)
 
 
 class DiscoveredServer(NamedTuple):

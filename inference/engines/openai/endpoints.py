@@ -66,34 +66,22 @@ class RemoteEndpoint:
     The limit follows additive increase and multiplicative decrease (Chiu and Jain 1989) after a slow start (Jacobson
     1988). It rises by one for each good answer up to `threshold`, and from there by one for each `limit` good answers.
     An overload halves it, once for all the requests in flight at that moment. After an outage it begins with one.
-
-    Attributes:
-        url: the base URL of OpenAI's clients: /chat/completions and /models stand behind it, whatever it ends in.
-        api_key_env: the environment variable that holds its key.
-        last_response_at: time of its last response of any kind; its creation before the first.
-        discovered: it comes from an endpoint file.
-        gone: its file was deleted. It finishes its requests and gets no more.
-        speed: answers per second, a moving average; None before the first.
-        reason: the last failure, which explains an unhealthy endpoint.
-        probe_at: time of the next probe while it is unhealthy.
-        backoff: the time between its probes while it is unhealthy.
-        version: its server's version; None before the first probe.
     """
 
-    url: str
+    url: str  # the base URL of OpenAI's clients: /chat/completions and /models stand behind it, whatever it ends in
     max_in_flight: int
-    last_response_at: float
-    api_key_env: str | None = None
-    discovered: bool = False
-    gone: bool = False
+    last_response_at: float  # time of its last response of any kind; its creation before the first
+    api_key_env: str | None = None  # the environment variable that holds its key
+    discovered: bool = False  # it comes from an endpoint file
+    gone: bool = False  # its file was deleted. It finishes its requests and gets no more.
     in_flight: int = 0
     limit: float = field(init=False)
     threshold: float = field(init=False)
-    speed: float | None = None
-    reason: str = "not probed yet"
-    probe_at: float = -math.inf
-    backoff: Backoff = BACKOFF
-    version: str | None = None
+    speed: float | None = None  # answers per second, a moving average; None before the first
+    reason: str = "not probed yet"  # the last failure, which explains an unhealthy endpoint
+    probe_at: float = -math.inf  # time of the next probe while it is unhealthy
+    backoff: Backoff = BACKOFF  # the time between its probes while it is unhealthy
+    version: str | None = None  # its server's version; None before the first probe
     down: bool = True
     _outages: int = 0
     _failures: int = 0
@@ -107,18 +95,15 @@ class RemoteEndpoint:
         self.threshold = self.max_in_flight
 
     def health(self, now: float) -> EndpointHealth:
-        """Return its health."""
         if self.down:
             silent = self.discovered and now - self.last_response_at > STALE_SECONDS
             return EndpointHealth.STALE if silent else EndpointHealth.UNHEALTHY
         return EndpointHealth.DEGRADED if self._trouble > TROUBLE else EndpointHealth.HEALTHY
 
     def due(self, now: float) -> bool:
-        """True if a probe is due."""
         return now >= self.probe_at if self.down else now - self.last_response_at >= QUIET_SECONDS
 
     def state(self, now: float) -> dict[str, Any]:
-        """Return its status for display."""
         return {
             "url": self.url,
             "health": str(self.health(now)),
@@ -193,7 +178,6 @@ class RemoteEndpoint:
             log.warning("endpoint unhealthy", extra={"endpoint": self.url, "reason": reason})
 
     def probed(self, now: float) -> None:
-        """Record a passed probe."""
         self.responded(now)
         if self.down:
             self.down = False
@@ -261,12 +245,7 @@ class SlotQueue:
     async def acquire(
         self, end: Callable[[], float], last: RemoteEndpoint | None = None, prefix: bytes | None = None
     ) -> RemoteEndpoint | None:
-        """Wait for a slot, which `release` frees; return None if none is free until `end` (time.monotonic()).
-
-        Args:
-            last: the endpoint of the last attempt. It is chosen again only if no other has a free slot.
-            prefix: the key of the requests that begin alike; see `choose`.
-        """
+        """Wait for a slot, which `release` frees; return None if none is free until `end` (time.monotonic())."""
         slot: asyncio.Future[RemoteEndpoint] = asyncio.get_running_loop().create_future()
         progress = PROGRESS.get()
         waiting = self._live if progress is not None and progress.live else self._batch
@@ -290,12 +269,10 @@ class SlotQueue:
             slot.cancel()
 
     def release(self, endpoint: RemoteEndpoint) -> None:
-        """Free a slot of this endpoint."""
         endpoint.in_flight -= 1
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Hand out the slots that are free now."""
         now = time.monotonic()
         while waiting := self._live or self._batch:
             slot, last, prefix = waiting[0]

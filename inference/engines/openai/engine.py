@@ -22,7 +22,7 @@ from batchyard import json_lines
 from batchyard.backoff import Backoff, retry_after
 from batchyard.endpoints import responses, stream_events
 from batchyard.endpoints.catalog import AUDIO, CHAT, COMPLETIONS, ENDPOINTS, RESPONSES
-from batchyard.endpoints.stream_end import ENDED_EARLY, StreamEnd
+from batchyard.endpoints.stream_end import ENDED_EARLY, StreamEnd, expected_outputs
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec
@@ -132,17 +132,23 @@ class FailedAttempt:
 
 @dataclass(frozen=True)
 class OpenStream:
-    """A stream of an endpoint, which holds a slot there until it is read.
-
-    Attributes:
-        began: time.monotonic() of its request.
-        beside: requests in flight there then.
-    """
+    """A stream of an endpoint, which holds a slot there until it is read."""
 
     endpoint: RemoteEndpoint
     response: aiohttp.ClientResponse
-    began: float
-    beside: int
+    began: float  # time.monotonic() of its request
+    beside: int  # requests in flight there then
+
+
+def _ignored(request: dict[str, Any], answer: dict[str, Any]) -> str | None:
+    """Return the parameter that a server has ignored, as the choices of its answer show."""
+    if not isinstance(choices := answer.get("choices"), list):
+        return None
+    if len(choices) < expected_outputs(request):
+        return "n"
+    asks = request.get("logprobs") not in (None, False)
+    outputs = responses.outputs(answer) if asks else ()
+    return "logprobs" if any(one.text for one in outputs) and all(one.logprobs is None for one in outputs) else None
 
 
 def _note_usage(progress: RequestProgress | None, holder: dict[str, Any]) -> None:
@@ -194,8 +200,7 @@ class OpenAI(Engine):
             limit = entry.max_in_flight or spec.in_flight()
             self._endpoints[DiscoveredServer(entry.url, 0.0)] = self._endpoint(entry.url, limit, entry.api_key_env)
         self._slots = SlotQueue(self._endpoints)
-        self._without_options: set[str] = set()
-        """URLs of endpoints that do not know `stream_options`."""
+        self._without_options: set[str] = set()  # URLs of endpoints that do not know `stream_options`
         self._attempts: dict[asyncio.Timeout, RemoteEndpoint] = {}
         self._served_at = time.monotonic()
         self._watch: asyncio.Task[None] | None = None
@@ -223,6 +228,10 @@ class OpenAI(Engine):
         answer = await self._answer(endpoint, self._parameters(endpoint, body), prefix_key(endpoint, body))
         self.answered_at = time.monotonic()
         assert isinstance(answer, EngineAnswer)
+        ignored = _ignored(body, answer.body) if answer.status_code == 200 and answer.body else None
+        if ignored is not None:
+            message = f"The server ignored `{ignored}`, which its answer lacks. Leave it out, or use another server."
+            return EngineAnswer.refused(message, param=ignored, code="unsupported_parameter")
         return answer
 
     async def stream(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer | AsyncGenerator[bytes]:
@@ -241,7 +250,6 @@ class OpenAI(Engine):
         return _streamed(endpoint, asked, answer) if answer.status_code == 200 else answer
 
     def _parameters(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters that the endpoints get."""
         parameters = {name: value for name, value in body.items() if value is not None}
         if endpoint == RESPONSES.path:  # a server would answer before it has computed anything
             parameters.pop("background", None)
@@ -260,6 +268,8 @@ class OpenAI(Engine):
             if not end.is_whole:
                 opened.endpoint.failed(time.monotonic(), ENDED_EARLY)
                 raise EngineError(f"endpoint {opened.endpoint.url}: {ENDED_EARLY}")
+            if end.lacks_done:
+                yield stream_events.DONE.data
             opened.endpoint.answered(time.monotonic(), opened.began, opened.beside)
             self._served_at = time.monotonic()
         except NoReply as error:
@@ -327,7 +337,6 @@ class OpenAI(Engine):
                 log.exception("endpoints could not be looked after", extra={"model": self.spec.name})
 
     async def _refresh(self) -> None:
-        """Read the folder, and probe the endpoints whose probe is due."""
         if self._folder is not None:
             self._discover(await asyncio.to_thread(self._folder.servers))
         now = time.monotonic()

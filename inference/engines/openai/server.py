@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, NonNegativeFloat, field_validator
 from pydantic_core import PydanticCustomError
 
+from batchyard.endpoints.catalog import CHAT
 from batchyard.endpoints.stream_end import StreamEnd
 from batchyard.errors import EngineDied, EngineError, EngineStartError
 from batchyard.failures.endings import ending
@@ -118,8 +119,8 @@ class Server(OpenAI):
         self._end: asyncio.Task[None] | None = None
         self._death: str | None = None
         self._tail = b""
-        self._refusals = 0
-        """Probes in a row that it has answered and not passed."""
+        self._lists = True  # False: the command names a model that the server does not list
+        self._refusals = 0  # probes in a row that it has answered and not passed
         self._fault: str | None = None
         self._calls: set[asyncio.Timeout] = set()
 
@@ -169,6 +170,12 @@ class Server(OpenAI):
     async def stream(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer | AsyncGenerator[bytes]:
         async with self._alive():
             return await super().stream(endpoint, body)
+
+    def _parameters(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
+        parameters = super()._parameters(endpoint, body)
+        if endpoint == CHAT.path and "max_completion_tokens" in parameters:  # `transformers serve` ignores this name
+            parameters["max_tokens"] = parameters.pop("max_completion_tokens")
+        return parameters
 
     async def _events(self, opened: OpenStream, end: StreamEnd, *, shows_usage: bool) -> AsyncGenerator[bytes]:
         assert self._end is not None
@@ -244,20 +251,26 @@ class Server(OpenAI):
 
     async def _unready(self) -> str | None:
         """Return why the server cannot be asked yet; None if it can. Raises EngineStartError: it never will."""
+        model, words = self._model, re.split(r"""[\s='"]+""", self._server.command)
         try:
             await self._check_ready()
-            names = await self._client.models(self._target)
         except ProbeFailed as failure:
             return failure.reason
+        try:
+            names = await self._client.models(self._target)
+        except ProbeFailed as failure:
+            if model not in words:
+                return f"GET /v1/models: {failure.reason}; engine_args.model can name the model as the command does"
+            names = []
         if names is None:
             return None
-        if not names:
+        if not names and model not in words:
             return "GET /v1/models lists no model"
-        model = self._server.model or self.spec.name
-        if model not in names and self._server.model is None:  # the command may name it
-            words = re.split(r"""[\s='"]+""", self._server.command)
-            model = next((name for name in names if name in words), model)
-        if model not in names:
+        named = [name for name in names if name in words]
+        if model not in names and self._server.model is None and named:
+            model = named[0]
+        self._lists = model in names
+        if not self._lists and (named or model not in words):
             raise EngineStartError(f"the server of another model: it lists {', '.join(names[:8])}, not {model}")
         self._model = model
         return None
@@ -281,4 +294,7 @@ class Server(OpenAI):
                 self._process.stdin.close()
             return
         self._refusals = 0
-        await super()._probe(endpoint)
+        if self._lists:
+            await super()._probe(endpoint)
+        else:
+            endpoint.probed(time.monotonic())

@@ -28,10 +28,7 @@ POLL_SECONDS = 0.05
 
 
 def run(command: list[str], stop_seconds: float) -> int:
-    """Run the command until it ends, or standard input does. Return its exit code; negative: its signal.
-
-    Raises OSError: it cannot be started.
-    """
+    """Run the command until it ends, or standard input does. Return its exit code; negative: its signal."""
     kinship.adopt_orphans()
     ended, wakeup = os.pipe()
     os.set_blocking(wakeup, False)

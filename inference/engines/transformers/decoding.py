@@ -21,32 +21,21 @@ LOGITS = 2**26
 
 @dataclass
 class GeneratedSample:
-    """One sample of an answer, as far as it is generated.
+    """One sample of an answer, as far as it is generated."""
 
-    Attributes:
-        prompt: token ids.
-        limit: maximum number of tokens.
-        tokens: generated token ids, with the end-of-sequence token.
-        text: `tokens` as text, without the stop string that ended it.
-        finish_reason: stop or length; None: not finished in time.
-        stop: the stop string that ended it; None if none did.
-        logprobs: of each token, if its sampling wants them.
-        skip_special_tokens: leave special tokens out of `text`. The one that ends the sample is never in it.
-        prompt_top: how many of the most likely tokens are wanted beside each of the prompt's; None: nothing is.
-        prompt_logprobs: of each token of the prompt, if wanted; None for the first, which follows nothing.
-    """
-
-    prompt: list[int]
+    prompt: list[int]  # token ids
     sampling: SamplingParameters
-    limit: int
+    limit: int  # maximum number of tokens
     source: torch.Generator
-    tokens: list[int] = field(default_factory=list)
-    text: str = ""
-    finish_reason: str | None = None
-    stop: str | None = None
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    skip_special_tokens: bool = True
+    tokens: list[int] = field(default_factory=list)  # generated token ids, with the end-of-sequence token
+    text: str = ""  # `tokens` as text, without the stop string that ended it
+    finish_reason: str | None = None  # stop, length or repetition; None: not finished in time
+    stop: str | None = None  # the stop string that ended it, or vLLM's word for a repetition
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of each token, if its sampling wants them
+    skip_special_tokens: bool = True  # leave special tokens out of `text`. The one that ends the sample is never in it.
+    # How many of the most likely tokens are wanted beside each of the prompt's; None: nothing is
     prompt_top: int | None = None
+    # Of each token of the prompt, if wanted; None for the first, which follows nothing
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
 
@@ -170,7 +159,10 @@ class Decoder:
         """Set `finish_reason` and `text` if the last token ends the sample."""
         ended = sample.tokens[-1] in self._ends and not sample.sampling.ignore_eos
         full = len(sample.tokens) >= sample.limit
-        if not (ended or full or sample.sampling.stop):
+        detection = sample.sampling.repetition_detection
+        early = len(sample.tokens) < sample.sampling.min_tokens
+        looped = detection is not None and not early and detection.found(sample.tokens)
+        if not (ended or full or looped or sample.sampling.stop):
             return
         tokens = sample.tokens[:-1] if ended else sample.tokens
         text = self._tokenizer.decode(tokens, skip_special_tokens=sample.skip_special_tokens)
@@ -183,6 +175,8 @@ class Decoder:
             sample.text, sample.finish_reason = text, "stop"
         elif full:
             sample.text, sample.finish_reason = text, "length"
+        elif looped:
+            sample.text, sample.finish_reason, sample.stop = text, "repetition", "repetition_detected"
 
 
 if TYPE_CHECKING:

@@ -82,7 +82,6 @@ def _is_text(content: Any) -> bool:
 
 
 def _text(content: Any) -> Any:
-    """Return content parts as those of a chat."""
     if not isinstance(content, list):
         return content
     return [{"type": "text", "text": part.get("text") or part.get("refusal") or ""} for part in content]

@@ -30,7 +30,7 @@ from inference.heads import Head
 
 COMMON = frozenset({"model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"}) | {
     *("presence_penalty", "frequency_penalty", "stop", "seed", "n", "ignore_eos", "min_tokens", "prompt_logprobs"),
-    "skip_special_tokens",
+    *("skip_special_tokens", "repetition_detection"),
 }
 UNKNOWN = 10**9
 """Tokenizers without a limit have one above it."""
@@ -100,7 +100,13 @@ class Transformers(Engine):
         if endpoint in dialects.PARAMETERS:
             return dialects.first_not_text(endpoint, body)
         if endpoint in (catalog.SCORE.path, catalog.RERANK.path):
-            return _first_document(body)
+            try:
+                sides(body)
+            except Refused as refusal:
+                assert refusal.answer.body is not None
+                error = refusal.answer.body["error"]
+                return f"body.{error['param']}", error["message"]
+            return None
         return first_not_text(cls.name, body)
 
     @classmethod
@@ -109,6 +115,12 @@ class Transformers(Engine):
         if token_bytes is None or arguments.max_model_len is None:
             return None
         return arguments.batch_size * arguments.max_model_len * token_bytes
+
+    @classmethod
+    def reproducible_refusal(cls, spec: ModelSpec) -> str | None:
+        if TransformersArguments.model_validate(spec.engine_args).batch_size == 1:
+            return None
+        return "the sums of a batch depend on its requests and their padding; set engine_args.batch_size = 1"
 
     async def start(self) -> None:
         try:
@@ -245,14 +257,3 @@ def _device(name: str) -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def _first_document(body: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the first side of a request for scores that is no text, as (param, message)."""
-    try:
-        sides(body)
-    except Refused as refusal:
-        assert refusal.answer.body is not None
-        error = refusal.answer.body["error"]
-        return f"body.{error['param']}", error["message"]
-    return None

@@ -25,23 +25,17 @@ MODEL_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"
 
 
 class OutputOptions(BaseModel):
-    """What a request wants in its answer beside the samples. Null counts as absent.
-
-    Attributes:
-        echo: the completion's text begins with its prompt.
-        prompt_logprobs: how many of the most likely tokens are wanted beside each of the prompt's (vLLM's parameter).
-        logprobs: the same for a completion's tokens, and with `echo` for its prompt's.
-        max_tokens: 0 with `echo` is a completion that is read only.
-        skip_special_tokens: leave them out of the text (vLLM's parameter).
-    """
+    """What a request wants in its answer beside the samples. Null counts as absent."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    echo: bool = False
+    echo: bool = False  # the completion's text begins with its prompt
+    # How many of the most likely tokens are wanted beside each of the prompt's (vLLM's parameter)
     prompt_logprobs: int | None = Field(None, ge=0, le=20)
+    # The same for a completion's tokens, and with `echo` for its prompt's
     logprobs: int | None = Field(None, ge=0, le=20)
-    max_tokens: int | None = None
-    skip_special_tokens: bool = True
+    max_tokens: int | None = None  # 0 with `echo` is a completion that is read only
+    skip_special_tokens: bool = True  # leave them out of the text (vLLM's parameter)
 
     @property
     def reads_only(self) -> bool:
@@ -62,10 +56,7 @@ class GenerationRequest:
 
 
 class TextGenerator:
-    """Answers chats and completions with a causal language model.
-
-    `seconds`: the longest that the samples of a batch may take. `on_step` is called after each token.
-    """
+    """Answers chats and completions with a causal language model."""
 
     def __init__(
         self,

@@ -100,7 +100,6 @@ class Inputs:
 
 
 def _text(content: Any) -> Any:
-    """Join OpenAI's list of text parts."""
     if not isinstance(content, list):
         return content
     return "\n".join(part.get("text") or part.get("refusal") or "" for part in content)

@@ -13,17 +13,12 @@ if TYPE_CHECKING:
 
 
 class TokenLogprob(NamedTuple):
-    """What the model gives one token of a text.
-
-    Attributes:
-        rank: how many tokens are as likely as this one at least, itself included; as vLLM counts.
-        top: the most likely tokens with their log-probabilities, the best first.
-    """
+    """What the model gives one token of a text."""
 
     token: int
     logprob: float
-    rank: int
-    top: list[tuple[int, float]]
+    rank: int  # how many tokens are as likely as this one at least, itself included; as vLLM counts
+    top: list[tuple[int, float]]  # the most likely tokens with their log-probabilities, the best first
 
 
 def token_logprobs(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprob]:
@@ -50,17 +45,11 @@ _CUT = "\ufffd"
 
 
 class _TokenPlace(NamedTuple):
-    """What stands before a token.
+    """What stands before a token."""
 
-    Attributes:
-        context: the tokens of the text before, as far as it bears on this one's.
-        shown: their text.
-        pending: tokens behind them that are parts of a character.
-    """
-
-    context: list[int]
-    shown: str
-    pending: list[int]
+    context: list[int]  # the tokens of the text before, as far as it bears on this one's
+    shown: str  # their text
+    pending: list[int]  # tokens behind them that are parts of a character
 
 
 class LogprobWriter:
@@ -74,7 +63,6 @@ class LogprobWriter:
         self._tokenizer = tokenizer
 
     def chat(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """Return the `logprobs` of a chat's choice."""
         content = [
             {
                 **self._entry(place, each.token, each.logprob),

@@ -248,5 +248,4 @@ def cosines(queries: Sequence[Vector], documents: Sequence[Vector]) -> list[floa
 
 
 def packed(vector: Vector) -> str:
-    """Return a vector of float32 as base64."""
     return base64.b64encode(array("f", vector).tobytes()).decode()

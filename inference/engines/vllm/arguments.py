@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 from batchyard.endpoints.catalog import AUDIO
-from batchyard.errors import ConfigurationError
+from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.models import ModelSpec
 from inference import heads
 from inference.engine import Capabilities
@@ -37,6 +37,8 @@ CPUs but one, and the two wait for each other in busy loops. On two CPUs, 6,000 
 and 24 s of CPU time instead of 20.7 and 40, and the engine started in 22 s instead of 32."""
 NO_DOMAIN = "none.invalid"
 """A domain that cannot exist (RFC 2606)."""
+INVARIANT_CAPABILITY = 80
+"""The oldest GPUs of NVIDIA's on which VLLM_BATCH_INVARIANT holds."""
 MAX_RANK = 512
 """The greatest rank of an adapter that vLLM takes."""
 MAX_ADAPTERS = 8
@@ -159,13 +161,27 @@ def defaults(spec: ModelSpec) -> dict[str, Any]:
         arguments["enable_prefix_caching"] = True
     if internals.current_platform.is_cpu():
         arguments |= CPU_DEFAULTS
+        arguments |= {"dtype": "float32"} if spec.reproducible else {}
     if few_cpus() and not PARALLEL & spec.engine_args.keys():
         arguments["distributed_executor_backend"] = ONE_PROCESS
     return arguments
 
 
 def set_environment(spec: ModelSpec) -> None:
-    """Set the variables that vLLM reads. Call it before vLLM starts in this process."""
+    """Set the variables that vLLM reads. Call it before vLLM starts in this process.
+
+    Raises EngineStartError: the model has to be reproducible, and vLLM cannot promise that on this machine.
+    """
+    if spec.reproducible and not (platform := internals.current_platform).is_cpu():
+        # vLLM starts on older GPUs, too, where its kernels for this are not what it promises.
+        if platform.is_cuda() and not platform.has_device_capability(INVARIANT_CAPABILITY):
+            raise EngineStartError(
+                f"reproducible: vLLM needs a GPU of compute capability 8.0, and {platform.get_device_name()} has less; "
+                "leave it out, or use another GPU"
+            )
+        if not (platform.is_cuda() or platform.is_rocm() or platform.is_xpu()):
+            raise EngineStartError(f"reproducible: vLLM cannot promise that on {platform.device_name}; leave it out")
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a process that a signal ends writes where it was
     os.environ["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"  # an allowed domain could redirect to another

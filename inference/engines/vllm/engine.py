@@ -30,6 +30,8 @@ from inference.progress import RequestProgress
 TRY_OUT = "Here is a question of the length that people ask: which trains leave the yard before noon, and why? " * 3
 """A prompt that is as long as a short chat. Shorter ones take other kernels than nearly all requests do."""
 TRY_OUT_TOKENS = 48
+REPRODUCIBLE_TYPES = ("float32", "bfloat16")
+"""Types of weights in which no answer of vLLM on a CPU depended on other requests (docs/verify.md, Measured)."""
 AUDIO_PACKAGES = ("av", "soundfile")
 TRIED = (COMPLETIONS, EMBEDDINGS, CLASSIFY, POOLING, TRANSCRIPTIONS)
 
@@ -69,6 +71,10 @@ class VLLM(OfVLLM, Engine):
         if rank > (most := spec.engine_args.get("max_lora_rank", MAX_RANK)):
             return f"its rank is {rank}, and engine_args.max_lora_rank is {most}; raise that, or leave it out"
         return None
+
+    @classmethod
+    def reproducible_refusal(cls, spec: ModelSpec) -> str | None:
+        return None  # where it starts, it knows the hardware
 
     @classmethod
     def argument_names(cls) -> Collection[str] | None:
@@ -148,6 +154,8 @@ class VLLM(OfVLLM, Engine):
 
     async def _start(self) -> None:
         set_environment(self.spec)
+        if (warning := internals.untested()) is not None:
+            logging.getLogger(__name__).warning(warning)
         sha256 = asyncio.create_task(asyncio.to_thread(model_sha256, self.spec.source))
         import torch
         import transformers
@@ -167,6 +175,13 @@ class VLLM(OfVLLM, Engine):
             usage_context=context,
             stat_loggers=[lambda _config, _index: statistics] if statistics else None,
         )
+        config = self._client.model_config
+        type_ = config.quantization or str(config.dtype).removeprefix("torch.")
+        if self.spec.reproducible and on_cpu and type_ not in REPRODUCIBLE_TYPES:
+            raise EngineStartError(
+                f"reproducible: on CPUs that was measured in {' and '.join(REPRODUCIBLE_TYPES)}, and the model is in "
+                f"{type_}; leave it out, or take out engine_args.dtype and quantization"
+            )
         self.capacity = self._client.vllm_config.scheduler_config.max_num_seqs
         self.cache_tokens = self._client.vllm_config.cache_config.kv_cache_size_tokens or None  # an encoder has none
         state = State()

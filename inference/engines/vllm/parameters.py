@@ -1,11 +1,12 @@
 """The request parameters that vLLM honours."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from batchyard.endpoints import catalog
 from batchyard.endpoints.bodies.messages import turns
 from batchyard.endpoints.bodies.scoring import bare
+from inference.engines.vllm.internals import VERSION
 
 COMMON = frozenset({"model", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"})
 POOLED = COMMON | {"mm_processor_kwargs", "padding"}
@@ -17,7 +18,8 @@ CHAT_TEMPLATE = frozenset({"add_generation_prompt", "chat_template_kwargs", "con
 SAMPLING = COMMON | {
     "allowed_token_ids", "bad_words", "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "length_penalty",
     "logit_bias", "logprobs", "max_tokens", "min_p", "min_tokens", "n", "presence_penalty", "prompt_logprobs",
-    "repetition_penalty", "response_format", "return_token_ids", "return_tokens_as_token_ids", "seed",
+    "repetition_detection", "repetition_penalty", "response_format", "return_token_ids",
+    "return_tokens_as_token_ids", "seed",
     "skip_special_tokens", "spaces_between_special_tokens", "stop", "stop_token_ids", "structured_outputs",
     "temperature", "thinking_token_budget", "top_k", "top_p", "use_beam_search", "vllm_xargs", "echo",
 }
@@ -75,6 +77,20 @@ SUPPORTED = {
 # fmt: on
 """By endpoint. vLLM ignores parameters that it does not know, so all others are refused here. A test compares these
 names with vLLM's schemas."""
+_SINCE: Mapping[tuple[int, int], Mapping[str, Collection[str]]] = {
+    (0, 31): {catalog.MESSAGES.path: {"thinking"}},
+    (0, 32): {
+        catalog.RESPONSES.path: {"min_p", "stop_token_ids"},
+        catalog.COUNT_TOKENS.path: {"output_config", "thinking"},
+        catalog.GENERATE.path: {"output_mode"},
+        catalog.SYSTEMONE.path: SUPPORTED[catalog.SYSTEMONE.path],
+    },
+}
+"""What vLLM has from a minor version on."""
+for since, added in _SINCE.items():
+    if since > VERSION:
+        SUPPORTED |= {path: SUPPORTED[path].difference(names) for path, names in added.items()}
+SUPPORTED = {path: names for path, names in SUPPORTED.items() if names}
 CALLING = frozenset({catalog.CHAT.path, catalog.RESPONSES.path, catalog.MESSAGES.path, catalog.COUNT_TOKENS.path})
 """The endpoints on which vLLM refuses tools without a parser of tool calls."""
 

@@ -20,15 +20,14 @@ from jobs.web.jobs import get_job, post
 from webapp.pages import answers
 from webapp.pages.answers import Passage, text_of, value_of
 from webapp.pages.formats import figure
-from webapp.pages.forms import QueryParams
 from webapp.requests import current_context, query, validated
 from webapp.wire.items import ItemReply
+from webapp.wire.lists import QueryParams
 from webapp.work import title
 
 routes = Blueprint("items", __name__, url_prefix="/jobs/<job_id>/items")
 
 ANSWERS = 32
-"""Answers of one request that are shown at first."""
 IN_RESULT = ("text", "samples")
 """Values of a result that stand elsewhere on the page."""
 
@@ -52,8 +51,6 @@ class AnswerView:
 
 @dataclass
 class Exchange:
-    """What was asked, and the answers to it side by side."""
-
     stage: str
     batch_id: str
     model: str
@@ -64,8 +61,6 @@ class Exchange:
 
 @dataclass
 class TurnView:
-    """A turn: what was asked in it, and the outcomes of its scores and checks."""
-
     turn: TurnRow
     exchanges: list[Exchange]
     outcomes: list[tuple[str, list[Passage], bool]]

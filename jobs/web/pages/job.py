@@ -14,14 +14,16 @@ from pydantic import Field
 from batchyard import json_lines
 from batchyard.errors import BatchyardError, ConflictError, NotFoundError
 from batchyard.statuses import ITEM_STATES, TERMINAL, ItemState
+from batchyard.wording import PLAN_SHARES
 from jobs.catalogue import catalogue_of
 from jobs.finishing.artifacts import RESULTS
-from jobs.items import listing
+from jobs.items import listing, sample
 from jobs.kinds import registry as kinds
 from jobs.kinds.kind import ChildRow
 from jobs.submission import again
 from jobs.web.jobs import create_once, get_job, to_wire
 from store import events
+from store.batches import PLAN
 from store.jobs import lifecycle
 from store.jobs import reading as job_records
 from store.jobs.lifecycle import JOBS
@@ -33,9 +35,10 @@ from webapp.pages import forms, metrics
 from webapp.pages.batches import MAX_EVENTS, steps
 from webapp.pages.charts.shapes import Chart
 from webapp.pages.charts.view import charts_of
-from webapp.pages.forms import Blank, QueryParams
+from webapp.pages.forms import Blank
 from webapp.requests import caller, current_context, query
 from webapp.wire.batches import BatchObject
+from webapp.wire.lists import QueryParams
 from webapp.work import control, title
 
 routes = Blueprint("jobs", __name__, url_prefix="/jobs/<job_id>", template_folder="../templates")
@@ -72,7 +75,7 @@ class ItemList:
 
 
 class JobParams(QueryParams):
-    tab: Tab | None = Field(None, description="None: the first that the job has")
+    tab: Tab | None = Field(None, description="None: the job's first tab")
 
 
 @routes.get("")
@@ -98,8 +101,6 @@ def items(job_id: str) -> ResponseReturnValue:
 
 
 class _JobPage:
-    """The page of a job: what stands on all its tabs, and one of them."""
-
     def __init__(self, job: Job) -> None:
         context = current_context()
         self._job = job
@@ -114,7 +115,6 @@ class _JobPage:
         self._stages = [(stage, by_id.get(stage.batch_id or "")) for stage in self._data.batchyard.stages]
 
     def variables(self) -> dict[str, Any]:
-        """Return what stands on all tabs."""
         return {
             "now": time.time(),
             "job": self._data,
@@ -127,7 +127,6 @@ class _JobPage:
         }
 
     def _tabs(self) -> dict[Tab, str]:
-        """Return the tabs that the job has, with their labels."""
         report = self._data.batchyard.report
         there: dict[Tab, bool] = {
             "errors": bool(self._data.errors),
@@ -144,6 +143,8 @@ class _JobPage:
         job, tabs = self._job, self._tabs()
         tab = chosen if chosen in tabs else next(iter(tabs))
         variables = self.variables() | {"tabs": tabs, "tab": tab, "main": _main(job), "once": secrets.token_hex(16)}
+        if job.sampling and job.paused_by == PLAN:
+            variables |= {"plan": sample.report(current_context(), job), "plan_shares": PLAN_SHARES}
         if tab == "report":
             variables |= {"groups": metrics.groups(job.metrics), "charts": _charts(self._view)}
         elif tab == "items":
@@ -177,7 +178,6 @@ def _total(stages: list[tuple[Any, BatchObject | None]], rate: str) -> float | N
 
 
 def _main(job: Job) -> str:
-    """Return the name of the artifact with the results."""
     try:
         return catalogue_of(current_context()).recipe(job.recipe).main
     except BatchyardError:  # the deployment has it no longer
@@ -185,7 +185,6 @@ def _main(job: Job) -> str:
 
 
 def _charts(view: File | None) -> list[Chart]:
-    """Return the charts of an ended job's view."""
     if view is None:
         return []
     if view.bytes > MAX_VIEW_BYTES:
@@ -269,12 +268,7 @@ def retry(job_id: str) -> ResponseReturnValue:
 
 
 def retry_once(job_id: str) -> Job:
-    """Return a new job of the items that did not complete, the same if a form is sent twice.
-
-    Raises:
-        ConflictError: the job has not ended, or its items or its input are not kept any more.
-        RequestError: all its items completed.
-    """
+    """Return a new job of the items that did not complete, one if a form is sent twice. Raises as `again.retry`."""
     context, project_id = current_context(), caller().project_id
     return create_once(forms.idempotency("retry", job_id), lambda: again.retry(context, project_id, job_id)).record
 

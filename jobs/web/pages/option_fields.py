@@ -23,7 +23,6 @@ NULL = "null"
 LONG = 60
 """A text with a longer default gets an area."""
 AREAS = ("prompt", "system", "template")
-"""Texts that often have several lines."""
 Kind = Literal["choice", "number", "line", "text", "list", "value"]
 """What a field takes: one of some values, a number, a line, a text as it is, a value on each line, or YAML."""
 WHOLE = "[-"
@@ -36,14 +35,7 @@ _KINDS = {**KINDS, "recipe": "recipe"}
 
 @dataclass(frozen=True)
 class OptionField:
-    """An option in a form.
-
-    Attributes:
-        value: what the field holds, "" if the option is not set.
-        default: what holds then, as a text.
-        choices: labels by value.
-        names: what may stand there, such as models.
-    """
+    """An option in a form. `value`: what the field holds; `default`: what holds if that is empty."""
 
     name: str
     label: str
@@ -57,7 +49,6 @@ class OptionField:
 
     @property
     def rows(self) -> int:
-        """The lines of an area."""
         return min(12, max(2, self.value.count("\n") + 1))
 
 
@@ -200,7 +191,6 @@ def _field(
 
 
 def _kind(alternatives: Sequence[Mapping[str, Any]], default: Any) -> tuple[Kind, Sequence[str]]:
-    """Return what a field takes, and its choices."""
     values = [value for one in alternatives for value in one.get("enum", [one["const"]] if "const" in one else [])]
     types = {one.get("type") for one in alternatives}
     if values and all("enum" in one or "const" in one for one in alternatives):
@@ -236,7 +226,7 @@ def _value(schema: Schema, keys: Keys, text: str) -> Any:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
-        message = f"{config.name_of(keys)}: this is no value of JSON; put texts such as dates in quotes."
+        message = f"{config.name_of(keys)}: this is not valid JSON; put texts such as dates in quotes."
         raise RequestError(message, code="invalid_value", param=f"options.{'.'.join(keys)}") from None
     return value
 

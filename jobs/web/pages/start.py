@@ -36,9 +36,7 @@ from webapp.wire.jobs import DryRun, JobOptions
 routes = Blueprint("new_job", __name__, url_prefix="/new/job/<recipe>")
 
 FILES = 50
-"""The number of newest files offered as inputs."""
 _MAX_ERRORS = 20
-"""The number of errors shown."""
 
 
 @routes.get("")
@@ -72,7 +70,7 @@ def create(recipe: str) -> ResponseReturnValue:
         shown = _outlook(request)
         if shown["outlook"].errors:  # it would fail with them
             options = _sent(recipe)
-            problem = Problem("Some of its rows cannot be run; they are listed beside the button.", "preview")
+            problem = Problem("Some rows cannot run; they are listed next to the button.", "preview")
             return _page(recipe, options, problem, **shown), 400
         names = ("recipe", "options", "completion_window", "seed", "name", "metadata")
         content = [_content(request)[1], *(getattr(request, name) for name in names)]
@@ -101,7 +99,6 @@ def look(recipe: str) -> ResponseReturnValue:
 
 
 def _outlook(request: JobRequest) -> dict[str, Any]:
-    """Return the template's variables of what a job would be. Raises RequestError."""
     beginning = _beginning(request)
     whole = beginning.factor == 1
     outlook = creation.dry_run(current_context(), caller().project_id, beginning.request)
@@ -154,7 +151,6 @@ def _outlook_variables(outlook: DryRun | None, whole: bool = True, columns: Sequ
 
 
 def _document(recipe: str) -> dict[str, Any]:
-    """Return the JSON schema of a recipe's options. Raises NotFoundError."""
     catalogue = catalogue_of(current_context())
     if recipe not in catalogue.recipes:
         raise NotFoundError(f"There is no recipe '{recipe}' here; there are: {', '.join(catalogue.recipes)}.")
@@ -208,7 +204,7 @@ def _source() -> File | NewInput | None:
     upload = uploaded() if part and part.filename else None
     text, stored = fields.get("text", ""), fields.get("stored", "")
     if (upload is not None) + bool(text.strip()) > 1:
-        raise RequestError("There is a file, and a text, too: send one of them.", param="file")
+        raise RequestError("Send either a file or a text, not both.", param="file")
     if upload is not None:
         content, name = upload
         if not content.stored:
@@ -259,7 +255,6 @@ def _beginning(request: JobRequest) -> _Beginning:
 
 
 def _content(request: JobRequest) -> tuple[str, str, int]:
-    """Return name, SHA-256 and bytes of a job's input."""
     source: Any = request.input
     if isinstance(source, NewInput):
         return source.name, source.content.sha256, source.content.size

@@ -201,3 +201,10 @@ def test_a_projects_live_requests_are_limited_to_a_tier(tmp_path: Path) -> None:
     assert project("set", "nightly", "--live-tier", "none").stdout.endswith("no live requests\n")
     assert project("set", "nightly", "--live-tier", "all").stdout.endswith("live requests of every tier\n")
     assert project("set", "nightly", "--live-tier", "gold").returncode == 2
+
+
+@pytest.mark.parametrize("tokens", ["-5", str(10**30), "many"])
+def test_a_cap_that_cannot_be_is_refused(tokens: str, tmp_path: Path) -> None:
+    command = ("key", "create", "--project", "a", f"--max-tokens={tokens}", "--data", tmp_path)
+    refused = batchyard(*command, folder=tmp_path)
+    assert (refused.returncode, "--max-tokens" in refused.stderr) == (2, True)

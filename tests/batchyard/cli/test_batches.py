@@ -54,7 +54,7 @@ def test_a_file_is_submitted_waited_for_and_its_results_fetched(terminal: Any, q
 def test_a_url_of_a_bucket_is_submitted_as_one_batch_or_as_a_batch_for_each_object(
     terminal: Any, stack: RunningStack
 ) -> None:
-    url = stack.environment["BATCHYARD_INPUT_PREFIXES"]  # a folder, which an operator may allow as well
+    url = stack.environment["BATCHYARD_INPUT_PREFIXES"].split(",")[0]  # a folder, which an operator may allow as well
     for name in ("one", "two"):
         line = json.dumps(a_chat(name, f"of {name}"))
         Path(url.removeprefix("file://"), f"{name}.jsonl").write_text(line)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.servers import Server, listening
+from tests.support.servers import Reply, Server, answer, listening
 from tests.support.stacks import ROOT
 from tests.support.terminal import batchyard
 
@@ -57,3 +58,37 @@ def test_a_server_is_asked_without_a_models_file_and_one_that_cannot_be_used_exi
     assert "cannot be used" in gone.stderr
     both = batchyard("up", "--server", server.url, "--models", "models.toml", folder=tmp_path)
     assert both.returncode == 2 and "takes the place of the models file" in both.stderr
+
+
+class Crowded(Server):
+    """A server whose answers have one word more while it has several requests."""
+
+    def chosen(self, body: dict[str, Any]) -> Reply:
+        completion = json.loads(answer(body).body or b"")
+        (choice,) = completion["choices"]
+        choice["message"]["content"] += " again" * (self.at_once > 1)
+        choice["logprobs"] = {"content": []}
+        return Reply(body=json.dumps(completion).encode())
+
+
+def test_answers_that_depend_on_other_requests_are_reported_and_exit_1(tmp_path: Path) -> None:
+    models = tmp_path / "models.toml"
+    models.write_text("[models.echo]\nengine='echo'\nreproducible=true")
+    simulated = {"BATCHYARD_ALLOW_SIMULATED": "1"}
+    sound = batchyard("doctor", "echo", "--reproducible", folder=tmp_path, **simulated)
+    assert sound.returncode == 0, sound.stderr
+    assert "0 of 200 answers differ" in sound.stdout and "0.0 to 1.8 % of all would" in sound.stdout
+    with listening(Crowded(latency=0.005)) as server:
+        entry = "[models.theirs]\nengine='openai'\nendpoints=['/v1/chat/completions']\n"
+        entry += f"engine_args.endpoints=[{{url='{server.url}'}}]\n"
+        models.write_text(f"{entry}reproducible=true")
+        refused = batchyard("doctor", "theirs", "--reproducible", folder=tmp_path)
+        assert refused.returncode == 2
+        assert "cannot promise that answers do not depend on other requests" in refused.stdout
+        models.write_text(entry)
+        found = batchyard("doctor", "theirs", "--reproducible", "--json", folder=tmp_path)
+    assert found.returncode == 1, found.stderr
+    assert "answers of theirs depend on the requests that run beside them" in found.stderr
+    finding = json.loads(found.stdout)[-1]
+    assert (finding["check"], finding["result"]) == ("same answers", "failed")
+    assert "text from character" in finding["detail"]

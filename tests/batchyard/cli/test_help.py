@@ -61,6 +61,8 @@ def test_an_example_has_options_that_exist(line: str) -> None:
     _, *words = shlex.split(line)
     command: Any = main.cli
     while isinstance(command, click.Group):
+        if command.invoke_without_command and (not words or words[0].startswith("-")):
+            break
         command = command.get_command(click.Context(command), words.pop(0))
     if isinstance(command, RecipeCommand) or command.context_settings.get("ignore_unknown_options"):
         return  # the options are those of a recipe or of another program

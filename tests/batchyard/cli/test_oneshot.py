@@ -81,7 +81,11 @@ def test_run_keeps_what_a_cancelled_batch_has_answered_and_asks_for_the_rest(
     report = json.loads(again.stdout)
     assert report["run"] == {
         "batches": [batch.id, report["id"]],
-        "request_counts": {"total": 300, "completed": 300, "failed": 0, "cut_off": 0, "empty": 0, "invalid": 0},
+        "request_counts": {
+            **dict.fromkeys(("failed", "cut_off", "empty", "invalid", "looped"), 0),
+            "total": 300,
+            "completed": 300,
+        },
     }
     assert report["request_counts"]["total"] == 300 - kept.completed
     written = [json.loads(line)["custom_id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]

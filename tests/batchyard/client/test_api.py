@@ -140,3 +140,11 @@ def test_a_stream_yields_its_events_and_raises_the_error_in_it(scripted: Callabl
 def test_a_stream_that_ends_before_its_answer_does_is_an_error(scripted: Callable[..., Scripted], cut: str) -> None:
     with pytest.raises(UnavailableError, match="before the answer was whole"):
         list(scripted(httpx.Response(200, text=cut)).client.stream("/chat/completions", {}))
+
+
+@pytest.mark.parametrize("name", ["..", "x/../../keys/key_1", "."])
+def test_a_name_with_dots_between_slashes_reaches_nothing_else(name: str, scripted: Callable[..., Scripted]) -> None:
+    server = scripted()
+    with pytest.raises(NotFoundError, match="nothing of this name"):
+        server.client.call("DELETE", f"/models/{name}")
+    assert server.requests == []

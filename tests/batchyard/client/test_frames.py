@@ -123,3 +123,12 @@ def test_vectors_are_a_column_of_every_kind(table: Any, dtype: str) -> None:
         [1, 2],
     ]
     assert len(frames.of(frame.table({"vector": Column([None] * 3, "vector")}))) == 3
+
+
+@pytest.mark.parametrize("rows", [[0, 2], []])
+def test_some_rows_are_a_table_of_the_same_kind(table: Any, rows: list[int]) -> None:
+    taken = frames.of(table).taken(rows)
+    assert type(taken) is type(table) and len(taken) == len(rows)
+    assert list(frames.of(taken).cells("text")) == [CELLS["text"][row] for row in rows]
+    if isinstance(taken, pd.DataFrame):
+        assert taken.index.tolist() == [table.index[row] for row in rows]

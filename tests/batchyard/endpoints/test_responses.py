@@ -260,3 +260,21 @@ def choices(*endings: tuple[str | None, str], **message: Any) -> dict[str, Any]:
 )
 def test_answers_that_were_cut_off_or_are_empty_are_known(body: Any, is_cut_off: bool, is_empty: bool) -> None:
     assert (responses.is_cut_off(body), responses.is_empty(body)) == (is_cut_off, is_empty)
+
+
+def test_answers_that_were_refused_are_known() -> None:
+    filtered = {"content": [], "stop_reason": "refusal"}
+    refused = [choices((None, "stop"), refusal="no"), choices((None, "content_filter")), filtered]
+    assert all(map(responses.is_refused, refused)) and not responses.is_refused(choices(("no", "stop")))
+
+
+def test_an_answer_that_repeats_itself_says_so_and_where_that_begins() -> None:
+    def choice(text: str, reason: str = "repetition") -> dict[str, Any]:
+        return {"choices": [{"message": {"content": text}, "finish_reason": reason}], "batchyard": {"cached": True}}
+
+    whole = choice("la la la la", "stop")
+    assert responses.explained(whole) is whole and not responses.is_looped(whole)
+    for text, start in (("I say:" + "no, no. " * 5, 6), ("Sum:" + "1 222 " * 4 + "1", 4), ("odd", 3), ("", 0)):
+        looped = choice(text)
+        said = responses.explained(looped)["batchyard"]
+        assert said == {"cached": True, "stopped": "repetition", "loop_start": start} and responses.is_looped(looped)

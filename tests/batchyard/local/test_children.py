@@ -45,6 +45,13 @@ def test_a_redis_and_a_ray_that_the_settings_name_are_used_as_they_are(folder: D
     assert {child.environment["RAY_ADDRESS"] for child in stack.values()} == {"away:6380"}
 
 
+def test_secrets_of_the_settings_reach_the_services_as_they_are(folder: DataFolder) -> None:
+    databases = "lake=sqlite:///lake.db"
+    environment = children_of(folder, output_databases=databases, oidc_client_secret="hunter2")["web"].environment
+    assert environment["BATCHYARD_OUTPUT_DATABASES"] == databases
+    assert environment["BATCHYARD_OIDC_CLIENT_SECRET"] == "hunter2"
+
+
 def test_only_who_can_read_the_stacks_token_can_use_its_ray(folder: DataFolder) -> None:
     environment = children_of(folder)["ray"].environment
     assert environment["RAY_AUTH_MODE"] == "token"

@@ -80,8 +80,7 @@ def started_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
 def private_stack(started_stack: RunningStack) -> RunningStack:
     """The same stack, which is started again if a test has ended it."""
     if started_stack.process.poll() is not None:
-        again = RunningStack.restart(started_stack.data, **SIMULATED)
-        started_stack.process, started_stack.url, started_stack.client = again.process, again.url, again.client
+        started_stack.become(RunningStack.restart(started_stack.data, **SIMULATED))
     return started_stack
 
 

@@ -68,4 +68,4 @@ def test_a_collector_that_is_away_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
     began = time.monotonic()
     for number in range(1000):
         a_trace(export, f"batch_{number}")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20

@@ -42,6 +42,8 @@ class AbleServer(Server):
             choice["message"]["content"] = '{"even": true}'
         if "tools" in body:
             choice["message"]["tool_calls"] = [{"function": {"name": "add", "arguments": '{"number": 5}'}}]
+        document["choices"] *= body.get("n", 1)
+        document["usage"]["completion_tokens"] = body.get("max_completion_tokens", 3)
         choice["logprobs"] = {"content": [{"token": "5", "logprob": 0.0}]} if body.get("logprobs") else None
         return Reply(body=json.dumps(document).encode())
 
@@ -64,7 +66,8 @@ def test_a_server_is_asked_for_each_ability_and_what_it_lacks_has_a_reason_and_w
 def test_a_server_that_ignores_what_it_is_asked_for_lacks_it() -> None:
     with listening(Server()) as server:
         findings = asked(server)
-    assert {name for name, finding in findings.items() if finding.result == "ok"} == {"models", "chat"}
+    able = {name for name, finding in findings.items() if finding.result == "ok"}
+    assert able == {"models", "chat", "max_completion_tokens"}, "its answers have one token"
     assert findings["logprobs"].detail == "the answer does not show it"
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from inference.engines import adapters
 from inference.engines.weights import model_sha256
+from tests.support.stacks import ROOT
 
 
 def model(folder: Path, **files: str) -> str:
@@ -30,6 +33,27 @@ def test_another_content_another_name_or_another_file_is_another_model(tmp_path:
         model(tmp_path / "d", adapter="1"),
     ]
     assert len(set(prints)) == 4
+
+
+@pytest.mark.parametrize(
+    ("folder", "file"),
+    [
+        ("nano", "model.safetensors"),
+        ("nano", "chat_template.jinja"),
+        ("nano", "tokenizer.json"),
+        ("adapters/brackets", "adapter_model.safetensors"),
+        ("adapters/brackets", "adapter_config.json"),
+    ],
+)
+def test_one_bit_of_any_file_of_a_model_or_an_adapter_is_another_one(tmp_path: Path, folder: str, file: str) -> None:
+    source = ROOT / "examples/models" / folder
+    changed = Path(shutil.copytree(source, tmp_path / "changed"))
+    config = "config.json" if folder == "nano" else adapters.CONFIG
+    assert model_sha256(str(changed), config) == model_sha256(str(source), config)
+    content = bytearray((changed / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (changed / file).write_bytes(content)
+    assert model_sha256(str(changed), config) != model_sha256(str(source), config)
 
 
 def test_hidden_files_and_folders_do_not_count(tmp_path: Path) -> None:

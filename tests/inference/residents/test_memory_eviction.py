@@ -12,7 +12,7 @@ from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.doctor import memory
 from inference.doctor.memory import Machine
-from inference.residents import directory, gpu_eviction, memory_eviction
+from inference.residents import directory, memory_eviction
 from inference.residents.session import EngineTimeouts
 from tests.support.rows import chat, table, until
 
@@ -40,16 +40,19 @@ def models() -> set[str]:
 def idle(*names: str) -> bool:
     """True if these models' engines have had no work for long enough."""
     states = directory.states().values()
-    return {state.model for state in states if state.idle_seconds > gpu_eviction.IDLE_SECONDS} >= set(names)
+    return {state.model for state in states if state.idle_seconds > directory.IDLE_SECONDS} >= set(names)
 
 
 def test_the_longest_idle_engine_makes_way_until_the_next_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("oldest", "older", "newest"):
         assert sum(run(name, *chat("hi"))) == 1
     until(lambda: idle("oldest", "older", "newest"))
-    monkeypatch.setattr(memory, "this_machine", lambda: Machine(GIB if "older" not in models() else 0))
+    ended: list[str] = []
+    evict = directory.evict
+    monkeypatch.setattr(directory, "evict", lambda name: ended.append(name) or evict(name))
+    monkeypatch.setattr(memory, "this_machine", lambda: Machine(GIB if len(ended) == 2 else 0))
     memory_eviction.evict_idle(ModelSpec(name="next", engine="echo"))
-    assert models() == {"newest"}
+    until(lambda: models() == {"newest"})
 
 
 def test_an_engine_at_work_stays_however_little_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

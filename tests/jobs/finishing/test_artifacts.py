@@ -99,13 +99,16 @@ def test_a_step_that_fails_says_why_and_harms_nothing_else(written: Written, res
 
 
 def test_the_manifest_names_each_file_with_its_hash_and_counts_every_item(
-    written: Written, results: JobResults
+    written: Written, results: JobResults, tmp_path: Path
 ) -> None:
     artifacts.write_common(results, written.job, Report())
     written.update(completed=1, failed=1)
     tokens = Tokens(*range(len(Tokens._fields)))
-    artifacts.write_manifest(results, written.job, "expired", tokens, None, {"echo": 2})
+    key = tmp_path / "signing.key"
+    key.write_text("no key")
+    ((code, message),) = artifacts.write_manifest(results, written.job, "expired", tokens, None, {"echo": 2}, key)
     manifest = json.loads(content(results, written, "manifest.json"))
+    assert (code, message) == ("manifest_unsigned", f"The manifest is not signed: {manifest['unsigned']}")
     assert manifest["artifacts"].keys() == {"results.jsonl", "metrics.json", "view.json", "config.json"}
     for name, entry in manifest["artifacts"].items():
         assert (entry["sha256"], entry["bytes"]) == results.artifacts[name][:2]

@@ -75,7 +75,7 @@ def test_what_a_recipe_sends_arrives_as_it_is_or_is_refused(extra: dict[str, Any
 
 @given(st.permutations(["a", "b", "c", "d"]), st.permutations(["a", "b", "c", "d"]))
 def test_a_request_is_known_again_whatever_the_order_of_its_keys(one: list[str], other: list[str]) -> None:
-    first, again = (prepared(request(metadata={name: ord(name) for name in names})) for names in (one, other))
+    first, again = (prepared(request(metadata={name: str(ord(name)) for name in names})) for names in (one, other))
     assert first.ask == again.ask
 
 
@@ -94,7 +94,7 @@ def test_another_body_another_stage_and_another_endpoint_are_other_requests(chan
     [
         ({"metadata": {"a": math.nan}}, "NaN"),
         ({"metadata": {"a": [math.inf]}}, "Infinity"),
-        ({"metadata": {"a": {1, 2}}}, "JSON"),
+        ({"metadata": {"a": {1, 2}}}, "is not a text"),
         ({"metadata": {"a": "\ud800"}}, "JSON"),
         ({"metadata": {5: "a number for a name"}}, "5 is not a text"),
         ({"temperature": "hot"}, "temperature"),
@@ -108,7 +108,7 @@ def test_a_body_that_cannot_be_sent_is_an_answer_that_says_why(body: dict[str, A
 
 
 def test_an_integer_of_more_than_64_bits_is_sent_as_it_is() -> None:
-    outcome = prepare(request(metadata={"a": 2**70}))
+    outcome = prepare(request("remote", metadata={"a": 2**70}))
     assert isinstance(outcome, PreparedRequest) and str(2**70).encode() in outcome.body
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -44,7 +45,8 @@ def check(artifacts: Artifacts) -> Callable[..., tuple[list[str], list[dict[str,
         settings = Settings().model_copy(update=limits)
         report = ValidationReport()
         models = {"echo": {"name": "echo", "engine": "echo"}}
-        job = Job(options=changes, seed=7, models=models, post_process=[])
+        sample_rows = changes.pop("sample_rows", None)
+        job = Job(options=changes, seed=7, models=models, post_process=[], sample_rows=sample_rows)
         checker = ItemChecker(settings, job, of, report)
         with artifacts.create() as file:
             writer = ItemsWriter(file)
@@ -64,6 +66,20 @@ def places(errors: list[dict[str, Any]]) -> Errors:
 def test_an_item_is_named_by_its_row_or_by_its_custom_id(check: Callable[..., Any]) -> None:
     rows = '{"prompt": "a"}', '{"prompt": "b", "custom_id": 17}', '{"prompt": "c", "custom_id": "c"}'
     assert check(*rows) == (["item-1", "17", "c"], [])
+
+
+def test_the_items_of_a_plan_come_first_and_each_row_is_checked_once(check: Callable[..., Any]) -> None:
+    rows = [json.dumps({"prompt": "a" * number}) for number in range(1, 41)]
+    ids, errors = check(*rows, sample_rows=4)
+    assert not errors and sorted(ids) == sorted(check(*rows)[0])
+    first = [int(name.removeprefix("item-")) for name in ids[:4]]
+    assert sorted((number - 1) // 10 for number in first) == [0, 1, 2, 3], "one of each stratum of lengths"
+    others = [int(name.removeprefix("item-")) for name in ids[4:]]
+    assert others == sorted(others)
+    assert check(*rows, sample_rows=4, shuffle=3)[0][:4] == ids[:4]
+    assert check(*rows, sample_rows=40) == check(*rows), "no fewer rows than the sample: no plan"
+    _, errors = check(*rows, '{"prompt": null}', sample_rows=4, settings={"max_items": 41})
+    assert [error["line"] for error in errors] == [41]
 
 
 def test_a_name_that_repeats_is_reported_at_each_repeat_with_the_first_row(check: Callable[..., Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,20 @@ def test_only_administrators_start_one(tunes: Tunes, context: AppContext) -> Non
 
 
 @on_sqlite
+def test_a_cell_sets_no_more_than_an_administrator_may_set_over_http(tunes: Tunes, context: AppContext) -> None:
+    calls = {"set": {"engine_args.call_log": ["/etc/passwd"]}}
+    answer = tunes.post(**calls)
+    error = answer.get_json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (
+        *(403, "key_not_allowed"),
+        "options.set.engine_args.call_log",
+    )
+    assert "BATCHYARD_TRUST_ADMINISTRATORS=1" in error["message"]
+    trusting = replace(context, settings=context.settings.model_copy(update={"trust_administrators": True}))
+    assert Tunes(trusting, client_of(trusting, admin=True)).post(**calls).status_code == 200
+
+
+@on_sqlite
 @pytest.mark.parametrize(
     ("options", "param", "says"),
     [
@@ -154,6 +169,7 @@ def test_only_administrators_start_one(tunes: Tunes, context: AppContext) -> Non
         ({"set": {"max_inflight": [1]}}, "options.set", "did you mean max_in_flight?"),
         ({"set": {"engine_args.slot": [4]}}, "options.set", "did you mean slots?"),
         ({"set": {"engine_args.slots": [0]}}, "options.set", "more than 0"),
+        ({"set": {"adapters": [{"more": {"source": "/etc"}}]}}, "options.set", "another adapters is another model"),
         ({"set": {"replicas": [1, 1]}}, "options.set", "are one configuration"),
         ({"budget": "soon"}, "options.budget", "is no duration"),
         ({"options": {"sampling.max_token": 3}}, "options.options.sampling.max_token", "max_tokens"),

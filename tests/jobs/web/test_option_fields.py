@@ -151,6 +151,6 @@ def test_interpolations_stay_text() -> None:
 
 
 def test_a_value_that_is_no_json_is_refused_with_its_place() -> None:
-    with pytest.raises(RequestError, match=r"inner\.depth: this is no value of JSON") as refusal:
+    with pytest.raises(RequestError, match=r"inner\.depth: this is not valid JSON") as refusal:
         option_fields.read(SCHEMA, {"option.inner.depth": ".nan"})
     assert refusal.value.param == "options.inner.depth"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recipes.cascade import bounds
+from recipes.cascade.bounds import CutDecision
 from recipes.cascade.options import Cascade
 from recipes.cascade.rounds import SAMPLE, Findings
 
@@ -59,7 +61,7 @@ def rows(kind: str, number: int, agree: float, draw: np.random.Generator) -> Row
     elif kind == "useless":  # the confidence says nothing
         confidences, errors = level, chance < 0.5
     elif kind == "adversarial":  # errors enough to miss the target, and hardly more, where confidence is highest
-        looks = Findings(np.arange(number), level, np.array([]), np.array([])).looks(options(agree))
+        looks = bounds.looks(number, budget(agree, number), 0.05)
         look = looks[draw.integers(len(looks))].errors if looks else 0
         worst = min(number, budget(agree, number) + 1 + look)
         confidences, errors = level, np.zeros(number, bool)
@@ -81,14 +83,21 @@ def rows(kind: str, number: int, agree: float, draw: np.random.Generator) -> Row
 
 def run(of: Rows, agree: float, draw: np.random.Generator) -> Run:
     """Sample and decide as the recipe does, until only the large model's rest is left."""
-    number, wanted = len(of.errors), options(agree)
-    findings = Findings(draw.permutation(number), of.confidences, np.full(number, "", "U6"), of.errors)
-    looks = 0
-    while (decision := findings.decide(wanted)).sample:
-        findings.why[list(findings.asked_next(decision, wanted))] = SAMPLE
-        looks += 1
-    by_proxy = (of.confidences > decision.cut) & (findings.why != SAMPLE)
+    number = len(of.errors)
+    none = np.zeros(number, bool)
+    findings = Findings(draw.permutation(number), of.confidences, np.full(number, "", "U6"), of.errors, none)
+    decision, looks = decided(findings, options(agree))
+    by_proxy = decision.accepts(of.confidences) & (findings.why != SAMPLE)
     return Run(int(by_proxy.sum()), int((by_proxy & of.errors).sum()), int((findings.why == SAMPLE).sum()), looks)
+
+
+def decided(findings: Findings, how: Cascade) -> tuple[CutDecision, int]:
+    """Sample as long as that pays. Return the last decision, and the number of looks."""
+    looks = 0
+    while (decision := findings.decide(how)).sample:
+        findings.why[list(findings.asked_next(decision, how))] = SAMPLE
+        looks += 1
+    return decision, looks
 
 
 def runs(kind: str, number: int, agree: float, times: int) -> list[tuple[Rows, Run]]:

@@ -10,8 +10,13 @@ import pytest
 
 from batchyard.comparing.shares import interval
 from recipes.cascade import bounds
-from recipes.cascade.bounds import Look
+from recipes.cascade.bounds import CutDecision, Look, Tail
 from tests.recipes.cascade import simulated
+
+
+def decide(scores: np.ndarray, sample: int, errors: list[tuple[int, float]], looks: list[Look]) -> CutDecision:
+    """Decide by one tail, over all rows."""
+    return bounds.decide([Tail(np.sort(scores), errors, looks)], len(scores), sample)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 12])
@@ -69,24 +74,23 @@ def test_few_rows_have_fewer_looks_and_too_few_have_none() -> None:
 
 
 def test_a_cut_accepts_all_rows_of_one_confidence_or_none() -> None:
-    confidences, steps = np.sort(np.repeat([0.1, 0.5, 0.9], 100)), [Look(30, 1)]
-    decision = bounds.decide(confidences, 300, 30, [(3, 0.5), (7, 0.5), (9, 0.1)], steps)
-    assert (decision.cut, decision.sample, decision.errors) == (0.5, 0, 1), "two of 0.5 are one too many"
-    assert bounds.decide(confidences, 300, 30, [(3, 0.5)], steps).cut == -math.inf
-    assert bounds.decide(confidences, 300, 30, [(3, 0.9), (4, 0.9)], steps).cut == 0.9
+    confidences, looks = np.repeat([0.1, 0.5, 0.9], 100), [Look(30, 1)]
+    decision = decide(confidences, 30, [(3, 0.5), (7, 0.5), (9, 0.1)], looks)
+    assert (decision.upper, decision.sample) == (0.5, 0), "two of 0.5 are one too many"
+    assert decide(confidences, 30, [(3, 0.5)], looks).upper == -math.inf
+    assert decide(confidences, 30, [(3, 0.9), (4, 0.9)], looks).upper == 0.9
 
 
 def test_an_earlier_look_that_certified_more_stands() -> None:
-    steps = [Look(10, 0), Look(30, 1)]
     errors = [(20, 0.9), (21, 0.8)]
-    assert bounds.decide(np.linspace(0, 1, 100), 100, 30, errors, steps).cut == -math.inf
+    assert decide(np.linspace(0, 1, 100), 30, errors, [Look(10, 0), Look(30, 1)]).upper == -math.inf
 
 
 def test_sampling_ends_when_a_larger_sample_would_save_less_than_it_takes() -> None:
-    steps = [Look(100, 0), Look(400, 5)]
-    assert bounds.decide(np.linspace(0, 1, 1000), 1000, 100, [], steps).sample == 0, "all rows are certified"
-    early = bounds.decide(np.linspace(0, 1, 1000), 1000, 100, [(5, 0.9)], steps)
-    assert early.cut == 0.9 and early.sample == 400
+    looks = [Look(100, 0), Look(400, 5)]
+    assert decide(np.linspace(0, 1, 1000), 100, [], looks).sample == 0, "all rows are certified"
+    early = decide(np.linspace(0, 1, 1000), 100, [(5, 0.9)], looks)
+    assert early.upper == 0.9 and early.sample == 400
 
 
 @pytest.mark.parametrize(("rows", "sample"), [(40, 10), (300, 50)])

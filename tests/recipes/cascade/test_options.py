@@ -16,6 +16,9 @@ from recipes.cascade.options import Cascade, check
         ({"proxy": "large"}, "proxy: it is the model itself"),
         ({"equal": "f1>=x"}, "equal: could not convert"),
         ({"equal": "f1>=0"}, "equal: the least score"),
+        ({"precision": 0.9}, "precision: it goes together with recall"),
+        ({"precision": 0.9, "recall": 0.9}, "labels: precision and recall need two"),
+        ({"precision": 0.9, "recall": 0.9, "labels": ["a", "b", "c"]}, "labels: precision and recall need two"),
         ({"template": "Of {*}"}, "template: {\\*} is in another order"),
     ],
 )
@@ -24,7 +27,7 @@ def test_options_that_cannot_be_are_refused_with_their_place(options: dict[str, 
         check(Cascade.model_validate({"model": "large", "proxy": "small"} | options))
 
 
-@pytest.mark.parametrize("labels", [["a"], ["a", "A "], ["a", " "]])
+@pytest.mark.parametrize("labels", [["a"], ["a", "A "], ["a", "a."], ["a", " "]])
 def test_labels_are_two_or_more_that_differ(labels: list[str]) -> None:
     with pytest.raises(ValidationError):
         Cascade(model="large", proxy="small", labels=labels)
@@ -36,3 +39,5 @@ def test_shares_lie_between_0_and_1(share: float) -> None:
         Cascade(model="large", proxy="small", agree=share)
     with pytest.raises(ValidationError):
         Cascade(model="large", proxy="small", confidence=share)
+    with pytest.raises(ValidationError):
+        Cascade(model="large", proxy="small", labels=["yes", "no"], precision=share, recall=0.9)

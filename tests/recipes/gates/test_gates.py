@@ -37,9 +37,9 @@ def test_the_message_tells_a_model_what_to_mend() -> None:
 @pytest.mark.parametrize(("gate", "value"), [("regex", "(a+)+$"), ("is-json", {"type": "string", "pattern": "(a+)+$"})])
 def test_patterns_take_linear_time(gate: str, value: Any) -> None:
     text = "a" * 50_000 + "!"
-    began = time.perf_counter()
+    began = time.process_time()
     assert BUILT_IN[gate](text if gate == "regex" else f'"{text}"', ITEM, value) is not None
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_only_gates_that_take_linear_time_are_declared_so() -> None:

@@ -91,7 +91,8 @@ def test_of_two_that_see_the_same_step_one_announces_it(database: Database, me: 
 
 def _as_before(standing: Standing) -> Budget:
     budget = standing.budget
-    values = {name: getattr(budget, name) for name in ("project_id", "amount", "currency", "warn_at", "when_exceeded")}
+    names = ("project_id", "key_id", "amount", "currency", "warn_at", "when_exceeded")
+    values = {name: getattr(budget, name) for name in names}
     return Budget(**values, notice=None)
 
 

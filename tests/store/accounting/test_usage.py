@@ -31,11 +31,11 @@ def test_usage_is_listed_by_day_model_project_and_key_and_of_one_month(database:
     with database.read() as session:
         every = usage.listed(session, Month(2026, 11), ["project", "model"], None)
         own = usage.listed(session, Month(2026, 11), ["day", "key"], project)
-        spent = usage.spent(session, Month(2026, 11), [project, other_id])
+        spent = usage.used(session, Month(2026, 11), "project_id", {project: project, other_id: other_id})
     found = {(line.project_id, line.model): line.cost for line in every}
     assert found == {(project, "a"): 1, (project, "b"): None, (other_id, "a"): 2}
     assert [(line.day, line.key_id) for line in own] == [(day, "k1"), (day, "k2")]
-    assert {owner: dict(cost.amounts) for owner, cost in spent.items()} == {project: {"EUR": 1}, other_id: {"EUR": 2}}
+    assert spent == {project: (2_000_000, {"EUR": 1}), other_id: (1_000_000, {"EUR": 2})}
 
 
 def _row(batch_id: str, project_id: str, key_id: str, model: str, day: int, price: int | None) -> DailyUsage:

@@ -1,10 +1,10 @@
--- A database with the schema 0029, as a stack left it that was killed: one batch has ended, one runs.
+-- A database with the schema 0032, as a stack left it that was killed: one batch has ended, one runs.
 BEGIN TRANSACTION;
 CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL, 
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0029');
+INSERT INTO "alembic_version" VALUES('0032');
 CREATE TABLE api_keys (
 	id VARCHAR(64) NOT NULL, 
 	project_id VARCHAR(64) NOT NULL, 
@@ -111,12 +111,12 @@ CREATE TABLE batches (
 	paused_by VARCHAR(128), 
 	idempotency_key VARCHAR(255), 
 	attempt_error VARCHAR, 
-	lease_expires_at DOUBLE, engine_deaths JSON, reasoning_tokens BIGINT DEFAULT '0' NOT NULL, warnings JSON, traceparent VARCHAR(55), cut_off BIGINT DEFAULT '0' NOT NULL, empty BIGINT DEFAULT '0' NOT NULL, 
+	lease_expires_at DOUBLE, engine_deaths JSON, reasoning_tokens BIGINT DEFAULT '0' NOT NULL, warnings JSON, traceparent VARCHAR(55), cut_off BIGINT DEFAULT '0' NOT NULL, empty BIGINT DEFAULT '0' NOT NULL, invalid BIGINT DEFAULT '0' NOT NULL, sample_rows BIGINT, sample_segments BIGINT, stop_when JSON, refused BIGINT DEFAULT '0' NOT NULL, sampling BOOLEAN DEFAULT 0 NOT NULL, 
 	CONSTRAINT pk_batches PRIMARY KEY (id), 
 	CONSTRAINT fk_batches_project_id FOREIGN KEY(project_id) REFERENCES projects (id)
 );
-INSERT INTO "batches" VALUES('batch_06613b04977785307762ccaaa4c1ab7e','proj_06613b03c6444796da4b1d54a46a4d72','ended','06613b03c64a526ea68a13f1171af579','53e87e4ec18fff35f9169a58cfe73f9f8eca2a60029195d6cf36803988147df6','file-06613b055191b4b1324b1aec6b21a714',NULL,NULL,'/v1/chat/completions','d8410ea1ef7ca84abc8794e5fda372bf4169bb82693d56bb3c0c27725a572d13','24h','completed','file-06613b0495a6cd2bdb5278d46cb88d28','completed','echo',NULL,'{"echo": {"name": "echo", "engine": "echo", "source": "", "endpoints": ["/v1/chat/completions", "/v1/completions"], "replicas": 1, "max_replicas": null, "max_segments": 2, "max_in_flight": null, "num_gpus": null, "engine_args": {}, "price": {"currency": "EUR", "input": "1", "cached_input": null, "output": "2", "hour": null}}}','[]',1,1795755968,1795842368,4,0,0,3,4,0,8,0,8,1795842368,0,0,0,0,0,0,'on_track',1795755975,1795755979,1795755980,NULL,NULL,NULL,NULL,NULL,NULL,'{"name": "ended"}',NULL,'[[1795755975.0, 0, 0, 0], [1795755979.8, 4, 16, 0]]','{"echo": {"decode": {"-235": 1, "-300": 1, "-309": 1, "-310": 1}}}','fail',1,0,NULL,'0eb310babbd250bd4b04fb41f07822a645af0203f1ab2da910e46ecb5af025d7','f47dccd44bb840570b294ccbbd7560bcb6f851a4696c997a30b9ca9f834410a4',NULL,NULL,NULL,NULL,NULL,1.79575598052005839348e+09,NULL,0,NULL,NULL,0,0);
-INSERT INTO "batches" VALUES('batch_06613b055377917ae6452c98d6e2e9e4','proj_06613b03c6444796da4b1d54a46a4d72','in.jsonl','06613b03c64a526ea68a13f1171af579','7bb968f096381357c8fa9444f3a1addce4715be315a898669523a8a3a3607629',NULL,NULL,NULL,'/v1/chat/completions','d4fda8edad3a959b82d6f14c7a7802d94cdd0aebc17f47004cd7f65055e1b032','24h','in_progress','file-06613b055322d62ce3f381f0d8ab26b6',NULL,'slow',NULL,'{"slow": {"name": "slow", "engine": "echo", "source": "", "endpoints": ["/v1/chat/completions", "/v1/completions"], "replicas": 1, "max_replicas": null, "max_segments": 2, "max_in_flight": 1, "num_gpus": null, "engine_args": {"latency_ms": 400}, "price": null}}','[]',1,1795755980,1795842380,60,0,0,1,6,0,12,0,12,1795842380,0,0,0,0,0,0,'on_track',1795755980,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'null',NULL,NULL,'{"slow": {"decode": {"-23": 2, "-24": 4}}}','fail',1,0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1.79575598061798501021e+09,NULL,0,NULL,NULL,0,0);
+INSERT INTO "batches" VALUES('batch_06613b04977785307762ccaaa4c1ab7e','proj_06613b03c6444796da4b1d54a46a4d72','ended','06613b03c64a526ea68a13f1171af579','53e87e4ec18fff35f9169a58cfe73f9f8eca2a60029195d6cf36803988147df6','file-06613b055191b4b1324b1aec6b21a714',NULL,NULL,'/v1/chat/completions','d8410ea1ef7ca84abc8794e5fda372bf4169bb82693d56bb3c0c27725a572d13','24h','completed','file-06613b0495a6cd2bdb5278d46cb88d28','completed','echo',NULL,'{"echo": {"name": "echo", "engine": "echo", "source": "", "endpoints": ["/v1/chat/completions", "/v1/completions"], "replicas": 1, "max_replicas": null, "max_segments": 2, "max_in_flight": null, "num_gpus": null, "engine_args": {}, "price": {"currency": "EUR", "input": "1", "cached_input": null, "output": "2", "hour": null}}}','[]',1,1795755968,1795842368,4,0,0,3,4,0,8,0,8,1795842368,0,0,0,0,0,0,'on_track',1795755975,1795755979,1795755980,NULL,NULL,NULL,NULL,NULL,NULL,'{"name": "ended"}',NULL,'[[1795755975.0, 0, 0, 0], [1795755979.8, 4, 16, 0]]','{"echo": {"decode": {"-235": 1, "-300": 1, "-309": 1, "-310": 1}}}','fail',1,0,NULL,'0eb310babbd250bd4b04fb41f07822a645af0203f1ab2da910e46ecb5af025d7','f47dccd44bb840570b294ccbbd7560bcb6f851a4696c997a30b9ca9f834410a4',NULL,NULL,NULL,NULL,NULL,1.79575598052005839348e+09,NULL,0,NULL,NULL,0,0,0,NULL,NULL,NULL,0,0);
+INSERT INTO "batches" VALUES('batch_06613b055377917ae6452c98d6e2e9e4','proj_06613b03c6444796da4b1d54a46a4d72','in.jsonl','06613b03c64a526ea68a13f1171af579','7bb968f096381357c8fa9444f3a1addce4715be315a898669523a8a3a3607629',NULL,NULL,NULL,'/v1/chat/completions','d4fda8edad3a959b82d6f14c7a7802d94cdd0aebc17f47004cd7f65055e1b032','24h','in_progress','file-06613b055322d62ce3f381f0d8ab26b6',NULL,'slow',NULL,'{"slow": {"name": "slow", "engine": "echo", "source": "", "endpoints": ["/v1/chat/completions", "/v1/completions"], "replicas": 1, "max_replicas": null, "max_segments": 2, "max_in_flight": 1, "num_gpus": null, "engine_args": {"latency_ms": 400}, "price": null}}','[]',1,1795755980,1795842380,60,0,0,1,6,0,12,0,12,1795842380,0,0,0,0,0,0,'on_track',1795755980,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'null',NULL,NULL,'{"slow": {"decode": {"-23": 2, "-24": 4}}}','fail',1,0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1.79575598061798501021e+09,NULL,0,NULL,NULL,0,0,0,NULL,NULL,NULL,0,0);
 CREATE TABLE budgets (
 	project_id VARCHAR(64) NOT NULL, 
 	amount BIGINT NOT NULL, 
@@ -358,14 +358,14 @@ CREATE TABLE parts (
 	output_tokens BIGINT NOT NULL, 
 	shared_requests BIGINT DEFAULT '0' NOT NULL, 
 	shared_input_tokens BIGINT DEFAULT '0' NOT NULL, 
-	shared_output_tokens BIGINT DEFAULT '0' NOT NULL, reasoning_tokens BIGINT DEFAULT '0' NOT NULL, cut_off BIGINT DEFAULT '0' NOT NULL, empty BIGINT DEFAULT '0' NOT NULL, 
+	shared_output_tokens BIGINT DEFAULT '0' NOT NULL, reasoning_tokens BIGINT DEFAULT '0' NOT NULL, cut_off BIGINT DEFAULT '0' NOT NULL, empty BIGINT DEFAULT '0' NOT NULL, invalid BIGINT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_parts PRIMARY KEY (id), 
 	CONSTRAINT fk_parts_batch_id FOREIGN KEY(batch_id) REFERENCES batches (id), 
 	CONSTRAINT fk_parts_segment_id FOREIGN KEY(segment_id) REFERENCES segments (id)
 );
-INSERT INTO "parts" VALUES(1,'batch_06613b04977785307762ccaaa4c1ab7e',1,'58d9e9d957b95cafff592e39963b5eeaa482cedb48d4887ea7834746405e837c',1.79575597979760622976e+09,4,0,8,0,8,0,0,0,0,0,0);
-INSERT INTO "parts" VALUES(2,'batch_06613b055377917ae6452c98d6e2e9e4',2,'5e70f67f290b99bec4d7d0f31094c8a88cc02e2b170cc53237ee421cbc408db0',1795755985.74227,3,0,6,0,6,0,0,0,0,0,0);
-INSERT INTO "parts" VALUES(3,'batch_06613b055377917ae6452c98d6e2e9e4',2,'9a8b0e72266980aac4fd53fad756ee30ab782907d64439b11e11cae9ab50c600',1.79575598697075915341e+09,3,0,6,0,6,0,0,0,0,0,0);
+INSERT INTO "parts" VALUES(1,'batch_06613b04977785307762ccaaa4c1ab7e',1,'58d9e9d957b95cafff592e39963b5eeaa482cedb48d4887ea7834746405e837c',1.79575597979760622976e+09,4,0,8,0,8,0,0,0,0,0,0,0);
+INSERT INTO "parts" VALUES(2,'batch_06613b055377917ae6452c98d6e2e9e4',2,'5e70f67f290b99bec4d7d0f31094c8a88cc02e2b170cc53237ee421cbc408db0',1795755985.74227,3,0,6,0,6,0,0,0,0,0,0,0);
+INSERT INTO "parts" VALUES(3,'batch_06613b055377917ae6452c98d6e2e9e4',2,'9a8b0e72266980aac4fd53fad756ee30ab782907d64439b11e11cae9ab50c600',1.79575598697075915341e+09,3,0,6,0,6,0,0,0,0,0,0,0);
 CREATE TABLE projects (
 	id VARCHAR(64) NOT NULL, 
 	name VARCHAR(128) NOT NULL, 
@@ -374,11 +374,11 @@ CREATE TABLE projects (
 	max_segments BIGINT, 
 	cache_bytes BIGINT, 
 	service DOUBLE DEFAULT '0' NOT NULL, 
-	service_at DOUBLE DEFAULT '0' NOT NULL, live_tier VARCHAR(16), zero_retention_minutes BIGINT, erasing_at BIGINT, 
+	service_at DOUBLE DEFAULT '0' NOT NULL, live_tier VARCHAR(16), zero_retention_minutes BIGINT, erasing_at BIGINT, max_stored_bytes BIGINT, 
 	CONSTRAINT pk_projects PRIMARY KEY (id), 
 	CONSTRAINT uq_projects_name UNIQUE (name)
 );
-INSERT INTO "projects" VALUES('proj_06613b03c6444796da4b1d54a46a4d72','default',1795755954,NULL,NULL,NULL,5.9959347046996676056e+00,1.79575598697962284088e+09,NULL,NULL,NULL);
+INSERT INTO "projects" VALUES('proj_06613b03c6444796da4b1d54a46a4d72','default',1795755954,NULL,NULL,NULL,5.9959347046996676056e+00,1.79575598697962284088e+09,NULL,NULL,NULL,NULL);
 CREATE TABLE schedule_runs (
 	id VARCHAR(64) NOT NULL, 
 	project_id VARCHAR(64) NOT NULL, 
@@ -586,4 +586,5 @@ CREATE INDEX ix_uploads_expires_at ON uploads (expires_at);
 CREATE INDEX ix_upload_parts_sha256 ON upload_parts (sha256);
 CREATE UNIQUE INDEX ix_appends_batch_id_idempotency_key ON appends (batch_id, idempotency_key);
 CREATE INDEX ix_cached_answers_batch_id ON cached_answers (batch_id);
+CREATE INDEX ix_files_project_id_expires_at_bytes ON files (project_id, expires_at, bytes);
 COMMIT;

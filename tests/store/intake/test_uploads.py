@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import func, select, update
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
-from store import files, garbage, retention
+from store import files
 from store.database import Database
+from store.deletion import garbage, retention
 from store.intake import uploads
 from store.records import File, FileUpload, UploadPart
 

@@ -99,7 +99,7 @@ def test_a_chunk_says_what_its_answers_add_up_to(context: AppContext, batch: Bat
 
 
 def test_answers_with_flaws_are_counted_at_their_batch_and_for_metrics(connected: AppContext, project: str) -> None:
-    batch = plan_batch(connected, project, ["one", "two", "three"])
+    batch = plan_batch(connected, project, ["one", "two", "three", "four"])
     writer = ChunkWriter(connected, started(connected.database, batch), threading.Event())
     lines = [
         output_lines.line(f"r{number}", 200, json_lines.dumps({"choices": [choice]}), None)
@@ -108,17 +108,19 @@ def test_answers_with_flaws_are_counted_at_their_batch_and_for_metrics(connected
                 {"message": {"content": "whole"}, "finish_reason": "stop"},
                 {"message": {"content": "cu"}, "finish_reason": "length"},
                 {"message": {"content": None}, "finish_reason": "length"},
+                {"message": {"content": "la la"}, "finish_reason": "repetition"},
             ]
         )
     ]
-    plain = marked(answers([1, 2, 3]), invalid=True)
+    plain = marked(answers([1, 2, 3, 4]), invalid=True)
     place = plain.schema.get_field_index("answer")
     writer.add(plain.set_column(place, "answer", pa.array(lines)))
     writer.flush()
     counts = reload(connected.database, batch)
-    assert (counts.completed, counts.cut_off, counts.empty, counts.invalid) == (3, 2, 1, 3)
+    found = counts.completed, counts.cut_off, counts.empty, counts.invalid, counts.looped
+    assert found == (4, 2, 1, 4, 1)
     totals = tally.read(connected)
-    assert [totals[flaw, "echo"] for flaw in FLAWS] == [2, 1, 3]
+    assert [totals[flaw, "echo"] for flaw in FLAWS] == [2, 1, 4, 1]
 
 
 def test_nothing_is_appended_where_nothing_came(context: AppContext, batch: Batch, writer: ChunkWriter) -> None:

@@ -135,7 +135,7 @@ def test_an_engine_that_stays_for_live_requests_is_shown_however_long_it_idles(
         ("vllm", CHAT.path, ["json", "regex", "choice", "grammar"], True),
         ("openai", CHAT.path, ["json"], False),
         ("transformers", CHAT.path, [], True),
-        ("echo", CHAT.path, ["choice"], False),
+        ("echo", CHAT.path, ["choice"], True),
         ("vllm", EMBEDDINGS.path, [], False),
     ],
 )

@@ -11,9 +11,10 @@ import pytest
 from sqlalchemy import func, select, update
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError, UnavailableError
-from store import batches, cache, erasure, files, keys, projects, webhooks
+from store import batches, cache, files, keys, projects, webhooks
 from store.artifacts import Artifacts
 from store.batches import BATCHES
+from store.deletion import erasure
 from store.jobs.lifecycle import JOBS
 from store.keys import Principal
 from store.records import Base, Batch, CachedAnswer, ErasedContent, Event, File, Job, Project, Schedule

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from batchyard import signatures
 from batchyard.errors import BatchyardError
 from store import batches, speeds
 from store.formats.results import ResultRow
@@ -76,6 +79,44 @@ def test_a_batch_whose_input_is_lost_or_damaged_has_its_answers(
     batch = finish(context, batch)
     assert (batch.status, batch.rows_sha256) == ("completed", None)
     assert len(lines(artifacts(context, batch)["output.jsonl"])) == 3
+
+
+def test_the_manifest_is_signed_once_the_deployment_has_a_key(
+    context: AppContext, new_answered: Callable[..., Batch], tmp_path: Path
+) -> None:
+    key = tmp_path / "signing.key"
+    context = replace(context, settings=context.settings.model_copy(update={"signing_key_file": str(key)}))
+    assert signatures.ENVELOPE not in artifacts(context, finish(context, new_answered(1, 2, 3)))
+    key.write_text(signatures.new_key_file([]))
+    files = artifacts(context, finish(context, new_answered(1, 2, 3)))
+    content = files[manifest.NAME]
+    assert signatures.problem(files[signatures.ENVELOPE], content, signatures.read(key)) is None
+    names = ["input", "output.jsonl", "manifest.json"]
+    statement = json.loads(base64.b64decode(json.loads(files[signatures.ENVELOPE])["payload"]))
+    assert [subject["name"] for subject in statement["subject"]] == names
+    assert "unsigned" not in json.loads(content)
+    key.write_text("no key")
+    files = artifacts(context, finish(context, new_answered(1, 2, 3)))
+    assert signatures.ENVELOPE not in files
+    assert json.loads(files[manifest.NAME])["unsigned"].startswith("the signing key cannot be used: ValueError")
+
+
+def test_what_answers_depend_on_is_compared_by_two_manifests() -> None:
+    engine = {"name": "vllm", "version": "0.32", "model_sha256": "1", "adapter_sha256 x": "2"}
+
+    def of(source: str = "a", template: str = "x", **changes: str) -> dict[str, Any]:
+        config = {"source": source, "engine_args": {"chat_template": template}}
+        return {"models": {"mini": {"config": config, "engines": [engine | changes]}}}
+
+    assert manifest.changes(of(), of()) == []
+    now = of("b", "y", version="0.33", model_sha256="3", **{"adapter_sha256 x": "4"})
+    assert manifest.changes(of(), now) == [
+        "mini: engine_args is {'chat_template': 'y'}, and was {'chat_template': 'x'}",
+        "mini: source is 'b', and was 'a'",
+        "mini: adapter_sha256 x is 4, and was 2",
+        "mini: model_sha256 is 3, and was 1",
+        "mini: version is 0.33, and was 0.32",
+    ]
 
 
 def test_the_time_of_finishing_is_measured_by_its_steps(

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 
 from batchyard.statuses import TERMINAL, TRANSITIONS
-from store import batches, files, keys, retention, schedules, sessions, webhooks
+from store import batches, files, keys, schedules, sessions, webhooks
+from store.deletion import retention
 from store.records import (
     ApiKey,
     Artifact,

@@ -14,8 +14,9 @@ from sqlalchemy import func, select, update
 
 from batchyard.errors import ConflictError, NotFoundError, RateLimitError, RequestError, TooLargeError
 from batchyard.models import ModelSpec
-from store import batches, garbage, retention, segments
+from store import batches, segments
 from store.database import Database
+from store.deletion import garbage, retention
 from store.keys import Principal
 from store.records import Append, AppendedId, Batch, File, Segment
 from store.work import overview
@@ -119,6 +120,15 @@ def test_a_misspelt_parameter_is_told_of_once_with_its_line_in_the_batch(
     assert [(entry["line"], entry["param"]) for entry in warnings] == [(2, "body.temperatur")]
 
 
+def test_a_limit_of_cost_that_no_model_reaches_is_told_of_once(context: AppContext, batch: Batch) -> None:
+    with context.database.write() as session:
+        session.execute(update(Batch).where(Batch.id == batch.id).values(stop_when={"cost": 5}))
+    for name in ("a", "b"):
+        add(context, batch, lines(name))
+    (warning,) = reload(context.database, batch).warnings or []
+    assert (warning["param"], "models without a price: echo" in warning["message"]) == ("stop_when.cost", True)
+
+
 def test_requests_that_no_engine_will_run_are_answered_at_once(
     new_context: Callable[..., AppContext], batch: Batch
 ) -> None:
@@ -129,7 +139,7 @@ def test_requests_that_no_engine_will_run_are_answered_at_once(
     )
     add(context, batch, lines("a") + json.dumps(a_chat("long", "x " * 500, model="nano")).encode())
     now = reload(context.database, batch)
-    assert (now.total, now.failed, now.models.keys()) == (2, 1, {"echo", "nano"})
+    assert (now.total, now.failed, now.refused, now.models.keys()) == (2, 1, 1, {"echo", "nano"})
     close(context.database, batch)
     with context.database.read() as session:
         pending = select(Segment.number).where(Segment.batch_id == batch.id, Segment.state == "pending")

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
+import redis
 from sqlalchemy import select
 
+from batchyard import tariffs
 from batchyard.errors import PermissionDeniedError
-from store import batches, keys, projects, retention, webhooks
+from store import batches, keys, projects, webhooks
 from store.accounting import budgets
 from store.accounting.months import Month
+from store.deletion import retention
 from store.jobs import lifecycle
 from store.records import Batch, Budget, DailyUsage, Delivery, Event
 from store.webhooks import claim
 from tasks.context import AppContext
 from tasks.intake import budgets as tasks
 from tasks.intake import submission
+from tasks.scheduling import caps
 from tests.support.jobs import start_job
 from tests.support.planned import reload
-from tests.support.spending import spend
+from tests.support.spending import MILLION, spend
 from tests.support.webapps import on_sqlite
 
 NewBatch = Callable[..., Batch]
@@ -211,3 +216,44 @@ def test_budgets_cost_nothing_where_there_are_none(context: AppContext, project:
     tasks.tick(context)
     admit(context, project)
     assert events(context) == []
+
+
+def test_a_keys_cap_pauses_its_work_alone_and_counts_what_redis_knows_first(
+    context: AppContext, broker: str, project: str, new_batch: NewBatch
+) -> None:
+    context = replace(context, redis=redis.Redis.from_url(broker, decode_responses=True))
+    context.redis.flushall()
+    mine, stage, other = new_batch(5), new_batch(5), new_batch(5)
+    with context.database.write() as session:
+        key = keys.create(session, "default", label="racer")
+        standing = budgets.cap(session, keys.terminal(session, "default"), key.id, {"max_tokens": 2 * MILLION})
+        job = start_job(session, project)
+        job.created_by = key.id
+    with context.database.write() as session:
+        session.get_one(Batch, mine.id).created_by = key.id
+        session.get_one(Batch, stage.id).job_id = job.id
+    assert standing is not None
+    spend(context.database, project, None, key_id=key.id)
+    tasks.tick(context)
+    assert [kind for kind, _ in events(context)] == []
+    # A live request that the database does not know yet, then the same one in the database: it counts once.
+    caps.add(context, standing, None, tariffs.NOTHING._replace(input_tokens=MILLION))
+    tasks.tick(context)
+    assert [kind for kind, _ in events(context)] == ["budget.warning", "budget.exceeded"]
+    spend(context.database, project, None, key_id=key.id, batch_id="live:" + key.id)
+    with context.database.read() as session:
+        known = budgets.standing(session, project, key.id)
+        with pytest.raises(
+            PermissionDeniedError, match=r"Key 'racer' has used 2,000,000 of its cap of 2,000,000 tokens"
+        ):
+            tasks.check(context, session, project, key.id)
+        tasks.check(context, session, project)
+        assert known is not None and caps.current(context, known).tokens == 2 * MILLION
+    paused = [reload(context.database, batch).paused_by for batch in (mine, stage, other)]
+    assert paused == ["its key's cap", "its key's cap", None]
+    context.redis.flushall()
+    with context.database.read() as session, pytest.raises(PermissionDeniedError):
+        tasks.check(context, session, project, key.id)
+    with context.database.write() as session:
+        assert budgets.cap(session, keys.terminal(session, "default"), key.id, {"max_tokens": None}) is None
+    assert reload(context.database, mine).paused_by is None

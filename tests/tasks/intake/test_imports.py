@@ -105,6 +105,23 @@ def test_a_batch_of_a_url_is_as_one_of_a_file(client: FlaskClient, context: AppC
     assert "the batch has another input already" in error(both)[2]
 
 
+def test_parts_of_a_folder_that_number_their_requests_alike_are_one_batch_of_all(
+    client: FlaskClient, context: AppContext, folder: str
+) -> None:
+    large = 2**70
+    for name in ("c#d", "Q3 [final] 100%", "ü"):
+        put(f"{folder}/n/{name}.jsonl", LINES[0][:-1] + f', "amount": {large}'.encode() + b"}\r\n\n" + LINES[1])
+    (whole,) = client.post("/v1/imports", json={"url": f"{folder}/n", "purpose": "batch"}).json["data"]
+    rows = [json.loads(line) for line in content_of(context, whole["id"]).splitlines()]
+    names = ["", "c#d.jsonl:", "ü.jsonl:"]
+    assert [row["custom_id"] for row in rows] == [f"{name}{one}" for name in names for one in ("r0", "r1")]
+    assert {row.get("amount") for row in rows} == {large, None} and all(row["body"] == rows[0]["body"] for row in rows)
+    put(f"{folder}/n/a.jsonl", LINES[2] + b"\n" + LINES[2])
+    (whole,) = client.post("/v1/imports", json={"url": f"{folder}/n", "purpose": "batch"}).json["data"]
+    rows = [json.loads(line) for line in content_of(context, whole["id"]).splitlines()]
+    assert [row["custom_id"] for row in rows].count("r2") == 2, "those of one object are for the validation"
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -48,6 +48,7 @@ def check(model: str, body: Mapping[str, Any], endpoint: str = CHAT) -> None:
         {"messages": [{"role": "critic", "content": "No."}]},
         {"temperature": 1.0, "top_p": 1.5},
         {"max_tokens": None, "max_completion_tokens": 5},
+        {"metadata": {"tags": ["a"]}},
     ],
 )
 def test_a_server_of_someone_else_decides_what_it_takes(body: dict[str, Any]) -> None:
@@ -67,6 +68,11 @@ def test_a_server_of_someone_else_decides_what_it_takes(body: dict[str, Any]) ->
         ({"messages": [USER], "max_tokens": "many"}, "body.max_tokens"),
         ({"messages": [USER], "seed": "x"}, "body.seed"),
         ({"messages": [USER], "temperature": "hot"}, "body.temperature"),
+        ({"messages": [USER], "metadata": 3}, "body.metadata"),
+        (
+            {"messages": [USER], "repetition_detection": {"max_pattern_size": 4000, "min_count": 2}},
+            "body.repetition_detection.max_pattern_size",
+        ),
     ],
 )
 def test_what_is_read_here_has_to_be_valid_whoever_answers(body: dict[str, Any], param: str) -> None:

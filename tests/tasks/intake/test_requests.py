@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from batchyard.endpoints.guards import REPETITION
 from batchyard.models import Adapter, ModelSpec
 from batchyard.request_lines.lines import LineError
 from tasks.intake.requests import Prepared, Refusal, RequestChecker
@@ -100,3 +101,26 @@ def test_a_prompt_that_fits_into_no_context_is_answered_without_an_engine() -> N
     refusal = RequestChecker({"nano": nano}).prepare(CHAT, "nano", content, orjson.dumps(content))
     assert isinstance(refusal, Refusal)
     assert (refusal.status_code, orjson.loads(refusal.json)["error"]["code"]) == (400, "context_length_exceeded")
+
+
+VLLM = {"m": ModelSpec(name="m", engine="vllm", source="a/b")}
+
+
+@pytest.mark.parametrize(("spec", "guard"), [({"guard": "repetition"}, None), ({}, "repetition")])
+def test_a_guard_of_a_model_or_of_a_batch_is_a_parameter_unless_the_request_has_its_own(
+    spec: dict[str, Any], guard: Any
+) -> None:
+    checker = RequestChecker({"m": VLLM["m"].model_copy(update=spec)}, guard=guard)
+    asked = BODY | {"model": "m"}
+    assert checker.guarded(CHAT, "m", asked) == REPETITION | asked
+    for own in (None, {"max_pattern_size": 8, "min_count": 2}):
+        mine = asked | {"repetition_detection": own}
+        assert checker.guarded(CHAT, "m", mine) == mine
+    assert checker.guarded(EMBEDDINGS, "m", asked) is asked
+    assert RequestChecker(VLLM).guarded(CHAT, "m", asked) is asked
+
+
+def test_a_guard_that_an_engine_lacks_is_refused_by_its_name() -> None:
+    with pytest.raises(LineError, match="engine echo of model 'echo' cannot end answers that repeat") as caught:
+        RequestChecker(MODELS, guard="repetition").guarded(CHAT, "echo", BODY)
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "guard")

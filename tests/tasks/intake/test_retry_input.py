@@ -80,7 +80,7 @@ def test_a_batch_whose_files_are_gone_says_which(context: AppContext, batch: Cal
 def test_lines_that_are_no_requests_are_not_sent_again(context: AppContext, batch: Callable[..., Batch]) -> None:
     refusal = {"code": "invalid_json_line", "message": "no JSON", "param": None}
     skipped = output_lines.invalid(1, "a", refusal).encode() + b"\n"
-    with pytest.raises(ConflictError, match="is no valid request"):
+    with pytest.raises(ConflictError, match="No valid request is left"):
         retry_input.write(context, batch(line("a"), skipped))
     retried = retry_input.write(context, batch(line("a") + line("b"), skipped + error("b")))
     assert context.artifacts.read(retried.sha256) == line("b")

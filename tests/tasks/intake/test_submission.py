@@ -44,7 +44,7 @@ def test_admission_holds_no_write_lock_while_redis_hangs(
             waits.append(time.monotonic() - began)
             time.sleep(0.01)
     assert run.result().state == "created"
-    assert max(waits) < 0.5
+    assert max(waits) < 0.9, "less than one wait for Redis"
 
 
 @pytest.mark.races

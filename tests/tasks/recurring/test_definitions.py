@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from batchyard.errors import RequestError
+from batchyard.models import ModelSpec
 from store import keys, schedules
 from store.keys import Principal
 from store.records import Schedule, now
@@ -75,3 +76,14 @@ def test_pausing_twice_changes_nothing_and_resuming_waits_for_the_next_time(
     assert resumed.next_run_at is not None and resumed.next_run_at > now() and resumed.version > paused.version
     with context.database.read() as session:
         assert not schedules.get(session, owner.project_id, old.id).paused
+
+
+def test_what_no_run_could_make_is_refused_before_there_is_a_schedule(
+    context: AppContext, project: str, new_schedule: Callable[..., Schedule]
+) -> None:
+    context.models["vectors"] = ModelSpec(name="vectors", engine="echo", endpoints=("/v1/embeddings",))
+    old = new_schedule()
+    guarded = {**old.batch, "endpoint": "/v1/embeddings", "guard": "repetition"}
+    assert refusal(context, project, old, batch=guarded)[1] == "guard"
+    exported = {**old.batch, "post_process": [{"step": "export", "url": "s3://elsewhere/out/"}]}
+    assert refusal(context, project, old, batch=exported)[1] == "post_process"

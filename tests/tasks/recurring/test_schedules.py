@@ -15,6 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, text, update
@@ -330,15 +331,13 @@ def test_a_run_waits_for_an_artifact_store_that_is_away_and_fails_in_the_end(
     tasks.run_due(context, START + 2)
     assert (runs(context, lost), reread(context, lost).next_run_at) == ([], START)
     assert len(runs(context, other)) == 1
-    tasks.run_due(context, START + PATIENCE_SECONDS)
-    assert runs(context, lost) == []  # the last of its times has only just come
-    with context.database.write() as session:
-        session.execute(update(Schedule).where(Schedule.id == lost.id).values(cron="30 6 * * *", next_run_at=START))
-    tasks.run_due(context, START + PATIENCE_SECONDS)
+    tasks.run_due(context, START + PATIENCE_SECONDS - 1)
+    assert runs(context, lost) == []
+    tasks.run_due(context, START + PATIENCE_SECONDS)  # though the last of its times has only just come
     (run,) = runs(context, lost)
     assert run.state == "failed"
     assert "is missing" in (run.reason or "")
-    assert reread(context, lost).next_run_at == START + DAY
+    assert reread(context, lost).next_run_at == START + PATIENCE_SECONDS + 60
 
 
 def test_a_schedule_that_nobody_can_read_any_more_holds_up_no_other(
@@ -350,6 +349,41 @@ def test_a_schedule_that_nobody_can_read_any_more_holds_up_no_other(
     tasks.run_due(context, START + 2)
     assert (len(runs(context, broken)), len(runs(context, other))) == (0, 1)
     assert broken.id in [getattr(record, "schedule_id", None) for record in caplog.records]
+    tasks.run_due(context, START + PATIENCE_SECONDS)
+    (run,) = runs(context, broken)
+    assert (run.state, "housekeeper's log" in (run.reason or "")) == ("failed", True)
+
+
+def test_a_batch_that_the_deployment_allows_no_more_is_a_failed_run(
+    context: AppContext, new_schedule: NewSchedule, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/out/"
+    allowed = replace(context, settings=context.settings.model_copy(update={"output_prefixes": url}))
+    step = {"step": "export", "url": url, "format": "jsonl", "partition": 10}
+    schedule = new_schedule()
+    with context.database.write() as session:
+        session.execute(update(Schedule).values(batch=schedule.batch | {"post_process": [step]}))
+    tasks.run_due(allowed, START)
+    tasks.run_due(context, START + 60)
+    first, second = runs(context, schedule)
+    assert (first.state, second.state, "none is allowed" in (second.reason or "")) == ("created", "failed", True)
+
+
+def test_one_process_at_a_time_reads_buckets_and_others_run_what_needs_none(
+    context: AppContext, new_schedule: NewSchedule, broker: str
+) -> None:
+    busy = replace(context, redis=redis.Redis.from_url(broker))
+    plain, of_bucket = new_schedule(), new_schedule(due=START + 1)
+    with context.database.write() as session:
+        from_url = {"kind": "url", "bytes": 0, "file_id": None, "artifact": None, "url": "s3://elsewhere/in/"}
+        session.execute(update(Schedule).where(Schedule.id == of_bucket.id).values(input=from_url))
+    busy.redis.set(tasks.BUCKETS, 1)
+    tasks.run_due(busy, START + 2)
+    assert (len(runs(context, plain)), len(runs(context, of_bucket))) == (1, 0)
+    busy.redis.delete(tasks.BUCKETS)
+    tasks.run_due(busy, START + 3)
+    (run,) = runs(context, of_bucket)
+    assert (run.state, busy.redis.exists(tasks.BUCKETS)) == ("failed", 0)
 
 
 def test_a_run_by_hand_touches_no_time_and_goes_through_overlap(context: AppContext, new_schedule: NewSchedule) -> None:

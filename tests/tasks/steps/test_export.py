@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import openai
 import pyarrow.parquet as pq
 import pytest
@@ -15,13 +16,15 @@ from batchyard.errors import UnavailableError
 from store.artifacts import Artifacts
 from store.intake.outputs import OutputFolder
 from tasks.steps import registry
+from tests.support.s3 import BUCKET, S3Server
 from tests.support.stacks import RunningStack, a_chat
 from tests.support.step_results import BatchResults, a_row
 
 
-def exported(artifacts: Artifacts, folder: Path, rows: int, **options: Any) -> dict[str, Any]:
+def exported(artifacts: Artifacts, folder: Path | str, rows: int, **options: Any) -> dict[str, Any]:
     results = BatchResults(artifacts, [a_row(number, f"answer {number}", None) for number in range(rows)])
-    outcome: dict[str, Any] = registry.run({"step": "export", "url": f"file://{folder}", **options}, results)
+    url = folder if isinstance(folder, str) else f"file://{folder}"
+    outcome: dict[str, Any] = registry.run({"step": "export", "url": url, **options}, results)
     return outcome
 
 
@@ -48,6 +51,19 @@ def test_rows_stand_in_parts_and_success_comes_last_and_again_changes_no_byte(
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+def test_a_bucket_gets_the_same_files_as_a_folder(
+    artifacts: Artifacts, tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    url = f"s3://{BUCKET}/out/{tmp_path.name}"
+    for target in (tmp_path / "out", url, url):
+        assert exported(artifacts, target, 25, format="jsonl", partition=10)["summary"]["files"] == 3
+    bucket = fsspec.filesystem("s3", skip_instance_cache=True)
+    contents = {path.rpartition("/")[2]: bucket.cat_file(path) for path in bucket.find(url)}
+    assert contents == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+
 def test_a_batch_without_rows_has_one_file_and_success(artifacts: Artifacts, tmp_path: Path) -> None:
     assert exported(artifacts, tmp_path, 0)["summary"]["files"] == 1
 
@@ -59,7 +75,7 @@ def test_a_folder_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_a_batch_exports_to_a_folder_that_the_operator_allows_and_to_no_other(stack: RunningStack) -> None:
-    allowed = stack.environment["BATCHYARD_OUTPUT_PREFIXES"]
+    allowed = stack.environment["BATCHYARD_OUTPUT_PREFIXES"].split(",")[0]
     step = {"step": "export", "url": f"{allowed}{{name}}/{{id}}", "format": "jsonl"}
     requests = [a_chat(f"r{number}", f"text {number}") for number in range(5)]
     batch = stack.wait(stack.submit(requests, extra_body={"post_process": [step]}, metadata={"name": "my ../ batch"}))

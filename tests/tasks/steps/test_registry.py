@@ -33,6 +33,7 @@ def test_every_built_in_step_says_its_name() -> None:
         "export": "export",
         "parquet": "parquet",
         "score": "score",
+        "verify": "verify",
     }
 
 

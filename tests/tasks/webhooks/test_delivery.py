@@ -397,3 +397,47 @@ def test_each_attempt_has_a_span_in_the_trace_of_its_batch(yard: Yard, monkeypat
     assert (refused.error, delivered.error) == (True, False)
     assert refused.attributes["http.response.status_code"] == 503
     assert delivered.attributes == {"batchyard.attempt": 2, "http.response.status_code": 200}
+
+
+def test_a_callback_gets_the_end_alone_signed_with_the_projects_secret_for_callbacks(yard: Yard) -> None:
+    with yard.context.database.write() as session:
+        hook = webhooks.callbacks(session, yard.project)
+        assert webhooks.callbacks(session, yard.project).id == hook.id
+    yard.happen("batch.completed")  # its batch has no callback_url
+    with listening(Receiver(status=410)) as receiver, listening(Receiver()) as other:
+        with yard.context.database.write() as session:
+            session.get_one(Batch, yard.batch.id).callback_url = receiver.url()
+        with yard.context.database.read() as session:
+            yard.batch = session.get_one(Batch, yard.batch.id)
+        yard.happen("batch.late")
+        ended = yard.happen("batch.completed")
+        assert yard.work().state == "failed"
+        (received,) = receiver.received
+        assert received.unwrap(hook.secret).id == ended.id
+        with yard.context.database.write() as session:
+            assert webhooks.get(session, yard.project, hook.id).enabled, "a receiver that is gone ended all callbacks"
+            session.get_one(Batch, yard.batch.id).callback_url = other.url()
+            fresh = webhooks.rotate_secret(session, yard.project, webhooks.CALLBACKS, keep_old=False)
+            webhooks.redeliver(session, fresh, yard_delivery(yard).id)
+        assert yard.work().state == "delivered"
+        assert other.received[0].unwrap(fresh.secret).data.id == yard.batch.id
+
+
+def yard_delivery(yard: Yard) -> Delivery:
+    with yard.context.database.read() as session:
+        return session.scalars(select(Delivery)).one()
+
+
+def test_a_callback_to_a_private_address_is_not_sent(
+    new_context: NewContext, project: str, new_batch: NewBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening(Receiver()) as receiver:
+        batch = new_batch()
+        yard = Yard(new_context(), project, batch, monkeypatch)
+        with yard.context.database.write() as session:
+            webhooks.callbacks(session, project)
+            yard.batch = session.get_one(Batch, batch.id)
+            yard.batch.callback_url = receiver.url("localhost").replace("http:", "https:")
+        yard.happen("batch.failed")
+        assert "not a public one" in (yard.work().error or "")
+        assert receiver.received == []

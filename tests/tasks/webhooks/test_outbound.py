@@ -82,6 +82,14 @@ def test_a_private_address_is_refused_in_every_way_to_write_it(host: str) -> Non
     outbound.check(f"https://{host}/hook", allow_private=True)
 
 
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "app.localhost", "localhost:8443"])
+def test_a_name_of_this_machine_is_refused_before_anybody_resolves_it(host: str) -> None:
+    with pytest.raises(RequestError, match="not a public one"):
+        outbound.check(f"https://{host}/hook", allow_private=False)
+    outbound.check(f"https://{host}/hook", allow_private=True)
+    outbound.check("https://localhost.example/hook", allow_private=False)
+
+
 def test_without_private_addresses_there_is_only_https() -> None:
     with pytest.raises(RequestError, match="write https://host"):
         outbound.check("http://receiver.example/", allow_private=False)

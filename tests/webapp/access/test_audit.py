@@ -28,7 +28,7 @@ INPUT = json.dumps(
 NO_READS = {
     *("batches.list_", "batches.list_segments", "batches.retrieve", "budgets.retrieve", "document.docs"),
     *("document.docs_file", "document.openapi", "events.audit", "events.list_", "files.list_", "files.retrieve"),
-    *("health.health", "health.healthz", "health.readyz", "health.version"),
+    *("keys.signing", "health.health", "health.healthz", "health.readyz", "health.version"),
     *("jobs.list_", "jobs.list_events", "jobs.retrieve"),
     *("keys.list_", "message_batches.list_", "message_batches.retrieve", "metrics.look", "metrics.need"),
     *("metrics.show", "models.list_", "models.retrieve", "pages.audit.show", "pages.files.show", "pages.keys.show"),

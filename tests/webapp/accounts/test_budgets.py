@@ -105,3 +105,12 @@ def test_a_key_does_not_resume_what_an_exceeded_budget_keeps_paused(
     client.post(f"{path}/pause")
     admin.post(budget, json={"amount": "3", **terms})
     assert client.post(f"{path}/resume").status_code == 200
+
+
+def test_a_cap_of_nothing_lets_nothing_through(context: AppContext, admin: FlaskClient) -> None:
+    made = admin.post("/v1/keys", json={"project": "shut", "max_tokens": 0}).get_json()
+    assert (made["cap"]["max_tokens"], made["cap"]["state"]) == (0, "exceeded")
+    headers = {"Authorization": f"Bearer {made['key']}"}
+    body = {"endpoint": "/v1/chat/completions", "completion_window": "24h", "requests": [a_chat("a", "hi")]}
+    refused = client_of(context).post("/v1/batches", json=body, headers=headers)
+    assert refused.get_json()["error"]["code"] == "budget_exceeded"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from batchyard.models import Tariff
 from store import keys
 from store.accounting.months import Month, day_text
 from tasks.context import AppContext
@@ -113,3 +114,43 @@ def test_days_are_those_of_utc() -> None:
     assert Month(2026, 12).next == Month(2027, 1)
     assert Month(2027, 1).previous == Month(2026, 12)
     assert Month.parse("2026-11").first * 86400 == 1793491200
+
+
+def test_costs_at_a_corrected_price_are_shown_and_then_recorded_and_count_against_caps(
+    context: AppContext, client: FlaskClient, admin: FlaskClient
+) -> None:
+    made = admin.post("/v1/keys", json={"project": "default", "max_cost": "5 EUR"}).get_json()
+    today = Month.of()
+    spend(context.database, project_of(context), 9, key_id=made["id"])
+    spend(context.database, project_of(context), None)
+    spend(context.database, project_of(context), 3, model="unserved")
+    spend(context.database, project_of(context), 50, at=today.first * 86400 - 1)
+    assert cap(admin, made["id"]) == ("9.00", "exceeded")
+    context.models["echo"] = context.models["echo"].model_copy(
+        update={"price": Tariff(currency="EUR", input=2, output=3)}
+    )
+    body = {"since": day_text(today.first)}
+    assert client.post("/v1/usage/recompute", json=body).status_code == 403
+    assert admin.post("/v1/usage/recompute", json={"since": "soon"}).get_json()["error"]["param"] == "since"
+    shown = admin.post("/v1/usage/recompute", json=body).get_json()
+    assert shown["data"] == [
+        {
+            "model": "echo",
+            "before": [{"amount": "9.00", "currency": "EUR"}],
+            "after": [{"amount": "4.00", "currency": "EUR"}],
+            "unpriced_requests": 10,
+        }
+    ]
+    assert not shown["written"] and cap(admin, made["id"]) == ("9.00", "exceeded")
+    assert admin.post("/v1/usage/recompute", json=body | {"write": True}).get_json()["data"] == shown["data"]
+    assert cap(admin, made["id"]) == ("2.00", "ok")
+    assert usage(admin)["total"]["costs"] == [{"amount": "7.00", "currency": "EUR"}], "one model has no price now"
+    assert usage(admin, month=str(today.previous))["total"]["costs"] == [{"amount": "50.00", "currency": "EUR"}]
+    assert admin.post("/v1/usage/recompute", json=body).get_json()["data"] == []
+    acts = [entry["type"] for entry in admin.get("/v1/audit").get_json()["data"]]
+    assert acts.count("usage.recomputed") == 1
+
+
+def cap(admin: FlaskClient, key_id: str) -> tuple[str, str]:
+    key = next(one for one in admin.get("/v1/keys").get_json()["data"] if one["id"] == key_id)
+    return key["cap"]["spent"], key["cap"]["state"]

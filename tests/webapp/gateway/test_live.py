@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +22,12 @@ from store.accounting import usage
 from store.accounting.months import Month
 from store.database import Database
 from tasks.context import AppContext
-from tasks.live import addresses
+from tasks.live import addresses, demand
 from tests.support.gateways import LiveEngine, LoopThread, RunningGateway, publish
+from tests.support.rows import until
 from tests.support.webapps import on_sqlite
 from tests.webapp.gateway.conftest import MODELS, Send
+from webapp.gateway import live as gateway_live
 
 
 def error(answer: httpx.Response) -> dict[str, Any]:
@@ -213,6 +216,24 @@ def test_a_replica_that_was_only_late_is_used_again_when_a_worker_has_seen_it(
     assert send().status_code == 200
 
 
+@pytest.fixture
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_live, "HEALTH_SECONDS", 0.1)
+
+
+def test_workers_are_told_of_a_replica_that_does_not_answer(
+    frequent_checks: None, send: Send, live_context: AppContext
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        addresses.publish(live_context, "absent", [addresses.EngineAddress("silent", url, "token", 8)])
+        asked = pool.submit(send, model="absent")
+        until(lambda: demand.suspects(live_context) == [("absent", "silent")])
+        assert not asked.done()
+        silent.close()
+        assert asked.result().status_code == 503
+
+
 def test_requests_of_one_session_go_to_one_replica_and_others_to_both(
     http: httpx.Client, live_context: AppContext, thread: LoopThread, engines: dict[str, LiveEngine]
 ) -> None:
@@ -389,7 +410,8 @@ def test_a_page_of_an_allowed_origin_may_send_requests(
             assert allowed.status_code == 204
             assert allowed.headers["access-control-allow-origin"] == "http://localhost:3000"
             assert allowed.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
-            assert "POST" in allowed.headers["access-control-allow-methods"]
+            methods = set(allowed.headers["access-control-allow-methods"].split(", "))
+            assert {"GET", "POST", "PATCH", "DELETE"} <= methods, "those of all routes"
             other = http.options(path, headers=asks | {"Origin": "http://evil.example"})
             assert "access-control-allow-origin" not in other.headers
         for parameters in ({}, {"stream": True}, {"model": "ecko"}):
@@ -406,7 +428,7 @@ def test_no_origin_is_allowed_unless_the_operator_says_so(http: httpx.Client) ->
 def test_a_body_of_hundreds_of_thousands_of_parts_is_refused_and_holds_up_no_other_request(http: httpx.Client) -> None:
     parts = b'{"type":"text","text":"x"},' * 400_000
     body = b'{"model":"echo","messages":[{"role":"user","content":[' + parts.removesuffix(b",") + b"]}]}"
-    waits = []
+    waits, start = [], time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         refused = pool.submit(http.post, "/v1/chat/completions", content=body)
         while not refused.done():
@@ -414,4 +436,4 @@ def test_a_body_of_hundreds_of_thousands_of_parts_is_refused_and_holds_up_no_oth
             assert http.get("/healthz").status_code == 200
             waits.append(time.monotonic() - began)
     assert refused.result().status_code == 400 and "more than 10,000" in refused.result().json()["error"]["message"]
-    assert max(waits) < 2
+    assert max(waits) < max(2, (time.monotonic() - start) / 2), "a busy machine is slower in both"

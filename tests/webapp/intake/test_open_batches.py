@@ -57,6 +57,19 @@ def test_requests_are_counted_and_a_worker_is_told(
     assert set(sent.ids("advance")) == {batch["id"]}
 
 
+def test_a_key_with_a_cap_adds_only_to_its_own_batches(
+    client: FlaskClient, context: AppContext, batch: dict[str, Any]
+) -> None:
+    staff = client_of(context, admin=True)
+    key = staff.post("/v1/keys", json={"project": "default", "max_tokens": 10}).get_json()["key"]
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = client.post(f"/v1/batches/{batch['id']}/requests", data=LINES, headers=headers)
+    assert (answer.status_code, "This key has a cap" in answer.text) == (403, True), answer.text
+    own = client.post("/v1/batches", json=HOW | {"open": True}, headers=headers).get_json()
+    assert client.post(f"/v1/batches/{own['id']}/requests", data=LINES, headers=headers).status_code == 200
+    assert add(staff, batch, LINES).status_code == 200
+
+
 def test_closing_twice_is_fine_and_nothing_comes_after(client: FlaskClient, batch: dict[str, Any]) -> None:
     add(client, batch, LINES)
     closed = [client.post(f"/v1/batches/{batch['id']}/close").get_json() for _ in range(2)]

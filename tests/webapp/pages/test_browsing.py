@@ -109,7 +109,7 @@ def test_a_batch_is_paused_after_a_question_changed_and_resumed_also_without_scr
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("section.batch header")).to_contain_text("paused")
     expect(page.locator("section.batch").get_by_role("status")).to_contain_text("Paused by")
-    expect(page.locator("section.batch")).to_contain_text("Its window goes on")
+    expect(page.locator("section.batch")).to_contain_text("Its window keeps running")
     page.locator("summary", has_text="Change…").click()
     page.get_by_label("Name").fill("<nightly>")
     page.get_by_label("Completion window").fill("48h")
@@ -189,7 +189,7 @@ def test_a_download_has_the_bytes_of_the_api(visit: Open, stack: RunningStack, m
 
 def test_failed_requests_are_retried_and_a_batch_is_run_again(visit: Open, stack: RunningStack, mixed: Any) -> None:
     page = visit().sign_in(stack.key, f"/batches/{mixed.id}")
-    page.get_by_role("button", name="Retry what failed").click()
+    page.get_by_role("button", name="Retry failed requests").click()
     page.wait_for_url(lambda url: mixed.id not in url)
     retried = stack.wait(stack.client.batches.retrieve(page.url.rpartition("/")[2]))
     assert retried.batchyard["retry_of"] == mixed.id

@@ -117,7 +117,7 @@ def test_files_are_searched_by_their_name_and_by_their_batch_and_job(client: Fla
         table = page.partition("<table")[2]
         assert [name for name in names if name in table] == [name for name in there if name in names], text
     assert "output rollouts.parquet" in words(client.get("/files?q=nightly").text)
-    assert "2 stages and jobs have files of their own" in words(client.get("/files?q=nightly").text)
+    assert "2 stages and jobs have their own files" in words(client.get("/files?q=nightly").text)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_grade_that_does_not_exist_is_refused_and_one_of_an_unscored_batch_fin
     assert client.get(f"/batches/{batch.id}/requests?grade=good").status_code == 400
     unscored = scored(context, {}, expected={})
     page = client.get(f"/batches/{unscored.id}/requests?grade=wrong").text
-    assert "No such requests" in page and 'id="grade"' not in page
+    assert "No matching requests" in page and 'id="grade"' not in page
     assert "% right" not in client.get("/").text.partition(unscored.id)[2].partition("</tr>")[0]
 
 
@@ -160,7 +160,7 @@ def test_what_got_worse_is_seen_side_by_side(
     for side, colour in ((good, GREEN), (bad, RED)):
         expect(side).to_have_css("border-left-color", colour)
     window.check_accessibility()
-    page.get_by_role("link", name="The other way round").click()
+    page.get_by_role("link", name="Swap the two").click()
     expect(page.locator("article.better")).to_have_count(2)
     page.get_by_label("Requests").select_option("only changed")
     page.get_by_role("button", name="Show").click()

@@ -177,7 +177,7 @@ def test_a_failed_report_is_said_with_its_reason(client: FlaskClient, job: Writt
     job.update(report={"status": "failed", "error": "ValueError: no numbers"})
     job.finished("completed")
     words = text_of(client.get(f"/jobs/{job.job.id}").text)
-    assert "the recipe's report of them failed: ValueError: no numbers" in words
+    assert "the recipe's report failed: ValueError: no numbers" in words
 
 
 def test_what_a_report_warns_of_is_said_when_the_job_has_ended(client: FlaskClient, job: Written) -> None:
@@ -223,7 +223,8 @@ def test_items_that_did_not_complete_are_retried_after_one_more_question_and_onc
     assert "/retry" not in client.get(path).text
     job.update(completed=4, failed=1, stuck=1)
     page = client.get(path).text
-    assert "Retry 2 items" in text_of(page) and "Make a new job of the items that did not complete?" in text_of(page)
+    words = text_of(page)
+    assert "Retry 2 items" in words and "Create a new job from the items that did not complete?" in words
     once = re.search(r'name="once" value="([0-9a-f]+)"', page)
     assert once is not None
     assert client.post(f"{path}/retry").status_code == 403
@@ -259,7 +260,7 @@ def test_items_are_listed_by_state_and_id_page_by_page(
     failed = client.get(f"{path}?state=failed&custom_id=").text
     assert listed(failed) == [f"id-{NUMBERS[1]}"] and "no_answer" in failed
     assert listed(client.get(f"{path}?custom_id=id-5").text) == ["id-5"]
-    assert "No such items." in client.get(f"{path}?state=stuck").text
+    assert "No matching items." in client.get(f"{path}?state=stuck").text
     assert client.get(f"{path}?state=done").status_code == 400
 
 
@@ -287,9 +288,9 @@ def test_an_items_page_is_its_conversation_with_samples_side_by_side(client: Fla
 
 def test_a_failed_item_says_why_and_a_live_one_what_it_waits_for(client: FlaskClient, job: Written) -> None:
     failed = text_of(client.get(f"/jobs/{job.job.id}/items/{NUMBERS[1]}").text)
-    assert "no_answer : None came." in failed and "It has asked nothing yet." in failed
+    assert "no_answer : None came." in failed and "No requests yet." in failed
     live = text_of(client.get(f"/jobs/{job.job.id}/items/{NUMBERS[2]}").text)
-    assert "waits in stage argue" in live and "no answer yet" in live
+    assert "waiting in stage argue" in live and "no answer yet" in live
     assert client.get(f"/jobs/{job.job.id}/items/{TOTAL}").status_code == 404
 
 
@@ -419,9 +420,9 @@ def test_items_that_need_a_person_are_linked_and_have_forms(client: FlaskClient,
     job.update(waiting_for_verdict=1, stuck=1)
     path, token = f"/jobs/{job.job.id}", csrf_of(client)
     words = text_of(client.get(path).text)
-    columns = "Row custom_id State Turns Now, or why Scores Question Answer"
+    columns = "Row custom_id State Turns Stage or reason Scores Question Answer"
     waiting, stuck = (f"{NUMBERS[position]} id-{NUMBERS[position]}" for position in (2, 3))
-    assert f"Wait for a verdict {columns} {waiting} waiting for verdict 2 house" in words
+    assert f"Waiting for a verdict {columns} {waiting} waiting for verdict 2 house" in words
     assert f"Stuck {columns} {stuck} stuck 2 tie" in words
     page = client.get(f"{path}/items/{NUMBERS[2]}").text
     assert NASTY[0] not in page and html.escape(NASTY[0], quote=False) in page

@@ -51,10 +51,10 @@ def test_a_model_shows_its_live_requests_beside_its_batches(context: AppContext)
         key = keys.create(session, "default").key
     page = signed_in(create_app(context).test_client(), key).get("/models").text
     text = text_of(page)
-    assert "2 in its engine, 0 waiting" in text and "Places of batches now 7 requests" in text
+    assert "2 in its engine, 0 waiting" in text and "Slots available to batches 7 requests" in text
     row = text_of(page.partition(">live</th>")[2].partition("</tr>")[0]).split()
     assert " ".join(row[3:]) in ("40 ms 40 ms 20 ms 20 ms 1 ms 1 ms", "40 ms 40 ms 20 ms 20 ms 0.99 ms 0.99 ms")
-    assert "Output tokens a second in each of the last 10 minutes" in page
+    assert "Output tokens per second in each of the last 10 minutes" in page
     values = text_of(page.partition("Values: Output tokens")[2].partition("</tbody>")[0])
     assert values.endswith("90 10"), "of the last minute, live requests and batches"
 

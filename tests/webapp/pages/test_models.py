@@ -9,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select, update
 
-from batchyard import histogram
+from batchyard.comparing import histogram
 from store import holds, keys, speeds
 from store.records import Batch, Project
 from store.speeds import Measurement
@@ -27,7 +27,7 @@ def test_a_model_that_was_not_measured_says_so(client: FlaskClient) -> None:
     page = client.get("/models").text
     assert "Not measured yet." in page
     assert "simulated" in page
-    assert "Engines are not known: Redis is away." in page
+    assert "Engines unknown: Redis is unreachable." in page
 
 
 def test_a_model_that_is_gone_says_so_where_its_batches_are_shown(client: FlaskClient, context: AppContext) -> None:
@@ -57,7 +57,7 @@ def test_the_measured_speed_is_shown_and_only_that_of_this_configuration(
         speeds.measure(session, "echo", "0" * 64, "prefill", measured)
     page = client.get("/models").text
     row = re.sub(r"<[^>]+>|\s+", " ", page.partition("<tbody>")[2].partition("</tbody>")[0]).split()
-    assert row == ["answers", "4.0", "200", NOTHING, NOTHING]
+    assert row == ["answer-heavy", "4.0", "200", NOTHING, NOTHING]
 
 
 def test_the_time_of_a_request_is_that_of_recent_batches(client: FlaskClient, context: AppContext) -> None:
@@ -81,9 +81,9 @@ def test_a_batch_of_several_models_shows_the_time_of_each(client: FlaskClient, c
         latencies = {"echo": {"decode": half}, "<other>": {"prefill": two}}
         session.execute(update(Batch).values(latencies=latencies))
     page = client.get(f"/batches/{batch.id}").text
-    table = page.partition('aria-label="Time of a request')[2].partition("</table>")[0].partition("<tbody>")[2]
+    table = page.partition('aria-label="Time per request')[2].partition("</table>")[0].partition("<tbody>")[2]
     rows = [re.sub(r"<[^>]+>|\s+", " ", row).split() for row in table.split("</tr>")[:2]]
-    assert [row[:3] for row in rows] == [["&lt;other&gt;", "prompts", "2"], ["echo", "answers", "1"]]
+    assert [row[:3] for row in rows] == [["&lt;other&gt;", "prompt-heavy", "2"], ["echo", "answer-heavy", "1"]]
 
 
 def test_only_an_administrator_sees_engines_by_name(
@@ -134,15 +134,15 @@ def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_
     page = client.get("/models").text
     words = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     for part in (
-        *("State busy", "Up since 1 min ago start took 24 s", "Requests in it 3 runs 256 at once 7 asked so far"),
+        *("State busy", "Up since 1 min ago start took 24 s", "In flight 3 batch size 256 7 sent so far"),
         *(
             "Memory 3.0 GiB 4.0 GiB at most",
             "GPUs 2 number 0, 3 70.0 GiB at most",
             "KV cache in use 25.0 %",
-            "Prefix hits 25.0 %",
+            "Prefix cache hits 25.0 %",
             "Preemptions 4",
         ),
-        "Prefix hits 60.0 % of all input tokens",
+        "Prefix cache hits 60.0 % of all input tokens",
     ):
         assert part in words, words
     poll = re.search(r'hx-get="([^"]+)"', page)

@@ -37,7 +37,7 @@ def close(context: AppContext, batch: Batch) -> None:
 
 def test_an_open_batch_says_that_it_waits_for_requests(client: FlaskClient, batch: Batch) -> None:
     page = client.get(f"/batches/{batch.id}").text
-    assert "waits for more requests" in page and "not there before the end" in page
+    assert "waiting for more" in page and "available at the end" in page
     assert "open batch" in page
     assert 'class="state open"' in client.get("/").text
 
@@ -48,7 +48,7 @@ def test_its_requests_are_shown_as_they_come(context: AppContext, client: FlaskC
     assert "hello r1" in page and "Waiting for its turn" in page
     finish_segment(context, batch, answers([1]))
     page = client.get(f"/batches/{batch.id}").text
-    assert "to r1" in page and "waits for more requests" in page
+    assert "to r1" in page and "waiting for more" in page
 
 
 def test_a_closed_one_is_like_any_other(context: AppContext, client: FlaskClient, batch: Batch) -> None:
@@ -56,10 +56,10 @@ def test_a_closed_one_is_like_any_other(context: AppContext, client: FlaskClient
     finish_segment(context, batch, answers([1]))
     close(context, batch)
     page = client.get(f"/batches/{batch.id}").text
-    assert "waits for more requests" not in page and "closed" in page
+    assert "waiting for more" not in page and "closed" in page
     end_batch(context, batch)
     page = client.get(f"/batches/{batch.id}").text
-    assert "to r1" in page and "not there before the end" not in page
+    assert "to r1" in page and "available at the end" not in page
     assert json.loads(client.get(f"/batches/{batch.id}/input").text) == a_chat("r1", "hello r1")
 
 

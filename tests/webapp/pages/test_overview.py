@@ -100,7 +100,7 @@ def test_filters_and_order_stand_in_the_url_and_every_page_keeps_them(client: Fl
     page = client.get(following[1].replace("&amp;", "&")).text
     assert list(rows(page)) == [made[0].id]
     assert 'value="EVALS"' in page and '<option value="failures" selected>' in page
-    assert "Nothing matches" in client.get("/?q=nowhere").text
+    assert "No matches" in client.get("/?q=nowhere").text
     for wrong in ("status=lost", "sort=luck", "since=1y", "after=batch_1"):
         assert client.get(f"/?{wrong}").status_code == 400, wrong
 

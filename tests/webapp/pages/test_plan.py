@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from flask.testing import FlaskClient
 from sqlalchemy import select, update
 
 from store import batches
-from store.records import Batch, Project
+from store.records import Batch, Project, ResultChunk
 from tasks.context import AppContext
-from tests.support.planned import plan_batch
+from tests.support.planned import answers, finish_segment, plan_batch
+from tests.support.webapps import client_of, project_of
 from tests.webapp.pages.starting.test_batch import only_batch, send
 
 
@@ -29,3 +33,39 @@ def test_the_page_shows_the_plan_while_the_batch_waits_for_it(client: FlaskClien
     text = client.get(f"/batches/{batch.id}").text
     assert "0 of 2 requests were drawn at random and answered" in text and "tokens out" in text
     assert "Paused</strong> by <bdi>its plan</bdi>" in text
+
+
+def test_a_file_with_no_more_requests_than_the_sample_is_the_sample(context: AppContext) -> None:
+    api = client_of(context)
+    batch = plan_batch(context, project_of(context), ["one", "two"])
+    with context.database.write() as session:
+        session.execute(update(Batch).where(Batch.id == batch.id).values(sample_rows=9))
+
+    def plan() -> Any:
+        report = api.get(f"/v1/batches/{batch.id}/plan").get_json()
+        state = api.get(f"/v1/batches/{batch.id}").get_json()["batchyard"]["plan"]
+        assert state == {"rows": 9, "sampled": report["sampled"]}
+        return report
+
+    assert (plan()["sampled"], plan()["sample"]["answered"]) == (False, 0)
+    finish_segment(context, batch, answers([1, 2]))
+    report = plan()
+    assert (report["sampled"], report["sample"]["answered"], report["forecast"]["shares"]["failed"]["high"]) == (
+        *(True, 2),
+        0.0,
+    )
+
+
+def test_the_page_is_there_without_what_the_artifact_store_has_lost(client: FlaskClient, context: AppContext) -> None:
+    with context.database.read() as session:
+        project_id = session.scalars(select(Project.id)).one()
+    batch = plan_batch(context, project_id, ["one", "two"])
+    finish_segment(context, batch, answers([1]))
+    with context.database.write() as session:
+        values = {"sample_rows": 1, "sample_segments": 1, "paused_at": 1, "paused_by": batches.PLAN}
+        session.execute(update(Batch).where(Batch.id == batch.id).values(**values))
+        lost = session.scalars(select(ResultChunk.sha256)).all()
+    for sha256 in lost:
+        Path(context.artifacts.path(sha256)).unlink()
+    page = client.get(f"/batches/{batch.id}")
+    assert (page.status_code, "were drawn at random" in page.text) == (200, False)

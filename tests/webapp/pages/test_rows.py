@@ -90,7 +90,7 @@ def test_the_third_timeout_of_3000_requests_is_two_clicks_away(
     expect(page.get_by_label("Outcome")).to_contain_text("timeout: line 36 failed")
     page.get_by_role("link", name="Next").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("r48")
-    page.get_by_role("link", name="All of these").click()
+    page.get_by_role("link", name="All matching requests").click()
     expect(page.locator("article.pair")).to_have_count(25)
     assert window.problems == []
 
@@ -144,7 +144,7 @@ def test_hostile_answers_are_text_on_pages_that_fit_and_are_accessible(
         ["http://tracker.example/pixel.png", "noopener noreferrer nofollow"],  # a link, which nobody has loaded
         ["https://good.example/", "noopener noreferrer nofollow"],
     ]
-    page.get_by_label("Text as it came").check()
+    page.get_by_label("Raw text").check()
     expect(shown).to_be_hidden()
     assert page.locator("#answer-1").inner_text() == MARKDOWN
     page.locator(".choice h2").get_by_role("button", name="Copy").click()
@@ -184,7 +184,7 @@ def test_a_running_batch_shows_the_answers_there_are(context: AppContext, client
     )
     assert "to r3" in client.get(f"/batches/{batch.id}/requests/3").text
     assert "Not answered yet." in client.get(f"/batches/{batch.id}/requests/2").text
-    assert "No such requests." in client.get(f"/batches/{batch.id}/requests?state=expired").text
+    assert "No matching requests." in client.get(f"/batches/{batch.id}/requests?state=expired").text
     so_far = client.get(f"/batches/{batch.id}/results.jsonl").text.splitlines()
     assert [json.loads(line)["custom_id"] for line in so_far] == ["r3", "r1"]
 

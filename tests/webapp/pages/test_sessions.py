@@ -135,7 +135,7 @@ def test_a_post_needs_the_token_of_its_own_session(client: FlaskClient, context:
     for token in ({}, {"csrf": ""}, {"csrf": "0" * 64}, {"csrf": "ä"}, {"csrf": csrf_of(other)}):
         answer = client.post("/sign-out", data=token)
         assert answer.status_code == 403
-        assert "This form is of another session" in answer.text
+        assert "This form belongs to another session" in answer.text
     assert client.get("/").status_code == 200
 
 

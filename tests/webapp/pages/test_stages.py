@@ -28,7 +28,7 @@ def test_a_running_stages_page_shows_its_requests_and_whose_it_is(client: FlaskC
     page = client.get(f"/batches/{stage.id}").text
     assert stage.job_id and stage.job_id in page
     assert "one" in page and "to r1" in page
-    assert "not there before the end" in page
+    assert "available at the end" in page
     assert "/cancel" not in page and "again=" not in page
 
 

@@ -36,6 +36,8 @@ def _link(event: Event) -> str | None:
         return None
     if kind == "key":
         return flask.url_for("pages.keys.show", _anchor=f"key-{event.data['id']}")
+    if kind not in PAGES:
+        return None
     endpoint, parameter = PAGES[kind]
     values = {parameter: event.data["id"]} | ({"number": event.data["number"]} if kind == "item" else {})
     return flask.url_for(endpoint, **values)

@@ -1,7 +1,4 @@
-"""/keys: the projects with their tier, limits and API keys, for administrators.
-
-The secret of a new key is shown once.
-"""
+"""/keys: the projects with their tier, limits and API keys, for administrators."""
 
 from typing import Any
 
@@ -10,10 +7,11 @@ from flask import Blueprint
 from flask.typing import ResponseReturnValue
 
 from batchyard.errors import RequestError
+from batchyard.json_lines import LONG
 from store import keys, projects
 from store.keys import Key
 from store.records import now
-from webapp.accounts.keys import end, make
+from webapp.accounts.keys import caps_of, end, make
 from webapp.pages import notices
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import administrator, current_context, query, validated
@@ -21,7 +19,6 @@ from webapp.wire.accounts import ChangeProject, CreateKey
 
 routes = Blueprint("keys", __name__, url_prefix="/keys")
 KEYS = 20
-"""The number of keys shown of each project on the page of all projects."""
 
 
 @routes.before_request
@@ -41,13 +38,18 @@ def show() -> ResponseReturnValue:
 
 @routes.get("/<project_id>")
 def show_project(project_id: str) -> ResponseReturnValue:
-    """Show one project with all its keys."""
     params = query(PageParams)
     with current_context().database.read() as session:
         project = projects.get(session, project_id)
         records, has_more = keys.page(session, project=project.name, after=params.after, limit=params.limit)
     return flask.render_template(
-        "project.html", project=project, keys=records, has_more=has_more, tiers=_tiers(), now=now()
+        "project.html",
+        project=project,
+        keys=records,
+        has_more=has_more,
+        tiers=_tiers(),
+        now=now(),
+        caps=caps_of([key.id for key in records]),
     )
 
 
@@ -55,8 +57,12 @@ def show_project(project_id: str) -> ResponseReturnValue:
 def create() -> ResponseReturnValue:
     """Create a key, and go to the page that shows it once."""
     fields = flask.request.form
-    values: dict[str, Any] = {name: fields.get(name, "").strip() or None for name in ("label", "expires_after")}
+    values: dict[str, Any] = {
+        name: fields.get(name, "").strip() or None for name in ("label", "expires_after", "max_cost")
+    }
     values |= {"project": fields.get("project", "").strip(), "admin": "admin" in fields}
+    tokens = fields.get("max_tokens", "").strip()
+    values["max_tokens"] = _number(tokens)
     try:
         key = make(validated(CreateKey, values))
     except RequestError as error:
@@ -75,7 +81,7 @@ def change(project_id: str) -> ResponseReturnValue:
     """Set a project's tier and limits. An empty field removes one."""
     try:
         texts = {name: flask.request.form.get(name, "").strip() for name in ChangeProject.model_fields}
-        values = {name: int(text) if text.isdecimal() else text or None for name, text in texts.items()}
+        values = {name: _number(text) for name, text in texts.items()}
         settings = validated(ChangeProject, values)
         projects.check_tier(settings.tier, _tiers())
     except RequestError as error:
@@ -102,6 +108,12 @@ def _page(new_key: tuple[str, Key] | None = None, problem: Problem | None = None
         tiers=_tiers(),
         new_key=new_key,
         now=now(),
+        caps=caps_of([key.id for listed, _ in project_keys.values() for key in listed]),
         problem=problem,
         fields=flask.request.form,
     )
+
+
+def _number(text: str) -> int | str | None:
+    """Return a field as JSON has it: a whole number, None if it is empty, or what is no number for the check."""
+    return int(text) if text.isdecimal() and len(text) < LONG else text or None

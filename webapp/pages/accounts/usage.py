@@ -1,7 +1,4 @@
-"""/usage: what was used in a month and what it has cost.
-
-Administrators see all projects, and their budgets.
-"""
+"""/usage: what was used in a month and what it has cost. Administrators see all projects, and their budgets."""
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
@@ -20,8 +17,9 @@ from store.accounting.months import Month, day_text
 from store.accounting.usage import UsageEntry
 from webapp.accounts.budgets import remove_budget, set_budget
 from webapp.accounts.usage import Listed, as_csv, read, total_of
-from webapp.pages.forms import Problem, QueryParams
+from webapp.pages.forms import Problem
 from webapp.requests import administrator, caller, current_context, query, validated
+from webapp.wire.lists import QueryParams
 from webapp.wire.usage import DIMENSIONS, SetBudget, UsageQuery, UsageTotal
 
 routes = Blueprint("usage", __name__, url_prefix="/usage")
@@ -105,7 +103,6 @@ def _page(problem: Problem | None = None) -> str:
 
 
 def _shown(standing: Standing, name: str) -> dict[str, object]:
-    """Return a budget as the page shows it, with the share that is spent."""
     share = standing.spent / standing.amount if standing.amount else Fraction(1)
     return {**standing.document, "project": name, "share": float(share)}
 

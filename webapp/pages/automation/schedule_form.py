@@ -1,7 +1,6 @@
 """The form of a schedule: its fields as a request body, and a schedule as its fields."""
 
 import io
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,6 @@ from batchyard.errors import RequestError
 from batchyard.tables.formats import Format
 from store.records import Schedule
 from tasks.intake import inputs, prompts
-from tasks.intake.prompts import RequestTemplate
 from tasks.recurring import run_templates
 from webapp.intake import start
 from webapp.pages import forms
@@ -22,6 +20,8 @@ from webapp.wire.start import PARAMETERS, Start
 SHOWN = 200_000
 """Longest template that stands in the form, in characters. A form that is sent has at most 500 kB."""
 _SAME = ("name", "cron", "timezone", "overlap", "catch_up")
+_PROMPTS = ("run", "system", "format", "text", *PARAMETERS)
+"""The fields that prompts become a template by."""
 
 
 def body(old: Schedule | None = None) -> dict[str, Any]:
@@ -36,25 +36,37 @@ def body(old: Schedule | None = None) -> dict[str, Any]:
     if source is not None:
         values["input"] = source
     endpoint = forms.prompt_options(fields)["endpoint"] if _of_prompts(fields) else fields.get("endpoint")
-    kept = None if old is None else old.batch.get("output_expires_after")
-    return values | {"batch": {**options, "endpoint": endpoint, "output_expires_after": kept}}
+    unseen = ("output_expires_after", "callback_url", "stop_when", "guard")
+    kept = {} if old is None else {name: old.batch.get(name) for name in unseen}
+    return values | {"batch": {**options, "endpoint": endpoint, **kept}}
 
 
 def _of_prompts(fields: Mapping[str, str]) -> bool:
     return fields.get("holds") == "prompts"
 
 
+def prompts_sent() -> dict[str, str] | None:
+    """Return the fields of the form's prompts, to show them again; None for requests, or more than SHOWN."""
+    fields = flask.request.form
+    keeps = _of_prompts(fields) and len(fields.get("text", "")) <= SHOWN
+    return {name: forms.text(fields, name) for name in _PROMPTS} if keeps else None
+
+
 def _source(fields: Mapping[str, str], old: Schedule | None) -> dict[str, str] | None:
     """Return the input that the form names; None if it is that of `old`. Raises RequestError."""
     template, file_id = forms.text(fields, "template"), fields.get("file_id", "")
     if _of_prompts(fields):
+        if old is not None and (made_of := prompts_sent()) and made_of == old.input.get("prompts"):
+            return None
         template, file_id = _requests(fields), ""
     if not template.strip() and not file_id and old is not None and not _shows_input(old):
         return None
     if bool(template.strip()) == bool(file_id):
         raise RequestError("Choose a file, or write a template: one of them.", param="input.file_id")
-    if old is not None and (file_id == old.input["file_id"] if file_id else _is_template(template, old)):
-        return None
+    if old is not None:
+        before = old.input["file_id"] if file_id else _template(old).replace("\r\n", "\n")
+        if before == (file_id or template):
+            return None
     return {"file_id": file_id} if file_id else {"template": template}
 
 
@@ -76,54 +88,24 @@ def problem_of(error: RequestError) -> Problem:
     return problem
 
 
-def _template(schedule: Schedule) -> str | None:
-    return run_templates.template(current_context(), schedule)
-
-
-def _is_template(text: str, schedule: Schedule) -> bool:
-    """True if a text has the requests of a schedule's template. The form's prompts make texts of their own of them."""
-    template = _template(schedule)
-    if template is None or text == template.replace("\r\n", "\n"):
-        return template is not None
-    made_of = _read_back(template) if _of_prompts(flask.request.form) else None
-    return made_of is not None and made_of == _read_back(text)
+def _template(schedule: Schedule) -> str:
+    return run_templates.template(current_context(), schedule) or ""
 
 
 def _shows_input(schedule: Schedule) -> bool:
     """True if the form has the input of a schedule, so that its absence is a change."""
-    template = _template(schedule)
-    return schedule.input["kind"] not in ("artifact", "url") and (template is None or len(template) <= SHOWN)
+    return schedule.input["kind"] not in ("artifact", "url", "watch") and len(_template(schedule)) <= SHOWN
 
 
 def fields_of(schedule: Schedule) -> dict[str, str]:
-    """Return the fields in which a schedule stands as it is."""
     fields = {name: getattr(schedule, name) for name in _SAME}
     if schedule.job is not None:
         return fields | forms.option_fields(schedule.job | {"post_process": []})
     fields |= forms.option_fields(schedule.batch)
     fields |= {"holds": "requests", "endpoint": schedule.batch["endpoint"], "file_id": schedule.input["file_id"] or ""}
+    made_of: dict[str, str] = schedule.input.get("prompts", {"run": ""})
+    endpoint, _, model = made_of["run"].partition(" ")
+    if (spec := current_context().models.get(model)) and endpoint in spec.endpoints:
+        return fields | made_of | {"holds": "prompts"}
     template = _template(schedule)
-    if template is None or len(template) > SHOWN:
-        return fields
-    return fields | (_prompt_fields(template) or {"template": template})
-
-
-def _read_back(template: str) -> tuple[RequestTemplate, Format, str] | None:
-    """Return what the requests of a template are made of, as prompts.read_back."""
-    return prompts.read_back(line.encode() for line in template.split("\n") if line.strip())
-
-
-def _prompt_fields(template: str) -> dict[str, str] | None:
-    """Return the fields of prompts that make this template; None if none do."""
-    made_of = _read_back(template)
-    if made_of is None:
-        return None
-    common, kind, text = made_of
-    spec = current_context().models.get(common.model)
-    if spec is None or common.endpoint not in spec.endpoints or common.parameters.keys() - set(PARAMETERS):
-        return None
-    if common.system is not None and ("\r" in common.system or not common.system.strip()):
-        return None
-    parameters = {name: json.dumps(value) for name, value in common.parameters.items()}  # of a number, its digits
-    run = f"{common.endpoint} {common.model}"
-    return {"holds": "prompts", "run": run, "format": kind, "text": text, "system": common.system or "", **parameters}
+    return fields | ({"template": template} if len(template) <= SHOWN else {})

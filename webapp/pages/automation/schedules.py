@@ -25,13 +25,12 @@ from webapp.pages.automation import schedule_form
 from webapp.pages.formats import short
 from webapp.pages.forms import PageParams, Problem
 from webapp.requests import caller, current_context, listed, validated
-from webapp.schedules import NEXT_RUNS, change, get_schedule, make, remove, to_wire
+from webapp.schedules import NEXT_RUNS, change, get_schedule, make, planner, remove, to_wire
 from webapp.wire.schedules import CreateSchedule, UpdateSchedule
 
 routes = Blueprint("schedules", __name__, url_prefix="/schedules")
 
 FILES = 100
-"""The number of newest files offered as the input of a schedule."""
 LAST_RUNS = 3
 _ORDINALS = {"1": "st", "2": "nd", "3": "rd"}
 
@@ -52,7 +51,6 @@ def show() -> ResponseReturnValue:
 
 @routes.get("/<schedule_id>")
 def show_one(schedule_id: str) -> ResponseReturnValue:
-    """Show one schedule with all its runs."""
     schedule = get_schedule(schedule_id)
     runs, has_more = listed(schedules.runs, PageParams, schedule)
     variables = _of_runs(runs)
@@ -87,7 +85,7 @@ def _of_runs(runs: Sequence[ScheduleRun]) -> dict[str, Any]:
 @routes.post("")
 def create() -> ResponseReturnValue:
     try:
-        schedule = make(validated(CreateSchedule, schedule_form.body()))
+        schedule = make(validated(CreateSchedule, schedule_form.body()), schedule_form.prompts_sent())
     except RequestError as error:
         return _form(problem=schedule_form.problem_of(error)), error.status
     return _redirect(schedule)
@@ -95,7 +93,6 @@ def create() -> ResponseReturnValue:
 
 @routes.get("/<schedule_id>/edit")
 def edit(schedule_id: str) -> ResponseReturnValue:
-    """Show the form with a schedule as it is."""
     return _form(get_schedule(schedule_id))
 
 
@@ -103,7 +100,7 @@ def edit(schedule_id: str) -> ResponseReturnValue:
 def update(schedule_id: str) -> ResponseReturnValue:
     schedule = get_schedule(schedule_id)
     try:
-        change(schedule, validated(UpdateSchedule, schedule_form.body(schedule)))
+        change(schedule, validated(UpdateSchedule, schedule_form.body(schedule)), schedule_form.prompts_sent())
     except RequestError as error:
         return _form(schedule, schedule_form.problem_of(error)), error.status
     return _redirect(schedule)
@@ -130,13 +127,14 @@ def look() -> ResponseReturnValue:
 @routes.post("/<schedule_id>/resume", endpoint="resume")
 def _set_paused(schedule_id: str) -> ResponseReturnValue:
     paused = flask.request.path.endswith("/pause")
-    return _redirect(definitions.set_paused(current_context(), caller(), schedule_id, paused=paused))
+    owner = caller() if paused else planner()
+    return _redirect(definitions.set_paused(current_context(), owner, schedule_id, paused=paused))
 
 
 @routes.post("/<schedule_id>/run")
 def run(schedule_id: str) -> ResponseReturnValue:
     """Run a schedule now, then redirect to the run's batch or job or, without one, to the schedule."""
-    new_run = recurring.run_now(current_context(), caller().project_id, schedule_id)
+    new_run = recurring.run_now(current_context(), planner().project_id, schedule_id)
     if new_run.batch_id is not None:
         return flask.redirect(flask.url_for("pages.batches.show", batch_id=new_run.batch_id), 303)
     if new_run.job_id is not None:
@@ -155,12 +153,10 @@ def _redirect(schedule: Schedule) -> ResponseReturnValue:
 
 
 def _local(at: int, timezone: str) -> str:
-    """Format a Unix time in a time zone."""
     return datetime.fromtimestamp(at, ZoneInfo(timezone)).strftime("%a %Y-%m-%d %H:%M %Z")
 
 
 def _words(expression: str) -> str:
-    """Return a cron expression in words."""
     # cronsim says 21th.
     return re.sub(r"\b([23])([123])th\b", lambda day: day[1] + day[2] + _ORDINALS[day[2]], explain(expression))
 
@@ -169,7 +165,6 @@ def _words(expression: str) -> str:
 def _form(
     schedule: Schedule | None = None, problem: Problem | None = None, preview: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """Render the form of a new schedule, or of one to change, with the fields that were sent."""
     with current_context().database.read() as session:
         records, _ = files.page(session, caller().project_id, after=None, limit=FILES, descending=True, purpose="batch")
     fields: Mapping[str, str] = flask.request.form

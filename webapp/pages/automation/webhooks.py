@@ -1,7 +1,4 @@
-"""/webhooks: the project's webhook endpoints, and what was sent to each.
-
-A signing secret, and the receiver's answer to a sample, are shown once.
-"""
+"""/webhooks: the project's webhook endpoints, and what was sent to each."""
 
 import hashlib
 import hmac
@@ -28,7 +25,6 @@ from webapp.wire.webhooks import CreateWebhook, SendSample, UpdateWebhook
 routes = Blueprint("webhooks", __name__, url_prefix="/webhooks")
 
 USUAL = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
-"""The events that the form of a new webhook has ticked."""
 
 
 class DeliveryParams(PageParams):
@@ -39,7 +35,6 @@ class DeliveryParams(PageParams):
 
 @routes.post("")
 def create() -> ResponseReturnValue:
-    """Create a webhook, and go to its page, which shows its secret once."""
     try:
         webhook = api.make(validated(CreateWebhook, _body()))
     except RequestError as error:
@@ -95,7 +90,6 @@ def test(webhook_id: str) -> ResponseReturnValue:
 
 @routes.post("/<webhook_id>/deliveries/<delivery_id>")
 def resend(webhook_id: str, delivery_id: str) -> ResponseReturnValue:
-    """Send a delivery again."""
     api.resend(webhook_id, delivery_id)
     return flask.redirect(flask.url_for(".show_one", webhook_id=webhook_id, _anchor=delivery_id), 303)
 
@@ -107,9 +101,8 @@ def delete(webhook_id: str) -> ResponseReturnValue:
 
 
 def _body() -> dict[str, Any]:
-    """Return the form as the body of POST /v1/webhook_endpoints."""
     fields = flask.request.form
-    values = {name: fields.get(name, "").strip() for name in ("name", "url")}
+    values = {name: fields.get(name, "").strip() for name in ("name", "url") if name in fields}
     return {**values, "event_types": fields.getlist("event_types")}
 
 
@@ -134,12 +127,10 @@ def _list(problem: Problem | None = None) -> str:
 
 
 def _form(fields: MultiDict[str, str], problem: Problem | None) -> dict[str, Any]:
-    """Return the variables of the form of a webhook."""
     return {"fields": fields, "chosen": set(fields.getlist("event_types")), "types": events.TYPES, "problem": problem}
 
 
 def _deliveries(webhook: Webhook) -> dict[str, Any]:
-    """Return the variables of the part of a webhook's page that changes."""
     params = query(DeliveryParams)
     with current_context().database.read() as session:
         entries, has_more = webhooks.deliveries(session, webhook, after=params.after, limit=params.limit)

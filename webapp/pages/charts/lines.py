@@ -38,9 +38,8 @@ def over_numbers(block: Lines) -> Chart:
 def over_time(block: Lines, *, unit: str, marks: Mapping[str, float], looks: Mapping[str, int]) -> Chart:
     """Draw lines over the time since a start, on an axis of round numbers of a `unit`.
 
-    Args:
-        marks: times with a dashed line each, by their names.
-        looks: number of the look of a series, by its name; others are numbered as they stand.
+    `marks` are times with a dashed line each, by their names. `looks` are numbers of looks by name of a series; others
+    are numbered as they stand.
     """
     chart = _lines_table(block)
     frame = _frame(block)
@@ -94,7 +93,6 @@ def _frame(block: Lines) -> _Frame | None:
 
 
 def _lines_table(block: Lines) -> Chart:
-    """Return a chart of lines that has only its values, in a table."""
     columns: list[tuple[str, Sequence[float | None]]] = [("", block.x)]
     for one in block.series[:MAX_SERIES]:
         columns.append((one.name, one.y))
@@ -107,7 +105,6 @@ def _lines_table(block: Lines) -> Chart:
 
 
 def _draw_series(chart: Chart, block: Lines, frame: _Frame, places: Sequence[float]) -> None:
-    """Add the rules, and each series over its band if it has one."""
     chart.left, chart.height = frame.left, frame.bottom + 24
     chart.rules = [frame.to_y(tick) for tick in frame.ticks]
     chart.texts += [Text(frame.left - 8, frame.to_y(tick) + 4, figure(tick), "end") for tick in frame.ticks]

@@ -1,7 +1,4 @@
-"""The shapes of a chart, and the table with its values.
-
-A chart has a size in abstract units, which `templates/charts.html` scales. Colours and fonts are in `style.css`.
-"""
+"""The shapes of a chart, in abstract units that `templates/charts.html` scales, and the table with its values."""
 
 import itertools
 from collections.abc import Sequence
@@ -42,10 +39,7 @@ class Box:
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A series of a chart of lines: its path, its points if they are few, and the path of its band.
-
-    `index` chooses its look.
-    """
+    """A series of a chart of lines: its path, its points if few, and its band. `index` chooses its look."""
 
     index: int
     name: str

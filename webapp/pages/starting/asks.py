@@ -15,21 +15,13 @@ from webapp.pages import answers
 from webapp.pages.answers import Passage
 
 MAX_CHARACTERS = 2000
-"""The number of characters shown of a request."""
 MAX_COLUMNS = 50
-"""The number of columns shown."""
 SHOWN = 3
-"""So many requests are shown."""
 
 
 @dataclass(frozen=True)
 class ShownRequest:
-    """A request before it is sent.
-
-    Attributes:
-        name: its custom_id, or the stage that it belongs to.
-        parameters: what it says beside its prompt and its model.
-    """
+    """A request before it is sent, named by its custom_id, or by the stage that it belongs to."""
 
     name: str
     model: str
@@ -63,12 +55,10 @@ def whole_rows(content: bytes, name: str) -> bytes:
 
 
 def of_lines(lines: Iterable[Mapping[str, Any]]) -> list[ShownRequest]:
-    """Return the first lines of a batch file."""
     return [_shown(str(line.get("custom_id", "")), line.get("body"), line) for line in islice(lines, SHOWN)]
 
 
 def of_bodies(named: Iterable[tuple[str, Any]]) -> list[ShownRequest]:
-    """Return the first requests of these names and bodies."""
     return [_shown(name, body, body) for name, body in islice(named, SHOWN)]
 
 

@@ -45,8 +45,6 @@ _CHANGEABLE = ("model", "temperature", "top_p", "max_tokens", "seed")
 _OPTIONS = ("system", "template", *PARAMETERS)
 _MAX_ERRORS = 20
 PLAN_ROWS = 100
-"""Requests of the sample of a plan."""
-"""The number of errors shown."""
 _MAX_ROWS = 500
 """Only so many rows of a Parquet file are previewed."""
 
@@ -75,7 +73,6 @@ class _Source:
         return kind is None or (kind.compression is None and kind.format != "parquet")
 
     def opened(self) -> AbstractContextManager[IO[bytes]]:
-        """Open its content as it is."""
         if isinstance(self.content, bytes):
             return io.BytesIO(self.content)
         return current_context().artifacts.open(self.content.sha256)
@@ -119,7 +116,7 @@ def create() -> ResponseReturnValue:
         if seen.preview is not None and (not seen.preview.errors or options.on_invalid == "skip"):
             batch = _submit(options, source, seen.preview)
             return flask.redirect(flask.url_for("pages.batches.show", batch_id=batch.id), 303)
-        seen.problem, status = Problem("Some of its lines cannot be run; they are listed below.", "preview"), 400
+        seen.problem, status = Problem("Some lines cannot run; they are listed below.", "preview"), 400
     except RequestError as error:
         seen.problem, status = Problem.of(error), error.status
     return _page(seen), status
@@ -144,16 +141,13 @@ def look() -> ResponseReturnValue:
 class _Look:
     """What the page says of an input: as much of it as could be read before a problem.
 
-    Attributes:
-        columns: of a table, or the fields of the first line of JSON.
-        order: of all columns in the prompts, where the template has them, as what was read of the input decides it.
-        count: number of requests, of an input that was not read whole by its size; None if nobody can know.
+    `columns` are of a table, or the fields of the first line of JSON; `order` that of all columns in the prompts, where
+    the template has them.
     """
 
     preview: Preview | None = None
     columns: Sequence[str] = ()
     order: Sequence[str] | None = None
-    count: int | None = None
     outlook: StartDryRun | None = None
     problem: Problem | None = None
 
@@ -180,7 +174,6 @@ class _Look:
         )
 
     def variables(self) -> dict[str, Any]:
-        """Return the variables of the template."""
         requests = self.preview.requests if self.preview else []
         return {
             "preview": self.preview,
@@ -260,7 +253,7 @@ def _source() -> _Source | None:
     upload = uploaded() if part and part.filename else None
     text = forms.text(fields, "text")
     if upload is not None and text.strip():
-        raise RequestError("There is a file, and a text, too: send one of them.", param="file")
+        raise RequestError("Send either a file or a text, not both.", param="file")
     if upload is not None:
         return _Source(upload[1], upload[0])
     if text.strip():
@@ -271,10 +264,7 @@ def _source() -> _Source | None:
 
 
 def _preview(options: StartForm, source: _Source, content: bytes, whole: bool) -> tuple[Preview, Sequence[str] | None]:
-    """Preview the first requests. Return the order of all columns, too, if the template has them.
-
-    Raises RequestError for an error that all requests share.
-    """
+    """Preview the first requests, with the order of all columns, if any. Raises RequestError if all share an error."""
     context, of_input = current_context(), start.input_options(options)
     if changes := _changes(options, source):
         content = b"".join(prompts.changed(io.BytesIO(content), changes, context.settings.max_line_bytes))
@@ -282,7 +272,7 @@ def _preview(options: StartForm, source: _Source, content: bytes, whole: bool) -
         return preview.of_requests(context, options.endpoint, content, whole=whole), None
     kind, request_template = prompts.kind_of(source.name).format, inputs.request_template(context, of_input)
     if kind == "jsonl" and prompts.is_requests(io.BytesIO(content)):
-        raise RequestError("These are whole requests, which say themselves how they are run.", param="holds")
+        raise RequestError("Whole requests name their own model and parameters.", param="holds")
     of_input = _ordered(source, of_input)
     rows: Iterable[InputPrompt]
     if kind == "parquet":
@@ -308,19 +298,15 @@ def _ordered(source: _Source, options: InputOptions) -> InputOptions:
 
 
 def _first_rows(source: _Source, options: InputOptions) -> tuple[list[InputPrompt], bool]:
-    """Return the first prompts of a Parquet file, and True if these are all.
-
-    Such a file cannot be read from its beginning alone.
-    """
+    """Return the first prompts of a Parquet file, which is read whole, and True if these are all."""
     if isinstance(source.content, bytes):
-        raise RequestError("Parquet is no text; send it as a file.", code="invalid_value", param="text")
+        raise RequestError("Parquet is not text; send it as a file.", code="invalid_value", param="text")
     with source.opened() as file:
         rows = list(islice(inputs.read_prompts(current_context(), options, file, "parquet"), _MAX_ROWS + 1))
     return rows[:_MAX_ROWS], len(rows) <= _MAX_ROWS
 
 
 def _first_request(file: File) -> dict[str, Any]:
-    """Return the first request of a file; an empty one if its first line is none."""
     with current_context().artifacts.open(file.sha256) as source:
         try:
             request = json_lines.read(source.readline(current_context().settings.max_line_bytes))

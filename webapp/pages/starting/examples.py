@@ -1,7 +1,4 @@
-"""/begin: what one can do here, as cards of `examples/start.toml`, each a form that is filled in; and their files.
-
-A deployment without the folder, such as an installed package, offers none.
-"""
+"""/begin: what one can do here, as cards of `examples/start.toml`, each a form that is filled in; and their files."""
 
 import functools
 import tomllib
@@ -31,15 +28,7 @@ FOLDER = _BESIDE if _BESIDE.is_dir() else Path("examples").resolve()
 
 
 class Card(BaseModel):
-    """Something that one can do, with a form of a batch or of a job that is filled in.
-
-    Attributes:
-        input: the name of its file.
-        fields: those of the form of a batch, by name.
-        options: the name of the file with a job's options.
-        after: what to do with the answers, a command.
-        docs: where it is described.
-    """
+    """Something that one can do, with a form that is filled in: `fields` of a batch, or a job and its `options`."""
 
     model_config = ConfigDict(extra="forbid")
     name: str
@@ -60,7 +49,6 @@ class Card(BaseModel):
         return self
 
     def values(self) -> dict[str, Any]:
-        """Return the options of its job."""
         loaded: dict[str, Any] = yaml.safe_load((FOLDER / str(self.options)).read_text("utf-8"))
         # The terminal takes the name of the input from the file, too.
         return {name: value for name, value in loaded.items() if name not in ("input", "data")}
@@ -68,7 +56,6 @@ class Card(BaseModel):
 
 @functools.cache
 def cards() -> dict[str, Card]:
-    """Return the cards by name, in their order."""
     file = FOLDER / "start.toml"
     if not file.is_file():
         return {}
@@ -84,7 +71,6 @@ def card(name: str) -> Card:
 
 
 def inputs() -> list[str]:
-    """Return the names of the files that the cards have as inputs."""
     return list(dict.fromkeys(card.input for card in cards().values()))
 
 

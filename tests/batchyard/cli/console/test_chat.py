@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from click.testing import CliRunner
 
+from batchyard.cli.console import chat
+from batchyard.errors import UnavailableError
+from tests.support.rows import until
 from tests.support.stacks import RunningStack
 
 
@@ -51,6 +57,21 @@ def test_what_cannot_be_answered_is_said_on_one_line(
     assert shown.stdout == ""
 
 
+def test_an_error_after_half_an_answer_begins_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Server:
+        def __init__(self, *pieces: str) -> None:
+            self.pieces = pieces
+
+        def stream(self, path: str, body: Any) -> Iterator[dict[str, Any]]:
+            yield from ({"choices": [{"delta": {"content": piece}}]} for piece in self.pieces)
+            raise UnavailableError("the engine ended")
+
+    for pieces, shown in ((("half an", " answer"), "half an answer\n"), ((), "")):
+        monkeypatch.setattr(chat, "connect", lambda _, pieces=pieces: Server(*pieces))
+        result = CliRunner().invoke(chat.chat, ["-m", "mini", "hello"])
+        assert (result.stdout, str(result.exception)) == (shown, "the engine ended")
+
+
 class Conversation:
     """`batchyard chat` in a terminal of its own."""
 
@@ -69,9 +90,8 @@ class Conversation:
 
     def read_to(self, text: str) -> str:
         """Return what was shown since the last time, up to this text."""
-        deadline = time.monotonic() + 30
         while text not in self._shown:
-            assert time.monotonic() < deadline, self._shown
+            assert select.select([self._ours], [], [], 60)[0], self._shown
             self._shown += os.read(self._ours, 4096).decode()
         shown, _, self._shown = self._shown.partition(text)
         return shown + text
@@ -81,16 +101,16 @@ class Conversation:
 
 
 def test_ctrl_c_stops_an_answer_and_not_the_chat(stack: RunningStack, tmp_path: Path) -> None:
-    chat = Conversation(stack, tmp_path, "late")
+    chat = Conversation(stack, tmp_path, "worded")
     try:
         chat.read_to("> ")
         for _ in range(2):
-            before = _live_requests(stack)
-            chat.send("hello\n")
-            _wait_for(lambda before=before: _live_requests(stack) > before)
+            chat.send(f"{'wagon ' * 15}\n")
+            chat.read_to("\nwagon ")
             chat.interrupt()
             chat.read_to("stopped")
             chat.read_to("> ")
+        until(lambda: psutil.Process(chat.process.pid).status() == psutil.STATUS_SLEEPING)  # it waits for a key
         chat.interrupt()
         chat.read_to("Ctrl-D ends the chat.")
         chat.send("/help\n")
@@ -115,15 +135,3 @@ def test_the_model_is_sent_what_was_said_before_until_a_reset(stack: RunningStac
         assert chat.process.wait(20) == 0
     finally:
         chat.process.kill()
-
-
-def _live_requests(stack: RunningStack) -> int:
-    engines = stack.client.get("/queue", cast_to=object)["engines"] or []  # type: ignore[index]
-    return sum(engine["live_answered"] for engine in engines if engine["model"] == "late")
-
-
-def _wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

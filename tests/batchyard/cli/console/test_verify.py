@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from batchyard.client.verification import folder as folders
-from batchyard.client.verification.differences import difference
+from batchyard import signatures
+from batchyard.client import verification
+from batchyard.comparing.differences import difference
 from batchyard.comparing.shares import share_bounds
 from tests.support.stacks import RunningStack, a_chat
 
@@ -112,18 +114,57 @@ def test_a_downloaded_batch_is_as_its_manifest_says_and_each_change_of_it_is_nam
     contents = {path: path.read_bytes() for path in downloaded.iterdir()}
     for what, (name, tamper, message) in TAMPERED.items():
         tamper(downloaded / name)
-        _, found = folders.check(downloaded)
+        _, found = verification.check(downloaded)
         assert any(str(one).startswith(message) for one in found), (what, list(map(str, found)))
         for path in downloaded.iterdir():
             if path not in contents:
                 path.unlink()
         for path, content in contents.items():
             path.write_bytes(content)
-    assert folders.check(downloaded)[1] == []
+    assert verification.check(downloaded)[1] == []
     flip(downloaded / "output.jsonl")
     changed = terminal("verify", downloaded, "--json")
     assert changed.returncode == 1 and "does not fit its manifest" in changed.stderr
     assert [one["file"] for one in json.loads(changed.stdout)["mismatches"]] == ["output.jsonl"]
+
+
+def test_a_folder_says_whether_a_key_has_signed_it(downloaded: Path, terminal: Any, tmp_path: Path) -> None:
+    (tmp_path / "signing.key").write_text(signatures.new_key_file([]))
+    public = signatures.pem(signatures.read(tmp_path / "signing.key")[0])
+    (tmp_path / "public.pem").write_text(public)
+    envelope = downloaded / signatures.ENVELOPE
+
+    missing = terminal("verify", downloaded, "--public-key", public)
+    assert (missing.returncode, missing.stdout) == (
+        1,
+        "manifest.dsse.json: is not there: the manifest is not signed\n",
+    )
+    envelope.write_bytes(
+        signatures.signed(tmp_path / "signing.key", (downloaded / "manifest.json").read_bytes())[envelope.name]
+    )
+    for given in (public, tmp_path / "public.pem"):
+        sound = terminal("verify", downloaded, "--public-key", given)
+        assert (sound.returncode, sound.stderr) == (0, ""), sound.stdout
+        assert sound.stdout.endswith("are as its manifest says, which the key has signed\n")
+    assert terminal("verify", downloaded).returncode == 0
+
+    (tmp_path / "signing.key").write_text(signatures.new_key_file([]))
+    other = signatures.pem(signatures.read(tmp_path / "signing.key")[0])
+    assert "manifest.dsse.json: is signed by key " in terminal("verify", downloaded, "--public-key", other).stdout
+    # All that a person can change together: an answer, the manifest, and the record.
+    flip(downloaded / "output.jsonl")
+    manifest = json.loads((downloaded / "manifest.json").read_text())
+    for output in manifest["outputs"]:
+        output["sha256"] = hashlib.sha256((downloaded / output["name"]).read_bytes()).hexdigest()
+    (downloaded / "manifest.json").write_text(json.dumps(manifest))
+    record = json.loads((downloaded / "record.json").read_text())
+    record["sha256"] = {name: hashlib.sha256((downloaded / name).read_bytes()).hexdigest() for name in record["sha256"]}
+    (downloaded / "record.json").write_text(json.dumps(record))
+    assert terminal("verify", downloaded).returncode == 0
+    forged = terminal("verify", downloaded, "--public-key", public)
+    assert forged.stdout == "manifest.dsse.json: was signed for another manifest\n"
+    for wrong in ("nowhere.pem", downloaded / "manifest.json"):
+        assert "is no public key" in terminal("verify", downloaded, "--public-key", wrong).stderr
 
 
 def test_a_downloaded_job_is_checked_as_well(terminal: Any, stack: RunningStack, tmp_path: Path) -> None:
@@ -153,12 +194,14 @@ def test_what_cannot_be_downloaded_or_checked_says_why(terminal: Any, downloaded
 def test_a_sample_is_asked_again_and_the_share_that_would_differ_has_its_bounds(
     terminal: Any, stack: RunningStack
 ) -> None:
-    requests = [a_chat(f"r{number}", f"question {number}", model="echo") for number in range(40)]
-    batch = stack.wait(stack.submit(requests))
+    texts = [f"question {number}" + " <slow 0.9>other</slow>" * (number > 35) for number in range(40)]
+    requests = [a_chat(f"r{number}", text) for number, text in enumerate(texts)]
+    wrong = [a_chat(f"r{number}", "no request: it claims no id", temperature="warm") for number in range(40)]
+    batch = stack.wait(stack.submit([*wrong, *requests], extra_body={"on_invalid": "skip"}))
     result = terminal("verify", batch.id, "--sample", "30", "--json")
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
-    assert (report["asked"], report["equal"], report["differences"], report["failed"]) == (30, 30, [], [])
+    assert (report["asked"], report["equal"], report["differences"], report["unanswered"]) == (30, 30, [], [])
     assert report["low"] == 0 and 0 < report["high"] < 0.1
     assert report["changes"] == []
     again = stack.client.batches.retrieve(report["again_id"])
@@ -167,14 +210,41 @@ def test_a_sample_is_asked_again_and_the_share_that_would_differ_has_its_bounds(
     order = [json.loads(line)["custom_id"] for line in asked]
     assert order != sorted(order, key=lambda one: int(one[1:])) and len(set(order)) == 30
 
-    others = [a_chat(f"r{number}", f"question {number + (number > 35)}", model="slow") for number in range(40)]
-    other = stack.wait(stack.submit(others))
+    others = [a_chat(f"r{number}", text, model="slow") for number, text in enumerate(texts)]
+    step = {"step": "verify", "batch_id": batch.id, "sample": 40}
+    other = stack.wait(stack.submit(others, extra_body={"post_process": [step]}))
     result = terminal("verify", batch.id, "--with", other.id)
     assert result.returncode == 1
     assert "36 equal, 4 different, 0 without an answer" in result.stdout
     assert "10.0 to 10.0 % of all answers would differ" in result.stdout
     assert "changed since then: echo answered then, and slow now" in result.stdout
     assert "r37: text from character" in result.stdout
+    shown = stack.client.batches.retrieve(batch.id).batchyard["verification"]
+    assert {shown.pop("batch_id"), shown.pop("at") > 0} == {other.id, True}
+    counts = {"asked": 40, "equal": 36, "different": 4, "failed": 0}
+    assert shown == {**counts, "low": 0.1, "high": 0.1, "changes": 1}
+    # A request to the first model among them does not hide that another one has answered.
+    others.append(a_chat("more", "hello"))
+    other = stack.wait(stack.submit(others, extra_body={"post_process": [step]}))
+    assert (
+        "changed since then: echo answered then, and slow now"
+        in terminal("verify", batch.id, "--with", other.id).stdout
+    )
+
+    assert f"verifies {batch.id}, and not {other.id}" in terminal("verify", other.id, "--with", other.id).stderr
+    for by_hand, reason in (
+        (others[:39], "request r39 is missing, which `sample` and `seed` draw from"),
+        (
+            [*others[:39], a_chat("r39", texts[0])],
+            f"request r39 is not that of {batch.id}: only model, logprobs, top_l",
+        ),
+        ([a_chat(f"r{number}", text, n=1) for number, text in enumerate(texts)], "request r0 is not that of"),
+    ):
+        again = stack.wait(stack.submit(by_hand, extra_body={"post_process": [step]}))
+        result = terminal("verify", batch.id, "--with", again.id)
+        assert result.returncode == 2
+        assert reason in result.stderr
+    assert stack.client.batches.retrieve(batch.id).batchyard["verification"]["batch_id"] == other.id
 
 
 def chat(text: str, logprobs: Any = None) -> dict[str, Any]:

@@ -12,11 +12,13 @@ import pytest
 
 from batchyard.cli import background
 from batchyard.cli.recipes import commands
+from batchyard.client import tables
 from tests.batchyard.cli.recipes.conftest import Terminal
 
 COUNTS = {"total": 2, "completed": 2, "failed": 0, "stuck": 0, "expired": 0, "cancelled": 0}
 RUN = ("debate", "rows.jsonl", "--model", "m")
 CREATE = ("job", "create", *RUN)
+URL = "https://hooks.example.com/jobs"
 
 
 class Server:
@@ -70,7 +72,7 @@ class Server:
         return next(job for job in self.made if job["id"] == job_id)
 
     def download(self, file_id: str, to: Path) -> None:
-        to.write_text(f"{file_id} as it is\n")
+        to.write_text(json.dumps({"content": file_id}) + "\n")
 
     def page(self, job_id: str) -> str:
         return ""
@@ -87,13 +89,26 @@ def server(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Server:
 
 
 def test_a_job_is_created_of_the_file_and_all_that_the_command_says(terminal: Terminal, server: Server) -> None:
-    flags = ("-n", "4", "--seed", "7", "--name", "first", "--window", "2h", "--metadata", "team=a=b")
+    flags = (
+        "-n",
+        "4",
+        "--seed",
+        "7",
+        "--name",
+        "first",
+        "--window",
+        "2h",
+        "--metadata",
+        "team=a=b",
+        "--callback-url",
+        URL,
+    )
     assert terminal(*CREATE, *flags, "sampling.temperature=0.5") == (0, "job_0\n", "")
     (job,) = server.made
     body = job["body"]
     assert server.files == [Path("rows.jsonl").read_bytes()] and body["input_file_id"] == "file-1"
     assert (body["recipe"], body["seed"], body["name"], body["completion_window"]) == ("debate", 7, "first", "2h")
-    assert body["metadata"] == {"team": "a=b"}
+    assert (body["metadata"], body["callback_url"]) == ({"team": "a=b"}, URL)
     assert (body["options"]["n"], body["options"]["sampling"]["temperature"]) == (4, 0.5)
 
 
@@ -126,16 +141,25 @@ def test_items_that_failed_are_an_exit_code(command: tuple[str, ...], terminal: 
 
 
 def test_an_output_of_another_kind_is_refused_before_anything_is_sent(terminal: Terminal, server: Server) -> None:
-    code, _, complaint = terminal(*RUN, "-o", "out.parquet")
+    code, _, complaint = terminal(*RUN, "-o", "out.md")
     assert (code, server.files) == (2, [])
-    assert complaint == "batchyard: out.parquet would hold results.jsonl as it is: name it out.jsonl\n"
+    assert complaint == "batchyard: out.md would hold results.jsonl as it is: name it out.jsonl\n"
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv", "out.jsonl.gz", "out.ndjson"])
+def test_a_result_is_written_in_the_format_that_the_outputs_name_tells(
+    name: str, terminal: Terminal, server: Server
+) -> None:
+    assert terminal(*RUN, "-o", name)[0] == 0
+    rows = tables.read(Path(name))
+    assert (rows if isinstance(rows, list) else rows.to_pylist()) == [{"content": "results.jsonl"}]
 
 
 def test_the_same_command_takes_up_its_job_and_another_one_makes_another(terminal: Terminal, server: Server) -> None:
     first = terminal(*RUN)
     assert first[0] == 0, first
     assert "taking up job job_0 (completed); --again computes all of it anew" in terminal(*RUN)[2]
-    terminal(*RUN, "--window", "2h", "--name", "other words for the same work")
+    terminal(*RUN, "--window", "2h", "--name", "other words for the same work", "--callback-url", URL)
     assert len(server.made) == 1
     changes: tuple[Callable[[], Any], ...] = (
         lambda: terminal(*RUN, "--again"),
@@ -155,7 +179,7 @@ def test_the_main_artifact_goes_to_the_output_and_all_into_the_folder(terminal: 
     code, printed, complaint = terminal(*RUN, "-o", "out.jsonl", "--artifacts", "all/of/it")
     assert code == 0 and "batchyard:" not in complaint
     assert printed.splitlines()[-2:] == ["Written: out.jsonl", "Written: all/of/it"]
-    assert Path("out.jsonl").read_text() == "results.jsonl as it is\n"
+    assert Path("out.jsonl").read_text() == '{"content": "results.jsonl"}\n'
     assert {path.name for path in Path("all/of/it").iterdir()} == set(server.artifacts)
 
 

@@ -48,7 +48,8 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"logprobs": True, "top_logprobs": 5, "max_completion_tokens": 5, "stop": ["a", "b"]}),
     (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}),
     (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}}),
-    (CHAT, {"metadata": {"a": [1]}, "user": "u", "unknown": object}),
+    (CHAT, {"metadata": {"a": "1"}, "user": "u", "unknown": object}),
+    (CHAT, {"repetition_detection": {"min_pattern_size": 1, "max_pattern_size": 128, "min_count": 128}}),
     (COMPLETIONS, {"prompt": ["a", ""], "logprobs": 3}),
     (COMPLETIONS, {"prompt": [0, 5], "echo": True, "max_tokens": 0}),
     (COMPLETIONS, {"prompt": [[1], [2, 3]]}),
@@ -107,6 +108,13 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"response_format": {"type": "json_schema"}}, "body.response_format.json_schema", "an object"),
     (CHAT, {"stream": "yes"}, "body.stream", "not true or false"),
     (CHAT, {"metadata": "x"}, "body.metadata", "an object"),
+    (CHAT, {"metadata": {"a": 1}}, "body.metadata.a", "1 is not a text"),
+    (
+        CHAT,
+        {"repetition_detection": {"max_pattern_size": 129, "min_count": 2}},
+        *("body.repetition_detection.max_pattern_size", "129 is not at most 128"),
+    ),
+    (COMPLETIONS, {"repetition_detection": {"min_count": 129}}, "body.repetition_detection.min_count", "at most 128"),
     *(
         (COMPLETIONS, {"prompt": prompt}, "body.prompt", "a text, a list of token ids, or a list of either")
         for prompt in ("", [], [[]], 5, {}, [None], [1, "a"], ["a", 1], [[1], ["a"]], [-1], [True])

@@ -680,6 +680,7 @@ def test_a_model_elsewhere_needs_no_source_but_may_have_one(tmp_path: Path) -> N
 
 @pytest.mark.vllm
 @pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed")
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("cluster")
 def test_answers_of_vllm_serve_through_the_pipeline_are_those_it_gives_when_asked_itself(
     vllm_serve: httpx.Client,

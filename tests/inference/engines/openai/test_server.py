@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,12 @@ async def started(model: ModelSpec, request_timeout: float = 5.0) -> AsyncIterat
 
 def processes() -> list[psutil.Process]:
     """The processes below this one: supervisor, server and what that has started."""
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if str(SCRIPT) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
-    ]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if str(SCRIPT) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def server_process() -> psutil.Process:
@@ -76,7 +77,7 @@ async def events(engine: Server, text: str) -> list[bytes]:
 
 def test_a_server_answers_under_the_name_of_the_entry_and_ends_with_the_engine(tmp_path: Path) -> None:
     async def scene() -> None:
-        async with started(spec("--child", str(tmp_path / "child"))) as engine:
+        async with started(spec("--child", str(tmp_path / "child"), stop_seconds=1)) as engine:
             assert len(processes()) == 2
             (answer,) = await all_answers(engine, CHAT, chat("hello"))
             assert answer.body is not None and answer.body["model"] == "ours"
@@ -86,6 +87,21 @@ def test_a_server_answers_under_the_name_of_the_entry_and_ends_with_the_engine(t
 
     asyncio.run(scene())
     assert not processes() and gone(int((tmp_path / "child").read_text()))
+
+
+def test_a_server_that_does_less_than_openais_is_used_and_what_it_ignores_is_an_error() -> None:
+    bodies = [*chat("hello", max_completion_tokens=3), *chat("hello", n=2), *chat("hello", logprobs=True)]
+
+    async def scene() -> None:
+        async with started(spec("--bare", model="theirs")) as engine:
+            limited, *ignored = await all_answers(engine, CHAT, bodies)
+            assert limited.status_code == 200, limited
+            assert [answer.body and answer.body["error"]["param"] for answer in ignored] == ["n", "logprobs"]
+            assert (await events(engine, "hello"))[-1] == b"data: [DONE]\n\n"
+            await asyncio.sleep(0.1)  # probes
+            assert engine.endpoints()[0]["health"] == "healthy"
+
+    asyncio.run(scene())
 
 
 def test_its_environment_has_the_gpus_of_the_actor_and_what_the_entry_adds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +212,7 @@ def test_an_owner_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
         "    await asyncio.sleep(600)\n"
         "asyncio.run(main())"
     )
-    model = spec("--child", str(tmp_path / "child"))
+    model = spec("--child", str(tmp_path / "child"), stop_seconds=1)
     owner = subprocess.Popen([sys.executable, "-c", code, model.model_dump_json()], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     while "started" not in owner.stdout.readline():

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from batchyard.endpoints.bodies.sampling import SamplingParameters
+from batchyard.endpoints.guards import REPETITION
 from inference.engines.transformers.decoding import Decoder, GeneratedSample, generator
+from tests.support.stacks import ROOT
 
 pytestmark = pytest.mark.long
 
@@ -96,3 +98,15 @@ def test_a_token_has_its_logprob_and_the_most_likely_ones(parts: tuple[Any, Any]
         assert own == token and rank == 1
         assert top[0] == (token, pytest.approx(logprob)), "the most likely one is taken at temperature 0"
         assert logprob < 0 and top[0][1] >= top[1][1]
+
+
+def test_a_sample_that_repeats_itself_is_ended_if_that_is_wanted() -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    nano = ROOT / "examples/models/nano"
+    parts = AutoModelForCausalLM.from_pretrained(nano, dtype="float32").eval(), AutoTokenizer.from_pretrained(nano)
+    (free,) = Generation(parts).run(200)
+    (ended,) = Generation(parts).run(200, **REPETITION)
+    assert (ended.finish_reason, ended.stop) == ("repetition", "repetition_detected")
+    assert ended.tokens == free.tokens[: len(ended.tokens)] and 128 <= len(ended.tokens) < len(free.tokens) == 200
+    assert ended.text.count("FAIL") >= 1

@@ -170,6 +170,7 @@ VALUES: dict[str, Any] = {
     "allowed_token_ids": [40, 41, 42], "bad_words": ["yard"], "frequency_penalty": 0.5, "ignore_eos": True,
     "include_stop_str_in_output": True, "length_penalty": 1.2, "logit_bias": {"40": 5}, "logprobs": True,
     "max_tokens": 3, "min_p": 0.1, "min_tokens": 2, "n": 3, "presence_penalty": 0.5, "prompt_logprobs": 1,
+    "repetition_detection": {"max_pattern_size": 8, "min_pattern_size": 2, "min_count": 4},
     "repetition_penalty": 1.1, "response_format": {"type": "json_object"}, "return_token_ids": True,
     "return_tokens_as_token_ids": True, "seed": 7, "skip_special_tokens": False, "spaces_between_special_tokens": False,
     "stop": ["e"], "stop_token_ids": [40], "structured_outputs": {"choice": ["load", "unload"]}, "temperature": 0.7,
@@ -274,14 +275,15 @@ def test_token_ids_go_in_and_come_out_as_a_completion_of_them_has(spec: ModelSpe
     ])  # fmt: skip
     sampling = {"max_tokens": 4, "temperature": 0}
     body = {"model": "tiny", "token_ids": [1, 2, 3], "sampling_params": sampling}
-    (ids, text, wrong) = run(
+    (ids, wrong, *texts) = run(
         spec,
         catalog.GENERATE.path,
-        [body, body | {"output_mode": "text"}, body | {"sampling_params": {"temperature": "hot"}}],
+        [body, body | {"sampling_params": {"temperature": "hot"}}]
+        + [body | {"output_mode": "text"}] * ("output_mode" in parameters.SUPPORTED[catalog.GENERATE.path]),
     )
     expected = responses.output(completion["response"]["body"])
     assert responses.output(ids["response"]["body"]).token_ids == expected.token_ids
-    assert responses.output(text["response"]["body"]).text == expected.text
+    assert all(responses.output(text["response"]["body"]).text == expected.text for text in texts)
     assert wrong["response"]["status_code"] == 400, wrong
 
 

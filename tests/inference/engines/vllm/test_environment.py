@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engines.vllm import internals
 from inference.engines.vllm.arguments import FEW_CPUS, KEPT_MEMORY, SMALL_BYTES, set_environment, weights_bytes
@@ -18,13 +20,32 @@ from inference.engines.vllm.arguments import FEW_CPUS, KEPT_MEMORY, SMALL_BYTES,
 NAMES = ("VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "OMP_NUM_THREADS", *KEPT_MEMORY)
 
 
-def environment_of(source: Path | str, before: dict[str, str], *, cpu: bool = True, cpus: int = 2) -> dict[str, str]:
+def a_platform(name: str, capability: int = 90) -> SimpleNamespace:
+    """vLLM's platform `cpu`, `cuda`, `rocm`, `xpu` or another one."""
+    kinds = {f"is_{kind}": functools.partial(name.__eq__, kind) for kind in ("cpu", "cuda", "rocm", "xpu")}
+    return SimpleNamespace(
+        **kinds,
+        device_name=name,
+        get_device_name=lambda: "Tesla T4",
+        has_device_capability=lambda least: capability >= least,
+    )
+
+
+def environment_of(
+    source: Path | str,
+    before: dict[str, str],
+    *,
+    cpu: bool = True,
+    cpus: int = 2,
+    platform: SimpleNamespace | None = None,
+    reproducible: bool = False,
+) -> dict[str, str]:
     """What `before` becomes on a machine with so many CPUs, whose vLLM is the build for the CPU or for a GPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(vars(internals), "current_platform", SimpleNamespace(is_cpu=lambda: cpu))
+        patch.setitem(vars(internals), "current_platform", platform or a_platform("cpu" if cpu else "cuda"))
         patch.setattr(os, "cpu_count", lambda: cpus)
         patch.setattr(os, "environ", dict(before))
-        set_environment(ModelSpec(name="m", engine="vllm", source=str(source)))
+        set_environment(ModelSpec(name="m", engine="vllm", source=str(source), reproducible=reproducible))
         return dict(os.environ)
 
 
@@ -44,6 +65,20 @@ def test_what_the_operator_has_set_stays_but_what_opens_doors_and_what_ray_has_s
     assert after["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
     assert (after["VLLM_NO_USAGE_STATS"] and after["PYTHONFAULTHANDLER"] == "1") or "VLLM_NO_USAGE_STATS" in before
     assert ("OMP_NUM_THREADS" in after) == (cpu and cpus <= FEW_CPUS)
+
+
+@pytest.mark.parametrize("name", ["cuda", "rocm", "xpu"])
+def test_a_reproducible_model_has_batch_invariance_on_a_gpu_and_no_other_has(tmp_path: Path, name: str) -> None:
+    platform = a_platform(name)
+    assert environment_of(tmp_path, {}, platform=platform, reproducible=True)["VLLM_BATCH_INVARIANT"] == "1"
+    assert "VLLM_BATCH_INVARIANT" not in environment_of(tmp_path, {}, platform=platform)
+    assert "VLLM_BATCH_INVARIANT" not in environment_of(tmp_path, {}, reproducible=True)  # vLLM lacks it on CPUs
+
+
+def test_a_reproducible_model_does_not_start_where_vllm_promises_nothing(tmp_path: Path) -> None:
+    for platform, reason in ((a_platform("cuda", 75), r"8\.0, and Tesla T4 has less"), (a_platform("tpu"), "on tpu")):
+        with pytest.raises(EngineStartError, match=reason):
+            environment_of(tmp_path, {}, platform=platform, reproducible=True)
 
 
 def test_only_an_engine_on_the_cpu_keeps_its_memory(tmp_path: Path) -> None:

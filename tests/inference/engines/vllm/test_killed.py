@@ -134,9 +134,10 @@ def test_a_signal_is_named_with_the_memory_and_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (
+        pytest.param(
             {"worker_extension_cls": f"{PLANTED}.Greedy"},
             r"RuntimeError: .*can't allocate memory.* \(.*GiB were free.*\)\. Remedy: lower engine_args\.",
+            marks=pytest.mark.exhaustive,
         ),
         # vLLM says these two as it says the first and as it says the end of an engine that runs.
         pytest.param({"kv_cache_memory_bytes": 1024}, ".*cache blocks", marks=pytest.mark.exhaustive),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
+from batchyard.endpoints.guards import RepetitionDetection
 from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
 from inference.engines.vllm import internals
@@ -52,3 +54,17 @@ def test_what_vllm_takes_is_taken() -> None:
     body = {**CHAT, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "price"}}}
     assert VLLM.unsupported(SPEC, "/v1/chat/completions", body) is None
     assert not isinstance(parse(internals.ChatCompletionRequest, body), EngineAnswer)
+
+
+def test_repetitions_are_those_that_vllm_finds() -> None:
+    from vllm.sampling_params import RepetitionDetectionParams
+    from vllm.v1.core.sched.utils import check_sequence_repetition
+
+    chance, found = random.Random(1), 0
+    for _ in range(2000):
+        tokens = [chance.randrange(2) for _ in range(chance.randint(1, 24))]
+        least, more, count = chance.randint(0, 3), chance.randint(0, 3), chance.randint(2, 4)
+        limits = {"min_pattern_size": least, "max_pattern_size": least + more, "min_count": count}
+        found += (theirs := check_sequence_repetition(tokens, RepetitionDetectionParams(**limits)))
+        assert RepetitionDetection(**limits).found(tokens) == theirs, (tokens, limits)
+    assert 200 < found < 1800

@@ -94,7 +94,7 @@ def test_a_key_is_shown_once_works_and_is_revoked(visit: Open, stack: RunningSta
     page.get_by_label("Project", exact=True).fill("<b>made on a page")
     page.get_by_label("Label").fill("nightly <job>")
     page.get_by_label("Expires").select_option("in 30 days")
-    page.get_by_role("button", name="Make key").click()
+    page.get_by_role("button", name="Create key").click()
     key = page.locator("#made").inner_text()
     window.check_accessibility()
     page.reload()

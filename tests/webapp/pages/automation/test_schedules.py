@@ -90,7 +90,7 @@ def test_the_batches_of_two_runs_are_a_click_from_being_compared(client: FlaskCl
     with context.database.read() as session:
         older, newer = session.scalars(select(Batch.id).order_by(Batch.id))
     page = client.get(f"/schedules/{schedule.id}").text
-    assert page.count("compare with the run before") == 1 and f'href="/compare?a={older}&amp;b={newer}"' in page
+    assert page.count("compare with the previous run") == 1 and f'href="/compare?a={older}&amp;b={newer}"' in page
 
 
 def test_a_schedule_is_made_paused_run_and_deleted(
@@ -106,7 +106,7 @@ def test_a_schedule_is_made_paused_run_and_deleted(
     page.get_by_label("Text of the prompts").fill("What is new on {{date}}?")
     expect(page.get_by_label("Or a template")).to_be_hidden()
     window.check_accessibility()
-    page.get_by_role("button", name="Make schedule").click()
+    page.get_by_role("button", name="Create schedule").click()
     expect(page.get_by_role("heading", name="<b>on a page")).to_be_visible()
     page.get_by_role("link", name="Change…").click()
     expect(page.get_by_label("Text of the prompts")).to_have_value("What is new on {{date}}?")

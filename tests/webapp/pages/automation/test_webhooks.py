@@ -124,7 +124,7 @@ def test_deliveries_say_what_became_of_them_and_one_is_sent_again(
     client: FlaskClient, context: AppContext, receiver: Receiver
 ) -> None:
     path = make(client, receiver.url())
-    assert "Nothing was sent yet" in client.get(path).text
+    assert "Nothing sent yet" in client.get(path).text
     batch = record(context)
     receiver.status = 503
     deliver(context)
@@ -216,7 +216,7 @@ def test_a_webhook_is_made_tried_out_and_watched_in_a_browser(
     page.get_by_label("URL").fill(receiver.url())
     page.get_by_label("batch.held").check()
     window.check_accessibility()
-    page.get_by_role("button", name="Make webhook").click()
+    page.get_by_role("button", name="Create webhook").click()
     expect(page.locator("#made")).to_contain_text("whsec_")
     expect(page.get_by_role("button", name="Copy")).to_be_visible()
     page.get_by_label("Sample of").select_option("batch.held")

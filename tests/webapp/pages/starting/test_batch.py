@@ -148,7 +148,7 @@ def test_all_columns_are_previewed_in_the_order_that_the_batch_has(client: Flask
     first, *_ = lines_of(context, only_batch(context))
     assert first["body"]["messages"][0]["content"] == "genre: sad\ntext: a"
     large = (io.BytesIO(("text,genre\n" + "a text,sad\n" * 50_000).encode()), "large.csv")
-    assert "this is that of its beginning" in look(client, file=large, template="{*}")
+    assert "this is the order at its beginning" in look(client, file=large, template="{*}")
 
 
 def test_an_example_is_an_input_and_what_is_typed_comes_before_it(client: FlaskClient, context: AppContext) -> None:
@@ -179,7 +179,7 @@ def test_the_numbers_of_a_large_file_are_scaled_from_its_beginning(client: Flask
     content = b"a question\n" * 50_000
     head = content[: preview.HEAD_BYTES + 1]
     shown = look(client, file=(io.BytesIO(head), "large.txt"), file_bytes=str(len(content)))
-    assert "Requests about 50,000 requests in all as in the first 256.0 KiB" in shown
+    assert "Requests about 50,000 requests in all estimated from the first 256.0 KiB" in shown
     whole = look(client, file=(io.BytesIO(content), "large.txt"))
     assert "about 50,000 requests in all" in whole
 
@@ -293,8 +293,8 @@ def test_a_pasted_batch_is_called_after_its_first_prompt_unless_it_has_a_name(
         ({"text": "a", "step.score": "1", "step.score.method": "luck"}, "exact", "post_process"),
         ({"text": "a", "template": "{x}"}, "A template names the columns", "template"),
         ({"text": "a,b\n1,2\n3", "format": "csv", "template": "{a}"}, "Line 3 has not 2 columns", "preview"),
-        ({"text": json.dumps(a_chat("a", "b")), "format": "jsonl"}, "These are whole requests", "holds"),
-        ({"text": "a", "file": (io.BytesIO(b"x"), "a.txt")}, "send one of them", "file"),
+        ({"text": json.dumps(a_chat("a", "b")), "format": "jsonl"}, "Whole requests name their own model", "holds"),
+        ({"text": "a", "file": (io.BytesIO(b"x"), "a.txt")}, "Send either a file or a text", "file"),
         ({"file": (io.BytesIO(b"x"), "a.pdf")}, "Cannot tell from the name", "file"),
     ],
 )
@@ -390,7 +390,7 @@ def test_of_a_large_file_only_the_beginning_is_looked_at(
     head = preview.head
     monkeypatch.setattr(preview, "head", lambda source: read.append(head(source)) or read[0])
     answer = send(client, "/new/preview", fragment=True, file=(io.BytesIO(content), f"large{ending}"))
-    assert "in the first 256.0 KiB" in answer.text, answer.text
+    assert "from the first 256.0 KiB" in answer.text, answer.text
     assert "wrong" not in answer.text
     assert len(read[0][0]) <= preview.HEAD_BYTES
 
@@ -420,7 +420,7 @@ def test_pasted_prompts_are_shown_as_requests_and_lead_to_the_batchs_page(
     window.check_accessibility()
     page.get_by_label("Or type or paste it here").fill("What is 2 + 3?\n<img src=x onerror=alert(1)>\nthree\nfour")
     page.get_by_label("Model").select_option(CHAT)
-    page.get_by_text("More of how it is asked").click()
+    page.get_by_text("More options").click()
     page.get_by_label("Seed").fill("7")
     expect(page.locator("#shown")).to_contain_text("4 requests in all")
     expect(page.locator("pre.request").first).to_contain_text('"seed": 7')

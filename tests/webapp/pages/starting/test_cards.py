@@ -117,19 +117,11 @@ def texts(content: bytes) -> dict[str, str]:
     return {line["custom_id"]: line["response"]["body"]["choices"][0]["message"]["content"] for line in lines(content)}
 
 
-# The further ones ask a trained model a thousand times: the test after this one shows that they begin, and tests of
-# their recipes run them to their ends. The last test runs `label`, too.
+# The test after this one shows that further cards begin, and tests of their recipes run them to their ends. The last
+# test runs `label`, too.
+@pytest.mark.exhaustive
 @needs_models
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("prompts", "evaluate"),
-        *(
-            pytest.param(name, marks=pytest.mark.exhaustive)
-            for name in ("synthetic", "embed", "rank", "label", *RESULTS)
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", ["evaluate", "prompts", "synthetic", "embed", "rank", "label", *RESULTS])
 def test_what_a_card_starts_really_runs(visitor: Page, faulty: RunningStack, name: str) -> None:
     read = ended(faulty, start(visitor, examples.cards()[name].title))
     if name == "prompts":

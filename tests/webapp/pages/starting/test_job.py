@@ -107,7 +107,7 @@ def test_a_form_that_is_sent_twice_makes_one_job(client: FlaskClient, context: A
         ({"option.model": "gpt-9"}, "The model &#39;gpt-9&#39; is not served here", "option.model"),
         ({"option.sampling.temperature": "-1"}, "options.sampling.temperature", "option.sampling.temperature"),
         ({"option.reward": "exactly"}, "exactly", "option.reward"),
-        ({"option.limit": ".nan"}, "this is no value of JSON", "option.limit"),
+        ({"option.limit": ".nan"}, "this is not valid JSON", "option.limit"),
         ({"text": ""}, "Choose a file, or type or paste something.", "text"),
         ({"completion_window": "soon"}, "completion_window", "completion_window"),
         ({"metadata": "no equals"}, "Line 1 of the metadata", "metadata"),
@@ -133,7 +133,7 @@ def test_beside_the_button_stands_what_it_would_be(client: FlaskClient, context:
     assert "Columns: prompt answer" in shown
     assert "Items 2 Requests, sample 6" in shown
     assert "No ETA: the speed of echo was not measured yet." in shown
-    assert "The first item asks sample to echo" in shown
+    assert "Requests of the first item sample to echo" in shown
     assert "system Be brief. hello" in shown
     assert "As JSON" in shown
     with context.database.read() as session:
@@ -156,7 +156,7 @@ def test_of_a_large_text_only_the_beginning_is_looked_at(client: FlaskClient) ->
     head = content[: preview.HEAD_BYTES + 1]
     shown = look(client, text=None, file=(io.BytesIO(head), "large.jsonl"), file_bytes=str(len(content)), option__n="2")
     assert "Items about 20,000 Requests, sample about 40,000" in shown
-    assert "As in the first 256.0 KiB of the input" in shown
+    assert "Estimated from the first 256.0 KiB of the input" in shown
     assert "wrong" not in shown
     few = look(client, text=None, file=(io.BytesIO(head), "a.jsonl"), file_bytes=str(len(content)), option__limit="9")
     assert "Items about 9 " in few
@@ -179,7 +179,7 @@ def test_a_job_that_would_fail_is_not_made(client: FlaskClient, context: AppCont
         client, text='{"prompt": "fine", "answer": "yes"}\n{"answer": "no"}\n', format="jsonl", job_name="kept"
     )
     assert answer.status_code == 400
-    assert "Some of its rows cannot be run" in answer.text and 'value="kept"' in answer.text
+    assert "Some rows cannot run" in answer.text and 'value="kept"' in answer.text
     assert "Row 2: The row has no column" in answer.text
     with context.database.read() as session:
         assert session.query(Job).count() == 0
@@ -187,7 +187,7 @@ def test_a_job_that_would_fail_is_not_made(client: FlaskClient, context: AppCont
 
 def test_without_scripts_the_preview_is_the_page_with_what_was_typed(client: FlaskClient) -> None:
     page = send(client, "/new/job/rollout/preview", option__system="kept", option__n="2").text
-    assert "<html" in page and "kept</textarea>" in page and "The first item asks" in page
+    assert "<html" in page and "kept</textarea>" in page and "Requests of the first item" in page
 
 
 def test_an_unknown_recipe_is_not_there(client: FlaskClient) -> None:
@@ -256,8 +256,8 @@ def test_a_job_is_started_in_a_browser_runs_again_and_its_pages_are_accessible(
     page.reload()
     page.get_by_role("link", name="Run again…").click()
     expect(page.locator("[id='option.reward']")).to_have_value("exact")
-    expect(page.get_by_label("Or one that is there")).to_have_value(f"file:{job['input_file_id']}")
-    expect(page.locator("#shown")).to_contain_text("It is the same as")
+    expect(page.get_by_label("Or a stored file")).to_have_value(f"file:{job['input_file_id']}")
+    expect(page.locator("#shown")).to_contain_text("It is identical to")
     window.check_phone_in_the_dark()
     page.get_by_role("button", name="Start job").click()
     page.wait_for_url(re.compile(f"/jobs/job_(?!{job['id'][4:]})"))

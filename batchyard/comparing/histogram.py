@@ -21,12 +21,10 @@ Histogram = Mapping[str, int]
 
 
 def of(values: Iterable[float]) -> dict[str, int]:
-    """Return the histogram of values."""
     return dict(Counter(str(math.ceil(math.log(max(value, LEAST), BASE))) for value in values))
 
 
 def merged(histograms: Iterable[Histogram]) -> dict[str, int]:
-    """Return the histogram of the values of all."""
     total = Counter[str]()
     for histogram in histograms:
         total.update(histogram)
@@ -34,15 +32,11 @@ def merged(histograms: Iterable[Histogram]) -> dict[str, int]:
 
 
 def count(histogram: Histogram) -> int:
-    """Return the number of values."""
     return sum(histogram.values())
 
 
 def quantiles(histogram: Histogram, shares: Iterable[float]) -> list[float]:
-    """Return for each share the least value that at least this share of the values do not exceed.
-
-    `histogram`: of one value or more.
-    """
+    """Return for each share the least value that at least this share of the values do not exceed."""
     buckets = sorted((int(bucket), number) for bucket, number in histogram.items())
     reached = list(itertools.accumulate(number for _, number in buckets))
     ranks = [math.ceil(share * reached[-1]) for share in shares]

@@ -16,10 +16,7 @@ Step = tuple[bytes, Mapping[bytes, float]]
 def of_chat(body: Any, labels: Sequence[str]) -> dict[str, float] | None:
     """Return the probability of each label, 1 together, as the engine has drawn one of them token by token.
 
-    `body`: a response to a chat that was held to these labels, with `logprobs`.
-
-    Returns:
-        None if the response has no such log-probabilities, or is no label.
+    `body`: a response to a chat that was held to these labels. None if it has no `logprobs`, or is no label.
     """
     try:
         steps = list(_steps(body["choices"][0]["logprobs"]["content"]))

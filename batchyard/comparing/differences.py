@@ -49,7 +49,10 @@ def difference(
         for name in ("text", "reasoning", "refusal", "tool_calls", "finish_reason"):
             one, other = _plain(getattr(old, name)), _plain(getattr(new, name))
             if one != other:
-                start = _first_difference(one, other)
+                start = next(
+                    (place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
+                    min(len(one), len(other)),
+                )
                 gap = _gap(new.logprobs, one) if name == "text" else None
                 return AnswerDifference(
                     custom_id,
@@ -73,13 +76,6 @@ def _plain(value: Any) -> str:
         calls = [{key: part for key, part in call.items() if key != "id"} for call in value]
         return json.dumps(calls, sort_keys=True) if calls else ""
     return value or ""
-
-
-def _first_difference(one: str, other: str) -> int:
-    return next(
-        (place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
-        min(len(one), len(other)),
-    )
 
 
 def _gap(logprobs: Any, before: str) -> float | None:

@@ -1,6 +1,6 @@
 """the schema that the first migration finds"""
 
-revision = "0029"
+revision = "0032"
 down_revision = None
 
 

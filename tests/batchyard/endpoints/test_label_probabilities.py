@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.client.label_probabilities import of_chat
+from batchyard.endpoints.label_probabilities import of_chat
 
 Step = tuple[str, Mapping[str, float]]
 VALUES = st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.lists(st.integers(-9, 300), max_size=3)

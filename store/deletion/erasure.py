@@ -13,7 +13,9 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from batchyard.errors import ConflictError
 from batchyard.statuses import JOB_RUNNING, TERMINAL
-from store import events, files, projects, retention
+from store import events, files, projects
+from store.deletion import retention
+from store.deletion.retention import UNUSED, Old
 from store.keys import Principal, in_use
 from store.records import (
     ApiKey,
@@ -37,11 +39,11 @@ from store.records import (
     ScheduleRun,
     Segment,
     UploadPart,
+    WatchedObject,
     Webhook,
     WebSession,
     now,
 )
-from store.retention import UNUSED, Old
 from store.work.lifecycle import Lifecycle, Record, ended_at, refuse_stage
 
 _CONTENT: dict[type[Base], InstrumentedAttribute[str]] = {
@@ -102,11 +104,9 @@ def _with_children(session: Session, job: Job) -> list[Job]:
 
 
 def delete_work(session: Session, by: Principal, life: Lifecycle[Record], work_id: str) -> Family:
-    """Delete a batch or a job that has ended, with all that it had, and record who did.
+    """Delete a batch or a job that has ended, with all that it had, and record who did. Raises as `family`.
 
     Its input file goes too, unless another batch, job or schedule needs it. Return what was deleted.
-
-    Raises NotFoundError, ConflictError: as `family` does.
     """
     members = family(session, life, by.project_id, work_id)
     batch_ids, job_ids = members
@@ -147,7 +147,6 @@ def _hashes(session: Session, members: Family) -> set[str | None]:
 
 
 def _file_ids(session: Session, members: Family) -> set[str | None]:
-    """Return the ids of the files that batches and jobs have as inputs or have made."""
     statements: tuple[Select[Any], ...] = (
         select(Batch.input_file_id).where(Batch.id.in_(members.batch_ids)),
         select(Artifact.file_id).where(Artifact.batch_id.in_(members.batch_ids)),
@@ -158,7 +157,6 @@ def _file_ids(session: Session, members: Family) -> set[str | None]:
 
 
 def _delete_files(session: Session, file_ids: Collection[str]) -> None:
-    """Delete files with the uploads that have become them, and have their content removed."""
     files.erase_content(session, session.scalars(select(File.sha256).where(File.id.in_(file_ids))).all())
     session.execute(delete(FileUpload).where(FileUpload.file_id.in_(file_ids)))
     session.execute(delete(File).where(File.id.in_(file_ids)).execution_options(synchronize_session=False))
@@ -222,12 +220,10 @@ def ended(session: Session, life: Lifecycle[Record], project_id: str, before: fl
 
 
 def _whole(record: type[Batch] | type[Job]) -> ColumnElement[bool]:
-    """Return the condition for what is no part of a job."""
     return Batch.job_id.is_(None) if record is Batch else Job.parent_id.is_(None)
 
 
 def has_work(session: Session, project_id: str) -> bool:
-    """True if a project has a batch or a job."""
     statements = (select(record.id).where(record.project_id == project_id).limit(1) for record in (Batch, Job))
     return any(session.scalar(statement) is not None for statement in statements)
 
@@ -236,8 +232,8 @@ def of_project(project_id: str) -> list[Old]:
     """Return all rows of a project that has no batches and no jobs, after those that refer to them; itself last."""
     uploads = select(FileUpload.id).where(FileUpload.project_id == project_id)
     keys = select(ApiKey.id).where(ApiKey.project_id == project_id)
-    automation, amounts = (Delivery, Event, Webhook, ScheduleRun, Schedule), (CachedAnswer, DailyUsage, Budget)
-    records = (*automation, *amounts, FileUpload, File, ApiKey)
+    automation = (Delivery, Event, Webhook, WatchedObject, ScheduleRun, Schedule)
+    records = (*automation, CachedAnswer, DailyUsage, Budget, FileUpload, File, ApiKey)
     return [
         Old(UploadPart, UploadPart.upload_id.in_(uploads)),
         Old(WebSession, WebSession.key_id.in_(keys)),

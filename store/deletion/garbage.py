@@ -16,11 +16,8 @@ from store.work.lifecycle import ended_at
 def referenced(session: Session, hashes: Sequence[str], live_at: float, results_at: float) -> set[str]:
     """Return the hashes (SHA-256) that a record references.
 
-    Args:
-        live_at: Unix seconds; a file that expired later counts too, for somebody may be reading it or a batch of it
-            may be about to be committed.
-        results_at: Unix seconds; a job that ended later keeps its input, items and plans, since its results may still
-            be read and amended.
+    A file counts if it expires after `live_at` (Unix seconds), since somebody may be reading it, or committing a batch
+    of it. A job that ended after `results_at` keeps its input, items and plans, since its results may be amended.
     """
     statements = _references(live_at, results_at)
     return {sha256 for each in statements for sha256 in session.scalars(each.where(_column(each).in_(hashes)))}

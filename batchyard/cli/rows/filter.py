@@ -1,0 +1,35 @@
+"""`batchyard filter`: the rows of a file to which a model says yes."""
+
+from typing import Any
+
+import click
+
+from batchyard.cli.rows.command import RowsCommand, common_options, source_and_output
+
+
+@click.command("filter")
+@source_and_output(".csv, .tsv, .jsonl or .parquet")
+@click.option("-t", "--template", required=True, help="Question about each row: 'Is this about billing? {text}'.")
+@click.option("--system", help="System message in place of the default one, which asks for yes or no.")
+@click.option("--cascade", metavar="MODEL", help="Smaller model for the rows it is sure enough about.")
+@click.option("--precision", type=float, help="With --cascade: share of the output to which --model says yes [0.95].")
+@click.option("--recall", type=float, help="With --cascade: share of the rows with its yes that are found [0.95].")
+@click.option("--confidence", type=float, help="With --cascade: probability that both are reached [0.95].")
+@common_options
+def filter_(template: str, **shared: Any) -> None:
+    """Keep the rows of a table to which a model says yes.
+
+    The output has these rows with all columns of FILE plus answer, answered_by, confidence (the probability of yes),
+    error and tokens. With --cascade, a smaller model decides most rows, and precision and recall against the answers of
+    --model hold with the probability --confidence.
+
+    FILE, the server and resuming work as in `batchyard map`.
+    """
+    from batchyard.client.filter import YES, filter
+
+    how = {name: shared.pop(name) for name in ("system", "cascade", "precision", "recall", "confidence")}
+
+    def ask(table: Any, options: dict[str, Any]) -> Any:
+        return filter(table, template, details=True, **how, **options)
+
+    RowsCommand(**shared).add_columns(["answer", "answered_by", "confidence"], ask, keep=("answer", YES))

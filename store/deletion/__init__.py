@@ -1,0 +1,1 @@
+"""What is deleted: expired, erased, and content that no record references."""
