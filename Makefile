@@ -3,18 +3,19 @@ PYTHON ?= python3
 VLLM ?= auto
 BIN := .venv/bin
 # Files are handed out in the order of tests/support/durations.py, the longest first.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+WORKERS := 2
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # `make test` runs these on PostgreSQL and S3 alone, `make test-all` on SQLite and a folder, too.
 ON_SERVERS := tests/contract tests/system/test_batch_lifecycle.py
 # These run on SQLite and a folder, and `make test-all` runs them on PostgreSQL and S3, too.
 ALSO_ON_SERVERS := tests/system/test_faults.py tests/system/test_jobs.py
 
-# Their targets are `chaos`, `chaos-jobs`, `chaos-starts` and `compose-test`.
+# Their targets are `chaos`, `chaos-jobs`, `chaos-exports`, `chaos-starts` and `compose-test`.
 APART := --ignore tests/chaos --ignore tests/compose
 # Tests start hundreds of processes: each would compile our modules, and pytest its own forms of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev constraints demo check test test-all durations foreign lm-eval chaos chaos-jobs chaos-starts compose-test mutants lint bench bench-quick screenshots dist clean
+.PHONY: help install dev constraints demo check test test-all durations foreign lm-eval vllm-versions chaos chaos-jobs chaos-exports chaos-starts compose-test mutants lint bench bench-quick screenshots docs dist clean
 
 help:
 	@echo "make install      set up .venv with what this machine can use (VLLM=auto|yes|no|cuda, PYTHON=python3)"
@@ -26,15 +27,18 @@ help:
 	@echo "make test-all     the same with more cases, and more of it on PostgreSQL and S3: before a release"
 	@echo "make foreign      clients of others in .venv-foreign, and their tests against a stack (CLIENTS=\"litellm langchain\")"
 	@echo "make lm-eval      lm-evaluation-harness in .venv-lm-eval, and its tests against a stack"
+	@echo "make vllm-versions  the tests of engine vllm with other versions in .venv-vllm (VERSIONS=\"0.30 0.31\")"
 	@echo "make bench        the benchmarks, into benchmarks/results/: hours"
 	@echo "make bench-quick  the most important of them, once each: five minutes"
 	@echo "make screenshots  the pictures of the pages in docs/images/, from a real run"
 	@echo "make chaos        faults at random on three hosts of this machine (MINUTES=10 SEED=1); needs root"
 	@echo "make chaos-jobs   kill -9 at random over a job (KILLS=100 SEED=1 BACKENDS=local|servers RECIPE=stages|refine|generate|agent|cascade)"
+	@echo "make chaos-exports kill -9 at random over an export to a folder, S3 and PostgreSQL (ROWS=200000 KILLS=10 SEED=1)"
 	@echo "make chaos-starts starts and stops of whole stacks (TIMES=50 AT_ONCE=2)"
 	@echo "make compose-test docker-compose.yml in a container engine: build, up, kill, down, up; needs root, Docker and debootstrap"
 	@echo "make mutants      faults in a copy of the tree, one at a time: tests must catch each (ONLY=webhook)"
 	@echo "make lint         ruff, mypy, import-linter, and the prose of documents and help texts"
+	@echo "make docs         the documentation as a site with search, into site/html; a broken link or anchor fails it"
 	@echo "make dist         source distributions and wheels of client and server, into dist/"
 	@echo "make clean        remove caches and the demo's data; keeps .venv and data/"
 
@@ -64,6 +68,8 @@ SERVERS = --backends servers $(ONCE) $(ON_SERVERS)
 test-all: LOCAL = --ignore tests/compose
 test-all: SERVERS = --backends servers $(ON_SERVERS) $(ALSO_ON_SERVERS)
 
+# Tests wait for processes: a third of them uses what two leave of two cores. Each has stacks of its own, some of 2 GiB.
+test test-all: WORKERS := $(shell awk '/^MemTotal/ {many = $$2 > 20e6} END {print many ? 3 : 2}' /proc/meminfo)
 # Both parts run, whatever fails. Nothing is tried twice: a test that fails now and then has a fault, or shows one.
 test test-all: dev lint
 	@rm -rf .pytest_cache/v/durations
@@ -87,6 +93,15 @@ lm-eval: dev
 	$(BIN)/python deploy/beside.py .venv-lm-eval lm-eval
 	$(BIN)/pytest tests/foreign/test_lm_eval.py
 
+VERSIONS ?= 0.30 0.31
+
+vllm-versions: dev
+	$(BIN)/python deploy/vllm_versions.py $(VERSIONS)
+	@failed=; for version in $(VERSIONS); do \
+		.venv-vllm/$$version/bin/python -m pytest $(ONCE) $(UNFUZZED) tests/inference/engines/vllm \
+			tests/inference/test_private_apis.py::test_every_name_exists_in_the_installed_vllm || failed=1; \
+	done; test -z "$$failed"
+
 MINUTES ?= 10
 SEED ?= 1
 
@@ -100,6 +115,12 @@ RECIPE ?= stages
 chaos-jobs: dev
 	$(BIN)/python -m tests.chaos.jobs --kills $(KILLS) --backends $(BACKENDS) --recipe $(RECIPE) --seed $(SEED) \
 		--report chaos-jobs-$(RECIPE)-$(BACKENDS)-$(SEED).md
+
+ROWS ?= 200000
+chaos-exports: KILLS = 10
+
+chaos-exports: dev
+	$(BIN)/python -m tests.chaos.exports --rows $(ROWS) --kills $(KILLS) --seed $(SEED) --report chaos-exports-$(SEED).md
 
 TIMES ?= 50
 AT_ONCE ?= 2
@@ -147,6 +168,7 @@ bench: dev
 	$(BIN)/python benchmarks/embeddings.py
 	$(BIN)/python benchmarks/labels.py
 	$(BIN)/python benchmarks/cascade.py
+	$(BIN)/python benchmarks/cascade.py --filter
 	$(BIN)/python benchmarks/cascade.py --real 1200
 	$(BIN)/python benchmarks/panel.py
 	$(BIN)/python benchmarks/tune.py
@@ -166,6 +188,10 @@ bench-quick: dev
 screenshots: dev
 	$(BIN)/python docs/screenshots.py
 
+docs: dev
+	$(BIN)/python deploy/beside.py .venv-docs docs
+	.venv-docs/bin/python docs/build_site.py
+
 # The wheels are made from the source distributions.
 dist: dev
 	rm -rf dist
@@ -173,5 +199,5 @@ dist: dev
 	$(BIN)/python -m build --no-isolation --outdir dist deploy/server
 
 clean:
-	rm -rf dist data/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf dist site .cache data/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -not -path './.venv/*' -exec rm -rf {} +

