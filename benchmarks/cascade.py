@@ -1,8 +1,10 @@
-"""Whether a cascade keeps its target, and what it costs: python benchmarks/cascade.py [--runs 400] [--real 1200].
+"""Whether a cascade keeps its target, and what it costs: python benchmarks/cascade.py [--filter] [--real 1200].
 
 Each cell is so many seeded runs of the recipe's own decisions over simulated rows, at confidence 0.95, without models:
 the target may be missed in 5 % of them. Beside the rows that the large model answers stand those of an oracle, which
 knows all errors and needs no sample.
+
+With `--filter` the cells are those of filters, with precision and recall as targets.
 
 With `--real` the bundled models answer so many held-out problems instead: `nano` is the small model of `mini`, on
 engine transformers. `mini` answers all rows, too, so that the agreement of all rows is known.
@@ -15,7 +17,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,10 +33,12 @@ sys.path.insert(0, str(ROOT / "examples/models"))
 import problems  # noqa: E402  # of the demo models, which are no package
 
 from recipes.measures.intervals import wilson  # noqa: E402
-from tests.recipes.cascade import simulated  # noqa: E402
+from tests.recipes.cascade import filtered, simulated  # noqa: E402
 
 AGREE = (0.9, 0.95, 0.99)
 ROWS = (500, 2000, 10_000, 50_000)
+FILTER_TARGETS = (0.9, 0.95)
+FILTER_ROWS = (500, 2000, 5000, 20_000)
 
 
 def cell(kind: str, rows: int, agree: float, runs: int) -> dict[str, Any]:
@@ -55,11 +59,31 @@ def cell(kind: str, rows: int, agree: float, runs: int) -> dict[str, Any]:
     }
 
 
-def cells(runs: int, processes: int) -> Iterator[dict[str, Any]]:
+def filter_cell(kind: str, rows: int, target: float, runs: int) -> dict[str, Any]:
+    """Return what became of the runs of one cell of filters, whose precision and recall have one target."""
+    made = filtered.runs(kind, rows, target, target, runs)
+    missed = sum(run.is_missed for _, run in made)
+    return {
+        "kind": kind,
+        "rows": rows,
+        "target": target,
+        "missed": missed / runs,
+        "interval": wilson(missed, runs),
+        "large": statistics.mean(run.large / rows for _, run in made),
+        "oracle": statistics.mean(drawn.best(target, target) / rows for drawn, _ in made),
+        "sampled": statistics.mean(run.sampled / rows for _, run in made),
+        "precision": statistics.mean(run.precision for _, run in made),
+        "recall": statistics.mean(run.recall for _, run in made),
+    }
+
+
+def cells(
+    make: Callable[..., dict[str, Any]], numbers: Sequence[int], targets: Sequence[float], runs: int, processes: int
+) -> Iterator[dict[str, Any]]:
     """Yield all cells in their order."""
     with ProcessPoolExecutor(processes) as pool:
-        wanted = [(kind, rows, agree, runs) for kind in simulated.KINDS for rows in ROWS for agree in AGREE]
-        yield from pool.map(cell, *zip(*wanted, strict=True))
+        wanted = [(kind, rows, target, runs) for kind in simulated.KINDS for rows in numbers for target in targets]
+        yield from pool.map(make, *zip(*wanted, strict=True))
 
 
 MODELS = "".join(
@@ -144,20 +168,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--filter", action="store_true")
     parser.add_argument("--real", type=int, metavar="ROWS")
     arguments = parser.parse_args()
     if arguments.real:
         return report_real(arguments.real)
-    made = list(cells(arguments.runs, arguments.processes))
-    columns = ["rows", "n", "agree", "target missed (95 % interval)", "large model", "oracle", "sampled", "looks"]
+    if arguments.filter:
+        name, made = (
+            "cascade-filter",
+            list(cells(filter_cell, FILTER_ROWS, FILTER_TARGETS, arguments.runs, arguments.processes)),
+        )
+        target, others = "target", {"precision": ".1%", "recall": ".1%"}
+    else:
+        name, made = "cascade", list(cells(cell, ROWS, AGREE, arguments.runs, arguments.processes))
+        target, others = "agree", {"looks": ".1f"}
+    columns = ["rows", "n", target, "target missed (95 % interval)", "large model", "oracle", "sampled", *others]
     lines = [
         [
             each["kind"],
             f"{each['rows']:,}",
-            each["agree"],
+            each[target],
             f"{each['missed']:.1%} ({each['interval'][0]:.1%} to {each['interval'][1]:.1%})",
             *(f"{each[name]:.1%}" for name in ("large", "oracle", "sampled")),
-            f"{each['looks']:.1f}",
+            *(format(each[name], form) for name, form in others.items()),
         ]
         for each in made
     ]
@@ -167,7 +200,7 @@ def main() -> None:
         f"{arguments.runs} runs a cell: the target is missed in {total:.1%} of all, in {worst:.1%} of the worst cell."
     )
     write(
-        "cascade",
+        name,
         {"machine": machine("numpy"), "settings": {"runs": arguments.runs}, "cells": made},
         table(columns, lines),
         summary,
