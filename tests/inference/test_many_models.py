@@ -19,7 +19,9 @@ SHARE = 0.01
 
 
 @pytest.fixture(autouse=True)
-def no_engine_left(cluster: str) -> Iterator[None]:
+def no_other_engines(cluster: str) -> Iterator[None]:
+    """End what other tests left, which would count here, and what these leave."""
+    directory.stop_all()
     yield
     directory.stop_all()
 

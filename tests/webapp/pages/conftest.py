@@ -62,6 +62,11 @@ class Visit:
         self.page.get_by_role("button", name="Sign out").wait_for()
         return self.page
 
+    def leave(self, path: str) -> None:
+        """Open another page once the open one, of a batch or a job that ends, reloads itself no more."""
+        expect(self.page.locator("[data-live]")).to_have_count(0)
+        self.page.goto(path)
+
     def check_accessibility(self) -> None:
         """Assert that axe reports no serious or critical violation on the open page."""
         violations = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]

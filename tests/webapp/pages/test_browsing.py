@@ -188,14 +188,15 @@ def test_a_download_has_the_bytes_of_the_api(visit: Open, stack: RunningStack, m
 
 
 def test_failed_requests_are_retried_and_a_batch_is_run_again(visit: Open, stack: RunningStack, mixed: Any) -> None:
-    page = visit().sign_in(stack.key, f"/batches/{mixed.id}")
+    window = visit()
+    page = window.sign_in(stack.key, f"/batches/{mixed.id}")
     page.get_by_role("button", name="Retry failed requests").click()
     page.wait_for_url(lambda url: mixed.id not in url)
     retried = stack.wait(stack.client.batches.retrieve(page.url.rpartition("/")[2]))
     assert retried.batchyard["retry_of"] == mixed.id
     assert retried.request_counts.total == mixed.request_counts.failed
     assert retried.metadata == {"team": "search"}
-    page.goto(f"/batches/{mixed.id}")
+    window.leave(f"/batches/{mixed.id}")
     page.get_by_role("link", name="Run again").click()
     expect(page.get_by_label("Completion window")).to_have_value(mixed.completion_window)
     page.get_by_role("button", name="Submit batch").click()

@@ -121,7 +121,7 @@ def test_a_schedule_is_made_paused_run_and_deleted(
     page.wait_for_url("**/batches/batch_*")
     batch_id = page.url.rpartition("/")[2]
     assert stack.client.batches.retrieve(batch_id).batchyard["schedule_id"]
-    page.goto("/schedules")
+    window.leave("/schedules")
     card = page.locator("article.schedule", has_text="<b>on a page")
     expect(card.locator(f"a[href='/batches/{batch_id}']")).to_be_visible()
     window.check_accessibility()

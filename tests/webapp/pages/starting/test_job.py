@@ -287,7 +287,7 @@ def test_a_job_over_a_table_of_images_runs_from_the_browser_and_from_the_termina
     again = json.loads(run.stdout)
     assert made["request_counts"] == again["request_counts"]
     assert made["batchyard"]["work_sha256"] == again["batchyard"]["work_sha256"]
-    page.goto(f"/jobs/{made['id']}/items/2")
+    window.leave(f"/jobs/{made['id']}/items/2")
     for place in (".turn img", "section:last-of-type img"):  # its prompt, and its row
         expect(page.locator(place).first).to_have_js_property("naturalWidth", 16)
     expect(page.locator(".turn .passage")).to_contain_text("Which colour?")
