@@ -147,7 +147,7 @@ def ask(
     with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
         files = _files(lines, Path(folder), how.name)
         call = _Call(server, spec, endpoint, results, how, Path(folder) / "answers.jsonl")
-        again = "--again" if click.get_current_context(silent=True) else "again=True"  # a terminal's option
+        again = "--again" if _in_terminal() else "again=True"
         remedy = f"{again} computes all of it anew" if how.progress else None
         batches = [batch for file in files for batch in call.batches(file, remedy)]
         if not batches and results.unusable is not None:
@@ -285,6 +285,23 @@ def some_column(templates: Iterable[Template], columns: Sequence[str]) -> None:
     if not any(each.columns or each.has_all for each in templates):
         there = cut(", ".join(columns), MAX_LIST) or "none"
         raise ConfigurationError(f"template: it names no column in braces, so all rows are one; there are {there}")
+
+
+def targets(cascade: str | None, **shares: float | None) -> dict[str, float]:
+    """Return the targets that are set. Raises ConfigurationError: there is no `cascade`, or one is out of range."""
+    given = {name: share for name, share in shares.items() if share is not None}
+    for name, share in given.items():
+        if cascade is None:
+            option = "--cascade" if _in_terminal() else "cascade="
+            raise ConfigurationError(f"{name} needs a cascade: name the small model with {option}")
+        if not 0 < share < 1:
+            raise ConfigurationError(f"{name}={share}: pass a share between 0 and 1, such as 0.95")
+    return given
+
+
+def _in_terminal() -> bool:
+    """Return whether a command is running: it has options where a call has arguments."""
+    return click.get_current_context(silent=True) is not None
 
 
 def parameters(model: str, **values: Any) -> dict[str, Any]:

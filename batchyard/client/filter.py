@@ -27,6 +27,8 @@ def filter(
     precision: float | None = None,
     recall: float | None = None,
     confidence: float | None = None,
+    scores: str | None = None,
+    truth: str | None = None,
     system: str | None = None,
     details: bool = False,
     window: str = "24h",
@@ -47,6 +49,8 @@ def filter(
         precision: least share of the returned rows to which `model` says yes; 0.95 by default.
         recall: least share of the rows to which `model` says yes that are returned; 0.95 by default.
         confidence: least probability that both are reached; 0.95 by default.
+        scores: column with probabilities of yes, 0 to 1. They replace the smaller model's, and `cascade` is their name.
+        truth: column with known answers. With a cascade, standard error has both targets measured against them.
         system: in place of a message that asks for yes or no.
         details: return a table for all rows in place of some rows: columns `answer`, `answered_by`, `confidence` (the
             probability of yes; a cascade has that of the smaller model), `error` and `tokens`.
@@ -66,6 +70,8 @@ def filter(
             raise ConfigurationError(f"{name}={value}: pass a share between 0 and 1, such as {LEAST}")
     how: dict[str, Any] = {"window": window, "again": again, "progress": progress}
     if cascade is None:
+        if scores or truth:
+            raise ConfigurationError("scores and truth need a cascade; name its small model in cascade")
         how |= {"server": server, "system": system or SYSTEM, "details": True}
         table = frames.of(classify(data, template, model=model, labels=[YES, NO], **how, **parameters))
         answers, tells = table.cells("label"), table.cells("probabilities")
@@ -79,9 +85,11 @@ def filter(
         frame = frames.of(data)
     else:
         server = asking.CallOptions(server=server).connected()
-        specs = [asking.served(server, name, CHAT.path)["batchyard"] for name in (model, cascade)]
+        names = (model, cascade) if scores is None else (model,)
+        specs = [asking.served(server, name, CHAT.path)["batchyard"] for name in names]
         options = {"proxy": cascade, "labels": [YES, NO], "precision": LEAST, "recall": LEAST} | given
-        results = CascadeResults(options | {"structured": all("choice" in spec["answer_forms"] for spec in specs)})
+        options |= {"structured": all("choice" in spec["answer_forms"] for spec in specs)}
+        results = CascadeResults(options, data, scores=scores, truth=truth)
         body = asking.parameters(model, **{"temperature": 0, "max_tokens": MAX_TOKENS, **parameters})
         call = asking.CallOptions(**how, server=server, name="filter")
         frame = ask(results, data, template, system or SYSTEM, body, call)

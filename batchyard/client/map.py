@@ -22,7 +22,7 @@ from batchyard.client.progress import follow, problems
 from batchyard.endpoints.catalog import CHAT
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.statuses import TERMINAL
-from batchyard.tables.cells import CellError
+from batchyard.tables.cells import CellError, json_value
 from batchyard.tables.template import Template
 
 CASCADE, ANSWERS = "cascade", "answers.jsonl"
@@ -49,6 +49,7 @@ def map(
     cascade: str | None = None,
     agree: float | None = None,
     confidence: float | None = None,
+    truth: str | None = None,
     **parameters: Any,
 ) -> Any:
     """Ask a model about each row of a table, and return the answers in the order of the rows.
@@ -77,6 +78,7 @@ def map(
         name: of the batches' input files.
         cascade: a smaller model, for rows on which it agrees with `model`; details have `answered_by` and `confidence`.
         agree, confidence: least share of rows with the answer of `model`, and its probability; 0.95 each by default.
+        truth: with `cascade`, a column with known answers; standard error has how many answers equal them.
         parameters: any others of the requests' bodies, such as `seed`, `top_p` or `max_completion_tokens`. A row has
             one answer, so `n` is 1; for several samples of a prompt see recipe `rollout`.
 
@@ -94,7 +96,7 @@ def map(
     body = _body(model, structure, response_format, temperature, max_tokens, parameters)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
     are_texts = structure is None and response_format is None and not finish_reason
-    results = _results(cascade, agree, confidence, are_texts=are_texts)
+    results = _results(data, cascade, agree, confidence, truth, are_texts=are_texts)
     frame = ask(results, data, template, system, body, how)
     columns = results.columns(structure)
     results.warn()
@@ -239,16 +241,20 @@ def _structure(
     return structure
 
 
-def _results(proxy: str | None, agree: float | None, confidence: float | None, *, are_texts: bool) -> TextResults:
+def _results(
+    data: Any, proxy: str | None, agree: float | None, confidence: float | None, truth: str | None, *, are_texts: bool
+) -> TextResults:
     shares = {"agree": agree, "confidence": confidence}
     given = {name: value for name, value in shares.items() if value is not None}
     if proxy is None:
-        if given:
-            raise ConfigurationError("agree and confidence are those of a cascade; name its small model in cascade")
+        if given or truth:
+            raise ConfigurationError(
+                "agree, confidence and truth are those of a cascade; name its small model in cascade"
+            )
         return TextResults()
     if not are_texts:
         raise ConfigurationError("cascade: its answers are texts without a form or a finish_reason; leave these out")
-    return CascadeResults({"proxy": proxy, **given})
+    return CascadeResults({"proxy": proxy, **given}, data, truth=truth)
 
 
 def _body(
@@ -278,11 +284,22 @@ class PlanResults(TextResults):
 
 
 class CascadeResults(TextResults):
-    """The answers of a job of recipe `cascade`. `options`: of the recipe, without the model and the parameters."""
+    """The answers of a job of recipe `cascade`.
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    Args:
+        options: of the recipe, without the model and the parameters.
+        columns: options that name columns of `data`, which the job gets under the options' names.
+    """
+
+    def __init__(self, options: Mapping[str, Any], data: Any = None, **columns: str | None) -> None:
         super().__init__()
-        self._options = options
+        given = {option: name for option, name in columns.items() if name is not None}
+        self._options = {**options, **{option: option for option in given}}
+        self._columns: dict[str, Sequence[Any]] = {}
+        for option, name in given.items():
+            frame = frames.of(data)
+            asking.template(f"{{{name}}}", option, frame.columns)
+            self._columns[option] = frame.cells(name)
         self._lines: dict[int, Mapping[str, Any]] = {}
 
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
@@ -318,7 +335,13 @@ class CascadeResults(TextResults):
         self.close()
         metrics, simulated = job["batchyard"]["metrics"], " (simulated)" if job["batchyard"]["simulated"] else ""
         said = f"{self._options['proxy']} answered {metrics['proxy']:,} of {metrics['rows']:,} rows{simulated}"
-        for text in (said, *(warning["message"] for warning in job["batchyard"]["warnings"])):
+        known = ", ".join(
+            f"{name} {share['mean']:.1%} of {share['n']:,}"
+            for name, share in metrics.get("truth", {}).items()
+            if share["n"]
+        )
+        truth = [f"right by the known answers: {known}"] if known else []
+        for text in (said, *truth, *(warning["message"] for warning in job["batchyard"]["warnings"])):
             click.echo(f"cascade: {text}", err=True)
 
     def _write(self, file: Path, rows: Iterable[asking.Values], make: Make) -> dict[str, Any] | None:
@@ -332,8 +355,9 @@ class CascadeResults(TextResults):
                 except CellError as error:
                     self.refuse(row, error)
                     continue
+                beside = {option: json_value(column[row], option) for option, column in self._columns.items()}
                 messages = parameters.pop("messages")
-                stream.write(json_lines.line({"custom_id": f"row-{row}", "messages": messages}))
+                stream.write(json_lines.line({"custom_id": f"row-{row}", "messages": messages, **beside}))
         return parameters and {name: value for name, value in parameters.items() if name != "model"}
 
     def _column(self, name: str, kind: Any = "string") -> Column:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchyard.endpoints import label_probabilities
-from batchyard.recipes import Answer, Ask, Flow, InvalidItem, Item, Result, Score, Scored, recipe
-from recipes.answers import lost, unanswered
+from batchyard.recipes import Answer, Ask, Flow, InvalidItem, Item, Result, Score, recipe
+from batchyard.tables.cells import CellError, is_empty
+from recipes.answers import Part, lost, unanswered
 from recipes.cascade import rounds
-from recipes.cascade.options import STATE, Cascading, Round, check, plain
+from recipes.cascade.options import STATE, Cascading, Round, check, label_of
 
 PROXY, LARGE = "proxy", "large"
 
@@ -25,16 +26,38 @@ def _ask(options: Cascading, stage: str, content: Any) -> Ask:
 
 
 def _probe(options: Round) -> list[Ask | Score]:
-    asks: list[Ask | Score] = [_ask(options, stage, "1 + 1 =") for stage in (PROXY, LARGE)]
+    stages = (PROXY, LARGE) if options.scores is None else (LARGE,)
+    asks: list[Ask | Score] = [_ask(options, stage, "1 + 1 =") for stage in stages]
     return [*asks, Score(options.comparison[0], "", "2", "2")]
 
 
 def _columns(options: Round, row: Mapping[str, Any]) -> Sequence[str]:
-    """Check that no column of the input has the name of a new one. Raises InvalidItem."""
-    taken = [name for name in rounds.NEW if name in row and STATE not in row]
+    """Check the cells that options name, and that no column has a new one's name. Raises InvalidItem."""
+    if STATE in row:
+        return []
+    taken = [name for name in rounds.NEW if name in row]
     if taken:
         raise InvalidItem("column_taken", f"The column '{taken[0]}' has the name of one of the results; rename it.")
+    _given_score(options, row)
+    try:
+        options.known(row)
+    except CellError as error:
+        raise InvalidItem(error.code, f"{error}.") from None
     return []
+
+
+def _given_score(options: Round, row: Mapping[str, Any]) -> float | None:
+    """Return what a row has in the column of scores, None without a value. Raises InvalidItem."""
+    cell: Any = row.get(options.scores or "")
+    if is_empty(cell):
+        return None
+    try:
+        score = float(cell)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not 0 <= score <= 1:
+        raise InvalidItem("invalid_score", f"The column '{options.scores}' holds no number from 0 to 1.")
+    return score
 
 
 def confidence_of(answer: Answer) -> float | None:
@@ -57,9 +80,11 @@ def score_of(answer: Answer, label: str, labels: Sequence[str]) -> float | None:
     return confidence if confidence is None or label == labels[0] else 1 - confidence
 
 
-def label_of(text: str, labels: Sequence[str]) -> str | None:
-    """Return the label that a text is, but for case and what may stand around it; None if it is none."""
-    return next((label for label in labels if plain(label) == plain(text)), None)
+def _same(options: Round, answer: str, other: str) -> Part[bool]:
+    reward, least = options.comparison
+    (scored,) = yield [Score(reward, "", answer, other)]
+    score = scored.score if scored.acc is None or least != 1 else scored.acc
+    return scored.error is None and score >= least
 
 
 @recipe(
@@ -77,6 +102,12 @@ def answered(item: Item, options: Round) -> Flow:
     state = item.columns.get(STATE)
     if state is not None and "rows" in state:
         return Result()  # rows that this round asks nothing about
+    # The order of sampling follows from the job's seed and the row's id, and from nothing that was answered.
+    values: dict[str, Any] = {"order": item.seed("sample")} if state is None else {}
+    if state is None and options.scores is not None:
+        score = _given_score(options, item.columns)
+        text = None if score is None else options.labels[score <= 0.5]
+        return Result(text, **values, proxy={"text": text, "confidence": score})
     stage = PROXY if state is None else LARGE
     (answer,) = yield [_ask(options, stage, item.chat())]
     kept: dict[str, Any] = {"text": None, "tokens": [answer.input_tokens, answer.output_tokens]}
@@ -85,6 +116,8 @@ def answered(item: Item, options: Round) -> Flow:
         kept["text"] = (label_of(answer.text, options.labels) if options.labels else None) or answer.text
     else:
         kept["error"] = dict(error)
+    if not options.filters and kept["text"] is not None and (known := options.known(item.columns)) is not None:
+        kept["right"] = yield from _same(options, kept["text"], known)
     if state is None:
         is_usable = error is None and (not options.labels or kept["text"] in options.labels)
         kept["confidence"] = None
@@ -92,15 +125,11 @@ def answered(item: Item, options: Round) -> Flow:
             kept["confidence"] = (
                 score_of(answer, kept["text"], options.labels) if options.filters else confidence_of(answer)
             )
-        # The order of sampling follows from the job's seed and the row's id, and from nothing that was answered.
-        values: dict[str, Any] = {"order": item.seed("sample"), "proxy": kept}
+        values["proxy"] = kept
     else:
-        values = {"large": kept}
+        values["large"] = kept
         if options.filters:
             kept["equal"] = error is None and kept["text"] == state["proxy"]["text"]
         elif error is None and state["proxy"].get("confidence") is not None:
-            reward, least = options.comparison
-            scored: list[Scored] = yield [Score(reward, "", state["proxy"]["text"], kept["text"])]
-            score = scored[0].score if scored[0].acc is None or least != 1 else scored[0].acc
-            kept["equal"] = scored[0].error is None and score >= least
+            kept["equal"] = yield from _same(options, state["proxy"]["text"], kept["text"])
     return lost(item, answer, **values) if error is not None else Result(kept["text"], **values)

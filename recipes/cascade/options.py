@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from batchyard.recipes import BASIC, BareOptions, CompositeOptions, Options
+from batchyard.recipes import BASIC, BareOptions, ColumnName, CompositeOptions, Options
+from batchyard.tables import cells
 from batchyard.tables.template import Template
 from recipes.options import GreedySampling, option
 
@@ -17,6 +19,11 @@ STATE = "batchyard_cascade"
 def plain(text: str) -> str:
     """Return a text as labels are compared: without case, and blanks, quotes and full stops around it."""
     return text.strip().strip(".\"'").strip().casefold()
+
+
+def label_of(text: str, labels: Sequence[str]) -> str | None:
+    """Return the label that a text is, but for case and what may stand around it; None if it is none."""
+    return next((label for label in labels if plain(label) == plain(text)), None)
 
 
 class Cascading(BareOptions):
@@ -42,6 +49,12 @@ class Cascading(BareOptions):
         "exact",
         description="Reward that says if two answers are equal: `exact`, `numeric`, `json-fields`, `f1>=0.8`",
         json_schema_extra=BASIC,
+    )
+    scores: ColumnName[str | None] = Field(
+        None, description="Column with probabilities of the first label, in place of the small model's answers"
+    )
+    truth: ColumnName[str | None] = Field(
+        None, description="Column with known answers, to report how many of the models' answers equal them"
     )
     sampling: GreedySampling = Field(
         default_factory=GreedySampling, description="Temperature (0 unless set), max_tokens and the like"
@@ -69,6 +82,11 @@ class Cascading(BareOptions):
         if self.precision is None or self.recall is None:
             return {"agree": self.agree}
         return {"precision": self.precision, "recall": self.recall}
+
+    def known(self, columns: Mapping[str, Any]) -> str | None:
+        """Return the known answer to a row, None without one. Raises CellError."""
+        text = None if self.truth is None else cells.optional(columns.get(self.truth), self.truth)
+        return text and (label_of(text, self.labels) or text)
 
     @property
     def comparison(self) -> tuple[str, float]:
@@ -99,6 +117,8 @@ def check(options: Cascading) -> None:
         raise ValueError("proxy: it is the model itself, so nothing can be saved; name a smaller one")
     if (options.precision is None) != (options.recall is None):
         raise ValueError("precision: it goes together with recall; set both, or `agree` alone")
+    if options.scores is not None and not options.filters:
+        raise ValueError("scores: they go together with precision and recall")
     if options.filters and len(options.labels) != 2:
         raise ValueError("labels: precision and recall need two, that of the wanted rows first, such as yes and no")
     with option("equal"):

@@ -89,6 +89,11 @@ def _view(metrics: Mapping[str, Any], options: Cascade) -> list[Block]:
         ["agreement of all rows by the audit", _mean(audit)],
         ["large model's tokens, of those that it would take alone", number(metrics["large_share"])],
     ]
+    if options.truth is not None:
+        names = {"all": "all answers", "proxy": "the small model's", "large": "the large model's, in the sample"}
+        facts += [
+            [f"{names.get(name, name)}: by {options.truth}", _mean(share)] for name, share in metrics["truth"].items()
+        ]
     edges = [f"{bin_ / rounds.BINS:g} to {(bin_ + 1) / rounds.BINS:g}" for bin_ in range(rounds.BINS)]
     return [
         Table(title="Models", columns=columns, rows=models),

@@ -187,6 +187,8 @@ class _Totals:
         self.answers: Counter[str] = Counter()
         self.tokens = {"proxy": [0, 0, 0], "large": [0, 0, 0]}  # requests, input tokens and output tokens
         self.sampled = [0, 0, 0]  # the same of the sample alone
+        self.right: Counter[tuple[str, bool]] = Counter()  # whose answers to rows with a known one are right
+        self.known: Counter[tuple[bool, bool]] = Counter()  # whether a row is kept, and is known to be wanted
 
     def answered(self, row: Row, decision: CutDecision, options: Cascading) -> Row:
         """Return a row as the file of answers has it."""
@@ -207,13 +209,44 @@ class _Totals:
         if options.filters:
             self.answers["wanted"] += answer == options.labels[0]
             self.answers["no_label"] += answer not in (None, *options.labels)
+        self._compare(row, answer, large is None, options)
         tokens = sum(sum(each.get("tokens") or ()) for each in (proxy, large or {}))
         new = (answer, None if answer is None else answered_by, confidence, proxy.get("text"), error, tokens)
         return {"custom_id": row["id"], **row["columns"], **dict(zip(NEW, new, strict=True))}
 
+    def _compare(self, row: Row, answer: str | None, is_proxy: bool, options: Cascading) -> None:
+        """Compare the answers to a row with the known one, if there is one."""
+        known, large = options.known(row["columns"]), row.get("large") or {}
+        if known is None:
+            return
+
+        def is_right(text: str | None, source: Mapping[str, Any]) -> bool:
+            if options.filters:
+                return text is not None and (text == options.labels[0]) == (known == options.labels[0])
+            return bool(source.get("right"))
+
+        self.right["all", is_right(answer, row["proxy"] if is_proxy else large)] += 1
+        self.right["proxy", is_right(row["proxy"].get("text"), row["proxy"])] += 1
+        if large.get("why") == SAMPLE:
+            self.right["large", is_right(large.get("text"), large)] += 1
+        if options.filters:
+            self.known[answer == options.labels[0], known == options.labels[0]] += 1
+
+    def truth(self, options: Cascading) -> dict[str, Any]:
+        """Return how many of the answers are right: of all, and those of either model."""
+        shares = {
+            name: intervals.share(self.right[name, True], self.right[name, True] + self.right[name, False])
+            for name in ("all", "proxy", "large")
+        }
+        if options.filters:
+            right = self.known[True, True]
+            shares["precision"] = intervals.share(right, right + self.known[True, False])
+            shares["recall"] = intervals.share(right, right + self.known[False, True])
+        return shares
+
 
 def _add(sums: list[int], answer: Mapping[str, Any]) -> None:
-    sums[0] += 1
+    sums[0] += "tokens" in answer  # scores of a column ask nobody
     for place, tokens in enumerate(answer.get("tokens") or (0, 0), 1):
         sums[place] += tokens
 
@@ -245,6 +278,8 @@ def _metrics(findings: Findings, decision: CutDecision, totals: _Totals, options
         "audit": _audit(findings, decided, wrong),
         "confidences": np.histogram(findings.confidences[answered], BINS, (0, 1))[0].tolist(),
     }
+    if options.truth is not None:
+        metrics["truth"] = totals.truth(options)
     if options.filters:
         metrics |= {
             **{name: totals.answers[name] for name in ("wanted", "no_label")},

@@ -15,6 +15,7 @@ from batchyard.cli.rows.command import RowsCommand, common_options, source_and_o
 @click.option("--precision", type=float, help="With --cascade: share of the output to which --model says yes [0.95].")
 @click.option("--recall", type=float, help="With --cascade: share of the rows with its yes that are found [0.95].")
 @click.option("--confidence", type=float, help="With --cascade: probability that both are reached [0.95].")
+@click.option("--truth", metavar="COLUMN", help="With --cascade: column with known answers, to measure against.")
 @common_options
 def filter_(template: str, **shared: Any) -> None:
     """Keep the rows of a table to which a model says yes.
@@ -27,7 +28,7 @@ def filter_(template: str, **shared: Any) -> None:
     """
     from batchyard.client.filter import YES, filter
 
-    how = {name: shared.pop(name) for name in ("system", "cascade", "precision", "recall", "confidence")}
+    how = {name: shared.pop(name) for name in ("system", "cascade", "precision", "recall", "confidence", "truth")}
 
     def ask(table: Any, options: dict[str, Any]) -> Any:
         return filter(table, template, details=True, **how, **options)

@@ -31,6 +31,7 @@ from batchyard.errors import ConfigurationError
 @click.option("--cascade", metavar="MODEL", help="Smaller model for the rows on which it agrees with --model.")
 @click.option("--agree", type=float, help="With --cascade: share of rows with the answer of --model [0.95].")
 @click.option("--confidence", type=float, help="With --cascade: probability that this share is reached [0.95].")
+@click.option("--truth", metavar="COLUMN", help="With --cascade: column with known answers, to measure against.")
 @click.option("--finish-reason", is_flag=True, help="Add the column finish_reason.")
 @common_options
 def map_(template: str, schema: Path | None, finish_reason: bool, **shared: Any) -> None:
@@ -47,7 +48,7 @@ def map_(template: str, schema: Path | None, finish_reason: bool, **shared: Any)
     from batchyard.client.map import map
 
     sampling = {name: shared.pop(name) for name in ("system", "temperature", "max_tokens", "max_completion_tokens")}
-    cascade = {name: shared.pop(name) for name in ("cascade", "agree", "confidence")}
+    cascade = {name: shared.pop(name) for name in ("cascade", "agree", "confidence", "truth")}
     command = RowsCommand(**shared)
     try:
         form = None if schema is None else json.loads(schema.read_bytes())

@@ -86,6 +86,17 @@ def test_a_smaller_model_decides_the_rows_of_which_it_is_sure(
     assert 0 < metrics["large_share"] < 1 and metrics["audit"]["intervals"].keys() == {"mean", "precision", "recall"}
 
 
+def test_known_answers_and_scores_of_a_column_reach_the_job(
+    server: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row | {"p": 0.9 if row["large"] == "yes" else 0.1} for row in tickets()]
+    kept = batchyard.filter(rows, QUESTION, **CASCADE | {"cascade": "mine"}, scores="p", truth="large", progress=False)
+    assert reached([row["n"] for row in kept])
+    said = capsys.readouterr().err
+    assert "mine answered" in said
+    assert "right by the known answers: all 100.0% of 400, proxy 100.0% of 400, large 100.0% of" in said
+
+
 def test_too_few_rows_are_all_asked_of_the_large_model_and_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     rows = tickets()[:20]
     assert batchyard.filter(rows, QUESTION, **CASCADE) == [row for row in rows if row["large"] == "yes"]
@@ -130,6 +141,8 @@ def test_a_file_without_a_yes_keeps_its_columns_and_rows_that_fail_are_told(
         ({"precision": 0.9}, "precision is that of a cascade; name its small model in cascade"),
         ({"cascade": "other", "recall": 1.5}, "recall=1.5: pass a share between 0 and 1, such as 0.95"),
         ({"cascade": "other", "confidence": 1}, "confidence=1: pass a share"),
+        ({"scores": "text"}, "scores and truth need a cascade"),
+        ({"cascade": "other", "truth": "txt"}, "truth: no column 'txt'"),
         ({"cascade": "othr"}, "does not serve 'othr'; did you mean other"),
         ({"cascade": "vectors"}, "model vectors does not answer on /v1/chat/completions"),
     ],

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from batchyard.endpoints.label_probabilities import TOP
-from batchyard.recipes import Answer, Item
+from batchyard.recipes import Answer, InvalidItem, Item
 from batchyard.recipes.program import Request
-from recipes.cascade.flow import score_of
+from recipes.cascade.flow import answered, score_of
+from recipes.cascade.options import Round
 from tests.recipes.cascade.made import planted, run, sure
 
 TARGETS: dict[str, Any] = {"labels": ["yes", "no"], "precision": 0.9, "recall": 0.9}
@@ -128,6 +129,48 @@ def test_rows_that_either_model_fails_on_are_never_wanted_unseen(tmp_path: Path)
     assert {code for code, _ in report.warnings} == {"proxy_unusable", "rows_failed"}
     lost = [line for line in lines if line["error"]]
     assert len(lost) == report.metrics["failed"] > 50 and all(line["answer"] is None for line in lost)
+
+
+def test_a_column_of_scores_takes_the_place_of_the_small_model(tmp_path: Path) -> None:
+    def large(item: Item, request: Request) -> Answer:
+        assert request.stage == "large"
+        return planted(item, request)
+
+    table = [row | {"score": row["p"] if row["small"] == "yes" else 1 - row["p"]} for row in rows(2000)]
+    table[7]["score"] = None
+    report, results = run(tmp_path, large, table, **TARGETS, scores="score")
+    lines, metrics = results.lines("answers.jsonl"), report.metrics
+    assert min(shares(lines)) >= 0.9 and metrics["proxy"] > 700 and metrics["certified"]
+    assert metrics["tokens"]["proxy"]["requests"] == 0 and metrics["tokens"]["large"]["requests"] == metrics["large"]
+    assert lines[7]["answered_by"] == "large" and metrics["unusable"] == 1
+    assert [line["confidence"] for line in lines] == [row["score"] for row in table]
+
+
+def test_scores_are_numbers_from_0_to_1() -> None:
+    assert answered.columns is not None
+    options = Round(model="large", proxy="p", scores="score", **TARGETS)
+    assert answered.columns(options, {"score": "0.3"}) == [], "as csv has them"
+    for cell in (1.2, "high", -1, [0.5]):
+        with pytest.raises(InvalidItem, match="'score' holds no number from 0 to 1"):
+            answered.columns(options, {"score": cell})
+
+
+def test_known_answers_measure_what_was_kept_and_decide_nothing(tmp_path: Path) -> None:
+    """Of the known answers every tenth differs from the large model's; every fifth row has none."""
+    other = {"yes": "No.", "no": "YES"}
+    known = [other[row["large"]] if n % 10 == 1 else row["large"] for n, row in enumerate(rows(2000))]
+    table = [row | {"billing": None if n % 5 == 0 else known[n]} for n, row in enumerate(rows(2000))]
+    without, _ = run(tmp_path, planted, table, **TARGETS)
+    report, results = run(tmp_path, planted, table, **TARGETS, truth="billing")
+    truth, lines = report.metrics.pop("truth"), results.lines("answers.jsonl")
+    assert report.metrics == without.metrics
+    pairs = [(line["answer"] == "yes", known[n].lower().startswith("y")) for n, line in enumerate(lines) if n % 5]
+    right = sum(kept and wanted for kept, wanted in pairs)
+    assert truth["all"]["mean"] == sum(kept == wanted for kept, wanted in pairs) / 1600
+    assert truth["precision"]["mean"] == right / sum(kept for kept, _ in pairs)
+    assert truth["recall"]["mean"] == right / sum(wanted for _, wanted in pairs)
+    assert truth["proxy"]["n"] == 1600 and 0.8 < truth["large"]["mean"] < 0.95 and truth["large"]["n"] < 1000
+    assert "recall: by billing" in dict(report.view[1].rows)  # type: ignore[union-attr]
 
 
 def test_the_small_model_is_asked_for_other_tokens_too(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from recipes.cascade.options import Cascade, check
         ({"precision": 0.9}, "precision: it goes together with recall"),
         ({"precision": 0.9, "recall": 0.9}, "labels: precision and recall need two"),
         ({"precision": 0.9, "recall": 0.9, "labels": ["a", "b", "c"]}, "labels: precision and recall need two"),
+        ({"scores": "p"}, "scores: they go together with precision and recall"),
         ({"template": "Of {*}"}, "template: {\\*} is in another order"),
     ],
 )

@@ -10,8 +10,8 @@ import pytest
 
 from batchyard.recipes import Answer, InvalidItem, Item
 from batchyard.recipes.program import Request
-from recipes.cascade.flow import answered, confidence_of, label_of
-from recipes.cascade.options import STATE, Round
+from recipes.cascade.flow import answered, confidence_of
+from recipes.cascade.options import STATE, Round, label_of
 from recipes.cascade.rounds import BUNDLE_ROWS, NEXT
 from tests.recipes.cascade.made import planted, run, sure
 
@@ -185,6 +185,16 @@ def test_a_reward_decides_what_is_equal(tmp_path: Path, equal: str, small: str, 
     table = [row | {"small": small, "large": large} for row in rows(200)]
     report, _ = run(tmp_path, planted, table, equal=equal)
     assert (report.metrics["proxy_agreement"]["mean"] == 1) is same
+
+
+def test_known_answers_are_compared_as_the_models_answers_are(tmp_path: Path) -> None:
+    table = [row | {"small": f"So {row['small']}", "right": "GOOD" if n % 4 else ""} for n, row in enumerate(rows(300))]
+    report, _ = run(tmp_path, planted, table, truth="right", equal="f1>=0.6", agree=0.9)
+    truth = report.metrics["truth"]
+    assert (truth["all"]["n"], truth["large"]["mean"]) == (225, 1) and truth.keys() == {"all", "proxy", "large"}
+    assert truth["proxy"]["mean"] == sum(row["small"] == "So good" for n, row in enumerate(table) if n % 4) / 225
+    assert truth["proxy"]["mean"] < truth["all"]["mean"] < 1
+    assert dict(report.view[1].rows)["all answers: by right"].endswith("n = 225")  # type: ignore[union-attr]
 
 
 def test_confidence_is_the_probability_of_all_tokens() -> None:
