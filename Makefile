@@ -170,6 +170,7 @@ bench: dev
 	$(BIN)/python benchmarks/cascade.py
 	$(BIN)/python benchmarks/cascade.py --filter
 	$(BIN)/python benchmarks/cascade.py --real 1200
+	$(BIN)/python benchmarks/match.py
 	$(BIN)/python benchmarks/panel.py
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/tune.py --real

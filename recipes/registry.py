@@ -31,10 +31,10 @@ from recipes.rewards.catalogue import RewardedRecipe
 
 # fmt: off
 COMMANDS = frozenset({
-    "audit", "backup", "cancel", "chat", "classify", "config", "delete", "demo", "doctor", "download", "embed", "eval",
-    "files", "filter", "job", "key", "list", "lm-eval", "logs", "map", "migrate", "models", "open", "pause", "plan",
-    "project", "rerank", "restore", "results", "resume", "retry", "run", "schedule", "set", "status", "submit", "tool",
-    "top", "transcribe", "up", "usage", "verify", "webhook",
+    "audit", "backup", "cancel", "chat", "classify", "config", "delete", "demo", "doctor", "download", "embed",
+    "eval", "files", "filter", "job", "key", "list", "lm-eval", "logs", "map", "match", "migrate", "models", "open",
+    "pause", "plan", "project", "rerank", "restore", "results", "resume", "retry", "run", "schedule", "set", "status",
+    "submit", "tool", "top", "transcribe", "up", "usage", "verify", "webhook",
 })
 """The names of the terminal's commands, which no recipe can take."""
 # fmt: on

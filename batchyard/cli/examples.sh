@@ -14,6 +14,8 @@ batchyard map reviews.csv -m mini -t 'Is this positive? {text}' -o labels.csv
 batchyard map tickets.parquet -m mini -t 'Summarize: {*}' -o out.parquet --window 2h
 batchyard filter tickets.csv -m large -t 'Is this about billing? {text}' -o billing.csv
 batchyard filter tickets.csv -m large -t 'Is this about billing? {text}' --cascade small --recall 0.9 -o billing.csv
+batchyard match crm.csv erp.csv -m large -t 'Same company? {left.name} / {right.name}' -o same.csv
+batchyard match crm.csv erp.csv -m large -t '{left.name} = {right.name}?' --cascade mini-embed --recall 0.9 -o same.csv
 batchyard embed corpus.csv -t text -m mini-embed -o corpus.parquet
 batchyard embed corpus.csv -t '{title}: {text}' -m mini-embed -o corpus.npy
 batchyard classify reviews.csv -t '{text}' -m mini -l good -l bad -o labels.csv

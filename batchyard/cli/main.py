@@ -15,7 +15,7 @@ from batchyard.cli.console import chat, logs, records, top, verify
 from batchyard.cli.output import complain
 from batchyard.cli.recipes import evaluate, groups, lm_eval, tools
 from batchyard.cli.recipes.group import BUILT_IN, RecipeGroup, add_examples
-from batchyard.cli.rows import encoders, filter, map
+from batchyard.cli.rows import encoders, filter, map, match
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
 
@@ -51,8 +51,8 @@ def cli() -> None:
 jobs.job.add_command(groups.create)
 for title, commands in {
     "Run": [
-        *(oneshot.run, batches.submit, batches.plan, map.map_, filter.filter_, encoders.embed, encoders.classify),
-        *(encoders.rerank, encoders.transcribe, chat.chat, oneshot.demo),
+        *(oneshot.run, batches.submit, batches.plan, map.map_, filter.filter_, match.match_, encoders.embed),
+        *(encoders.classify, encoders.rerank, encoders.transcribe, chat.chat, oneshot.demo),
     ],
     "Look": [
         *(batches.status, batches.list_, batches.results, top.top, logs.logs, records.open_, records.files),

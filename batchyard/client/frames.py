@@ -41,7 +41,11 @@ class Frame(Protocol):
         ...
 
     def table(self, columns: Mapping[str, Column]) -> Any:
-        """Return a new table of the caller's kind."""
+        """Return a new table of the caller's kind, with as many rows."""
+        ...
+
+    def apart(self, columns: Mapping[str, Column]) -> Any:
+        """Return a new table of the caller's kind, with rows of its own."""
         ...
 
     def taken(self, rows: Sequence[int]) -> Any:
@@ -131,6 +135,12 @@ class _Table:
     def column(self, name: str, column: Column) -> Any:
         return column.values
 
+    def table(self, columns: Mapping[str, Column]) -> Any:
+        raise NotImplementedError
+
+    def apart(self, columns: Mapping[str, Column]) -> Any:
+        return self.table(columns)
+
     def taken(self, rows: Sequence[int]) -> Any:
         return self._data[rows]
 
@@ -151,14 +161,17 @@ class _Pandas(_Table):
         return self.table({name: column})[name]
 
     def table(self, columns: Mapping[str, Column]) -> Any:
+        table = self.apart(columns)
+        table.index = self._data.index
+        return table
+
+    def apart(self, columns: Mapping[str, Column]) -> Any:
         import pandas as pd
         import pyarrow as pa
 
         # NumPy has no missing integer and no missing truth value, pandas has.
         types = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
-        table = _arrow(columns).to_pandas(types_mapper=types.get)
-        table.index = self._data.index
-        return table
+        return _arrow(columns).to_pandas(types_mapper=types.get)
 
     def taken(self, rows: Sequence[int]) -> Any:
         return self._data.iloc[rows]

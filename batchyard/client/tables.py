@@ -156,12 +156,15 @@ def beside(table: Any, new: Any, prefix: str) -> Any:
 
 def taken(table: Any, rows: Sequence[int]) -> Any:
     """Return a table with these rows of another. A list without rows becomes an Arrow table, which has the columns."""
+    frame = frames.of(table)
+    return frame.taken(rows) if rows or not isinstance(table, list) else empty(frame.columns)
+
+
+def empty(names: Sequence[str]) -> Any:
+    """Return an Arrow table of columns without rows."""
     import pyarrow as pa
 
-    frame = frames.of(table)
-    if isinstance(table, list) and not rows:
-        return pa.table({name: pa.array([], pa.string()) for name in frame.columns})
-    return frame.taken(rows)
+    return pa.table({name: pa.array([], pa.string()) for name in names})
 
 
 def write(file: Path, table: Any) -> None:

@@ -56,6 +56,7 @@ NOT_RUN = {
     ("docs/api.md", "batchyard schedule create --name inbox"): "tests/tasks/recurring/test_watching.py watches some",
     ("docs/cascade.md", "batchyard map reviews.csv"): "tests/system/test_cascade.py and test_map.py run such ones",
     ("docs/cascade.md", "batchyard filter tickets.csv"): "tests/batchyard/client/test_filter.py runs one",
+    ("docs/cascade.md", "batchyard match crm.csv"): "tests/batchyard/client/test_match.py runs one",
     ("docs/engines.md", "batchyard doctor --reproducible"): "tests/batchyard/cli/test_doctor.py runs such ones",
     ("docs/engines.md", "batchyard models add"): "tests/system/test_models_while_running.py runs such ones",
     ("docs/evaluation.md", "batchyard eval examples/evaluate.yaml"): "tests/batchyard/cli/test_eval.py runs such ones",

@@ -1,1 +1,1 @@
-"""Commands that ask about each row of a file: `map`, `filter`, `embed`, `classify`, `rerank`, `transcribe`."""
+"""Commands that ask about rows of files: `map`, `filter`, `match`, `embed`, `classify`, `rerank`, `transcribe`."""

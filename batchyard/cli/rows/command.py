@@ -109,10 +109,11 @@ class RowsCommand:
         simulated: bool,
         flaws: Mapping[str, int] | None = None,
         kept: int | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         """Say how many rows have an answer, and why others have none. Raises Unsuccessful.
 
-        `kept`: how many rows are in the output, if not all.
+        `kept`: how many rows are in the output, if not all. `facts`: more for scripts.
         """
         from batchyard.client.asking import is_unsent
 
@@ -120,7 +121,14 @@ class RowsCommand:
         rows, answered = len(errors), len(errors) - reasons.total()
         if self.as_json:
             of_filter = {} if kept is None else {"kept": kept}
-            report = {"rows": rows, "answered": answered, **of_filter, **(flaws or {}), "errors": reasons}
+            report = {
+                "rows": rows,
+                "answered": answered,
+                **of_filter,
+                **(facts or {}),
+                **(flaws or {}),
+                "errors": reasons,
+            }
             click.echo(json.dumps({**report, "simulated": simulated, "output": str(self.output)}))
         else:
             said = f"{answered} of {rows} rows answered{wording.flaws(flaws or {}, ', ')}"
@@ -138,7 +146,13 @@ def source_and_output(what: str, *, folder: bool = False) -> Callable[[Callable[
     """Return a decorator that adds FILE, --model and --output."""
     source = requests.LocalPath(path_type=Path, exists=True, dir_okay=folder)
     return add_options(
-        click.argument("source", metavar="SOURCE" if folder else "FILE", type=source),
+        click.argument("source", metavar="SOURCE" if folder else "FILE", type=source), output_options(what)
+    )
+
+
+def output_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds --model and --output."""
+    return add_options(
         click.option("-m", "--model", required=True, shell_complete=completion.models, help="Model that answers."),
         click.option(
             *("-o", "--output"),

@@ -28,7 +28,8 @@ def embed(template: str, normalize: bool, dtype: str, dimensions: int | None, **
 
     FILE, the server and resuming work as in `batchyard map`.
     """
-    from batchyard.client import asking, tables, vector_files
+    from batchyard.cli.rows import vector_files
+    from batchyard.client import asking, tables
     from batchyard.client.asking import CallOptions
     from batchyard.client.embed import Vectors, send, text_template
 

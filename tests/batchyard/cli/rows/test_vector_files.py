@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchyard.client import vector_files
+from batchyard.cli.rows import vector_files
 from batchyard.client.embed import Vectors
 from batchyard.errors import ConfigurationError
 
