@@ -24,7 +24,7 @@ from batchyard.cli.rows.command import RowsCommand, output_options
 @click.option("--confidence", type=float, help="Probability that both are reached [0.95].")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Candidates of each row.")
 @click.option("--sample", type=click.IntRange(0), default=1000, show_default=True,
-              help="Other pairs that --model is asked about, to bound the matches among them.")  # fmt: skip
+              help="Random other pairs for --model, to bound the matches among them.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Seed of this sample.")
 @requests.null_values_option
 @requests.window_option
