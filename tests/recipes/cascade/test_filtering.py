@@ -159,11 +159,14 @@ def test_known_answers_measure_what_was_kept_and_decide_nothing(tmp_path: Path) 
     """Of the known answers every tenth differs from the large model's; every fifth row has none."""
     other = {"yes": "No.", "no": "YES"}
     known = [other[row["large"]] if n % 10 == 1 else row["large"] for n, row in enumerate(rows(2000))]
-    table = [row | {"billing": None if n % 5 == 0 else known[n]} for n, row in enumerate(rows(2000))]
+    table: list[dict[str, Any]] = [
+        row | {"billing": None if n % 5 == 0 else known[n]} for n, row in enumerate(rows(2000))
+    ]
     without, _ = run(tmp_path, planted, table, **TARGETS)
     report, results = run(tmp_path, planted, table, **TARGETS, truth="billing")
-    truth, lines = report.metrics.pop("truth"), results.lines("answers.jsonl")
-    assert report.metrics == without.metrics
+    metrics, lines = dict(report.metrics), results.lines("answers.jsonl")
+    truth = metrics.pop("truth")
+    assert metrics == without.metrics
     pairs = [(line["answer"] == "yes", known[n].lower().startswith("y")) for n, line in enumerate(lines) if n % 5]
     right = sum(kept and wanted for kept, wanted in pairs)
     assert truth["all"]["mean"] == sum(kept == wanted for kept, wanted in pairs) / 1600
