@@ -1,4 +1,4 @@
-"""Recipe `cascade-round`: the small model answers rows, or the large one answers those that it is needed for."""
+"""Recipe `cascade-round`: the small model answers all rows, or the large one some."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def _columns(options: Round, row: Mapping[str, Any]) -> Sequence[str]:
     """Check that no column of the input has the name of a new one. Raises InvalidItem."""
     taken = [name for name in rounds.NEW if name in row and STATE not in row]
     if taken:
-        raise InvalidItem("column_taken", f"The column '{taken[0]}' has the name of one of the results; rename it.")
+        raise InvalidItem("column_taken", f"The column '{taken[0]}' has the name of a result column; rename it.")
     return []
 
 
 def confidence_of(answer: Answer) -> float | None:
-    """Return the probability of an answer's tokens; None if the engine has not said it."""
+    """Return the probability of an answer's tokens; None if the engine reports none."""
     tokens = (answer.extra.get("logprobs") or {}).get("content")
     return math.exp(min(0.0, math.fsum(float(token["logprob"]) for token in tokens))) if tokens else None
 
 
 def score_of(answer: Answer, label: str, labels: Sequence[str]) -> float | None:
-    """Return the probability of the first of two labels, of which `label` is the answer; None if nobody knows it.
+    """Return the probability of the first of two labels; None if the engine reports none.
 
-    It is relative to that of the other label where the engine names other tokens than the answer's.
+    `label`: the answer. The two probabilities add up to 1 if the engine reports alternative tokens.
     """
     logprobs = answer.extra.get("logprobs") or {}
     if any(token.get("top_logprobs") for token in logprobs.get("content") or ()):
@@ -58,7 +58,7 @@ def score_of(answer: Answer, label: str, labels: Sequence[str]) -> float | None:
 
 
 def label_of(text: str, labels: Sequence[str]) -> str | None:
-    """Return the label that a text is, but for case and what may stand around it; None if it is none."""
+    """Return the label that a text equals, see `plain`; None if it equals none."""
     return next((label for label in labels if plain(label) == plain(text)), None)
 
 
@@ -73,7 +73,7 @@ def label_of(text: str, labels: Sequence[str]) -> str | None:
     main=rounds.ANSWERS,
 )
 def answered(item: Item, options: Round) -> Flow:
-    """Make one round of `cascade`: the small model answers all rows, or the large one answers some."""
+    """Run one round of `cascade`: the small model answers all rows, or the large one some."""
     state = item.columns.get(STATE)
     if state is not None and "rows" in state:
         return Result()  # rows that this round asks nothing about
