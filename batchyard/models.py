@@ -122,7 +122,7 @@ class ModelSpec(BaseModel):
     reproducible: bool = Field(
         False,
         exclude_if=operator.not_,  # as adapters
-        description="answers do not depend on the requests that run beside them; refused where that cannot be promised",
+        description="answers do not depend on other requests; refused where the engine cannot guarantee it",
     )
     adapters: dict[str, Adapter] = Field(
         default_factory=dict,
