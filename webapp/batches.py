@@ -310,7 +310,7 @@ def results(batch_id: str) -> Response:
 @routes.get("/v1/batches/<batch_id>/plan")
 @operation(wire.PlanReport, refusals=(404, 409))
 def plan(batch_id: str) -> wire.PlanReport:
-    """Read what the sample of a batch with a plan says of all its requests."""
+    """Read the forecast for all requests of a batch, from the sample of its plan."""
     batch, context = get_batch(batch_id), current_context()
     if batch.sample_rows is None or batch.status in TERMINAL:
         why = "has ended, and its answers are in its files" if batch.sample_rows else "was created without a plan"

@@ -1,4 +1,4 @@
-"""Samples: a batch's first requests, drawn at random, and what they say of all of it."""
+"""Samples: requests drawn at random and answered first, and the forecast from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tasks.steps.score import ScoreOptions
 CONFIDENCE = 0.9
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 MAX_ODD = 10
-"""Answers of each kind that a plan names."""
+"""Maximum answers of each kind in a report."""
 MAX_TEXT = 2_000
 """Characters of a shown answer."""
 CHECK_SECONDS = 2.0
@@ -151,7 +151,7 @@ def parsed(
 
 
 def report(context: AppContext, batch: Batch) -> dict[str, Any]:
-    """Return what a batch's sample says, with the cost of all and the time of the rest. Raises as `answers`."""
+    """Return the forecast from a batch's sample, with the cost of all and the time of the rest. Raises as `answers`."""
     sample = answers(context, batch)
     with context.database.read() as session:
         cost = usage.costs(session, [batch.id]).get(batch.id)
@@ -208,7 +208,7 @@ def cost_of(
 
 
 def summary_of(sample: Sequence[SampledAnswer], total: int, flaws: Sequence[str] = FLAWS) -> dict[str, Any]:
-    """Return what a sample says of `total` requests: shares of `flaws`, sums of tokens, and answers to look at.
+    """Return the forecast for `total` requests: shares of `flaws`, sums of tokens, and sample answers.
 
     Ranges hold with CONFIDENCE on average: of shares as of a uniform sample without replacement; of sums by Student's
     distribution and the skewness, with the variance of collapsed strata (Cochran, Sampling Techniques, 5A.12).

@@ -125,10 +125,10 @@ JsonText = BeforeValidator(from_json_text)
 
 
 class PlanRequest(BaseModel):
-    """A plan: a random sample of a batch's requests is answered at once, then the batch is paused."""
+    """A plan: answer a random sample of a batch's requests or a job's items first, then pause."""
 
     model_config = ConfigDict(extra="forbid")
-    rows: int = Field(100, strict=True, ge=1, le=1_000, description="how many requests the sample has")
+    rows: int = Field(100, strict=True, ge=1, le=1_000, description="size of the sample")
 
 
 class StopWhen(BaseModel):
