@@ -12,6 +12,7 @@ from batchyard.recipes import Stage
 from jobs.running import notices, segments
 from jobs.running.memory import LiveJob
 from store import events
+from store.accounting import stopping
 from store.batches import PLAN
 from store.formats import job_chunks
 from store.jobs import chunk_records, lifecycle, replies
@@ -74,6 +75,8 @@ def commit(
         if sampled:
             record.paused_at, record.paused_by = now(), PLAN
             events.record(session, record, "job.planned")
+        elif not done:
+            stopping.check_job(session, record)
         done = done and not replies.after(session, job.id, live.reply_id)
         if done:
             for sealed in stage_records.of_job(session, job.id):
