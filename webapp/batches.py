@@ -179,14 +179,13 @@ def record_of(options: BaseModel, **others: Any) -> Batch:
     given = dict(options)
     same = ("endpoint", "completion_window", "post_process", "on_invalid", "open", "callback_url", "guard")
     expires_after, plan = given.get("output_expires_after"), given.get("plan")
-    limits = given.get("stop_when")
     return Batch(
         project_id=caller().project_id,
         request_metadata=given["metadata"],
         output_expires_after=None if expires_after is None else expires_after.seconds,
         priority=PRIORITIES[given["priority"]],
         sample_rows=None if plan is None else plan.rows,
-        stop_when=None if limits is None else limits.model_dump(exclude_none=True) or None,
+        stop_when=StopWhen.given(given.get("stop_when")),
         **{name: given[name] for name in same if name in given},
         **others,
     )

@@ -188,12 +188,18 @@ def _forecast(report: dict[str, Any]) -> dict[str, str]:
     for key, one in forecast["tokens"].items():
         rows[f"{key.removesuffix('_tokens')} tokens"] = f"{one['sum']:,.0f} ({one['low']:,.0f} to {one['high']:,.0f})"
     cost, seconds = forecast["cost"], forecast["seconds"]
-    rows["cost"] = f"{cost['sum']} {cost['currency']} ({cost['low']} to {cost['high']})" if cost else "no price"
+    rows["cost"] = _money(cost) if cost else "no price"
+    rows |= {f"cost at {name}": _money(there) for name, there in forecast["hosted"].items()}
     if seconds is not None:
         rows["time for the rest"] = "{} ({} to {})".format(
             *(durations.text(seconds[name]) for name in ("sum", "low", "high"))
         )
     return rows
+
+
+def _money(cost: dict[str, str]) -> str:
+    sums = (tariffs.text(Fraction(cost[name]), cost["currency"]) for name in ("sum", "low", "high"))
+    return "{} ({} to {})".format(*sums)
 
 
 def _answer(answer: dict[str, Any], length: int) -> str:

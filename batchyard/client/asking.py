@@ -235,6 +235,7 @@ def report(server: ApiClient, batch: Mapping[str, Any]) -> dict[str, Any]:
             "tokens": {name: dict.fromkeys(sums, batch["usage"][name]) for name in ("input_tokens", "output_tokens")},
             "cost": {"currency": cost["currency"], **dict.fromkeys(sums, cost["amount"])} if priced else None,
             "seconds": dict.fromkeys(sums, 0.0),
+            "hosted": {},
         },
     }
 

@@ -41,7 +41,9 @@ def report(context: AppContext, job: Job) -> dict[str, Any]:
     if throughput is not None and sample:
         seconds = sampling.seconds_of(throughput, sample, job.total, job.total - len(sample))
     found = sampling.summary_of(sample, job.total, (*FLAWS, STUCK))
-    return found | {"models": sorted(job.models), "forecast": found["forecast"] | {"cost": costs, "seconds": seconds}}
+    elsewhere = sampling.hosted_costs(context, sample, job.total)
+    forecast = found["forecast"] | {"cost": costs, "seconds": seconds, "hosted": elsewhere}
+    return found | {"models": sorted(job.models), "forecast": forecast}
 
 
 def _requests(context: AppContext, job: Job) -> dict[int, list[SampledAnswer]]:

@@ -12,6 +12,7 @@ from batchyard.recipes import Stage
 from jobs.running import notices, segments
 from jobs.running.memory import LiveJob
 from store import events
+from store.accounting import stopping
 from store.formats import job_chunks
 from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import stages as stage_records
@@ -72,6 +73,8 @@ def commit(
             events.record(session, record, notice.type, **notice.data)
         if sampled:
             lifecycle.pause_sampled(session, record)
+        elif not done:
+            stopping.check_job(session, record)
         done = done and not replies.after(session, job.id, live.reply_id)
         if done:
             for sealed in stage_records.of_job(session, job.id):

@@ -33,7 +33,7 @@ from webapp.idempotency import Idempotency, Once
 from webapp.requests import caller, current_context, listed, parse_body, query
 from webapp.wire.batches import PlanState
 from webapp.wire.events import EventPage, ListEvents
-from webapp.wire.fields import Idempotent
+from webapp.wire.fields import Idempotent, StopWhen
 from webapp.wire.items import ItemDetail, ItemObject, ItemPage, ItemReply, ListItems
 from webapp.wire.jobs import (
     CellObject,
@@ -122,6 +122,7 @@ def _object(
             held=held,
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
             plan=None if job.sample_rows is None else PlanState(rows=job.sample_rows, sampled=_is_sampled(job)),
+            stop_when=None if job.stop_when is None else StopWhen.model_validate(job.stop_when),
             children=list(children),
             warnings=warnings_to_wire(creation.job_warnings(current_context(), job)),
         ),
@@ -193,6 +194,7 @@ def create() -> JobObject | DryRun:
         depends_on=[dependency.model_dump() for dependency in body.depends_on],
         answers_from=body.answers_from,
         sample_rows=None if body.plan is None else body.plan.rows,
+        stop_when=StopWhen.given(body.stop_when),
     )
     if params.dry_run:
         return outlook_to_wire(creation.dry_run(context, owner.project_id, request))

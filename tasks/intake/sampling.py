@@ -19,7 +19,7 @@ from batchyard import json_lines, tariffs
 from batchyard.comparing.shares import share_bounds
 from batchyard.endpoints import output_lines, responses
 from batchyard.endpoints.forms import Checks
-from batchyard.models import ModelSpec
+from batchyard.models import ModelSpec, hosted
 from batchyard.tariffs import TotalCost
 from store import segments, speeds
 from store.accounting import usage
@@ -162,7 +162,8 @@ def report(context: AppContext, batch: Batch) -> dict[str, Any]:
     if throughput is not None and sample:
         seconds = seconds_of(throughput, sample, batch.total, batch.total - batch.completed - batch.failed)
     found = summary_of(sample, batch.total)
-    forecast = found["forecast"] | {"cost": costs, "seconds": seconds}
+    elsewhere = hosted_costs(context, sample, batch.total)
+    forecast = found["forecast"] | {"cost": costs, "seconds": seconds, "hosted": elsewhere}
     return found | {"models": sorted(batch.models), "forecast": forecast}
 
 
@@ -178,6 +179,18 @@ def seconds_of(throughput: Throughput, sample: Sequence[SampledAnswer], total: i
         math.hypot(most - seconds, seconds * error - seconds),
     )
     return {"sum": seconds, "low": max(0.0, seconds - low), "high": seconds + high}
+
+
+def hosted_costs(context: AppContext, sample: Sequence[SampledAnswer], total: int) -> dict[str, dict[str, str]]:
+    """Return what the tokens of all requests would cost at the hosted services of models.toml, by their names."""
+    document = {} if context.source is None else context.source.document
+    found = {}
+    for name, prices in hosted(context.settings.models, document).items():
+        sums = _sum([prices.input * one.input_tokens + prices.output * one.output_tokens for one in sample], total)
+        micro = {key: Fraction(value) / tariffs.TOKENS for key, value in sums.items()}
+        amounts = {key: tariffs.decimal(value / tariffs.MICRO) for key, value in micro.items()}
+        found[name] = {"currency": prices.currency, **amounts}
+    return found
 
 
 def cost_of(

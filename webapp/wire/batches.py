@@ -230,6 +230,7 @@ class PlanForecast(BaseModel):
     )
     tokens: dict[str, SumRange]
     cost: dict[str, str] | None = Field(description="currency, sum, low, high; null: a model has no tariff")
+    hosted: dict[str, dict[str, str]] = Field(description="the cost of all tokens at the services of models.toml")
     seconds: SumRange | None = Field(description="for the rest, if it were resumed now; null: unknown")
 
 

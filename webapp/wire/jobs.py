@@ -9,6 +9,7 @@ from store.jobs.dependencies import MAX_DEPENDENCIES, When
 from webapp.wire.batches import PlanState, PlanSummary
 from webapp.wire.fields import (
     CALLBACK_URL,
+    STOP_WHEN,
     CallbackUrl,
     ExpiresAfter,
     Id,
@@ -18,6 +19,7 @@ from webapp.wire.fields import (
     PlanRequest,
     Repeatable,
     Steps,
+    StopWhen,
     StrictBody,
     Window,
 )
@@ -94,6 +96,7 @@ class CreateJob(Repeatable, JobOptions):
     plan: PlanRequest | None = Field(
         None, description="answer a random sample of the items first, then pause; not for recipes that start jobs"
     )
+    stop_when: StopWhen | None = Field(None, description=STOP_WHEN)
     answers_from: Id | None = Field(
         None, description="an ended job of the same recipe, input, seed and models; requests it has answered do not run"
     )
@@ -175,6 +178,7 @@ class JobExtension(WorkExtension):
     report: dict[str, Any] | None
     stages: list[StageObject]
     plan: PlanState | None = Field(None, description="null: the job was created without a plan")
+    stop_when: StopWhen | None = Field(None, description="limits that have not paused it yet; null: none")
     depends_on: list[dict[str, Any]]
     answers_from: str | None
     retry_of: str | None = Field(description="the job whose items that did not complete are these")

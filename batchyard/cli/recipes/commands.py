@@ -166,6 +166,7 @@ def one_shot(
 @metadata_option
 @dry_run_option
 @plan_option
+@requests.stop_when_option
 @wait_option
 @server_options
 def create(
@@ -176,6 +177,7 @@ def create(
     pairs: tuple[str, ...],
     dry_run: bool,
     plan: int | None,
+    stop_when: tuple[str, ...],
     wait: bool,
     data: Path | None,
     as_json: bool,
@@ -191,7 +193,8 @@ def create(
     if dry_run:
         outlook = _outlook(server, source, body)
         return say(outlook, job_view.outlook(outlook), as_json)
-    job = _created(server, source, {**body, "metadata": metadata})
+    limited = {"metadata": metadata, "stop_when": requests.limits(stop_when)}
+    job = _created(server, source, {**body, **limited})
     if plan is not None:
         from batchyard.client import asking  # imports pydantic
 

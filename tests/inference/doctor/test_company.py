@@ -78,7 +78,7 @@ def on_vllm(**arguments: Any) -> ModelSpec:
 @pytest.mark.vllm
 @with_vllm
 def test_a_reproducible_model_does_not_start_on_a_cpu_in_a_type_that_was_not_measured() -> None:
-    (refused,) = starting.start(on_vllm(dtype="float16"), 120)
+    (refused,) = starting.start(on_vllm(dtype="float16"), 480)
     assert "it needs float32 or bfloat16, and the model is in float16; remove it" in refused.detail
 
 
