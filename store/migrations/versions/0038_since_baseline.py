@@ -51,3 +51,4 @@ def upgrade() -> None:
     op.add_column("batches", sa.Column("verification", sa.JSON(), nullable=True))
     op.add_column("jobs", sa.Column("sample_rows", sa.BigInteger(), nullable=True))
     op.add_column("jobs", sa.Column("sampling", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.add_column("jobs", sa.Column("stop_when", sa.JSON(), nullable=True))
