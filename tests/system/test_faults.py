@@ -283,7 +283,7 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
     faulty: RunningStack,
 ) -> None:
     short, long = (
-        faulty.submit(requests(5, model="broken"), completion_window="20s"),
+        faulty.submit(requests(5, model="broken"), completion_window="30s"),
         faulty.submit(requests(5, model="broken")),
     )
     long = faulty.wait(long, until=lambda batch: batch.batchyard["held"] is not None)
