@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveFloat,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -26,6 +27,7 @@ from pydantic import (
 from batchyard.endpoints.guards import Guard
 from batchyard.endpoints.path import EndpointPath
 from batchyard.errors import ConfigurationError
+from batchyard.schema_words import invalid_values
 from batchyard.tariffs import CURRENCY, MICRO, PLACES, Prices
 from batchyard.wording import NEWER, suggestion
 
@@ -122,7 +124,7 @@ class ModelSpec(BaseModel):
     reproducible: bool = Field(
         False,
         exclude_if=operator.not_,  # as adapters
-        description="answers do not depend on the requests that run beside them; refused where that cannot be promised",
+        description="answers do not depend on other requests; refused where the engine cannot guarantee it",
     )
     adapters: dict[str, Adapter] = Field(
         default_factory=dict,
@@ -200,13 +202,31 @@ def parsed(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
     except ValueError as error:
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from error
-    stray = [key for key in document if key not in ("models", "currency")]
+    stray = [key for key in document if key not in ("models", "currency", "hosted")]
     if stray:
         raise ConfigurationError(f"{path}: unknown key {stray[0]!r}; models are tables named [models.<name>]")
     currency = document.get("currency")
     if currency is not None and not (isinstance(currency, str) and CURRENCY.fullmatch(currency)):
         raise ConfigurationError(f'{path}: currency: not three capital letters; write one such as "EUR"')
+    hosted(path, document)
     return document
+
+
+def hosted(path: Path, document: Mapping[str, Any]) -> dict[str, Prices]:
+    """Return the prices of the hosted services that plans compare with, by their names.
+
+    They are the tables [hosted.<name>] of a parsed models.toml. Raises ConfigurationError.
+    """
+    found, services = {}, document.get("hosted", {})
+    for name, entry in services.items() if isinstance(services, dict) else [("", services)]:
+        where = f"{path}: hosted.{name}".rstrip(".")
+        if not isinstance(entry, dict) or entry.keys() != {"input", "output"}:
+            raise ConfigurationError(f"{where}: must be a table with the prices input and output of a million tokens")
+        try:
+            found[name] = Tariff.model_validate(_with_currency(where, entry, document.get("currency"))).prices()
+        except ValidationError as error:
+            raise ConfigurationError(f"{where}.{invalid_values(error, entry)[0]}") from error
+    return found
 
 
 def entries_of(
@@ -236,21 +256,19 @@ def entries_of(
             entry |= {"engine_args": moved | arguments} if moved else {}
         _check_keys(f"{path}: models.{name}", entry, [field for field in ModelSpec.model_fields if field != "name"])
     _check_adapter_names(path, entries)
-    return {name: _with_currency(path, name, entry, currency) for name, entry in entries.items()}
+    for name, entry in entries.items():
+        if isinstance(price := entry.get("price"), dict):
+            entry["price"] = _with_currency(f"{path}: models.{name}.price", price, currency)
+    return entries
 
 
-def _with_currency(path: Path, name: str, entry: dict[str, Any], currency: str | None) -> dict[str, Any]:
-    """Return an entry with the file's currency in its price, if it has one."""
-    price = entry.get("price")
-    if not isinstance(price, dict):
-        return entry
-    where = f"{path}: models.{name}.price"
+def _with_currency(where: str, price: dict[str, Any], currency: str | None) -> dict[str, Any]:
     if "currency" in price:
         raise ConfigurationError(f"{where}.currency: all prices have one currency; set it once, above the tables")
     _check_keys(where, price, [field for field in Tariff.model_fields if field != "currency"])
     if currency is None:
         raise ConfigurationError(f'{where}: in no currency; set one above the first table, such as currency = "EUR"')
-    return entry | {"price": {**price, "currency": currency}}
+    return {**price, "currency": currency}
 
 
 def newer(file: Path, name: str) -> str | None:
@@ -288,12 +306,12 @@ def _check_adapter_names(path: Path, entries: Mapping[str, Mapping[str, Any]]) -
             places[name] = where
 
 
-def written(name: str, entry: Mapping[str, Any]) -> str:
+def written(name: str, entry: Mapping[str, Any], table: str = "models") -> str:
     """Return an entry as `read` reads it, as TOML: keys of their own first, then the table engine_args."""
     plain = {key: value for key, value in entry.items() if key != "engine_args" and value is not None}
-    lines = [f"[models.{_key(name)}]", *(f"{_key(key)} = {_value(value)}" for key, value in plain.items())]
+    lines = [f"[{table}.{_key(name)}]", *(f"{_key(key)} = {_value(value)}" for key, value in plain.items())]
     if arguments := entry.get("engine_args"):
-        lines += [f"[models.{_key(name)}.engine_args]"]
+        lines += [f"[{table}.{_key(name)}.engine_args]"]
         lines += [f"{_key(key)} = {_value(value)}" for key, value in arguments.items() if value is not None]
     return "".join(f"{line}\n" for line in lines)
 

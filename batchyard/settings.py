@@ -86,10 +86,12 @@ def output_databases(text: str) -> dict[str, str]:
     urls = {}
     for number, entry in enumerate(filter(None, map(str.strip, text.split(","))), 1):
         name, _, url = entry.partition("=")
-        if not re.fullmatch(r"[\w.-]+", name) or "://" not in url:
+        login = url.partition("://")[2].partition("/")[0]  # what follows its first @ is taken for the host
+        if not re.fullmatch(r"[\w.-]+", name) or "://" not in url or login.count("@") > 1:
             raise ValueError(
                 f"entry {number} is no database; write name=URL, separated by commas, such as "
-                "warehouse=postgresql+psycopg://user:password@host/database, and %2C for a comma in a password"
+                "warehouse=postgresql+psycopg://user:password@host/database; in a password, write %2C for a comma and "
+                "%40 for an @"
             )
         urls[name] = url
     return urls

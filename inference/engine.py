@@ -143,12 +143,11 @@ class Capabilities(ABC):
 
     @classmethod
     def reproducible_refusal(cls, spec: ModelSpec) -> str | None:
-        """Return why it cannot promise that answers do not depend on other requests, and the remedy, or None. Light."""
+        """Return why its answers may depend on other requests, and the remedy, or None. Light."""
         if cls.simulated:
             return None
-        why = "its servers decide what runs together" if cls.passes_on else "it may compute requests together"
-        promise = "that answers do not depend on other requests"
-        return f"engine {cls.name} cannot promise {promise}: {why}; leave it out, or use engine vllm"
+        why = "its server chooses the requests that run together" if cls.passes_on else "it may run requests together"
+        return f"answers of engine {cls.name} may depend on other requests: {why}; remove it, or use engine vllm"
 
     @classmethod
     @abstractmethod

@@ -29,6 +29,7 @@ Type = Literal[
     "batch.stopped",
     "engine.died",
     "job.planned",
+    "job.stopped",
     "job.completed",
     "job.failed",
     "job.expired",

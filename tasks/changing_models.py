@@ -106,6 +106,8 @@ class ModelChanger:
         lines = [f'currency = "{currency}"\n\n'] if currency else []
         names = dict.fromkeys((*self._source.document.get("models", {}), *changes.entries))
         entries = {name: self._entry(changes, name) for name in names}
+        services = self._source.document.get("hosted", {})
+        lines += [models.written(name, entry, "hosted") for name, entry in services.items()]
         return "\n".join([*lines, *(models.written(name, entry) for name, entry in entries.items() if entry)])
 
     def _put(

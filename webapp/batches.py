@@ -179,14 +179,13 @@ def record_of(options: BaseModel, **others: Any) -> Batch:
     given = dict(options)
     same = ("endpoint", "completion_window", "post_process", "on_invalid", "open", "callback_url", "guard")
     expires_after, plan = given.get("output_expires_after"), given.get("plan")
-    limits = given.get("stop_when")
     return Batch(
         project_id=caller().project_id,
         request_metadata=given["metadata"],
         output_expires_after=None if expires_after is None else expires_after.seconds,
         priority=PRIORITIES[given["priority"]],
         sample_rows=None if plan is None else plan.rows,
-        stop_when=None if limits is None else limits.model_dump(exclude_none=True) or None,
+        stop_when=StopWhen.given(given.get("stop_when")),
         **{name: given[name] for name in same if name in given},
         **others,
     )
@@ -310,7 +309,7 @@ def results(batch_id: str) -> Response:
 @routes.get("/v1/batches/<batch_id>/plan")
 @operation(wire.PlanReport, refusals=(404, 409))
 def plan(batch_id: str) -> wire.PlanReport:
-    """Read what the sample of a batch with a plan says of all its requests."""
+    """Read the forecast for all requests of a batch, from the sample of its plan."""
     batch, context = get_batch(batch_id), current_context()
     if batch.sample_rows is None or batch.status in TERMINAL:
         why = "has ended, and its answers are in its files" if batch.sample_rows else "was created without a plan"

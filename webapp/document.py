@@ -19,7 +19,6 @@ from spectree.model_adapter.protocol import SchemaMode
 from spectree.models import SecureType, SecuritySchemeData
 
 from batchyard import __version__
-from webapp import reference
 
 routes = Blueprint("document", __name__)
 P = ParamSpec("P")
@@ -166,9 +165,7 @@ def document() -> dict[str, Any]:
 
 @routes.get("/docs")
 def docs() -> str:
-    return flask.render_template(
-        "docs.html", operations=reference.operations(document()), models=reference.models(document())
-    )
+    return flask.render_template("docs.html")
 
 
 @routes.get("/docs/<name>")

@@ -83,7 +83,7 @@ def submit(
 
 @click.command()
 @click.argument("file", metavar="FILE", type=requests.INPUT_FILE)
-@click.option("--rows", default=100, show_default=True, type=click.IntRange(1, 1_000), help="Requests of the sample.")
+@click.option("--rows", default=100, show_default=True, type=click.IntRange(1, 1_000), help="Size of the sample.")
 @requests.batch_options
 @click.option(
     *("-m", "--model", "models"),
@@ -97,7 +97,7 @@ def plan(file: Path, rows: int, models: tuple[str, ...], data: Path | None, as_j
     """Answer a random sample of a file, and forecast the rest.
 
     The batch pauses after the sample. `batchyard resume BATCH` answers the rest and recomputes nothing. `batchyard
-    cancel BATCH` keeps the sample. With several models, each gets a batch.
+    cancel BATCH` keeps only the sample. Each of several models has its own batch.
     """
     from batchyard.client import asking  # imports pydantic
 
@@ -112,7 +112,7 @@ def plan(file: Path, rows: int, models: tuple[str, ...], data: Path | None, as_j
         batch = requests.started(server, file, form) if prompts else requests.created(server, file, fields, model)
         note(server.page(batch["id"]))
         batches.append(batch)
-    with interruptible(f"the sample goes on; `batchyard status {batches[0]['id']}` shows how far it is"):
+    with interruptible(f"the sample keeps running; `batchyard status {batches[0]['id']}` shows its progress"):
         batches = [asking.sampled(server, batch) for batch in batches]
     unfit = [batch for batch in batches if batch["status"] in TERMINAL - {"completed"}]
     if unfit or (len(batches) == 1 and batches[0]["status"] in TERMINAL):

@@ -40,10 +40,10 @@ def doctor(
 ) -> None:
     """Check the models: names, files, memory, first answers.
 
-    --start also starts each engine and asks it once. The exit code is 2 if a check fails. --reproducible asks each
-    started engine 200 requests in four orders, with 1 to 256 at once; the exit code is 1 if an answer or its
-    log-probabilities differ. --server asks that server what its model can do, by default its first model. The exit code
-    is then 1 if the server cannot be used.
+    --start also starts each engine and asks it once. The exit code is 2 if a check fails. --reproducible sends each
+    engine 200 requests four times, in different orders, with 1, 8, 64 and 200 at once; the exit code is 1 if an answer
+    or its log-probabilities differ. --server asks that server what its model can do, by default its first model. The
+    exit code is then 1 if the server cannot be used.
     """
     if servers:
         if start or reproducible or models is not None:

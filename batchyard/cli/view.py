@@ -132,7 +132,7 @@ PLAN_TEXT = 80
 
 
 def plan(report: dict[str, Any]) -> str:
-    """What the sample of a batch or a job says of all of it, and what to do next."""
+    """Return the forecast of a plan with sample answers, and what to do next."""
     requests, sample, forecast = (report[key] for key in ("requests", "sample", "forecast"))
     name, noun, cancel = report.get("batch_id"), "requests", "cancel"
     if name is None:
@@ -149,15 +149,18 @@ def plan(report: dict[str, Any]) -> str:
             "",
             lines_of(["", noun.removesuffix("s"), "answer"], shown),
             "",
-            f"`batchyard resume {name}` answers the other {rest}; `batchyard {cancel} {name}` keeps these",
+            f"`batchyard resume {name}` answers the other {rest}; `batchyard {cancel} {name}` keeps only these",
         ]
     )
 
 
 def plans(reports: Sequence[dict[str, Any]]) -> str:
-    """What the same sample says of several models, a column each, and what to do next."""
+    """Return the forecasts of several models for the same sample, a column each, and what to do next."""
     models = [", ".join(report["models"]) for report in reports]
-    forecasts = [{"batch": report["batch_id"]} | _forecast(report) for report in reports]
+    forecasts = [
+        {"batch": report["batch_id"], "answered": f"{report['sample']['answered']}"} | _forecast(report)
+        for report in reports
+    ]
     labels = dict.fromkeys(label for forecast in forecasts for label in forecast)
     answers = [{one["custom_id"]: one for one in report["sample"]["answers"]} for report in reports]
     shared = [name for name in answers[0] if all(name in others for others in answers)][:PLAN_ANSWERS]
@@ -165,13 +168,12 @@ def plans(reports: Sequence[dict[str, Any]]) -> str:
     first = reports[0]
     return "\n".join(
         [
-            f"{first['sample']['answered']} of {first['requests']} requests answered by each model; ranges hold with "
-            f"{first['forecast']['confidence']:.0%} confidence",
+            f"{first['requests']} requests; ranges hold with {first['forecast']['confidence']:.0%} confidence",
             lines_of(["", *models], [(label, *(forecast.get(label) for forecast in forecasts)) for label in labels]),
             "",
             lines_of(["request", *models], shown),
             "",
-            "`batchyard resume BATCH` answers the rest with its model; `batchyard cancel BATCH` keeps its sample",
+            "`batchyard resume BATCH` answers the rest with its model; `batchyard cancel BATCH` keeps only its sample",
         ]
     )
 
@@ -186,12 +188,18 @@ def _forecast(report: dict[str, Any]) -> dict[str, str]:
     for key, one in forecast["tokens"].items():
         rows[f"{key.removesuffix('_tokens')} tokens"] = f"{one['sum']:,.0f} ({one['low']:,.0f} to {one['high']:,.0f})"
     cost, seconds = forecast["cost"], forecast["seconds"]
-    rows["cost"] = f"{cost['sum']} {cost['currency']} ({cost['low']} to {cost['high']})" if cost else "no price"
+    rows["cost"] = _money(cost) if cost else "no price"
+    rows |= {f"cost at {name}": _money(there) for name, there in forecast["hosted"].items()}
     if seconds is not None:
         rows["time for the rest"] = "{} ({} to {})".format(
             *(durations.text(seconds[name]) for name in ("sum", "low", "high"))
         )
     return rows
+
+
+def _money(cost: dict[str, str]) -> str:
+    sums = (tariffs.text(Fraction(cost[name]), cost["currency"]) for name in ("sum", "low", "high"))
+    return "{} ({} to {})".format(*sums)
 
 
 def _answer(answer: dict[str, Any], length: int) -> str:

@@ -31,6 +31,12 @@ MAX_BYTES = 200_000_000
 """Of one batch: OpenAI's limits, which are this server's defaults. More rows become several batches."""
 PLAN_POLL_SECONDS = 0.3
 DETAILS = ("error", "tokens")
+_CASCADES = dict.fromkeys(("cascade", "confidence"), "map and filter") | {
+    "agree": "map",
+    "precision": "filter",
+    "recall": "filter",
+}
+"""The options of cascades, and the calls that take them."""
 GONE = "the file with its answer was deleted or has expired; the same call again computes it"
 
 Values = Mapping[str, Any]
@@ -181,7 +187,7 @@ def plan_rows(
 ) -> dict[str, Any]:
     """Have a sample of the rows answered, and return the plan of their batch, see `report`.
 
-    Raises ConfigurationError: no row can be sent, or they make several batches. And as `served`.
+    Raises ConfigurationError: no row can be sent, or the rows do not fit in one batch. And as `served`.
     """
     server = how.connected()
     spec = served(server, model, endpoint)
@@ -192,7 +198,7 @@ def plan_rows(
         if not file.stat().st_size:
             raise ConfigurationError(f"no row can be sent; {results.unusable or 'all have an empty cell'}")
         if len(results) > MAX_REQUESTS or file.stat().st_size > MAX_BYTES:
-            raise ConfigurationError(f"the rows make more than one batch; plan {MAX_REQUESTS:,} of them at most")
+            raise ConfigurationError(f"the rows do not fit in one batch; plan at most {MAX_REQUESTS:,} of them")
         batch = next(_Call(server, spec, endpoint, results, how, Path(folder) / "answers.jsonl").batches(file, None))
     return report(server, sampled(server, batch))
 
@@ -229,6 +235,7 @@ def report(server: ApiClient, batch: Mapping[str, Any]) -> dict[str, Any]:
             "tokens": {name: dict.fromkeys(sums, batch["usage"][name]) for name in ("input_tokens", "output_tokens")},
             "cost": {"currency": cost["currency"], **dict.fromkeys(sums, cost["amount"])} if priced else None,
             "seconds": dict.fromkeys(sums, 0.0),
+            "hosted": {},
         },
     }
 
@@ -287,16 +294,19 @@ def some_column(templates: Iterable[Template], columns: Sequence[str]) -> None:
         raise ConfigurationError(f"template: it names no column in braces, so all rows are one; there are {there}")
 
 
-def targets(cascade: str | None, **shares: float | None) -> dict[str, float]:
-    """Return the targets that are set. Raises ConfigurationError: there is no `cascade`, or one is out of range."""
-    given = {name: share for name, share in shares.items() if share is not None}
-    for name, share in given.items():
+def targets(cascade: str | None, **options: float | str | None) -> dict[str, float]:
+    """Return the targets that are set. Raises ConfigurationError: there is no `cascade`, or one is out of range.
+
+    `options`: targets, and names of columns, which also need a cascade.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
         if cascade is None:
             option = "--cascade" if _in_terminal() else "cascade="
             raise ConfigurationError(f"{name} needs a cascade: name the small model with {option}")
-        if not 0 < share < 1:
-            raise ConfigurationError(f"{name}={share}: pass a share between 0 and 1, such as 0.95")
-    return given
+        if not isinstance(value, str) and not 0 < value < 1:
+            raise ConfigurationError(f"{name}={value}: pass a share between 0 and 1, such as 0.95")
+    return {name: value for name, value in given.items() if not isinstance(value, str)}
 
 
 def _in_terminal() -> bool:
@@ -307,6 +317,8 @@ def _in_terminal() -> bool:
 def parameters(model: str, **values: Any) -> dict[str, Any]:
     """Return what the bodies of all requests have in common. Raises ConfigurationError if it is no JSON."""
     body = {"model": model, **{name: value for name, value in values.items() if value is not None}}
+    if misplaced := next((name for name in _CASCADES if name in body), None):
+        raise ConfigurationError(f"{misplaced} is an option of {_CASCADES[misplaced]}; leave it out here")
     try:
         json_lines.dumps(body)
     except orjson.JSONEncodeError as error:

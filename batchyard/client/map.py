@@ -77,7 +77,8 @@ def map(
         server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
         name: of the batches' input files.
         cascade: a smaller model, for rows on which it agrees with `model`; details have `answered_by` and `confidence`.
-        agree, confidence: least share of rows with the answer of `model`, and its probability; 0.95 each by default.
+        agree: minimum share of rows with the answer of `model`; default 0.95 with a cascade.
+        confidence: minimum probability that `agree` is reached; default 0.95 with a cascade.
         truth: with `cascade`, a column with known answers; standard error has how many answers equal them.
         parameters: any others of the requests' bodies, such as `seed`, `top_p` or `max_completion_tokens`. A row has
             one answer, so `n` is 1; for several samples of a prompt see recipe `rollout`.
@@ -96,7 +97,11 @@ def map(
     body = _body(model, structure, response_format, temperature, max_tokens, parameters)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
     are_texts = structure is None and response_format is None and not finish_reason
-    results = _results(data, cascade, agree, confidence, truth, are_texts=are_texts)
+    targets = asking.targets(cascade, agree=agree, confidence=confidence, truth=truth)
+    if cascade is not None and not are_texts:
+        message = "cascade: its answers are plain texts; leave out schema, response_format and finish_reason"
+        raise ConfigurationError(message)
+    results = TextResults() if cascade is None else CascadeResults({"proxy": cascade, **targets}, data, truth=truth)
     frame = ask(results, data, template, system, body, how)
     columns = results.columns(structure)
     results.warn()
@@ -131,25 +136,25 @@ def plan(
     name: str = "map",
     **parameters: Any,
 ) -> Any:
-    """Answer a random sample of a table's rows, and return what it says of all.
+    """Answer a random sample of a table's rows, and forecast the rest.
 
-    The same call of `map` answers the other rows. Of its arguments, `details` and `finish_reason` have no effect here.
+    To answer the other rows, call `map` with the same arguments. `details` and `finish_reason` have no effect here.
 
     Args:
-        model: a model, or several, which answer the same sample.
-        rows: rows of the sample, 1 to 1,000.
+        model: a model, or a list of models, which answer the same sample.
+        rows: size of the sample, 1 to 1,000.
 
     Returns:
-        The report of GET /v1/batches/{id}/plan, with `sample` and `forecast`. None if all rows are answered, as those
-        of a table that has no more rows than the sample. Of several models a list of reports, without None.
+        The report of GET /v1/batches/{id}/plan, with `sample` and `forecast`; None if all rows are answered already,
+        for example because the sample is the whole table. For a list of models, a list of reports without None.
 
     Raises:
-        ConfigurationError: as `map`; or the rows make more than one batch.
+        ConfigurationError: as `map`; or the rows do not fit in one batch.
         RequestError, UnavailableError: as `map`.
     """
     structure = _structure(schema, response_format, details)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name, sample=rows)
-    models = [model] if isinstance(model, str) else model
+    models = [model] if isinstance(model, str) else [*model]
     bodies = [_body(one, structure, response_format, temperature, max_tokens, parameters) for one in models]
     if len(models) > 1:
         for one in models:
@@ -239,22 +244,6 @@ def _structure(
     if details and (clash := [column for column in DETAILS if column in structure.columns]):
         raise ConfigurationError(f"schema: its property {clash[0]} has the name of a column of the details; rename it")
     return structure
-
-
-def _results(
-    data: Any, proxy: str | None, agree: float | None, confidence: float | None, truth: str | None, *, are_texts: bool
-) -> TextResults:
-    shares = {"agree": agree, "confidence": confidence}
-    given = {name: value for name, value in shares.items() if value is not None}
-    if proxy is None:
-        if given or truth:
-            raise ConfigurationError(
-                "agree, confidence and truth are those of a cascade; name its small model in cascade"
-            )
-        return TextResults()
-    if not are_texts:
-        raise ConfigurationError("cascade: its answers are texts without a form or a finish_reason; leave these out")
-    return CascadeResults({"proxy": proxy, **given}, data, truth=truth)
 
 
 def _body(

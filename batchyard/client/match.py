@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from batchyard.client import asking, frames
 from batchyard.client.api import ApiClient
 from batchyard.client.embed import embed as embedded
-from batchyard.client.filter import YES, filter
+from batchyard.client.filter import DEFAULT, YES, filter
 from batchyard.client.frames import Column, Frame, Kind
 from batchyard.comparing import shares
 from batchyard.endpoints.catalog import CHAT, EMBEDDINGS
@@ -25,8 +25,6 @@ SIDES = ("left.", "right.")
 """Prefixes of the two tables' columns."""
 SIMILARITY = "similarity"
 TOP, SAMPLE = 5, 1000
-TARGET = 0.95
-"""Recall, precision and confidence that are not set."""
 BLOCK = 1 << 23
 """Similarities that are in memory at once."""
 
@@ -111,7 +109,7 @@ class Matching:
     how: Mapping[str, Any]
 
     def aim(self, name: str) -> float:
-        return self.aims.get(name, TARGET)
+        return self.aims.get(name, DEFAULT)
 
     @property
     def within(self) -> float:

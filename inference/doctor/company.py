@@ -1,4 +1,4 @@
-"""The test of `reproducible`: the same requests, in several orders and in company of several sizes."""
+"""The test of `reproducible`: the same requests, in several orders and several at once."""
 
 import asyncio
 import random
@@ -14,22 +14,31 @@ from inference.engine import Engine, EngineAnswer
 
 CHECK = "same answers"
 REQUESTS = 200
-COMPANIES = (1, 8, 64, 256)
-"""Requests that the engine has at once, one run each. The other runs are compared with the first."""
+COMPANIES = (1, 8, 64, REQUESTS)
+"""Concurrent requests of each run. The other runs are compared with the first."""
 MAX_TOKENS = 16
 POPULATION = 10**6
-"""Stands for all requests that there may be: a larger one has the same bounds."""
+"""Stands for all possible requests: a larger number gives the same bounds."""
 WORDS = ("which", "trains", "leave", "the", "yard", "before", "noon", "and", "why", "do", "nine", "of", "them", "wait")
 ASKED: Mapping[str, Callable[[str], dict[str, Any]]] = {
     CHAT.path: lambda text: {"messages": [{"role": "user", "content": text}], "logprobs": True, "top_logprobs": 1},
     COMPLETIONS.path: lambda text: {"prompt": text, "logprobs": 1},
     EMBEDDINGS.path: lambda text: {"input": text},
 }
-"""The endpoints that are tested, and the requests to them."""
+"""Returns the request to each tested endpoint, by its text."""
 
 
-async def check(engine: Engine) -> Finding:
-    """Ask a started engine, and say how many answers depend on the requests beside them."""
+async def check(engine: Engine, seconds: float) -> Finding:
+    """Test whether answers of a started engine depend on the requests beside them, for at most so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await _compared(engine)
+    except TimeoutError:
+        detail = f"{REQUESTS} requests, {len(COMPANIES)} times, took more than {seconds:g} s"
+        return Finding(engine.spec.name, "time", "failed", detail)
+
+
+async def _compared(engine: Engine) -> Finding:
     spec = engine.spec
     endpoint = next((path for path in ASKED if path in spec.endpoints), None)
     if endpoint is None:
@@ -54,11 +63,14 @@ async def check(engine: Engine) -> Finding:
     low, high = share_bounds(different, REQUESTS, POPULATION)
     detail = (
         f"{len(texts)} of {REQUESTS} answers differ, and the log-probabilities of {different - len(texts)} others; "
-        f"{100 * low:.1f} to {100 * high:.1f} % of all would (95 % confidence){next(iter(texts.values()), '')}"
+        f"expect {100 * low:.1f} to {100 * high:.1f} % of all (95 % confidence){next(iter(texts.values()), '')}"
     )
     if not different:
         return Finding(spec.name, CHECK, "ok", detail)
-    remedy = "leave reproducible out: it does not hold here" if spec.reproducible else "set reproducible = true"
+    remedy = "remove reproducible: it does not hold here"
+    if not spec.reproducible:
+        can = engine.reproducible_refusal(spec) is None
+        remedy = f"{'set' if can else 'use engine vllm with'} reproducible = true"
     return Finding(spec.name, CHECK, "failed", detail, remedy)
 
 
@@ -71,7 +83,7 @@ def _body(model: str, endpoint: str, number: int) -> dict[str, Any]:
 
 
 async def _answers(engine: Engine, endpoint: str, bodies: list[dict[str, Any]], size: int) -> list[EngineAnswer]:
-    """Return the answers to all requests, asked in another order, and `size` of them at once."""
+    """Return the answers to all requests, sent in random order, `size` at once."""
     room = asyncio.Semaphore(size)
     order = random.Random(size).sample(range(len(bodies)), len(bodies))
 

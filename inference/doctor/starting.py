@@ -23,15 +23,15 @@ from inference.engines import registry
 
 ANSWER_SECONDS = 120.0
 COMPANY_SECONDS = 900.0
-"""The test of `reproducible` ends within this time after the start."""
+"""Limit of the test of `reproducible`, after the start."""
 REPRODUCIBLE = "--reproducible"
 MARK = "batchyard-doctor: "
 
 
 def start(spec: ModelSpec, seconds: float, *, reproducible: bool = False) -> list[Finding]:
-    """Start the model's engine and return how that and its answers went. It ends within `seconds`.
+    """Start the model's engine, ask it, and return the findings within `seconds`.
 
-    `reproducible`: test also that answers do not depend on other requests, in at most COMPANY_SECONDS more.
+    `reproducible`: also test that answers do not depend on other requests, in at most COMPANY_SECONDS more.
     """
     if issubclass(registry.capabilities(spec.engine), JobEngine):
         reason = f"engine {spec.engine} starts within a run; submit a small batch"
@@ -82,7 +82,7 @@ async def _try(spec: ModelSpec, *, reproducible: bool) -> list[Finding]:
             remedy = "take it out of `endpoints`, or mend what the reason names"
             findings.append(Finding(spec.name, endpoint, "failed", reason, remedy))
     if reproducible:
-        findings.append(await company.check(engine))
+        findings.append(await company.check(engine, COMPANY_SECONDS))
     await engine.stop()
     return findings
 

@@ -1,4 +1,4 @@
-"""The plan of a job: what the items of its sample say of all its items."""
+"""The plan of a job: the forecast for all items, from a sample."""
 
 from collections import defaultdict
 from typing import Any
@@ -24,9 +24,9 @@ STUCK = "stuck"
 
 
 def report(context: AppContext, job: Job) -> dict[str, Any]:
-    """Return what the sample of a job that is `sampling` says of all its items, as tasks.intake.sampling.report does.
+    """Return the forecast for all items of a job that is `sampling`, as tasks.intake.sampling.report for a batch.
 
-    An item has the flaws of its answers, and their tokens. Raises UnavailableError, BatchyardError.
+    An item has the tokens and flaws of its answers. Raises UnavailableError, BatchyardError.
     """
     requests = _requests(context, job)
     sample = sorted(_items(context, job, requests), key=lambda item: (item.input_tokens, item.custom_id))
@@ -41,7 +41,9 @@ def report(context: AppContext, job: Job) -> dict[str, Any]:
     if throughput is not None and sample:
         seconds = sampling.seconds_of(throughput, sample, job.total, job.total - len(sample))
     found = sampling.summary_of(sample, job.total, (*FLAWS, STUCK))
-    return found | {"models": sorted(job.models), "forecast": found["forecast"] | {"cost": costs, "seconds": seconds}}
+    elsewhere = sampling.hosted_costs(context, sample, job.total)
+    forecast = found["forecast"] | {"cost": costs, "seconds": seconds, "hosted": elsewhere}
+    return found | {"models": sorted(job.models), "forecast": forecast}
 
 
 def _requests(context: AppContext, job: Job) -> dict[int, list[SampledAnswer]]:

@@ -12,12 +12,12 @@ from batchyard.recipes import Stage
 from jobs.running import notices, segments
 from jobs.running.memory import LiveJob
 from store import events
-from store.batches import PLAN
+from store.accounting import stopping
 from store.formats import job_chunks
 from store.jobs import chunk_records, lifecycle, replies
 from store.jobs import stages as stage_records
 from store.leases import Lease
-from store.records import ChunkKind, Job, JobStage, now
+from store.records import ChunkKind, Job, JobStage
 from tasks.context import AppContext
 
 
@@ -72,8 +72,9 @@ def commit(
         for notice in live.notices.due(items, record.stuck, time.time()):
             events.record(session, record, notice.type, **notice.data)
         if sampled:
-            record.paused_at, record.paused_by = now(), PLAN
-            events.record(session, record, "job.planned")
+            lifecycle.pause_sampled(session, record)
+        elif not done:
+            stopping.check_job(session, record)
         done = done and not replies.after(session, job.id, live.reply_id)
         if done:
             for sealed in stage_records.of_job(session, job.id):

@@ -84,6 +84,7 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
     changed = bool(cuts or new.ended or new.moved or new.outcomes or done or live.admitted != job.admitted or sampled)
     if changed or live.notices.next_in(time.time()) == 0.0:
         done = commit(context, lease, live, cuts, done=done, sampled=sampled)
+        job = live.job
         progress.count_items(context, job.recipe, Counter(ended.state for ended in new.ended), new.counters)
         for cut in cuts:
             items.requests.issue(cut.requests, cut.first_line)
@@ -102,14 +103,17 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
         _release(context, lease)
         finalize.start_ready(context)
     else:
-        _wake_again(context, lease, live, rests=rests)
+        _wake_again(context, lease, live, job, rests=rests)
     jobs.evict_others(job.id)
     progress.count_tick(context, time.monotonic() - started_at, starving)
 
 
-def _wake_again(context: AppContext, lease: Lease, live: LiveJob, *, rests: bool) -> None:
-    """Have the next tick made in time, if no answer wakes the job before. `rests`: it waits for a resume."""
-    items, job_id = live.items, live.job.id
+def _wake_again(context: AppContext, lease: Lease, live: LiveJob, job: Job, *, rests: bool) -> None:
+    """Have the next tick made in time, if no answer wakes the job before.
+
+    `job`: its record as this tick knows it. `rests`: it waits for a resume.
+    """
+    items, job_id = live.items, job.id
     if live.verdicts or (not live.options.streaming and items.requests.pending().total() and not items.waits()):
         messages.wake(context.redis, job_id, TICK_SECONDS)
         return
@@ -118,7 +122,7 @@ def _wake_again(context: AppContext, lease: Lease, live: LiveJob, *, rests: bool
         messages.wake(context.redis, job_id, max(wait, TICK_SECONDS))
     elif rests or (items.waiting and len(items.waiting) == len(items)):
         notice = live.notices.next_in(time.time())
-        _release(context, lease, WAITING_SECONDS if notice is None else notice)
+        _release(context, lease, WAITING_SECONDS if notice is None else notice, unless_changed=job)
 
 
 def _receive(context: AppContext, live: LiveJob) -> None:
@@ -208,7 +212,12 @@ def _stop(context: AppContext, lease: Lease, job: Job, **values: Any) -> None:
     progress.publish(context, job.id)
 
 
-def _release(context: AppContext, lease: Lease, pause: float = 0.0) -> None:
-    """Give the lease back without a tick's pause: the end of the last batch finishes the job."""
+def _release(context: AppContext, lease: Lease, pause: float = 0.0, unless_changed: Job | None = None) -> None:
+    """Give the lease back without a tick's pause: the end of the last batch finishes the job.
+
+    `unless_changed`: without a pause if this job was resumed or cancelled meanwhile, since a holder is not hastened.
+    """
     with context.database.write() as session:
         lease.release(session, pause, attempts=0, attempt_error=None)
+        if unless_changed is not None:
+            lifecycle.hasten_changed(session, unless_changed)

@@ -20,7 +20,10 @@ from tasks.context import AppContext
 from tasks.steps import registry
 
 _CHOOSING = ("limit", "shuffle", "null_values")
-_LABELS = ("project_id", "name", "seed", "input_sha256", "request_metadata", "output_expires_after", "callback_url")
+_LABELS = (
+    *("project_id", "name", "seed", "input_sha256", "request_metadata", "output_expires_after"),
+    *("callback_url", "stop_when"),
+)
 _SAME_REQUESTS = ("recipe", "recipe_sha256", "models", "simulated", "completion_window", "input_file_id", "input_name")
 """What a rescoring has of the job whose answers it judges."""
 

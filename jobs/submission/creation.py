@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from batchyard import json_lines
 from batchyard.errors import NotFoundError, RequestError
+from batchyard.models import ModelSpec
 from batchyard.statuses import TERMINAL
 from jobs import messages
 from jobs.catalogue import catalogue_of
@@ -21,7 +22,7 @@ from store.jobs import dependencies as records
 from store.jobs import lifecycle, reading
 from store.records import File, Job
 from tasks.context import AppContext
-from tasks.intake import submission
+from tasks.intake import submission, validation
 from tasks.intake.submission import NewInput
 
 
@@ -52,6 +53,7 @@ class JobRequest:
     depends_on: Sequence[Mapping[str, Any]] = ()
     post_process: Sequence[dict[str, Any]] = ()
     sample_rows: int | None = None
+    stop_when: dict[str, float] | None = None
     admin: bool = False
 
 
@@ -105,10 +107,12 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
         depends_on=depends_on,
         answers_from=request.answers_from,
         sample_rows=request.sample_rows,
+        stop_when=request.stop_when,
     )
-    if request.sample_rows is not None and not kind_of(configuration.recipe).has_journal:
-        message = f"A job of recipe {request.recipe!r} has no rows of its own, so it has no plan; leave it out."
-        raise RequestError(message, code="invalid_value", param="plan")
+    for name, value in (("plan", request.sample_rows), ("stop_when", request.stop_when)):
+        if value is not None and not kind_of(configuration.recipe).has_journal:
+            message = f"A job of recipe {request.recipe!r} has no rows of its own, so it takes no {name}; leave it out."
+            raise RequestError(message, code="invalid_value", param=name)
     draft = configured(context, job, source, configuration)
     if request.answers_from is not None:
         kind_of(configuration.recipe).check_answers_from(configuration.recipe)
@@ -156,7 +160,9 @@ def job_warnings(context: AppContext, job: Job) -> list[tuple[str, str]]:
     """Return code and message of what slows a job, or of its report once it has ended."""
     if job.status in TERMINAL:
         return [(code, message) for code, message in (job.report or {}).get("warnings", [])]
-    return warnings(context, job.models)
+    specs = {name: ModelSpec.model_validate(config) for name, config in job.models.items()}
+    unpriced = [(entry["code"], entry["message"]) for entry in validation.without_price(job.stop_when, specs)]
+    return [*unpriced, *warnings(context, job.models)]
 
 
 def warnings(context: AppContext, models: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ from webapp.idempotency import Idempotency, Once
 from webapp.requests import caller, current_context, listed, parse_body, query
 from webapp.wire.batches import PlanState
 from webapp.wire.events import EventPage, ListEvents
-from webapp.wire.fields import Idempotent
+from webapp.wire.fields import Idempotent, StopWhen
 from webapp.wire.items import ItemDetail, ItemObject, ItemPage, ItemReply, ListItems
 from webapp.wire.jobs import (
     CellObject,
@@ -121,13 +121,19 @@ def _object(
             **work.extension_fields(job, related, held=waits or bool(held), deaths=deaths),
             held=held,
             stages=[_stage(stage, batch, expected.get(stage.number)) for stage, batch in stages],
-            plan=None
-            if job.sample_rows is None
-            else PlanState(rows=job.sample_rows, sampled=job.total > 0 and (not job.sampling or job.paused_by == PLAN)),
+            plan=None if job.sample_rows is None else PlanState(rows=job.sample_rows, sampled=_is_sampled(job)),
+            stop_when=None if job.stop_when is None else StopWhen.model_validate(job.stop_when),
             children=list(children),
             warnings=warnings_to_wire(creation.job_warnings(current_context(), job)),
         ),
     )
+
+
+def _is_sampled(job: Job) -> bool:
+    """Return whether all items of the sample have ended; a job with no more items than that is the sample."""
+    if job.sampling:
+        return job.paused_by == PLAN
+    return job.total > 0 and (job.total > (job.sample_rows or 0) or not job.unended)
 
 
 def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> StageObject:
@@ -188,6 +194,7 @@ def create() -> JobObject | DryRun:
         depends_on=[dependency.model_dump() for dependency in body.depends_on],
         answers_from=body.answers_from,
         sample_rows=None if body.plan is None else body.plan.rows,
+        stop_when=StopWhen.given(body.stop_when),
     )
     if params.dry_run:
         return outlook_to_wire(creation.dry_run(context, owner.project_id, request))
@@ -247,10 +254,10 @@ def retrieve(job_id: str) -> JobObject:
 @routes.get("/v1/jobs/<job_id>/plan")
 @operation(JobPlanReport, refusals=(404, 409))
 def plan(job_id: str) -> JobPlanReport:
-    """Read what the sample of a job with a plan says of all its items, until the job is resumed."""
+    """Read the forecast for all items of a job, from the sample of its plan, until the job is resumed."""
     job = get_job(job_id)
     if not job.sampling or job.status in TERMINAL:
-        why = "was created without a plan" if job.sample_rows is None else "does not wait for its plan"
+        why = "was created without a plan" if job.sample_rows is None else "is not paused by its plan"
         raise ConflictError(f"Job '{job_id}' {why}.", param="job_id")
     return JobPlanReport(job_id=job_id, sampled=job.paused_by == PLAN, **sample.report(current_context(), job))
 

@@ -78,11 +78,11 @@ from numpy.typing import NDArray
 from batchyard.comparing.shares import at_most
 
 LOOKS = 5
-"""Looks at the sample, at most."""
+"""Maximum number of looks at the sample."""
 GROWTH = 3.0
-"""Size of a look's sample by that of the look before."""
+"""Ratio of a look's sample size to that of the look before."""
 LARGEST = 0.5
-"""Share of the rows that a look's sample has at most: beyond that little can be saved."""
+"""Maximum share of the rows in a sample: a larger one saves little."""
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -130,14 +130,14 @@ def shares(precision: float, recall: float) -> tuple[float, float]:
 
 
 def most_unwanted(wanted: int, share: float, risk: float) -> int:
-    """Return the most sampled rows that are not wanted, and may be accepted beside so many sampled wanted ones."""
+    """Return how many unwanted sampled rows may be accepted beside `wanted` wanted ones; -1 if none is certified."""
     return _most(
         lambda errors: _is_rare(errors, wanted + errors, share, risk), math.ceil(wanted * share / (1 - share)) + 1
     )
 
 
 def most_lost(wanted: int, share: float, risk: float) -> int:
-    """Return the most of so many sampled wanted rows that may be rejected."""
+    """Return how many of `wanted` wanted sampled rows may be rejected; -1 if none is certified."""
     return _most(lambda errors: _is_rare(errors, wanted, share, risk), wanted)
 
 
@@ -178,9 +178,9 @@ def looks(rows: int, budget: int, risk: float) -> list[Look]:
 
 
 def sample_sizes(rows: int, least: float, risk: float) -> list[int]:
-    """Return the sample's sizes at which two targets are looked at, none if so few rows cannot certify anything.
+    """Return the sample sizes of the looks for two targets; none if so few rows cannot certify anything.
 
-    The last size is the largest that may pay: nobody knows how few of the rows are wanted.
+    The last size is the largest that may pay, since the number of wanted rows is unknown.
 
     Args:
         least: the share of errors, of both targets, that is certified by fewer rows.

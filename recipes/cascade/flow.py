@@ -1,4 +1,4 @@
-"""Recipe `cascade-round`: the small model answers rows, or the large one answers those that it is needed for."""
+"""Recipe `cascade-round`: the small model answers all rows, or the large one some."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _columns(options: Round, row: Mapping[str, Any]) -> Sequence[str]:
         return []
     taken = [name for name in rounds.NEW if name in row]
     if taken:
-        raise InvalidItem("column_taken", f"The column '{taken[0]}' has the name of one of the results; rename it.")
+        raise InvalidItem("column_taken", f"The column '{taken[0]}' has the name of a result column; rename it.")
     _given_score(options, row)
     try:
         options.known(row)
@@ -61,15 +61,15 @@ def _given_score(options: Round, row: Mapping[str, Any]) -> float | None:
 
 
 def confidence_of(answer: Answer) -> float | None:
-    """Return the probability of an answer's tokens; None if the engine has not said it."""
+    """Return the probability of an answer's tokens; None if the engine reports none."""
     tokens = (answer.extra.get("logprobs") or {}).get("content")
     return math.exp(min(0.0, math.fsum(float(token["logprob"]) for token in tokens))) if tokens else None
 
 
 def score_of(answer: Answer, label: str, labels: Sequence[str]) -> float | None:
-    """Return the probability of the first of two labels, of which `label` is the answer; None if nobody knows it.
+    """Return the probability of the first of two labels; None if the engine reports none.
 
-    It is relative to that of the other label where the engine names other tokens than the answer's.
+    `label`: the answer. The two probabilities add up to 1 if the engine reports alternative tokens.
     """
     logprobs = answer.extra.get("logprobs") or {}
     if any(token.get("top_logprobs") for token in logprobs.get("content") or ()):
@@ -98,7 +98,7 @@ def _same(options: Round, answer: str, other: str) -> Part[bool]:
     main=rounds.ANSWERS,
 )
 def answered(item: Item, options: Round) -> Flow:
-    """Make one round of `cascade`: the small model answers all rows, or the large one answers some."""
+    """Run one round of `cascade`: the small model answers all rows, or the large one some."""
     state = item.columns.get(STATE)
     if state is not None and "rows" in state:
         return Result()  # rows that this round asks nothing about

@@ -22,32 +22,34 @@ def plain(text: str) -> str:
 
 
 def label_of(text: str, labels: Sequence[str]) -> str | None:
-    """Return the label that a text is, but for case and what may stand around it; None if it is none."""
+    """Return the label that a text equals, see `plain`; None if it equals none."""
     return next((label for label in labels if plain(label) == plain(text)), None)
 
 
 class Cascading(BareOptions):
-    """Which models answer, and how far the answers may differ."""
+    """The models, and how far their answers may differ."""
 
     model: str = Field(description="Large model, whose answers are wanted")
     proxy: str = Field(description="Small model, which answers every row first")
-    agree: float = Field(
-        0.95, gt=0, lt=1, description="Least share of all rows with the large model's answer", json_schema_extra=BASIC
+    agree: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Minimum share of all rows with the large model's answer; default 0.95",
+        json_schema_extra=BASIC,
     )
     precision: float | None = Field(
-        None, gt=0, lt=1, description="In place of `agree`: least share of right answers among those of the first label"
+        None, gt=0, lt=1, description="Instead of `agree`: minimum precision of the rows with the first label"
     )
-    recall: float | None = Field(
-        None, gt=0, lt=1, description="With `precision`: least share found of the large model's answers of that label"
-    )
-    confidence: float = Field(0.95, gt=0, lt=1, description="Least probability that the target is reached")
+    recall: float | None = Field(None, gt=0, lt=1, description="With `precision`: minimum recall of these rows")
+    confidence: float = Field(0.95, gt=0, lt=1, description="Minimum probability that the targets are reached")
     labels: list[str] = Field(
-        [], max_length=1000, description="Answers that are allowed; default: any text", json_schema_extra=BASIC
+        [], max_length=1000, description="Allowed answers; default: any text", json_schema_extra=BASIC
     )
-    structured: bool = Field(True, description="Hold answers to the labels; false: where an engine cannot do that")
+    structured: bool = Field(True, description="Restrict answers to the labels; false for engines that cannot")
     equal: str = Field(
         "exact",
-        description="Reward that says if two answers are equal: `exact`, `numeric`, `json-fields`, `f1>=0.8`",
+        description="Reward that compares two answers: `exact`, `numeric`, `json-fields`, `f1>=0.8`",
         json_schema_extra=BASIC,
     )
     scores: ColumnName[str | None] = Field(
@@ -59,28 +61,28 @@ class Cascading(BareOptions):
     sampling: GreedySampling = Field(
         default_factory=GreedySampling, description="Temperature (0 unless set), max_tokens and the like"
     )
-    audit: int = Field(50, ge=0, le=10_000, description="Rows of the small model that the large one checks at the end")
+    audit: int = Field(50, ge=0, le=10_000, description="Small model's rows that the large model checks at the end")
 
     @field_validator("labels")
     @classmethod
     def _distinct(cls, labels: list[str]) -> list[str]:
         compared = set(map(plain, labels))
         if len(compared) < len(labels) or "" in compared:
-            raise ValueError("labels have to differ in more than case and punctuation, and none may be empty")
+            raise ValueError("labels must differ in more than case and punctuation, and none may be empty")
         if len(labels) == 1:
-            raise ValueError("one label leaves no choice; name two at least")
+            raise ValueError("pass at least two labels")
         return labels
 
     @property
     def filters(self) -> bool:
-        """True if the rows with the first label are wanted: precision and recall are the targets."""
+        """Return whether the targets are precision and recall of the rows with the first label."""
         return self.precision is not None and self.recall is not None
 
     @property
     def targets(self) -> dict[str, float]:
         """The targets by their options' names."""
         if self.precision is None or self.recall is None:
-            return {"agree": self.agree}
+            return {"agree": 0.95 if self.agree is None else self.agree}
         return {"precision": self.precision, "recall": self.recall}
 
     def known(self, columns: Mapping[str, Any]) -> str | None:
@@ -90,7 +92,7 @@ class Cascading(BareOptions):
 
     @property
     def comparison(self) -> tuple[str, float]:
-        """The reward that compares answers, and the least score of equal ones."""
+        """The reward that compares answers, and the minimum score of equal ones."""
         name, _, least = ("" if self.equal.startswith("{") else self.equal).partition(">=")
         return (name.strip(), float(least)) if least else (self.equal, 1.0)
 
@@ -114,17 +116,21 @@ class Round(Cascading, Options):
 
 def check(options: Cascading) -> None:
     if options.model == options.proxy:
-        raise ValueError("proxy: it is the model itself, so nothing can be saved; name a smaller one")
+        raise ValueError("proxy: it is the same as model; name a smaller one")
     if (options.precision is None) != (options.recall is None):
-        raise ValueError("precision: it goes together with recall; set both, or `agree` alone")
+        raise ValueError("precision: set it together with recall, or set agree alone")
+    if options.filters and options.agree is not None:
+        raise ValueError("agree: precision and recall replace it; set either these two or agree")
+    if options.filters and options.equal != "exact":
+        raise ValueError("equal: precision and recall compare labels; leave it out")
     if options.scores is not None and not options.filters:
         raise ValueError("scores: they go together with precision and recall")
     if options.filters and len(options.labels) != 2:
-        raise ValueError("labels: precision and recall need two, that of the wanted rows first, such as yes and no")
+        raise ValueError("labels: precision and recall require two, the wanted one first, such as yes and no")
     with option("equal"):
         if not options.comparison[1] > 0:
-            raise ValueError("the least score of equal answers is above 0")
+            raise ValueError("the minimum score of equal answers must be above 0")
     if isinstance(options, Options) and options.template is not None:
         with option("template"):
             if Template(options.template).has_all:
-                raise ValueError("{*} is in another order in each round; name the columns")
+                raise ValueError("{*} would have another order in each round; name the columns")

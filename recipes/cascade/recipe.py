@@ -14,7 +14,7 @@ from recipes.reports import interval, number
 
 
 def finish(results: Results, options: Cascade) -> Report:
-    """Take the answers of the last round, and report."""
+    """Copy the answers of the last round, and report."""
     made = [item for item in results.items() if item.result.get("job_id")]
     last = next((item for item in reversed(made) if item.state == "completed"), None)
     path = None if last is None else results.of_child(str(last.result["job_id"]), rounds.ANSWERS)
@@ -23,7 +23,7 @@ def finish(results: Results, options: Cascade) -> Report:
             with path.open("rb") as answers:
                 shutil.copyfileobj(answers, file)
     if last is None or path is None:
-        return Report(warnings=[("unfinished", "A round has not completed. Completed rounds are taken by a new job.")])
+        return Report(warnings=[("unfinished", "A round has not completed. A new job reuses the completed rounds.")])
     metrics = dict(last.result["metrics"])
     targets = {**options.targets, "confidence": options.confidence, "rounds": len(made)}
     return Report(targets | metrics, _view(metrics, options), list(_warnings(metrics, options)))
@@ -42,19 +42,22 @@ def _warnings(metrics: Mapping[str, Any], options: Cascade) -> Iterator[tuple[st
             reason = "at every threshold the small model differs too often, or its confidences are equal"
         yield "not_certified", f"The large model was asked about every row: {reason}."
     if metrics["unusable"]:
-        message = f"{metrics['unusable']:,} rows have no usable answer of the small model, so the large one was asked."
+        message = f"The small model has no usable answer for {metrics['unusable']:,} rows; the large model was asked."
         yield "proxy_unusable", message
     if metrics["failed"]:
-        message = f"The large model has not answered {metrics['failed']:,} rows; column `error` says why."
+        message = f"The large model failed on {metrics['failed']:,} rows; the column `error` has the reasons."
         yield "rows_failed", message
     if metrics.get("no_label"):
-        labels = " nor ".join(map(quoted, options.labels))
-        message = f"{metrics['no_label']:,} answers are neither {labels}, and count as the latter; ask for these words."
+        wanted, other = map(quoted, options.labels)
+        message = (
+            f"{metrics['no_label']:,} answers are neither {wanted} nor {other} and count as {other}; ask for one of "
+            "these words."
+        )
         yield "no_label", message
     for name, least in options.targets.items():
         ends = metrics["audit"]["intervals"].get("mean" if name == "agree" else name)
         if ends is not None and ends[1] < least:
-            message = f"By the audit, `{name}` is {interval(ends)}: this run is one of those that miss the target."
+            message = f"According to the audit, `{name}` is {interval(ends)}: this run has missed its target."
             yield "audit_below_target", message
 
 
@@ -73,21 +76,21 @@ def _view(metrics: Mapping[str, Any], options: Cascade) -> list[Block]:
         facts = [
             ["certified", target if metrics["certified"] else "nothing: the large model answered all rows"],
             [f"rows with {label}", number(metrics["wanted"])],
-            [f"least probability of {label} of the small model's rows with it", number(metrics["threshold"])],
-            [f"greatest probability of {label} of its other rows", number(metrics["rejected_up_to"])],
+            [f"small model's {label}: minimum probability of {label}", number(metrics["threshold"])],
+            [f"small model's other rows: maximum probability of {label}", number(metrics["rejected_up_to"])],
             *([f"{name} by the audit", interval(audit["intervals"].get(name))] for name in options.targets),
         ]
     else:
-        target = f"{options.agree:g} of all rows {sure}"
+        target = f"{options.targets['agree']:g} of all rows {sure}"
         facts = [
             ["certified agreement", target if metrics["certified"] else "none: the large model answered all rows"],
-            ["least confidence of the small model's answers", number(metrics["threshold"])],
+            ["minimum confidence of the small model's answers", number(metrics["threshold"])],
         ]
     facts += [
         ["rows in the sample", metrics["sampled"]],
         ["small model's agreement in the sample", _mean(metrics["proxy_agreement"])],
         ["agreement of all rows by the audit", _mean(audit)],
-        ["large model's tokens, of those that it would take alone", number(metrics["large_share"])],
+        ["large model's tokens, as a share of those it would need alone", number(metrics["large_share"])],
     ]
     if options.truth is not None:
         names = {"all": "all answers", "proxy": "the small model's", "large": "the large model's, in the sample"}

@@ -1,4 +1,4 @@
-"""The rounds of `cascade`: what each leaves for the next, and what the last one writes.
+"""The rounds of `cascade`: the input of the next round, and the answers of the last one.
 
 The first round asks the small model about every row. The next ones ask the large model about a growing sample, in an
 order that is fixed from the start, until a larger sample would not pay. The last one asks it about the rows that the
@@ -70,10 +70,10 @@ def _row(item: EndedItem, state: Mapping[str, Any] | None) -> Row:
 
 @dataclass
 class Findings:
-    """What the rows say after a round."""
+    """What is known about the rows after a round."""
 
     order: np.ndarray[Any, np.dtype[np.int64]]  # of sampling, for each row
-    confidences: Floats  # of the small model, NaN where its answer cannot be taken
+    confidences: Floats  # of the small model, NaN where its answer is unusable
     why: np.ndarray[Any, np.dtype[np.str_]]  # why the large model was asked, empty where it was not
     errors: Flags  # the large model was asked, and has another answer or none
     wanted: Flags  # the large model was asked, and has the first label; without two targets none
@@ -108,7 +108,7 @@ class Findings:
 
         if not options.filters:
             # Without the margin (1 - 0.93) * 100 would be 6 rows.
-            budget = math.floor((1 - options.agree) * self.rows + 1e-9)
+            budget = math.floor((1 - options.targets["agree"]) * self.rows + 1e-9)
             return [tail(self.confidences, self.errors, bounds.looks(self.rows, budget, risk))]
         shares = bounds.shares(**options.targets)
         sizes = bounds.sample_sizes(self.rows, max(shares), risk / 2)
@@ -128,7 +128,7 @@ class Findings:
         return bounds.decide(self.tails(options), self.rows, int((self.why == SAMPLE).sum()))
 
     def asked_next(self, decision: CutDecision, options: Cascading) -> dict[int, str]:
-        """Return the rows that the next round asks the large model about, and why; none if all is done."""
+        """Return the rows of the large model's next round, each with the reason; none if all is done."""
         if np.isin(self.why, (REST, AUDIT)).any():
             return {}
         order = np.argsort(self.order, kind="stable")
@@ -142,7 +142,7 @@ class Findings:
 
 
 def finish(results: Results, options: Cascading) -> Report:
-    """Write what the next round takes, or the answers if none comes."""
+    """Write the input of the next round, or the answers after the last one."""
     findings = Findings.of(results, options)
     decision = findings.decide(options)
     asked = findings.asked_next(decision, options)

@@ -1,8 +1,9 @@
-"""Limits at which a batch pauses: shares of its answers, tokens and cost."""
+"""Limits at which a batch or a job pauses: shares of its answers, tokens and cost."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -12,9 +13,10 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard.models import ModelSpec
+from batchyard.statuses import PAUSABLE
 from store import events
 from store.accounting import usage
-from store.records import Batch, ResultChunk, Segment, now
+from store.records import Batch, Job, ResultChunk, Segment, now
 
 ERROR = 0.005
 """Probability that a limit ever pauses a batch whose true share is not above it."""
@@ -30,42 +32,61 @@ def check(session: Session, batch_id: str) -> None:
     ).one()
     if batch.status != "in_progress" or (batch.completed + batch.failed >= batch.total and not batch.open):
         return  # nothing is left to stop
-    limits = batch.stop_when or {}
+    _stop(session, batch, [batch])
+
+
+def check_job(session: Session, job: Job) -> None:
+    """Pause a job whose batches have surely exceeded a limit together, with an event `job.stopped`.
+
+    The caller holds the job's row.
+    """
+    if job.stop_when and job.paused_at is None:
+        _stop(session, job, session.scalars(select(Batch).where(Batch.job_id == job.id)).all())
+
+
+def _stop(session: Session, work: Batch | Job, batches: Sequence[Batch]) -> None:
+    limits = work.stop_when or {}
     for name, limit in limits.items():
-        value = _exceeds(session, batch, name, limit)
+        value = _exceeds(session, batches, name, limit)
         if value is None:
             continue
         left = {other: one for other, one in limits.items() if other != name}
-        paused = {"paused_at": func.coalesce(Batch.paused_at, now()), "paused_by": f"its limit of {name}"}
-        session.execute(update(Batch).where(Batch.id == batch_id).values(stop_when=left or None, **paused))
-        events.record(session, batch, "batch.stopped", limit={name: limit}, value=value)
+        work.stop_when = left or None
+        by = f"its limit of {name}"
+        work.paused_at, work.paused_by = work.paused_at or now(), by
+        if isinstance(work, Job):
+            of_job = update(Batch).where(Batch.job_id == work.id, Batch.status.in_(PAUSABLE))
+            session.execute(of_job.values(paused_at=work.paused_at, paused_by=by))
+        type_: events.Type = "batch.stopped" if isinstance(work, Batch) else "job.stopped"
+        events.record(session, work, type_, limit={name: limit}, value=value)
         return
 
 
-def _exceeds(session: Session, batch: Batch, name: str, limit: float) -> float | None:
+def _exceeds(session: Session, batches: Sequence[Batch], name: str, limit: float) -> float | None:
     """Return the value that is surely above the limit; None if none is."""
     if name == "cost":
-        cost = usage.costs(session, [batch.id]).get(batch.id)
-        spent = float(sum(cost.amounts.values(), Fraction(0))) if cost else 0.0
+        costs = usage.costs(session, [batch.id for batch in batches])
+        spent = float(sum((sum(cost.amounts.values()) for cost in costs.values()), Fraction(0)))
         return spent if spent >= limit else None
     if name == "tokens":
-        tokens = batch.input_tokens + batch.output_tokens
+        tokens = sum(batch.input_tokens + batch.output_tokens for batch in batches)
         return tokens if tokens >= limit else None
     # Not what validation has refused, before anything ran.
-    failed = batch.failed - batch.refused
-    found = failed if name == "failed" else getattr(batch, {"length": "cut_off"}.get(name, name))
-    starts = Starts.whole(found, batch.completed + failed)
+    failed = sum(batch.failed - batch.refused for batch in batches)
+    flaw = {"length": "cut_off"}.get(name, name)
+    found = failed if name == "failed" else sum(getattr(batch, flaw) for batch in batches)
+    starts = Starts.whole(found, sum(batch.completed for batch in batches) + failed)
     if name == "failed":
-        starts = starts.beside(Starts.of_chunks(*_chunks(session, batch)))
+        starts = starts.beside(Starts.of_chunks(*_chunks(session, batches)))
     # Failures come fast: what the engines still have counts as good.
-    return starts.exceeds(limit, _in_flight(session, batch))
+    return starts.exceeds(limit, sum(_in_flight(session, batch) for batch in batches))
 
 
-def _chunks(session: Session, batch: Batch) -> tuple[int, np.ndarray]:
-    """Return the number of a batch's result chunks, and the counts of the last ones: failed, completed."""
+def _chunks(session: Session, batches: Sequence[Batch]) -> tuple[int, np.ndarray]:
+    """Return the number of result chunks, and the counts of the last ones: failed, completed."""
     of_engines = or_(Segment.state != "done", Segment.engine.is_not(None))  # others were refused, unseen by an engine
     query = select(ResultChunk.failed, ResultChunk.completed).join(Segment, Segment.id == ResultChunk.segment_id)
-    query = query.where(ResultChunk.batch_id == batch.id, of_engines)
+    query = query.where(ResultChunk.batch_id.in_([batch.id for batch in batches]), of_engines)
     number = session.scalar(select(func.count()).select_from(query.subquery())) or 0
     last = session.execute(query.order_by(ResultChunk.id.desc()).limit(CHUNKS)).all()
     return number, np.array(last[::-1], dtype=float).reshape(-1, 2)

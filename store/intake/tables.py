@@ -1,4 +1,4 @@
-"""Output tables: the rows of batches and jobs in a database of the operator's, each there once."""
+"""Output tables: the rows of batches and jobs in a database of the operator, each once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sqlalchemy import (
     make_url,
     select,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, IdentifierError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import UserDefinedType
 
@@ -38,12 +38,21 @@ _URL = re.compile(r"table://([\w.-]+)/([\w.{}-]+)/([\w.{}-]+)")
 _STATEMENT_SECONDS = 600.0
 """Longest COPY of a part."""
 _INSERT_ROWS = 1000
+_OWN = ("alembic_version", "job_stages")
+"""Tables that only the schema of Batchyard's own database has."""
+_REFUSED_LOGIN = re.compile(
+    "authentication failed|no password supplied|does not exist|no such (user|database)|no pg_hba.conf entry|"
+    "not permitted to log in|permission denied for database|unsupported startup parameter"
+)
+"""What servers and pools say when they refuse a login; libpq has no code for it."""
+_LASTING_CODES = ("54", "SQLITE_ERROR", "SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_READONLY")
+"""Beginnings of codes of operational errors that waiting does not mend; 54: a limit of PostgreSQL."""
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
-"""NUL in JSON, which PostgreSQL's functions of JSON refuse."""
+"""NUL in JSON, which PostgreSQL's JSON functions refuse."""
 
 
 class _Json(UserDefinedType[str]):
-    """A column of JSON whose values are written as the texts that they are."""
+    """A column of JSON whose values are JSON texts already."""
 
     cache_ok = True
 
@@ -52,7 +61,7 @@ class _Json(UserDefinedType[str]):
 
 
 _TYPES = {"string": Text, "int32": Integer, "int64": BigInteger, "double": Double}
-"""Types of columns by Arrow's names; others are JSON."""
+"""Types of columns by Arrow's names; all others are JSON."""
 
 
 def is_table(url: str) -> bool:
@@ -74,8 +83,8 @@ def names_of(url: str, databases: Mapping[str, str]) -> tuple[str, str, str]:
 class OutputTable:
     """A table at `table://DATABASE/SCHEMA/TABLE`, for the rows of one batch or job.
 
-    `databases` has the SQLAlchemy URL of each DATABASE, `columns` the type of each column beside `batch_id`, as Arrow
-    names it; one is `line`. Raises ConfigurationError, PermissionDeniedError.
+    `databases` has the SQLAlchemy URL of each DATABASE. `columns` has Arrow's name of each column's type, without
+    `batch_id` and with `line`. Raises ConfigurationError, PermissionDeniedError.
     """
 
     def __init__(self, url: str, work_id: str, databases: Mapping[str, str], columns: Mapping[str, str]) -> None:
@@ -96,7 +105,7 @@ class OutputTable:
         self._is_made = False
 
     def put(self, source: Path, name: str) -> None:
-        """Write JSON lines as rows, in place of those of the same lines, all or none.
+        """Replace the rows of these lines by those of a file of JSON lines, all or none.
 
         Raises UnavailableError; ConfigurationError: the database refuses it, and waiting does not help.
         """
@@ -125,15 +134,23 @@ class OutputTable:
                     connection.execute(insert(table), block)
 
     def _make(self) -> None:
-        """Make the table, unless it is there, with all columns."""
+        """Create the table if it is missing. Raises ConfigurationError if it lacks a column."""
+        name, schema = self._table.name, self._table.schema or ""
+        limit = self._engine.dialect.max_identifier_length
+        if max(len(name.encode()), len(schema.encode())) > limit:  # PostgreSQL would cut it
+            raise self._refusal(f"its name or schema has more than {limit} bytes; choose a shorter one")
         with self._transaction(self._table.fullname) as connection:
+            inspector = inspect(connection)
+            if all(inspector.has_table(own, schema) for own in _OWN):
+                raise self._refusal(f"schema {schema} has Batchyard's own tables; choose another schema")
             self._table.create(connection, checkfirst=True)
-            columns = inspect(connection).get_columns(self._table.name, self._table.schema)
-            present = {column["name"] for column in columns}
-        if missing := [column.name for column in self._table.c if column.name not in present]:
-            message = f"The table {self.url} has no column {', '.join(missing)}; add it, or name another table."
-            raise ConfigurationError(message)
+            present = {column["name"] for column in inspector.get_columns(name, schema)}
+            if missing := [column.name for column in self._table.c if column.name not in present]:
+                raise self._refusal(f"it has no column {', '.join(missing)}; add these, or name another table")
         self._is_made = True
+
+    def _refusal(self, reason: str) -> ConfigurationError:
+        return ConfigurationError(f"The table {self.url} cannot be written: {reason}.")
 
     def _rows(self, source: Path) -> Iterator[tuple[Any, ...]]:
         with source.open("rb") as stream:
@@ -148,22 +165,25 @@ class OutputTable:
 
     @contextmanager
     def _transaction(self, lock: str) -> Iterator[Connection]:
-        """Open a transaction that excludes others with this `lock`, such as of a worker that was cut off."""
+        """Open a transaction that excludes others with this `lock`, such as one of a worker that was cut off."""
         dbapi = self._engine.dialect.loaded_dbapi
         try:
             with self._engine.begin() as connection:
                 if self._engine.dialect.name == "postgresql":
                     connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(lock))))
                 yield connection
-        except (DBAPIError, IdentifierError, dbapi.Error) as error:
+        except (DBAPIError, dbapi.Error) as error:
+            # The cause is left out of the traceback: its text may have values of rows.
             cause = getattr(error, "orig", None) or error
             reason = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause).strip()
             kinds = (dbapi.ProgrammingError, dbapi.DataError, dbapi.IntegrityError, dbapi.NotSupportedError)
-            # Without the cause, whose text may have values of rows.
-            if not isinstance(cause, (*kinds, IdentifierError)):
-                raise UnavailableError(f"database {self._database} cannot be written: {reason}") from None
-            raise ConfigurationError(
-                f"The table {self.url} cannot be written: {reason}. The schema has to exist, and the user of database "
-                f"{self._database} needs CREATE there, or SELECT, INSERT and DELETE on a table with the columns of "
-                "docs/export.md."
-            ) from None
+            code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None) or ""
+            if isinstance(cause, kinds) or code.startswith(_LASTING_CODES):
+                raise self._refusal(
+                    f"{reason}. The schema must exist, and the user of database {self._database} needs CREATE on it, "
+                    "or SELECT, INSERT and DELETE on a table with the columns in docs/export.md"
+                ) from None
+            if _REFUSED_LOGIN.search(reason):
+                reason = f"database {self._database} refuses the login: {reason.rpartition('FATAL:')[2].strip()}"
+                raise self._refusal(f"{reason}; the operator has to correct BATCHYARD_OUTPUT_DATABASES") from None
+            raise UnavailableError(f"database {self._database} cannot be written: {reason}") from None

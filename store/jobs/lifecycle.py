@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, and_, false, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from batchyard.statuses import JOB_PAUSABLE, JOB_RUNNING, JOB_TRANSITIONS, PAUSABLE, RUNNING, TERMINAL
+from store import events
 from store.batches import PLAN
 from store.jobs import stages
 from store.keys import Principal
@@ -125,6 +126,21 @@ def locked(session: Session, project_id: str, job_id: str) -> Job:
 def hasten(session: Session, job_id: str) -> None:
     """Have housekeeping wake a job at once that was to rest, should no message do it."""
     session.execute(update(Job).where(Job.id == job_id, Job.holder.is_(None)).values(lease_expires_at=time.time()))
+
+
+def hasten_changed(session: Session, job: Job) -> None:
+    """Hasten a job whose record says that it was paused, resumed or cancelled since `job` was read."""
+    now_is = session.execute(select(Job.status, Job.paused_at, Job.outcome).where(Job.id == job.id)).one()
+    if tuple(now_is) != (job.status, job.paused_at, job.outcome):
+        hasten(session, job.id)
+
+
+def pause_sampled(session: Session, job: Job) -> None:
+    """Pause a job whose sample has ended, with its batches, until a client resumes it."""
+    job.paused_at, job.paused_by = now(), PLAN
+    of_job = update(Batch).where(Batch.job_id == job.id, Batch.status.in_(PAUSABLE))
+    session.execute(of_job.values(paused_at=job.paused_at, paused_by=PLAN))
+    events.record(session, job, "job.planned")
 
 
 def resolved(session: Session, job: Job, state: str) -> None:

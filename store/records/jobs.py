@@ -27,6 +27,7 @@ class Job(WorkColumns, Base):
 
     A job with a plan has `sample_rows`: so many of its items, drawn at random, are the first ones. While it is
     `sampling`, no others begin; it is paused when these have ended, and stops `sampling` when it is resumed.
+    `stop_when` has the limits that pause it, as those of a batch.
     """
 
     __tablename__ = "jobs"
@@ -44,6 +45,7 @@ class Job(WorkColumns, Base):
     infeasible: Mapped[bool] = mapped_column(default=False)
     sample_rows: Mapped[int | None]
     sampling: Mapped[bool] = mapped_column(default=False, server_default=false())
+    stop_when: Mapped[dict[str, Any] | None]
     admitted: Mapped[int] = mapped_column(default=0)
     completed: Mapped[int] = mapped_column(default=0)
     failed: Mapped[int] = mapped_column(default=0)

@@ -96,7 +96,7 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple
     specs = {segment.model: context.models[segment.model] for segment in segments}
     known = batch.warnings or []
     params = {entry["param"] for entry in known}
-    found = [*validator.warnings.entries, *without_price(batch, specs)]
+    found = [*validator.warnings.entries, *without_price(batch.stop_when, specs)]
     new_warnings = [entry for entry in found if entry["param"] not in params]
     new = NewRequests(
         first_line=batch.total + 1,

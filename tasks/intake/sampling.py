@@ -1,4 +1,4 @@
-"""Samples: a batch's first requests, drawn at random, and what they say of all of it."""
+"""Samples: requests drawn at random and answered first, and the forecast from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batchyard import json_lines, tariffs
 from batchyard.comparing.shares import share_bounds
 from batchyard.endpoints import output_lines, responses
 from batchyard.endpoints.forms import Checks
-from batchyard.models import ModelSpec
+from batchyard.models import ModelSpec, hosted
 from batchyard.tariffs import TotalCost
 from store import segments, speeds
 from store.accounting import usage
@@ -37,7 +37,7 @@ from tasks.steps.score import ScoreOptions
 CONFIDENCE = 0.9
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 MAX_ODD = 10
-"""Answers of each kind that a plan names."""
+"""Maximum answers of each kind in a report."""
 MAX_TEXT = 2_000
 """Characters of a shown answer."""
 CHECK_SECONDS = 2.0
@@ -151,7 +151,7 @@ def parsed(
 
 
 def report(context: AppContext, batch: Batch) -> dict[str, Any]:
-    """Return what a batch's sample says, with the cost of all and the time of the rest. Raises as `answers`."""
+    """Return the forecast from a batch's sample, with the cost of all and the time of the rest. Raises as `answers`."""
     sample = answers(context, batch)
     with context.database.read() as session:
         cost = usage.costs(session, [batch.id]).get(batch.id)
@@ -162,7 +162,8 @@ def report(context: AppContext, batch: Batch) -> dict[str, Any]:
     if throughput is not None and sample:
         seconds = seconds_of(throughput, sample, batch.total, batch.total - batch.completed - batch.failed)
     found = summary_of(sample, batch.total)
-    forecast = found["forecast"] | {"cost": costs, "seconds": seconds}
+    elsewhere = hosted_costs(context, sample, batch.total)
+    forecast = found["forecast"] | {"cost": costs, "seconds": seconds, "hosted": elsewhere}
     return found | {"models": sorted(batch.models), "forecast": forecast}
 
 
@@ -178,6 +179,18 @@ def seconds_of(throughput: Throughput, sample: Sequence[SampledAnswer], total: i
         math.hypot(most - seconds, seconds * error - seconds),
     )
     return {"sum": seconds, "low": max(0.0, seconds - low), "high": seconds + high}
+
+
+def hosted_costs(context: AppContext, sample: Sequence[SampledAnswer], total: int) -> dict[str, dict[str, str]]:
+    """Return what the tokens of all requests would cost at the hosted services of models.toml, by their names."""
+    document = {} if context.source is None else context.source.document
+    found = {}
+    for name, prices in hosted(context.settings.models, document).items():
+        sums = _sum([prices.input * one.input_tokens + prices.output * one.output_tokens for one in sample], total)
+        micro = {key: Fraction(value) / tariffs.TOKENS for key, value in sums.items()}
+        amounts = {key: tariffs.decimal(value / tariffs.MICRO) for key, value in micro.items()}
+        found[name] = {"currency": prices.currency, **amounts}
+    return found
 
 
 def cost_of(
@@ -208,7 +221,7 @@ def cost_of(
 
 
 def summary_of(sample: Sequence[SampledAnswer], total: int, flaws: Sequence[str] = FLAWS) -> dict[str, Any]:
-    """Return what a sample says of `total` requests: shares of `flaws`, sums of tokens, and answers to look at.
+    """Return the forecast for `total` requests: shares of `flaws`, sums of tokens, and sample answers.
 
     Ranges hold with CONFIDENCE on average: of shares as of a uniform sample without replacement; of sums by Student's
     distribution and the skewness, with the variance of collapsed strata (Cochran, Sampling Techniques, 5A.12).

@@ -130,7 +130,7 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
                     plan_sha256=target.sha256,
                     segments=plan.segments,
                     refused=plan.refused,
-                    warnings=[*validator.warnings.entries, *without_price(batch, specs)],
+                    warnings=[*validator.warnings.entries, *without_price(batch.stop_when, specs)],
                     models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
                     simulated=any(registry.capabilities(spec.engine).simulated for spec in specs.values()),
                     sample_segments=plan.sample_segments or None,
@@ -142,10 +142,10 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
     return True
 
 
-def without_price(batch: Batch, specs: Mapping[str, ModelSpec]) -> list[dict[str, Any]]:
-    """Return the warning of a limit of cost that some of a batch's models never reach."""
+def without_price(limits: Mapping[str, float] | None, specs: Mapping[str, ModelSpec]) -> list[dict[str, Any]]:
+    """Return the warning of a limit of cost that some of the models never reach."""
     names = [name for name, spec in specs.items() if spec.price is None]
-    if not names or "cost" not in (batch.stop_when or {}):
+    if not names or "cost" not in (limits or {}):
         return []
     message = f"stop_when.cost counts nothing of models without a price: {', '.join(names)}. Limit tokens, too."
     entry = {"code": "model_without_price", "line": None, "message": cut(message, MAX_MESSAGE)}

@@ -1,4 +1,4 @@
-"""Step `export`: the results as files or rows at a URL of the client's."""
+"""Step `export`: write the results as files or rows to a URL that the client names."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tasks.steps.parquet import write as write_parquet
 from tasks.steps.step import Results, Step, StepOptions
 
 SUCCESS = "_SUCCESS"
-"""The file that is written last: its names are those of all parts."""
+"""The file that is written last; it lists all parts."""
 COLUMNS = {field.name: str(field.type) for field in SCHEMA} | dict.fromkeys(
     ("tool_calls", "metadata", "response"), "json"
 )
-"""The types of a table's columns, which has the whole answers, too."""
+"""The types of a table's columns: those of the files, and the whole response."""
 _Writer = Callable[[Iterator[ResultRow], Path], int]
 
 
 class ExportOptions(StepOptions):
-    """Where the results go, and in which form."""
+    """The destination of the results, and their format."""
 
     step: Literal["export"]
     url: str = Field(
@@ -43,7 +43,7 @@ class ExportOptions(StepOptions):
         examples=["s3://bucket/out/{name}/"],
     )
     format: Literal["parquet", "jsonl", "csv"] = Field("parquet", description="format of the files")
-    partition: int = Field(50_000, ge=1, le=1_000_000, description="most rows of one file or transaction")
+    partition: int = Field(50_000, ge=1, le=1_000_000, description="maximum rows of a file or transaction")
 
 
 def permit(settings: Settings, project_id: str, options: ExportOptions) -> None:
@@ -56,7 +56,7 @@ def permit(settings: Settings, project_id: str, options: ExportOptions) -> None:
 
 
 def export(results: Results, options: ExportOptions) -> Mapping[str, Any]:
-    """Write parts: files `part-00000` and so on, and `_SUCCESS`, or rows of a table. Raises UnavailableError."""
+    """Write files `part-00000` and so on, and `_SUCCESS`; or rows of a table. Raises UnavailableError."""
     output = results.output(options.url, COLUMNS)
     is_table = tables.is_table(options.url)
     write: _Writer = partial(_write_jsonl, with_response=True) if is_table else _WRITERS[options.format]

@@ -42,7 +42,13 @@ def test_a_value_that_cannot_be_used_names_its_variable(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "value", ["postgresql://me:hunter2@host/db", "lake=sqlite://, ware=me:hunter2@h", "a=p://x:hunter2,y@h"]
+    "value",
+    [
+        "postgresql://me:hunter2@host/db",
+        "lake=sqlite://, ware=me:hunter2@h",
+        "a=p://x:hunter2,y@h",
+        "a=postgresql://me:p@hunter2@host/db",
+    ],
 )
 def test_a_database_that_cannot_be_used_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch, value: str

@@ -93,7 +93,7 @@ def test_a_batch_of_the_background_makes_way_for_another_projects_and_loses_noth
     key = http.post("/v1/keys", json={"project": "foreground"}).json()["key"]
     theirs = RunningStack(stack.process, stack.data, stack.url, key)
     urgent = theirs.submit(requests)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while (now := stack.client.batches.retrieve(spare.id)).batchyard["state"]["name"] != "waiting":
         assert time.monotonic() < deadline, now
         time.sleep(0.1)

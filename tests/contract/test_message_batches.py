@@ -34,7 +34,7 @@ def as_lines(requests: list[Any]) -> list[dict[str, Any]]:
 
 
 def wait(client: anthropic.Anthropic, batch: MessageBatch) -> MessageBatch:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 360
     while (batch := client.messages.batches.retrieve(batch.id)).processing_status != "ended":
         assert time.monotonic() < deadline, batch.to_json()
         time.sleep(0.1)

@@ -63,7 +63,7 @@ def make_due(stack: RunningStack, schedule: dict[str, Any], at: int) -> None:
 
 def runs(http: httpx.Client, schedule: dict[str, Any], number: int) -> list[dict[str, Any]]:
     """Wait for `number` runs of a schedule, and return them, oldest first."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while len(data := http.get(f"/v1/schedules/{schedule['id']}/runs").json()["data"]) < number:
         assert time.monotonic() < deadline, data
         time.sleep(0.1)

@@ -137,7 +137,7 @@ def ended(project: RunningStack) -> Any:
 
 def tried(project: RunningStack, endpoint_id: str) -> dict[str, Any]:
     """Return the endpoint's newest delivery after its first attempt."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         data = get(project, f"/webhook_endpoints/{endpoint_id}/deliveries")["data"]
         if data and data[0]["error"]:

@@ -225,6 +225,13 @@ def test_a_price_is_exact_and_no_part_of_the_configurations_hash(file: Path) -> 
         ("0.15", "0.0000001", r"models\.a\.price\.input: .*no more than 6 decimal places"),
         ("0.15", "nan", r"models\.a\.price\.input: NaN is not a finite number"),
         ("[models.a.price]", "[models.b]\nengine = 'echo'\nprice = 3\n[models.a.price]", r"models\.b\.price: "),
+        (
+            "[models.a]",
+            "[hosted.api]\ninput = 1\n[models.a]",
+            r"hosted\.api: must be a table with the prices input and",
+        ),
+        ("[models.a]", "hosted.api = {input = 1, output = -2}\n[models.a]", r"hosted\.api\.output: "),
+        ("[models.a]", "hosted = 2\n[models.a]", r"hosted: must be a table"),
     ],
 )
 def test_an_unusable_price_is_refused_with_its_place(file: Path, old: str, new: str, complaint: str) -> None:

@@ -69,7 +69,7 @@ def test_the_death_of_an_idle_engine_is_known_once_and_its_stop_is_none() -> Non
     start()
     assert live.deaths(SPEC.name) == []
     os.kill(directory.states()[name].process["pid"], signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not (found := live.deaths(SPEC.name)):
         assert time.monotonic() < deadline
         time.sleep(0.05)

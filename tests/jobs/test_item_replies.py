@@ -17,9 +17,11 @@ from jobs.items import detail
 from jobs.running import notices, tick
 from jobs.running.segments import SegmentCutter
 from store import events, projects
+from store.batches import PLAN
 from store.jobs import lifecycle
 from store.keys import Principal
 from store.records import Event, Job
+from store.work.lifecycle import Verb
 from tasks.context import AppContext
 from tests.support.running_jobs import Running
 
@@ -40,8 +42,10 @@ def two(item: Item, options: Options) -> Flow:
 class Judged(Running):
     """A job whose drafts are answered, so that each item waits for a verdict."""
 
-    def __init__(self, context: AppContext, project: str, prompts: Sequence[str]) -> None:
-        super().__init__(context, project, prompts)
+    def __init__(
+        self, context: AppContext, project: str, prompts: Sequence[str], sample_rows: int | None = None
+    ) -> None:
+        super().__init__(context, project, prompts, sample_rows)
         self.caller = Principal(project, admin=False, key_id="key_1", name="ours")
         self.tick()
         self.answer("draft")
@@ -171,6 +175,32 @@ def test_items_begin_as_verdicts_come_while_those_that_wait_fill_the_window(
     judged.tick()
     assert (judged.job.completed, judged.job.waiting_for_verdict) == (begun, 0)
     assert judged.job.admitted > begun
+
+
+def test_a_job_that_its_plan_pauses_asks_nothing_more_until_it_is_resumed(
+    deployed: Callable[[str], AppContext], project: str
+) -> None:
+    planned = Judged(deployed(GATED), project, ["a", "b", "c"], sample_rows=2)
+    assert (planned.job.paused_by, planned.job.admitted, planned.job.waiting_for_verdict) == (PLAN, 2, 2)
+    planned.verdict(0, passed=False, message="mend")
+    planned.tick()
+    assert planned.issued()["draft"][-2:] == ["item-0/draft.2.0", "item-1/draft.1.0"]
+    assert planned.paused() == [PLAN]
+    planned.control("resume")
+    planned.tick()
+    assert (planned.job.admitted, planned.paused()) == (3, [None])
+
+
+@pytest.mark.parametrize("verb", ["resume", "cancel"])
+def test_who_resumes_or_cancels_a_job_amid_the_tick_that_pauses_it_does_not_wait(
+    deployed: Callable[[str], AppContext], project: str, monkeypatch: pytest.MonkeyPatch, verb: Verb
+) -> None:
+    planned = Running(deployed(GATED), project, ["a", "b"], sample_rows=1)
+    planned.tick()
+    planned.answer("draft")
+    monkeypatch.setattr(tick.progress, "publish", lambda *_: planned.control(verb))
+    planned.tick()
+    assert planned.job.lease_expires_at <= time.time()
 
 
 def test_a_job_that_rests_is_cancelled_at_once(judged: Judged) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import openai
 
+from tests.support.stacks import PATIENCE
+
 client = openai.OpenAI(api_key="none")
 
 
@@ -49,7 +51,7 @@ class Receiver:
 
     def wait(self, number: int, seconds: float = 60) -> list[Received]:
         """Wait until `number` requests have arrived, and return all."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE * seconds
         while len(self.received) < number:
             assert time.monotonic() < deadline, f"{len(self.received)} of {number} within {seconds} s"
             time.sleep(0.02)

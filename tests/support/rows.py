@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from batchyard.endpoints import vectors
 from inference.engine import Engine, EngineAnswer
+from tests.support.stacks import PATIENCE
 
 
 def chat(*texts: str, **parameters: Any) -> list[dict[str, Any]]:
@@ -42,8 +43,8 @@ async def all_answers(engine: Engine, endpoint: str, bodies: list[dict[str, Any]
 
 
 def until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
+    """Wait until a condition holds, for `seconds` on a quick machine."""
+    deadline = time.monotonic() + PATIENCE * seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.05)

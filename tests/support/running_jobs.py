@@ -20,7 +20,9 @@ from store import segments
 from store.formats import asks, chunks, items, job_chunks
 from store.jobs import chunk_records, lifecycle
 from store.jobs import stages as stage_records
-from store.records import File, Job, ResultChunk, Segment
+from store.keys import Principal
+from store.records import Batch, File, Job, ResultChunk, Segment
+from store.work.lifecycle import Verb
 from tasks.context import AppContext
 from tests.support.jobs import create_job
 
@@ -34,13 +36,16 @@ from batchyard.recipes import Ask, Flow, Item, Options, Peer, Result, Score, Wai
 class Running:
     """A job of recipe `two` with an item for each prompt, and its engine."""
 
-    def __init__(self, context: AppContext, project: str, prompts: Sequence[str]) -> None:
+    def __init__(
+        self, context: AppContext, project: str, prompts: Sequence[str], sample_rows: int | None = None
+    ) -> None:
         self.context = context
         rows = ((number, f"item-{number}", orjson.dumps({"prompt": prompt})) for number, prompt in enumerate(prompts))
         items_sha256, total = items.write(context.artifacts, rows)
         with context.database.write() as session:
             sha256 = catalogue_of(context).sha256("two")
-            self.id = create_job(session, project, recipe="two", recipe_sha256=sha256, options={}).id
+            values = {"recipe": "two", "recipe_sha256": sha256, "options": {}, "sample_rows": sample_rows}
+            self.id = create_job(session, project, **values).id
             assert lifecycle.validated(session, self.id, items_sha256=items_sha256, total=total)
 
     @property
@@ -51,6 +56,17 @@ class Running:
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
             app.advance_leased(self.context, self.id, "here/1/task")
+
+    def control(self, verb: Verb) -> None:
+        """Pause, resume or cancel the job, as a client does."""
+        with self.context.database.write() as session:
+            client = Principal(self.job.project_id, admin=False, key_id="key_1", name="ours")
+            lifecycle.control(session, client, self.id, verb)
+
+    def paused(self) -> list[str | None]:
+        """What has paused the batches of the stages."""
+        with self.context.database.read() as session:
+            return list(session.scalars(select(Batch.paused_by).where(Batch.job_id == self.id)))
 
     def crash(self, context: AppContext | None = None) -> None:
         """Lose what is in memory. `context`: with which the job goes on."""

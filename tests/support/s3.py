@@ -126,7 +126,7 @@ class S3Server:
         """Start the server on its data, and return once it serves the bucket."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command(self.folder, "127.0.0.1", self._ports), stdout=log, stderr=log)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not answers(self.endpoint):
             assert self.process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < deadline, "the S3 server does not answer"

@@ -20,6 +20,7 @@ def models(examples: Path, calls: Path) -> str:
     """Return the models file. Engines find the examples' models in `examples`; model `logged` writes to `calls`."""
     return f"""
 currency = "EUR"
+hosted.api = {{ input = 0.5, output = 2 }}
 [models.echo]
 engine = "echo"
 [models.other]

@@ -25,6 +25,8 @@ from tests.support.postgresql import create_database
 from tests.support.s3 import S3Server
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 3
+"""How many times longer than on a quick and idle machine tests wait before they fail."""
 
 
 @dataclass
@@ -57,18 +59,18 @@ class RunningStack:
 
     def wait(self, batch: Any, *, until: Callable[[Any], bool] | None = None, seconds: float = 120) -> Any:
         """Wait until a batch has ended or `until` holds, and return it."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE * seconds
         while not (batch.status in TERMINAL or (until is not None and until(batch))):
-            assert time.monotonic() < deadline, f"still {batch.status} after {seconds} s: {batch.to_json()}"
+            assert time.monotonic() < deadline, f"still {batch.status} after {PATIENCE * seconds} s: {batch.to_json()}"
             time.sleep(0.1)
             batch = self.client.batches.retrieve(batch.id)
         return batch
 
     def wait_for_job(self, job: dict[str, Any], *, seconds: float = 240) -> dict[str, Any]:
         """Wait until a job has ended, and return it."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE * seconds
         while job["status"] not in TERMINAL:
-            assert time.monotonic() < deadline, f"still {job['status']} after {seconds} s: {job}"
+            assert time.monotonic() < deadline, f"still {job['status']} after {PATIENCE * seconds} s: {job}"
             time.sleep(0.2)
             job = cast(dict[str, Any], self.client.get(f"/jobs/{job['id']}", cast_to=object))
         return job

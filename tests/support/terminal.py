@@ -46,5 +46,5 @@ def separate_process(*arguments: str | Path, folder: Path, **environment: str) -
     """Run a command in `folder`, as a process of its own: it starts a stack, or is killed."""
     command = [str(Path(sys.executable).parent / "batchyard"), *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, cwd=folder, env=_inherited() | environment
+        command, capture_output=True, text=True, timeout=600, cwd=folder, env=_inherited() | environment
     )

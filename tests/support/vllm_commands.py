@@ -30,7 +30,7 @@ if __name__ == "__main__":
 CPU = {"dtype": "float32", "max-model-len": 256, "kv-cache-memory-bytes": 64 * 2**20, "gpu-memory-utilization": 0.1}
 """Flags of a small model on the CPU, as the engine's arguments of the tests."""
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-START_SECONDS, BATCH_SECONDS = 240.0, 240.0
+START_SECONDS, BATCH_SECONDS = 600.0, 600.0
 
 
 def flags(model: Path, name: str, **more: Any) -> list[str]:

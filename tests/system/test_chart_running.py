@@ -28,7 +28,7 @@ from batchyard.local import ports
 from tests.support import charts
 from tests.support.charts import NAME, Object, Pod
 from tests.support.postgresql import create_database
-from tests.support.stacks import ROOT, RunningStack, a_chat
+from tests.support.stacks import PATIENCE, ROOT, RunningStack, a_chat
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")
 
@@ -159,7 +159,7 @@ class Cluster:
 
     def wait(self, name: str, seconds: float = 60) -> None:
         """Wait until a container is ready. Fails if it ends before, or is not ready in time."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE * seconds
         while not self.ready(name):
             assert self.processes[name].poll() is None and time.monotonic() < deadline, self.log(name).read_text()
             time.sleep(0.5)

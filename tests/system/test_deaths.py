@@ -106,8 +106,10 @@ def test_the_batch_its_manifest_and_the_terminal_have_the_reason(faulty: Running
 
 def test_the_log_of_the_worker_names_the_batch_and_the_reason(faulty: RunningStack, killed: Any) -> None:
     lines = [json.loads(line) for line in (faulty.data / "logs/worker.log").open() if line.startswith('{"time"')]
-    (line,) = [line for line in lines if line["message"].startswith("engine died") and line.get("model") == "mortal"]
-    assert (line["batch_id"], line["level"]) == (killed.id, "error")
+    (line,) = [
+        line for line in lines if line["message"].startswith("engine died") and line.get("batch_id") == killed.id
+    ]
+    assert (line["model"], line["level"]) == ("mortal", "error")
     assert line["reason"] == killed.batchyard["last_engine_death"]["reason"]
 
 
@@ -129,7 +131,7 @@ def test_the_death_of_an_idle_engine_is_an_event_and_stands_where_others_do(
         return [engine for engine in faulty.engines("mortal") if engine["state"] == "idle"]
 
     faulty.wait(faulty.submit([a_chat("a", "hello", model="mortal")]))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not (engines := idle()):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -155,7 +157,7 @@ def test_an_engine_that_only_dies_holds_its_model_and_is_not_forgotten_when_the_
     assert re.search(r"doomed +- +echo +on hold ", listed)
     faulty.client.batches.cancel(batch.id)
     faulty.wait(batch)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while "No engine has answered since" not in (text := of_model(pages(faulty).get("/models").text, "doomed")):
         assert time.monotonic() < deadline, text
         time.sleep(0.05)

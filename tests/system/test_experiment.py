@@ -16,12 +16,12 @@ import pytest
 import requests
 import yaml
 
-from tests.support.stacks import RunningStack
+from tests.support.stacks import PATIENCE, RunningStack
 from tests.support.terminal import batchyard
 
 
 def wait(look: Callable[[], Any], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE * seconds
     while not (result := look()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

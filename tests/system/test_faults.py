@@ -117,7 +117,7 @@ def below(spans: list[SeenSpan], root: SeenSpan) -> list[str]:
 
 def the_trace(collector: Collector, trace: str, name: str, expected: set[str]) -> tuple[list[SeenSpan], SeenSpan]:
     """Wait for the span `name` of a trace and those `expected` below it. Return all of the trace, and that one."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while True:
         spans = collector.of(trace)
         for root in spans:
@@ -194,7 +194,7 @@ def test_a_batch_survives_the_death_of(faulty: RunningStack, names: tuple[str, .
     for process in before:
         kill(process)
     psutil.wait_procs(before, 10)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 270
     while time.monotonic() < deadline:
         try:
             batch = faulty.client.batches.retrieve(batch.id)
@@ -232,13 +232,13 @@ def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty
         for number in range(2)
     ]
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while len(app.control.ping(timeout=1) or []) < 3:
             assert time.monotonic() < deadline
         batch = faulty.submit(requests(600))
         most_unanswered = most_running = 0.0
         killed = False
-        deadline = time.monotonic() + 150
+        deadline = time.monotonic() + 450
         while batch.status not in ("completed", "failed"):
             assert time.monotonic() < deadline, batch.to_json()
             with database.read() as session:
@@ -283,7 +283,7 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
     faulty: RunningStack,
 ) -> None:
     short, long = (
-        faulty.submit(requests(5, model="broken"), completion_window="20s"),
+        faulty.submit(requests(5, model="broken"), completion_window="30s"),
         faulty.submit(requests(5, model="broken")),
     )
     long = faulty.wait(long, until=lambda batch: batch.batchyard["held"] is not None)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tests.support.faulty import SEGMENT
 from tests.support.rows import until
-from tests.support.stacks import RunningStack, a_chat
+from tests.support.stacks import PATIENCE, RunningStack, a_chat
 
 SEGMENTS = 100
 
 
-def test_an_idle_model_has_its_first_request_within_two_seconds_while_a_hundred_segments_of_another_wait(
+def test_an_idle_model_has_its_first_request_soon_while_a_hundred_segments_of_another_wait(
     faulty: RunningStack, faulty_calls: Path
 ) -> None:
     calls = faulty_calls.with_name("calls-of-idle")
@@ -33,7 +33,7 @@ def test_an_idle_model_has_its_first_request_within_two_seconds_while_a_hundred_
         return seconds
 
     # What else runs on the machine may hold one of them up.
-    assert any(seconds_to_first_request() < 2 for _ in range(3))
+    assert any(seconds_to_first_request() < 2 * PATIENCE for _ in range(3))
     busy = faulty.client.batches.retrieve(busy.id)
     assert busy.status == "in_progress"
     assert faulty.wait(faulty.client.batches.cancel(busy.id)).status == "cancelled"

@@ -22,7 +22,7 @@ from tests.chaos import relay
 from tests.chaos.jobs import Campaign
 from tests.support.faulty import JUDGE_SECONDS
 from tests.support.rows import until
-from tests.support.stacks import RunningStack
+from tests.support.stacks import PATIENCE, RunningStack
 from tests.support.terminal import batchyard
 
 
@@ -55,7 +55,7 @@ class Jobs:
 
     def answered(self, job: Any, answers: int, seconds: float = 150) -> None:
         """Wait until so many requests of the job have an answer."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE * seconds
         while self._answers(job) < answers:
             assert time.monotonic() < deadline, job
             time.sleep(0.05)

@@ -107,7 +107,7 @@ def killed_in_the_middle(stack: RunningStack, model: str, entries: Sequence[Endp
     """
     batches = {entry: submitted(stack, model, entry) for entry in entries}
     unhit = set(entries)
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + 1200
     while unhit:
         assert time.monotonic() < deadline, f"not hit: {[entry.path for entry in unhit]}"
         time.sleep(0.05)

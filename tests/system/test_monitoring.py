@@ -41,7 +41,7 @@ def prometheus(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) ->
         process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=10) as client:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while not (ready(port) and values(client, 'up{job="batchyard"} == 1')):
                 assert time.monotonic() < deadline, (folder / "log").read_text()
                 time.sleep(0.2)
@@ -84,7 +84,7 @@ def busy(stack: RunningStack, prometheus: httpx.Client) -> Iterator[None]:
     assert job["status"] == "completed", job["errors"]
     running = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(20_000)])
     stack.wait(running, until=lambda batch: batch.batchyard["eta_seconds"] is not None)
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 540
     rates = ('rate(batchyard_requests_total{model="slow"}[1m]) > 0', "rate(batchyard_live_requests_total[1m]) > 0")
     while not all(values(prometheus, rate) for rate in rates):
         assert time.monotonic() < deadline, "Prometheus has not looked at the running batch twice"
@@ -138,7 +138,7 @@ def test_every_metric_that_rules_and_board_name_is_exported(stack: RunningStack)
 
 @pytest.mark.usefixtures("busy")
 def test_the_data_folder_holds_the_same_as_json(stack: RunningStack) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     file = stack.data / "metrics.json"
     while not _is_current(written := _read(file)):  # it is written every few seconds
         assert time.monotonic() < deadline, written

@@ -26,7 +26,7 @@ def add_all(stack: RunningStack, batch_id: str, client: int, added: list[int]) -
             names = [f"added-{client}-{number}-{place}" for place in range(EACH)]
             body = "".join(json.dumps(a_chat(name, name)) + "\n" for name in names)
             headers = {"Idempotency-Key": f"{client}-{number}"}
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while True:
                 assert time.monotonic() < deadline, f"append {number} of client {client} is not answered"
                 try:

@@ -56,6 +56,10 @@ def test_a_batch_with_a_plan_waits_after_its_sample_and_answers_the_rest_once_it
     assert forecast["shares"]["failed"] == {"share": 0, "low": 0, "high": pytest.approx(0.045, abs=0.01)}
     assert len(report["sample"]["answers"]) == 10 and len(report["sample"]["odd"]["slowest"]) == 3
     assert forecast["cost"]["currency"] == "EUR" and float(forecast["cost"]["low"]) <= float(forecast["cost"]["sum"])
+    tokens = {name: forecast["tokens"][name]["sum"] for name in ("input_tokens", "output_tokens")}
+    assert float(forecast["hosted"]["api"]["sum"]) == pytest.approx(
+        (0.5 * tokens["input_tokens"] + 2 * tokens["output_tokens"]) / 1e6
+    )
     stack.client.post(f"/batches/{batch.id}/resume", cast_to=object)
     batch = stack.wait(batch)
     assert [line["custom_id"] for line in stack.lines(batch.output_file_id)] == [f"r{n}" for n in range(TOTAL)]
@@ -136,8 +140,8 @@ def test_models_answer_the_same_sample_and_are_compared(stack: RunningStack, tmp
     assert (batch.status, batch.request_counts.completed) == ("completed", TOTAL)
     shown = batchyard(*command[:3], "500", *command[4:], folder=tmp_path, **address)
     assert shown.returncode == 0, shown.stderr
-    assert "400 of 400 requests answered by each model" in shown.stdout
     rows = {line[:20].strip(): line.split("  ") for line in shown.stdout.splitlines()}
+    assert [cell.strip() for cell in rows["answered"] if cell.strip()] == ["answered", "400", "400"]
     assert "no price" in rows["cost"][-1] and "EUR" in str(rows["cost"])
 
 
@@ -151,6 +155,7 @@ def test_a_job_with_a_plan_waits_after_its_sample_and_runs_the_other_items_once_
     command = ("job", "create", "rollout", tmp_path / "rows.jsonl", *options)
     shown = batchyard(*command, "--plan", "30", folder=tmp_path, **address)
     assert shown.returncode == 0, shown.stderr
+    assert "cost at api  " in shown.stdout
     assert "30 of 90 items answered" in shown.stdout and "answers the other 60" in shown.stdout
     job = stack.client.get("/jobs?limit=1", cast_to=object)["data"][0]  # type: ignore[index]
     path = f"/jobs/{job['id']}"
@@ -177,7 +182,7 @@ def test_a_job_with_a_plan_waits_after_its_sample_and_runs_the_other_items_once_
     assert [stage["issued"] for stage in job["batchyard"]["stages"]] == [180], "nothing was asked twice"
     used = forecast["tokens"]["input_tokens"]
     assert used["low"] * 0.9 <= job["usage"]["input_tokens"] <= used["high"] * 1.1
-    with pytest.raises(openai.ConflictError, match="does not wait for its plan"):
+    with pytest.raises(openai.ConflictError, match="is not paused by its plan"):
         stack.client.get(f"{path}/plan", cast_to=object)
     shown = batchyard(*command, "--plan", "90", "--wait", "--json", folder=tmp_path, **address)
     assert shown.returncode == 0 and json.loads(shown.stdout)["batchyard"]["plan"] == {"rows": 90, "sampled": True}
@@ -213,6 +218,36 @@ def test_a_batch_pauses_once_it_surely_exceeds_a_limit_and_goes_on_without_it(st
     stack.client.post(f"/batches/{batch.id}/resume", cast_to=object)
     batch = stack.wait(batch)
     assert batch.request_counts.completed == TOTAL
+
+
+def test_a_job_pauses_once_its_batches_surely_exceed_a_limit_and_goes_on_without_it(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"prompt": f"stopped {n}"}) + "\n" for n in range(TOTAL)))
+    address = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+    command = ("job", "create", "rollout", tmp_path / "rows.jsonl", "model=slow", "reward=exact", "ground_truth=prompt")
+    limits = ("--stop-when", "tokens=300", "--stop-when", "cost=40")
+    shown = batchyard(*command, *limits, "--json", folder=tmp_path, **address)
+    assert shown.returncode == 0, shown.stderr
+    assert "stop_when.cost counts nothing of models without a price: slow" in shown.stderr
+    path = f"/jobs/{json.loads(shown.stdout)['id']}"
+
+    job: dict[str, Any] = {}
+
+    def is_paused() -> bool:
+        job.update(stack.client.get(path, cast_to=object))  # type: ignore[call-overload]
+        return job["batchyard"]["paused_at"] is not None
+
+    until(is_paused)
+    assert (job["status"], job["batchyard"]["paused_by"]) == ("in_progress", "its limit of tokens")
+    assert (job["batchyard"]["stop_when"]["cost"], job["batchyard"]["stop_when"]["tokens"]) == (40, None)
+    assert job["request_counts"]["completed"] < TOTAL / 2
+    events: Any = stack.client.get(f"{path}/events", cast_to=object)
+    (stopped,) = [event for event in events["data"] if event["type"] == "job.stopped"]
+    assert stopped["data"]["limit"] == {"tokens": 300} and stopped["data"]["value"] >= 300
+    stack.client.post(f"{path}/resume", cast_to=object)
+    job = stack.wait_for_job(stack.client.get(path, cast_to=object))  # type: ignore[arg-type]
+    assert (job["status"], job["request_counts"]["completed"]) == ("completed", TOTAL)
 
 
 def test_a_batch_whose_answers_are_all_cut_off_is_stopped_within_three_percent(stack: RunningStack) -> None:
@@ -254,5 +289,5 @@ def test_a_table_is_planned_in_python_and_the_same_call_of_map_answers_the_rest(
     assert [report["models"] for report in reports] == [["echo"], ["other"]]
     with pytest.raises(ConfigurationError, match="does not serve 'nobody'"):
         batchyard_client.plan(table, "three of row {n}", rows=40, **asked | {"model": ["echo", "nobody"]})
-    with pytest.raises(ConfigurationError, match="make more than one batch"):
+    with pytest.raises(ConfigurationError, match="do not fit in one batch"):
         batchyard_client.plan([{"n": 1}] * 50_001, "{n}", **asked)

@@ -40,7 +40,7 @@ def test_a_tune_measures_its_cells_records_what_fails_and_goes_on_after_a_kill(
         return {job["id"]: job for job in own if job["status"] == "completed"}
 
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 360
         while not (tunes := jobs(recipe="tune")) or not (before := ended(tunes[0])):
             assert time.monotonic() < deadline
             time.sleep(0.05)

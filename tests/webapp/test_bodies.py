@@ -150,7 +150,7 @@ def test_silent_and_half_sent_requests_do_not_stop_the_server(tmp_path: Path) ->
     command = [sys.executable, "-m", "batchyard.local.services", "web", f"--port={port}"]
     with subprocess.Popen(command, env={**os.environ, **environment}) as web:
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while not ports.answers("127.0.0.1", port):
                 assert web.poll() is None and time.monotonic() < deadline
                 time.sleep(0.1)

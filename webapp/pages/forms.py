@@ -29,6 +29,7 @@ _FIELDS = {"model": "run", "url": "run", "prompts": "text", "prompt": "text", "m
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 Blank = BeforeValidator(lambda value: None if value == "" else value)
 """Turns an empty field of a form into None."""
+PLAN_ROWS = 100
 
 
 PageParams = ListQuery

@@ -180,14 +180,14 @@ class Shared(BaseModel):
 
 
 class PlanState(BaseModel):
-    """How far the plan of a batch is."""
+    """The state of a plan."""
 
-    rows: int = Field(description="requests that the sample was to have")
-    sampled: bool = Field(description="all of the sample is answered; the rest waits for a resume, or has run since")
+    rows: int = Field(description="requested size of the sample")
+    sampled: bool = Field(description="true once the whole sample is answered; the rest runs after a resume")
 
 
 class ShareRange(BaseModel):
-    """A share of the sample, and between what that of all requests lies."""
+    """A share of the sample, and the range of the share of all requests."""
 
     share: float
     low: float
@@ -203,26 +203,26 @@ class SumRange(BaseModel):
 
 
 class SampleAnswer(BaseModel):
-    """An answer of the sample, without what few people read."""
+    """An answer of the sample, shortened."""
 
     custom_id: str
     text: str | None
     error: str | None
     output_tokens: int
-    seconds: float = Field(description="in the engine; 0 if nobody measured it")
+    seconds: float = Field(description="in the engine; 0 if unknown")
 
 
 class PlanSample(BaseModel):
-    """Answers of a batch's sample to look at."""
+    """Answers of a sample."""
 
-    answered: int = Field(description="of the sample, so far")
+    answered: int = Field(description="requests of the sample answered so far")
     errors: dict[str, int] = Field(description="requests that failed, by the code of their error")
     odd: dict[str, list[SampleAnswer]] = Field(description="at most ten of each kind of flaw, and the three slowest")
     answers: list[SampleAnswer] = Field(description="ten of the sample, from short to long prompts")
 
 
 class PlanForecast(BaseModel):
-    """Estimates for all requests of a batch. Ranges hold with `confidence`."""
+    """Estimates for all requests. Each range holds with probability `confidence`."""
 
     confidence: float
     shares: dict[str, ShareRange] = Field(
@@ -230,11 +230,12 @@ class PlanForecast(BaseModel):
     )
     tokens: dict[str, SumRange]
     cost: dict[str, str] | None = Field(description="currency, sum, low, high; null: a model has no tariff")
-    seconds: SumRange | None = Field(description="until the rest would be done if it were resumed now; null: unknown")
+    hosted: dict[str, dict[str, str]] = Field(description="the cost of all tokens at the services of models.toml")
+    seconds: SumRange | None = Field(description="for the rest, if it were resumed now; null: unknown")
 
 
 class PlanSummary(BaseModel):
-    """What the answers of a sample say of all requests."""
+    """The forecast for all requests, from a sample."""
 
     models: list[str]
     requests: int = Field(description="of the batch; of a job, its items")
@@ -244,7 +245,7 @@ class PlanSummary(BaseModel):
 
 
 class PlanReport(PlanSummary):
-    """What the answers of a batch's sample say of all its requests."""
+    """The forecast for all requests of a batch, from its sample."""
 
     object: Literal["batch.plan"] = "batch.plan"
     batch_id: str

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -48,7 +48,7 @@ Name = Annotated[
 Short = Annotated[str, StringConstraints(max_length=512, strict=True)]
 OnInvalid = Literal["fail", "skip"]
 CallbackUrl = Annotated[str, Field(strict=True, min_length=1, max_length=outbound.MAX_URL)]
-STOP_WHEN = "pause the batch as soon as one of these is surely exceeded"
+STOP_WHEN = "pause the batch or job as soon as one of these is surely exceeded"
 GUARD = "`repetition` ends answers that repeat themselves, on engines that can"
 PLAN = "answer a random sample first, say what it shows of the whole, and wait for a resume"
 CALLBACK_URL = "gets the event of its end, signed as webhooks are with the project's secret for callbacks"
@@ -125,14 +125,14 @@ JsonText = BeforeValidator(from_json_text)
 
 
 class PlanRequest(BaseModel):
-    """A plan: a random sample of a batch's requests is answered at once, then the batch is paused."""
+    """A plan: answer a random sample of a batch's requests or a job's items first, then pause."""
 
     model_config = ConfigDict(extra="forbid")
-    rows: int = Field(100, strict=True, ge=1, le=1_000, description="how many requests the sample has")
+    rows: int = Field(100, strict=True, ge=1, le=1_000, description="size of the sample")
 
 
 class StopWhen(BaseModel):
-    """Limits that pause a batch: shares of its answers so far, cost, tokens."""
+    """Limits that pause a batch or job: shares of its answers so far, cost, tokens."""
 
     model_config = ConfigDict(extra="forbid")
     failed: float | None = Field(None, gt=0, lt=1, description="share of the requests that failed")
@@ -142,3 +142,8 @@ class StopWhen(BaseModel):
     looped: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer a guard ended")
     cost: float | None = Field(None, gt=0, allow_inf_nan=False, description="in the currency of models.toml")
     tokens: float | None = Field(None, gt=0, allow_inf_nan=False, description="input and output tokens")
+
+    @classmethod
+    def given(cls, limits: Self | None) -> dict[str, float] | None:
+        """Return the limits that are set; None without any."""
+        return (limits and limits.model_dump(exclude_none=True)) or None

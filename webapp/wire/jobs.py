@@ -9,6 +9,7 @@ from store.jobs.dependencies import MAX_DEPENDENCIES, When
 from webapp.wire.batches import PlanState, PlanSummary
 from webapp.wire.fields import (
     CALLBACK_URL,
+    STOP_WHEN,
     CallbackUrl,
     ExpiresAfter,
     Id,
@@ -18,6 +19,7 @@ from webapp.wire.fields import (
     PlanRequest,
     Repeatable,
     Steps,
+    StopWhen,
     StrictBody,
     Window,
 )
@@ -92,15 +94,16 @@ class CreateJob(Repeatable, JobOptions):
         description="it waits for these; an artifact as input adds its own",
     )
     plan: PlanRequest | None = Field(
-        None, description="answer a random sample of the items first, then pause; for recipes with items of their own"
+        None, description="answer a random sample of the items first, then pause; not for recipes that start jobs"
     )
+    stop_when: StopWhen | None = Field(None, description=STOP_WHEN)
     answers_from: Id | None = Field(
         None, description="an ended job of the same recipe, input, seed and models; requests it has answered do not run"
     )
 
 
 class JobPlanReport(PlanSummary):
-    """What the items of a job's sample say of all its items. An item has the tokens and flaws of its answers."""
+    """The forecast for all items of a job, from its sample. An item has the tokens and flaws of its answers."""
 
     object: Literal["job.plan"] = "job.plan"
     job_id: str
@@ -174,7 +177,8 @@ class JobExtension(WorkExtension):
     metrics: dict[str, Any] | None = Field(description="null until it has ended")
     report: dict[str, Any] | None
     stages: list[StageObject]
-    plan: PlanState | None = Field(None, description="null: it was created without a plan")
+    plan: PlanState | None = Field(None, description="null: the job was created without a plan")
+    stop_when: StopWhen | None = Field(None, description="limits that have not paused it yet; null: none")
     depends_on: list[dict[str, Any]]
     answers_from: str | None
     retry_of: str | None = Field(description="the job whose items that did not complete are these")

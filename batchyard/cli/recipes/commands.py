@@ -57,7 +57,7 @@ plan_option = click.option(
     "--plan",
     metavar="ROWS",
     type=click.IntRange(1, 1_000),
-    help="Answer a random sample of so many items, pause, and forecast the rest.",
+    help="Answer a random sample of this many items, pause, and forecast the rest.",
 )
 wait_option = click.option("--wait", is_flag=True, help="Wait for the end and show progress.")
 
@@ -166,6 +166,7 @@ def one_shot(
 @metadata_option
 @dry_run_option
 @plan_option
+@requests.stop_when_option
 @wait_option
 @server_options
 def create(
@@ -176,6 +177,7 @@ def create(
     pairs: tuple[str, ...],
     dry_run: bool,
     plan: int | None,
+    stop_when: tuple[str, ...],
     wait: bool,
     data: Path | None,
     as_json: bool,
@@ -184,23 +186,24 @@ def create(
     """Upload FILE, with one item per row, and create a job. Prints the job's id. KEY=VALUE sets any option."""
     from batchyard import config
 
+    fields |= {} if plan is None else {"plan": {"rows": plan}}
     body = _body(recipe, config.options(settings), window, **fields)
     metadata = requests.pairs(pairs, "--metadata") or None
     server = connect(data)
     if dry_run:
         outlook = _outlook(server, source, body)
         return say(outlook, job_view.outlook(outlook), as_json)
-    planned = {} if plan is None else {"plan": {"rows": plan}}
-    job = _created(server, source, {**body, "metadata": metadata, **planned})
+    limited = {"metadata": metadata, "stop_when": requests.limits(stop_when)}
+    job = _created(server, source, {**body, **limited})
     if plan is not None:
         from batchyard.client import asking  # imports pydantic
 
-        with interruptible(f"the sample goes on; `batchyard job status {job['id']}` shows how far it is"):
+        with interruptible(f"the sample keeps running; `batchyard job status {job['id']}` shows its progress"):
             job = asking.sampled(server, job)
         if job["batchyard"]["paused_at"] is not None:
             report = server.call("GET", f"/jobs/{job['id']}/plan")
             return say(report, view.plan(report), as_json)
-    if not wait:
+    elif not wait:
         return say(job, job["id"], as_json)
     with interruptible(f"the job goes on; `batchyard job status {job['id']} --watch` takes it up"):
         job = jobs.watch(server, job["id"])

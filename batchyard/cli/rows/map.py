@@ -28,9 +28,9 @@ from batchyard.errors import ConfigurationError
     type=requests.INPUT_FILE,
     help="JSON schema of the answers; its properties become columns.",
 )
-@click.option("--cascade", metavar="MODEL", help="Smaller model for the rows on which it agrees with --model.")
-@click.option("--agree", type=float, help="With --cascade: share of rows with the answer of --model [0.95].")
-@click.option("--confidence", type=float, help="With --cascade: probability that this share is reached [0.95].")
+@click.option("--cascade", metavar="MODEL", help="Smaller model, which answers the rows on which it agrees.")
+@click.option("--agree", type=float, help="With --cascade: minimum share of rows with the answer of --model [0.95].")
+@click.option("--confidence", type=float, help="With --cascade: minimum probability of reaching that share [0.95].")
 @click.option("--truth", metavar="COLUMN", help="With --cascade: column with known answers, to measure against.")
 @click.option("--finish-reason", is_flag=True, help="Add the column finish_reason.")
 @common_options
@@ -44,11 +44,13 @@ def map_(template: str, schema: Path | None, finish_reason: bool, **shared: Any)
     If no server is running, the command starts a local stack and stops it afterwards. To resume after Ctrl-C or a
     crash, run the same command again: nothing is recomputed.
     """
+    from batchyard.client import asking
     from batchyard.client.answers import Structure
     from batchyard.client.map import map
 
     sampling = {name: shared.pop(name) for name in ("system", "temperature", "max_tokens", "max_completion_tokens")}
     cascade = {name: shared.pop(name) for name in ("cascade", "agree", "confidence", "truth")}
+    asking.targets(**cascade)  # before a server starts
     command = RowsCommand(**shared)
     try:
         form = None if schema is None else json.loads(schema.read_bytes())

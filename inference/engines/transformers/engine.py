@@ -120,7 +120,7 @@ class Transformers(Engine):
     def reproducible_refusal(cls, spec: ModelSpec) -> str | None:
         if TransformersArguments.model_validate(spec.engine_args).batch_size == 1:
             return None
-        return "the sums of a batch depend on its requests and their padding; set engine_args.batch_size = 1"
+        return "answers depend on the requests of a batch and their padding; set engine_args.batch_size = 1"
 
     async def start(self) -> None:
         try:

@@ -170,17 +170,17 @@ def defaults(spec: ModelSpec) -> dict[str, Any]:
 def set_environment(spec: ModelSpec) -> None:
     """Set the variables that vLLM reads. Call it before vLLM starts in this process.
 
-    Raises EngineStartError: the model has to be reproducible, and vLLM cannot promise that on this machine.
+    Raises EngineStartError: vLLM cannot keep the promise of `reproducible` on this machine.
     """
     if spec.reproducible and not (platform := internals.current_platform).is_cpu():
-        # vLLM starts on older GPUs, too, where its kernels for this are not what it promises.
+        # vLLM starts on older GPUs, too, where its kernels do not keep this promise.
         if platform.is_cuda() and not platform.has_device_capability(INVARIANT_CAPABILITY):
             raise EngineStartError(
                 f"reproducible: vLLM needs a GPU of compute capability 8.0, and {platform.get_device_name()} has less; "
-                "leave it out, or use another GPU"
+                "remove it, or use another GPU"
             )
         if not (platform.is_cuda() or platform.is_rocm() or platform.is_xpu()):
-            raise EngineStartError(f"reproducible: vLLM cannot promise that on {platform.device_name}; leave it out")
+            raise EngineStartError(f"reproducible: vLLM does not support it on {platform.device_name}; remove it")
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a process that a signal ends writes where it was

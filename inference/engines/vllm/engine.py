@@ -179,8 +179,8 @@ class VLLM(OfVLLM, Engine):
         type_ = config.quantization or str(config.dtype).removeprefix("torch.")
         if self.spec.reproducible and on_cpu and type_ not in REPRODUCIBLE_TYPES:
             raise EngineStartError(
-                f"reproducible: on CPUs that was measured in {' and '.join(REPRODUCIBLE_TYPES)}, and the model is in "
-                f"{type_}; leave it out, or take out engine_args.dtype and quantization"
+                f"reproducible: on CPUs it needs {' or '.join(REPRODUCIBLE_TYPES)}, and the model is in {type_}; "
+                "remove it, or remove engine_args.dtype and quantization"
             )
         self.capacity = self._client.vllm_config.scheduler_config.max_num_seqs
         self.cache_tokens = self._client.vllm_config.cache_config.kv_cache_size_tokens or None  # an encoder has none

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
@@ -12,7 +13,7 @@ from flask.typing import ResponseReturnValue
 from pydantic import Field
 
 from batchyard import json_lines
-from batchyard.errors import BatchyardError, ConflictError, NotFoundError
+from batchyard.errors import BatchyardError, ConflictError, NotFoundError, UnavailableError
 from batchyard.statuses import ITEM_STATES, TERMINAL, ItemState
 from batchyard.wording import PLAN_SHARES
 from jobs.catalogue import catalogue_of
@@ -144,7 +145,8 @@ class _JobPage:
         tab = chosen if chosen in tabs else next(iter(tabs))
         variables = self.variables() | {"tabs": tabs, "tab": tab, "main": _main(job), "once": secrets.token_hex(16)}
         if job.sampling and job.paused_by == PLAN:
-            variables |= {"plan": sample.report(current_context(), job), "plan_shares": PLAN_SHARES}
+            with suppress(UnavailableError):  # the other tabs do without its artifacts
+                variables |= {"plan": sample.report(current_context(), job), "plan_shares": PLAN_SHARES}
         if tab == "report":
             variables |= {"groups": metrics.groups(job.metrics), "charts": _charts(self._view)}
         elif tab == "items":

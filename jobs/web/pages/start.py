@@ -16,6 +16,7 @@ from batchyard.errors import NotFoundError, RequestError
 from batchyard.models import served_by_name
 from batchyard.tables import formats
 from jobs.catalogue import catalogue_of
+from jobs.kinds.registry import kind_of
 from jobs.submission import creation
 from jobs.submission.creation import JobOutlook, JobRequest
 from jobs.web.jobs import create_once, get_job, outlook_to_wire, request_of
@@ -72,7 +73,7 @@ def create(recipe: str) -> ResponseReturnValue:
             options = _sent(recipe)
             problem = Problem("Some rows cannot run; they are listed next to the button.", "preview")
             return _page(recipe, options, problem, **shown), 400
-        names = ("recipe", "options", "completion_window", "seed", "name", "metadata")
+        names = ("recipe", "options", "completion_window", "seed", "name", "metadata", "sample_rows")
         content = [_content(request)[1], *(getattr(request, name) for name in names)]
         idempotency = forms.idempotency("new-job", hashlib.sha256(json.dumps(content).encode()).hexdigest())
         job = create_once(idempotency, lambda: creation.draft(context, project_id, request)).record
@@ -133,6 +134,8 @@ def _page(
         examples=examples.inputs(),
         upload_name=upload.filename if upload else None,
         max_bytes=context.settings.max_file_bytes,
+        plannable=kind_of(catalogue_of(context).recipe(recipe)).has_journal,
+        plan_rows=forms.PLAN_ROWS,
         **(variables or _outlook_variables(None)),
     )
 
@@ -195,7 +198,8 @@ def _request(recipe: str) -> JobRequest | None:
         "metadata": forms.metadata(fields.get("metadata", "")),
     }
     body = validated(JobOptions, values)
-    return None if source is None else request_of(body, source)
+    rows = forms.PLAN_ROWS if "plan" in fields else None
+    return None if source is None else replace(request_of(body, source), sample_rows=rows)
 
 
 def _source() -> File | NewInput | None:

@@ -77,14 +77,14 @@ def test_answers_that_depend_on_other_requests_are_reported_and_exit_1(tmp_path:
     simulated = {"BATCHYARD_ALLOW_SIMULATED": "1"}
     sound = batchyard("doctor", "echo", "--reproducible", folder=tmp_path, **simulated)
     assert sound.returncode == 0, sound.stderr
-    assert "0 of 200 answers differ" in sound.stdout and "0.0 to 1.8 % of all would" in sound.stdout
+    assert "0 of 200 answers differ" in sound.stdout and "expect 0.0 to 1.8 % of all" in sound.stdout
     with listening(Crowded(latency=0.005)) as server:
         entry = "[models.theirs]\nengine='openai'\nendpoints=['/v1/chat/completions']\n"
         entry += f"engine_args.endpoints=[{{url='{server.url}'}}]\n"
         models.write_text(f"{entry}reproducible=true")
         refused = batchyard("doctor", "theirs", "--reproducible", folder=tmp_path)
         assert refused.returncode == 2
-        assert "cannot promise that answers do not depend on other requests" in refused.stdout
+        assert "may depend on other requests: it may run requests together" in refused.stdout
         models.write_text(entry)
         found = batchyard("doctor", "theirs", "--reproducible", "--json", folder=tmp_path)
     assert found.returncode == 1, found.stderr
@@ -92,3 +92,4 @@ def test_answers_that_depend_on_other_requests_are_reported_and_exit_1(tmp_path:
     finding = json.loads(found.stdout)[-1]
     assert (finding["check"], finding["result"]) == ("same answers", "failed")
     assert "text from character" in finding["detail"]
+    assert finding["remedy"] == "use engine vllm with reproducible = true", "its own engine refuses that"

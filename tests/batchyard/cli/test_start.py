@@ -141,7 +141,7 @@ def test_ctrl_c_during_an_import_ends_a_command_without_a_word(
         cwd=tmp_path,
         env=environment,
     ) as running:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not (tmp_path / "begun").exists():
             assert running.poll() is None and time.monotonic() < deadline, running.communicate()
             time.sleep(0.02)

@@ -138,10 +138,11 @@ def test_a_file_without_a_yes_keeps_its_columns_and_rows_that_fail_are_told(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"precision": 0.9}, "precision is that of a cascade; name its small model in cascade"),
+        ({"precision": 0.9}, "precision needs a cascade: name the small model with cascade="),
+        ({"cascade": "other", "agree": 0.9}, "agree is an option of map; leave it out here"),
         ({"cascade": "other", "recall": 1.5}, "recall=1.5: pass a share between 0 and 1, such as 0.95"),
         ({"cascade": "other", "confidence": 1}, "confidence=1: pass a share"),
-        ({"scores": "text"}, "scores and truth need a cascade"),
+        ({"scores": "text"}, "scores needs a cascade"),
         ({"cascade": "other", "truth": "txt"}, "truth: no column 'txt'"),
         ({"cascade": "othr"}, "does not serve 'othr'; did you mean other"),
         ({"cascade": "vectors"}, "model vectors does not answer on /v1/chat/completions"),
@@ -153,12 +154,22 @@ def test_a_filter_that_cannot_be_is_refused(options: dict[str, Any], reason: str
 
 
 def test_a_filter_by_one_model_twice_is_refused() -> None:
-    with pytest.raises(RequestError, match="it is the model itself"):
+    with pytest.raises(RequestError, match="it is the same as model"):
         batchyard.filter([{"text": "a"}], "{text}", model="echo", cascade="echo", progress=False)
 
 
-def test_the_terminal_names_the_option_that_is_out_of_range(server: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("verb", "options", "reason"),
+    [
+        ("filter", ("--cascade", "other", "--recall", "95"), "recall=95.0: pass a share between 0 and 1"),
+        ("filter", ("--recall", "0.9"), "recall needs a cascade: name the small model with --cascade"),
+        ("map", ("--confidence", "0.9"), "confidence needs a cascade: name the small model with --cascade"),
+    ],
+)
+def test_the_terminal_refuses_targets_before_it_starts_a_server(
+    tmp_path: Path, verb: str, options: tuple[str, ...], reason: str
+) -> None:
     (tmp_path / "in.csv").write_text("text\na\n")
-    arguments = ("in.csv", "-t", "{text}", "-m", "echo", "--cascade", "other", "--recall", "95", "-o", "out.csv")
-    ended = command("filter", *arguments, folder=tmp_path, **server)
-    assert ended.returncode == 2 and "recall=95.0: pass a share between 0 and 1" in ended.stderr
+    nobody = {"BATCHYARD_URL": "http://127.0.0.1:1"}
+    ended = command(verb, "in.csv", "-t", "{text}", "-m", "echo", *options, "-o", "out.csv", folder=tmp_path, **nobody)
+    assert ended.returncode == 2 and reason in ended.stderr

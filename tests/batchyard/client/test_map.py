@@ -211,9 +211,11 @@ def test_a_cascade_answers_rows_by_the_smaller_model_where_it_agrees(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"agree": 0.9}, "name its small model in cascade"),
-        ({"cascade": "other", "finish_reason": True}, "texts without a form"),
-        ({"cascade": "other", "schema": {"type": "object", "properties": {"a": {}}}}, "texts without a form"),
+        ({"agree": 0.9}, "agree needs a cascade: name the small model with cascade="),
+        ({"cascade": "other", "agree": 95}, "agree=95: pass a share between 0 and 1"),
+        ({"cascade": "other", "recall": 0.9}, "recall is an option of filter; leave it out here"),
+        ({"cascade": "other", "finish_reason": True}, "plain texts"),
+        ({"cascade": "other", "schema": {"type": "object", "properties": {"a": {}}}}, "plain texts"),
     ],
 )
 def test_a_cascade_that_cannot_be_is_refused(options: dict[str, Any], reason: str) -> None:

@@ -35,7 +35,7 @@ def child(tmp_path: Path) -> Iterator[ChildProcess]:
 def started(child: ChildProcess) -> list[psutil.Process]:
     """Start a child, and return its process and that of its child."""
     child.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(processes := process.tagged(child.tag)) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -34,7 +34,7 @@ def head(folder: Path, script: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def servers(folder: Path) -> list[psutil.Process]:
     """Wait for the two servers."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (folder / "pids").exists() or len((folder / "pids").read_text().split()) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -65,7 +65,7 @@ def test_the_process_becomes_the_service_and_takes_its_signals(tmp_path: Path) -
     port = ports.free()
     with subprocess.Popen([*MODULE, "web", f"--port={port}"], env={**os.environ, **environment}) as web:
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while not ports.answers("127.0.0.1", port):
                 assert web.poll() is None
                 assert time.monotonic() < deadline

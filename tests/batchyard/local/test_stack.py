@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from batchyard.local import ports, process
-from tests.support.stacks import RunningStack, a_chat
+from tests.support.stacks import PATIENCE, RunningStack, a_chat
 from tests.support.terminal import batchyard
 
 NAMES = ("gateway", "web", "worker", "housekeeper", "webhooks", "beat", "flower", "redis", "ray")
@@ -30,7 +30,7 @@ SIMULATED = {"BATCHYARD_ALLOW_SIMULATED": "1"}
 
 
 def eventually(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE * seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.1)

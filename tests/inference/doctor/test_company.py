@@ -38,22 +38,22 @@ class Crowded(Echo):
         return answer
 
 
-def checked(engine: type[Echo], *endpoints: str, **arguments: Any) -> Finding:
+def checked(engine: type[Echo], *endpoints: str, seconds: float = 60.0, **arguments: Any) -> Finding:
     spec = ModelSpec(name="m", engine="echo", engine_args=arguments, **({"endpoints": endpoints} if endpoints else {}))
-    return asyncio.run(company.check(engine(spec, 10.0)))
+    return asyncio.run(company.check(engine(spec, 10.0), seconds))
 
 
 @pytest.mark.parametrize("endpoint", [*company.ASKED])
 def test_answers_that_do_not_depend_on_others_are_found_equal_with_a_bound(endpoint: str) -> None:
     found = checked(Echo, endpoint)
     assert (found.check, found.result, found.remedy) == ("same answers", "ok", "")
-    assert found.detail.startswith("0 of 200 answers differ, and the log-probabilities of 0 others; 0.0 to 1.8 %")
+    assert found.detail.startswith("0 of 200 answers differ, and the log-probabilities of 0 others; expect 0.0 to 1.8")
 
 
 def test_answers_and_log_probabilities_that_do_are_counted_and_the_first_is_named() -> None:
     found = checked(Crowded)
     assert (found.result, found.remedy) == ("failed", "set reproducible = true")
-    assert found.detail.startswith("3 of 200 answers differ, and the log-probabilities of 7 others; 2.4 to 9.0 %")
+    assert found.detail.startswith("3 of 200 answers differ, and the log-probabilities of 7 others; expect 2.4 to 9.0")
     assert "; request 0 with 64 at once: text from character " in found.detail
 
 
@@ -61,6 +61,8 @@ def test_a_model_that_refuses_or_generates_nothing_is_not_called_reproducible() 
     failed = checked(Echo, fail_every=7)
     assert (failed.check, failed.result) == ("/v1/chat/completions", "failed") and "every 7th request" in failed.detail
     assert checked(Echo, "/classify").result == "not checked"
+    slow = checked(Echo, latency_ms=50, seconds=0.1)
+    assert (slow.check, slow.result, slow.detail) == ("time", "failed", "200 requests, 4 times, took more than 0.1 s")
 
 
 def on_vllm(**arguments: Any) -> ModelSpec:
@@ -76,8 +78,8 @@ def on_vllm(**arguments: Any) -> ModelSpec:
 @pytest.mark.vllm
 @with_vllm
 def test_a_reproducible_model_does_not_start_on_a_cpu_in_a_type_that_was_not_measured() -> None:
-    (refused,) = starting.start(on_vllm(dtype="float16"), 120)
-    assert "measured in float32 and bfloat16, and the model is in float16; leave it out" in refused.detail
+    (refused,) = starting.start(on_vllm(dtype="float16"), 480)
+    assert "it needs float32 or bfloat16, and the model is in float16; remove it" in refused.detail
 
 
 @pytest.mark.vllm

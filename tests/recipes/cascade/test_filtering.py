@@ -111,7 +111,7 @@ def test_answers_of_the_large_model_without_a_label_count_as_the_second_one(tmp_
     report, results = run(tmp_path, planted, table, **TARGETS, structured=False)
     warning = dict(report.warnings)["no_label"]
     assert f"{report.metrics['no_label']} answers are neither 'yes' nor 'no'" in warning
-    assert "ask for these words" in warning
+    assert "ask for one of these words" in warning
     by_large = [line for line in results.lines("answers.jsonl") if line["answered_by"] == "large"]
     assert {line["answer"] for line in by_large} == {"Perhaps.", "yes"}
 

@@ -13,14 +13,16 @@ from recipes.cascade.options import Cascade, check
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"proxy": "large"}, "proxy: it is the model itself"),
+        ({"proxy": "large"}, "proxy: it is the same as model"),
         ({"equal": "f1>=x"}, "equal: could not convert"),
-        ({"equal": "f1>=0"}, "equal: the least score"),
-        ({"precision": 0.9}, "precision: it goes together with recall"),
-        ({"precision": 0.9, "recall": 0.9}, "labels: precision and recall need two"),
-        ({"precision": 0.9, "recall": 0.9, "labels": ["a", "b", "c"]}, "labels: precision and recall need two"),
+        ({"equal": "f1>=0"}, "equal: the minimum score"),
+        ({"precision": 0.9}, "precision: set it together with recall"),
+        ({"precision": 0.9, "recall": 0.9}, "labels: precision and recall require two"),
+        ({"precision": 0.9, "recall": 0.9, "labels": ["a", "b", "c"]}, "labels: precision and recall require two"),
+        ({"precision": 0.9, "recall": 0.9, "labels": ["a", "b"], "agree": 0.95}, "agree: precision and recall replace"),
+        ({"precision": 0.9, "recall": 0.9, "labels": ["a", "b"], "equal": "numeric"}, "equal: precision and recall"),
         ({"scores": "p"}, "scores: they go together with precision and recall"),
-        ({"template": "Of {*}"}, "template: {\\*} is in another order"),
+        ({"template": "Of {*}"}, "template: {\\*} would have another order"),
     ],
 )
 def test_options_that_cannot_be_are_refused_with_their_place(options: dict[str, Any], reason: str) -> None:

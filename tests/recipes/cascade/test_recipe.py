@@ -207,7 +207,7 @@ def test_confidence_is_the_probability_of_all_tokens() -> None:
 def test_a_column_of_the_input_cannot_have_the_name_of_a_new_one() -> None:
     assert answered.columns is not None
     options = Round(model="large", proxy="small")
-    with pytest.raises(InvalidItem, match="'confidence' has the name of one of the results"):
+    with pytest.raises(InvalidItem, match="'confidence' has the name of a result column"):
         answered.columns(options, {"prompt": "", "confidence": 1})
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import string
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,12 +13,14 @@ from typing import Any
 import openai
 import pytest
 from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
 
 from batchyard.errors import ConfigurationError, PermissionDeniedError, UnavailableError
 from store.artifacts import Artifacts
 from store.formats.results import ResultRow
 from tasks.steps import registry
 from tests.support.postgresql import create_database
+from tests.support.rows import until
 from tests.support.stacks import RunningStack, a_chat
 from tests.support.step_results import BatchResults, a_row
 
@@ -33,6 +37,27 @@ def reader(database: str) -> Iterator[str]:
     query(database, "CREATE ROLE reader LOGIN PASSWORD 'secret-of-reader'")
     yield make_url(database).set(username="reader", password="secret-of-reader").render_as_string(hide_password=False)
     query(database, "DROP ROLE reader")
+
+
+@pytest.fixture
+def wrong_password(database: str, reader: str) -> Iterator[str]:
+    """The URL of the database with a password that its server refuses."""
+    rules = Path(query(database, "SHOW hba_file")[0][0])
+    trusting = rules.read_text()
+    rules.write_text(f"local all reader scram-sha-256\nhost all reader all scram-sha-256\n{trusting}")
+    query(database, "SELECT pg_reload_conf()")
+    url = make_url(reader).set(password="hunter2").render_as_string(hide_password=False)
+
+    def is_refused() -> bool:
+        try:
+            return not query(url, "SELECT 1")
+        except OperationalError:
+            return True
+
+    until(is_refused)
+    yield url
+    rules.write_text(trusting)
+    query(database, "SELECT pg_reload_conf()")
 
 
 def query(url: str, statement: str) -> list[Any]:
@@ -145,21 +170,58 @@ def test_a_database_that_is_away_is_waited_for_without_a_word_of_its_password(ar
 
 def test_what_waiting_does_not_mend_fails_with_a_remedy(artifacts: Artifacts, database: str, reader: str) -> None:
     export(artifacts, database, [])
+    long = "".join(random.Random(1).choices(string.ascii_letters, k=20_000))
     query(database, "CREATE TABLE other (batch_id text, line bigint)")
+    query(database, "CREATE TABLE indexed (LIKE answers)")
+    query(database, "CREATE INDEX ON indexed (custom_id, text)")
     query(database, "CREATE TABLE numbers (LIKE answers)")
     query(database, "ALTER TABLE numbers ALTER COLUMN custom_id TYPE bigint USING NULL")
     for url, table, reason in (
         (reader, "public/answers", "permission denied for table answers"),
         (reader, "public/new", "permission denied for schema public"),
         (database, "missing/answers", 'schema "missing" does not exist'),
+        (database, "public/indexed", "index row requires 20024 bytes"),
         (database, "public/numbers", 'invalid input syntax for type bigint: "id-0"'),
-        (database, f"public/{'n' * 64}", "exceeds maximum length"),
+        (database, f"public/{'n' * 64}", "its name or schema has more than 63 bytes; choose"),
+        (database, f"{'s' * 64}/answers", "its name or schema has more than 63 bytes; choose"),
+        (database, f"public/{'名' * 22}", "its name or schema has more than 63 bytes; choose"),
         (database, "public/other", "has no column custom_id, model,"),
     ):
         with pytest.raises(ConfigurationError, match=reason) as error:
-            export(artifacts, url, answers(1), table=table)
-        assert "another table" in str(error.value) or "needs CREATE there, or SELECT" in str(error.value)
+            export(artifacts, url, [a_row(0, long, None)], table=table)
+        assert "choose" in str(error.value) or "another table" in str(error.value) or "needs CREATE" in str(error.value)
         assert "secret-of-reader" not in str(error.value)
+
+
+def test_a_login_that_is_refused_ends_the_step_and_names_the_setting(
+    artifacts: Artifacts, database: str, wrong_password: str
+) -> None:
+    for url, reason in (
+        (make_url(wrong_password), 'password authentication failed for user "reader"'),
+        (make_url(database).set(username="nobody", password="hunter2"), 'role "nobody" does not exist'),
+        (make_url(database).set(database="gone"), 'database "gone" does not exist'),
+    ):
+        with pytest.raises(ConfigurationError, match=f"refuses the login: {reason}; .* BATCHYARD_OUT") as error:
+            export(artifacts, url.render_as_string(hide_password=False), answers(1))
+        assert "hunter2" not in str(error.value)
+
+
+def test_what_waiting_does_not_mend_fails_on_sqlite_too(artifacts: Artifacts, tmp_path: Path) -> None:
+    for url, table, reason in (
+        (f"sqlite:///{tmp_path}/out.db", "gone/answers", "unknown database"),
+        (f"sqlite:///{tmp_path}/out.db", "temp/answers", "no such table"),
+        (f"sqlite:///{tmp_path}/none/out.db", "main/answers", "unable to open database file"),
+    ):
+        with pytest.raises(ConfigurationError, match=reason):
+            export(artifacts, url, answers(1), table=table)
+
+
+def test_a_schema_with_the_tables_of_batchyard_is_refused(artifacts: Artifacts, migrated_postgresql: str) -> None:
+    with pytest.raises(ConfigurationError, match="schema public has Batchyard's own tables; choose another schema"):
+        export(artifacts, migrated_postgresql, answers(1))
+    query(migrated_postgresql, "CREATE SCHEMA results")
+    export(artifacts, migrated_postgresql, answers(1), table="results/answers")
+    query(migrated_postgresql, "DROP SCHEMA results CASCADE")
 
 
 @pytest.mark.parametrize("table", ["public", "public/a/b", "public/a b", "public/a%", 'public/a"', ""])

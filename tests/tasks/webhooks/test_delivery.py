@@ -331,7 +331,7 @@ def test_a_stack_delivers_the_end_of_a_batch_once_its_receiver_is_up(tenant: Any
     project, receiver = tenant(), Receiver(port=a_closed_port())
     webhook = hook(project, receiver)
     batch = a_batch(project)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 270
     while True:
         path = f"/webhook_endpoints/{webhook.id}/deliveries"
         listed = project.client.get(path, cast_to=object)["data"]

@@ -9,8 +9,9 @@ from flask.testing import FlaskClient
 from sqlalchemy import select, update
 
 from store import batches
-from store.records import Batch, Project, ResultChunk
+from store.records import Batch, Job, Project, ResultChunk
 from tasks.context import AppContext
+from tests.support.jobs import start_job
 from tests.support.planned import answers, finish_segment, plan_batch
 from tests.support.webapps import client_of, project_of
 from tests.webapp.pages.starting.test_batch import only_batch, send
@@ -54,6 +55,17 @@ def test_a_file_with_no_more_requests_than_the_sample_is_the_sample(context: App
         *(True, 2),
         0.0,
     )
+
+
+def test_a_job_with_no_more_items_than_the_sample_is_sampled_once_all_have_ended(context: AppContext) -> None:
+    api = client_of(context)
+    with context.database.write() as session:
+        job = start_job(session, project_of(context), total=3, sample_rows=9)
+    for completed, is_sampled in ((2, False), (3, True)):
+        with context.database.write() as session:
+            session.execute(update(Job).where(Job.id == job.id).values(completed=completed))
+        plan = api.get(f"/v1/jobs/{job.id}").get_json()["batchyard"]["plan"]
+        assert plan == {"rows": 9, "sampled": is_sampled}
 
 
 def test_the_page_is_there_without_what_the_artifact_store_has_lost(client: FlaskClient, context: AppContext) -> None:

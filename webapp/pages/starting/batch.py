@@ -44,7 +44,6 @@ _CHANGEABLE = ("model", "temperature", "top_p", "max_tokens", "seed")
 """The parameters that the form can change in all requests of a stored file."""
 _OPTIONS = ("system", "template", *PARAMETERS)
 _MAX_ERRORS = 20
-PLAN_ROWS = 100
 _MAX_ROWS = 500
 """Only so many rows of a Parquet file are previewed."""
 
@@ -207,7 +206,7 @@ def _page(seen: _Look | None = None, file: File | None = None, fields: Mapping[s
         once=fields.get("once") or secrets.token_hex(16),
         file=file,
         models=sorted(served_by_name(context.models)),
-        plan_rows=PLAN_ROWS,
+        plan_rows=forms.PLAN_ROWS,
         upload_name=upload.filename if upload else None,
         **forms.template_context(),
         **(seen or _Look()).variables(),
@@ -226,7 +225,7 @@ def _options() -> StartForm:
     fields = flask.request.form
     values = forms.batch_options(fields)
     if "plan" in fields:
-        values["plan"] = {"rows": PLAN_ROWS}
+        values["plan"] = {"rows": forms.PLAN_ROWS}
     if name := fields.get("batch_name", "").strip():
         values["metadata"] = (values["metadata"] or {}) | {batches.NAME: name}
     if _is_requests():

@@ -26,6 +26,7 @@ from inference.engines.registry import check_arguments, engine_class
 from inference.residents.session import EngineTimeouts
 from tests.support.rows import all_answers, chat, table
 from tests.support.servers import Reply, Server, answer, listening, serving
+from tests.support.stacks import PATIENCE
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 KEY = "sk-very-secret"
@@ -68,7 +69,7 @@ def text_of(answer: EngineAnswer) -> str:
 
 
 async def comes_true(condition: Callable[[], bool], seconds: float = 5) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE * seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         await asyncio.sleep(0.01)

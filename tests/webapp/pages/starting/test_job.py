@@ -209,6 +209,13 @@ def test_another_projects_job_and_file_are_not_there(client: FlaskClient, contex
     assert (answer.status_code, "No file found" in answer.text) == (400, True)
 
 
+def test_a_job_with_a_plan_is_made_where_its_recipe_has_items(client: FlaskClient, context: AppContext) -> None:
+    assert "Answer 100 items first" in client.get("/new/job/rollout").text
+    assert "Answer 100" not in client.get("/new/job/experiment").text
+    assert send(client, plan="100").status_code == 303
+    assert only_job(context).sample_rows == 100
+
+
 def test_running_again_opens_the_form_as_the_job_was_made(client: FlaskClient, context: AppContext) -> None:
     fields = {"option.n": "3", "option.sampling.stop": "END", "option.system": "two\r\nlines", "job_name": "evals"}
     assert send(client, completion_window="2h", metadata="team=search", seed="7", **fields).status_code == 303
@@ -253,7 +260,7 @@ def test_a_job_is_started_in_a_browser_runs_again_and_its_pages_are_accessible(
     page.wait_for_url("**/jobs/job_*")
     job = stack.wait_for_job(stack.client.get(f"/jobs/{page.url.rpartition('/')[2]}", cast_to=object))  # type: ignore[arg-type]
     assert (job["status"], job["request_counts"]["completed"]) == ("completed", 5)
-    page.reload()
+    window.leave(f"/jobs/{job['id']}")
     page.get_by_role("link", name="Run again…").click()
     expect(page.locator("[id='option.reward']")).to_have_value("exact")
     expect(page.get_by_label("Or a stored file")).to_have_value(f"file:{job['input_file_id']}")
