@@ -111,12 +111,14 @@ def _verify_folder(folder: Path, public_key: str | None, as_json: bool) -> None:
         keys = [] if text is None else signatures.public_keys(text)
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{public_key} is no public key: {error}", param_hint="--public-key") from None
-    manifest, mismatches = verification.check(folder, keys)
+    manifest, mismatches, absent = verification.check(folder, keys)
     name = manifest.get("batch_id", manifest.get("job"))
-    document = {"id": name, "mismatches": [one._asdict() for one in mismatches]}
+    document = {"id": name, "mismatches": [one._asdict() for one in mismatches], "absent": absent}
     if not mismatches:
         signed = ", which the key has signed" if keys else ""
-        return say(document, f"{folder}: all files of {name} are as its manifest says{signed}", as_json)
+        lines = [f"{folder}: all files of {name} are as its manifest says{signed}"]
+        lines += [f"{file} was deleted from the server before the download" for file in absent]
+        return say(document, "\n".join(lines), as_json)
     say(document, "\n".join([*map(str, mismatches[:MAX_SHOWN]), *_more(mismatches)]), as_json)
     raise Unsuccessful(f"{folder} does not fit its manifest")
 

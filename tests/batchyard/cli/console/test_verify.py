@@ -114,7 +114,7 @@ def test_a_downloaded_batch_is_as_its_manifest_says_and_each_change_of_it_is_nam
     contents = {path: path.read_bytes() for path in downloaded.iterdir()}
     for what, (name, tamper, message) in TAMPERED.items():
         tamper(downloaded / name)
-        _, found = verification.check(downloaded)
+        _, found, _ = verification.check(downloaded)
         assert any(str(one).startswith(message) for one in found), (what, list(map(str, found)))
         for path in downloaded.iterdir():
             if path not in contents:
@@ -177,9 +177,12 @@ def test_a_downloaded_job_is_checked_as_well(terminal: Any, stack: RunningStack,
     folder = tmp_path / "job"
     assert terminal("download", job["id"], folder).returncode == 0
     assert terminal("verify", folder).returncode == 0
+    (stage,) = folder.glob(f"{job['batchyard']['stages'][0]['batch_id']}.*.manifest.json")
+    stage.write_text(stage.read_text().replace('"completed": 8', '"completed": 7'))
     (folder / "metrics.json").write_text("{}")
     changed = terminal("verify", folder)
     assert changed.returncode == 1 and changed.stdout.startswith("metrics.json: has 2 bytes")
+    assert f"{stage.name}: was changed: it has SHA-256 " in changed.stdout
 
 
 def test_what_cannot_be_downloaded_or_checked_says_why(terminal: Any, downloaded: Path, tmp_path: Path) -> None:
