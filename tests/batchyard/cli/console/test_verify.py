@@ -201,14 +201,16 @@ def test_a_sample_is_asked_again_and_the_share_that_would_differ_has_its_bounds(
     requests = [a_chat(f"r{number}", text) for number, text in enumerate(texts)]
     wrong = [a_chat(f"r{number}", "no request: it claims no id", temperature="warm") for number in range(40)]
     batch = stack.wait(stack.submit([*wrong, *requests], extra_body={"on_invalid": "skip"}))
-    result = terminal("verify", batch.id, "--sample", "30", "--json")
+    result = terminal("verify", batch.id, "--sample", "30", "--alone", "--replica", "0", "--json")
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
     assert (report["asked"], report["equal"], report["differences"], report["unanswered"]) == (30, 30, [], [])
     assert report["low"] == 0 and 0 < report["high"] < 0.1
-    assert report["changes"] == []
+    assert (report["changes"], report["alone"], report["replica"]) == ([], True, 0)
     again = stack.client.batches.retrieve(report["again_id"])
     assert again.metadata == {"verifies": batch.id}
+    shown = terminal("verify", batch.id, "--with", again.id).stdout
+    assert f"30 of 40 answers asked again by {again.id}, each alone, in replica 0" in shown
     asked = stack.client.files.content(again.input_file_id).text.splitlines()
     order = [json.loads(line)["custom_id"] for line in asked]
     assert order != sorted(order, key=lambda one: int(one[1:])) and len(set(order)) == 30
