@@ -303,7 +303,8 @@ class AdmissionQueue:
         return len(self._beginning)
 
     def _admit_batch(self) -> None:
-        limit, aside = self.batch_limit(), list[_QueueEntry]()
+        limit = self.batch_limit()
+        aside: list[_QueueEntry] = []
         beginning_limit = self._size if self._share is None else self._share.beginning_limit(time.monotonic())
         while self._queue:
             _, _, need, admitted, place = self._queue[0]
