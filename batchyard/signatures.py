@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 ENVELOPE = "manifest.dsse.json"
+EARLIER = "earlier_manifests"
+"""The key of a manifest with those of the work that it came from, by id: their files and SHA-256."""
 UNSIGNED = "unsigned"
 """The key of a manifest that says why the deployment's key has not signed it."""
 INPUT = "input"

@@ -21,7 +21,7 @@ from batchyard.errors import EngineError, Stopped
 from batchyard.models import ModelSpec
 from inference.answers import Death
 from inference.engine import JobEngine
-from inference.engines.registry import capabilities
+from inference.engines.registry import capabilities, unfit
 from inference.ray.caller import EngineRun, answer, answer_here, nothing
 from inference.ray.starts import start_replicas
 from inference.ray.tables import unpacked
@@ -50,6 +50,8 @@ def run(
     paused: Event | None = None,
     on_death: Callable[[Death], None] | None = None,
     by_item: bool = False,
+    alone: bool = False,
+    replica: int | None = None,
 ) -> Generator[pa.Table]:
     """Answer every row. Tables come in any order as they are ready; each row is in one.
 
@@ -64,6 +66,8 @@ def run(
         on_death: called in this thread with each death of an engine, as it happens: after the answers before it.
         by_item: the rows are turns of items, whose names their custom_ids begin with, before the last slash. Turns of
             an item go to one replica, in this run and others, while that has places.
+        alone: each request has an engine to itself.
+        replica: the only one of the model's replicas that answers.
 
     Yields:
         Tables with the schema ANSWERS. Closing the generator stops the run.
@@ -71,12 +75,14 @@ def run(
     Raises:
         Stopped: `stopped` is set.
         EngineStartError: an engine does not start; with its reason.
-        EngineError: engines die without end, or Ray fails.
+        EngineError: engines die without end, Ray fails, or the engine cannot run requests `alone` or in this `replica`.
     """
     if rows.num_rows == 0:
         return
     stopped, on_death = stopped or Event(), on_death or (lambda _: None)
     engine = capabilities(spec.engine)
+    if problem := unfit(spec, alone=alone, replica=replica):
+        raise EngineError(problem)
     _quieten()
     if issubclass(engine, JobEngine):
         yield from engine.run(
@@ -90,7 +96,8 @@ def run(
         return
     in_flight = start_replicas(spec, timeouts, stopped, on_death).in_flight
     name = uuid.uuid4().hex
-    session = EngineSession(name, idempotency_key or name, rows.num_rows, in_flight, by_item)
+    in_flight = 1 if alone else in_flight  # so that other requests get their turns between them
+    session = EngineSession(name, idempotency_key or name, rows.num_rows, in_flight, by_item, alone, replica)
     rows = rows.append_column("position", pa.array(range(rows.num_rows), pa.int64()))
     try:
         run = EngineRun(spec, endpoint, session, timeouts)

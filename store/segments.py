@@ -54,6 +54,10 @@ class SegmentLease:
     """Each result chunk may pause the batch, see store.accounting.stopping."""
     capped_key: str | None = None
     """The key with a cap that it counts against."""
+    alone: bool = False
+    """Each request has an engine to itself."""
+    replica: int | None = None
+    """The only one that answers; None: all of the model."""
 
 
 class PendingSegment(NamedTuple):
@@ -188,6 +192,7 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         .join(Budget, Budget.key_id == func.coalesce(Batch.created_by, Job.created_by), isouter=True)
         .where(Segment.id == segment_id)
     ).one()
+    again = next((entry for entry in batch.post_process if entry["step"] == "verify"), {})
     return SegmentLease(
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
@@ -206,7 +211,9 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
         attempts=segment.attempts,
         error=segment.error,
         # The cache would repeat the answers that are to be verified.
-        cache_bytes=None if any(entry["step"] == "verify" for entry in batch.post_process) else cache_bytes,
+        cache_bytes=None if again else cache_bytes,
+        alone=again.get("alone", False),
+        replica=again.get("replica"),
         chunks=session.scalars(select(ResultChunk.sha256).where(ResultChunk.segment_id == segment_id)).all(),
         held=held,
         last_chance=bool(last_chance),

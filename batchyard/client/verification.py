@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from batchyard import json_lines
 from batchyard.client.api import ApiClient
 from batchyard.endpoints import output_lines
-from batchyard.errors import ConfigurationError
-from batchyard.signatures import ENVELOPE, INPUT, MANIFEST, covered_files, problem
+from batchyard.errors import ConfigurationError, NotFoundError
+from batchyard.signatures import EARLIER, ENVELOPE, INPUT, MANIFEST, covered_files, problem
 from batchyard.statuses import TERMINAL
 from batchyard.wording import count, quoted
 
 RECORD = "record.json"
-"""The id of the batch or job, and the SHA-256 of its manifest and signature. It has nothing that is not checked."""
+"""The id, the SHA-256 of manifest and signature, and the files of earlier manifests. It has nothing unchecked."""
 _NAME = re.compile(r"[\w][\w.\- ]*")
 _BATCH_FILES = ("output.jsonl", "errors.jsonl")
 
@@ -62,15 +62,44 @@ def download(server: ApiClient, name: str, folder: Path) -> dict[str, Any]:
     for artifact, one in artifacts.items():
         server.download(one["file_id"], folder / artifact)
     hashes = {artifact: artifacts[artifact]["sha256"] for artifact in (MANIFEST, ENVELOPE) if artifact in artifacts}
-    (folder / RECORD).write_text(json.dumps({"id": record["id"], "sha256": hashes}, indent=2) + "\n")
+    written = {"id": record["id"], "sha256": hashes, "earlier": _download_earlier(server, folder)}
+    (folder / RECORD).write_text(json.dumps(written, indent=2) + "\n")
     return record
 
 
-def check(folder: Path, keys: Sequence[Ed25519PublicKey] = ()) -> tuple[dict[str, Any], list[Mismatch]]:
+def _download_earlier(server: ApiClient, folder: Path) -> list[str]:
+    """Download the manifests of a chain as far as the server has them, and return their names."""
+    names, left = list[str](), [MANIFEST]
+    while left:
+        for name, one in _earlier(json.loads((folder / left.pop()).read_bytes())):
+            with suppress(NotFoundError):  # it was deleted or has expired
+                if name not in names:
+                    server.download(one["file_id"], folder / name)
+                    names.append(name)
+                    left.append(name)
+    return names
+
+
+def _earlier(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the file of each manifest that another one names, and its SHA-256. A job may have several, if amended."""
+    for name, one in manifest.get(EARLIER, {}).items():
+        if one is not None:
+            yield _safe(f"{name}.{one['sha256'][:8]}.{MANIFEST}"), one
+
+
+def _safe(name: str) -> str:
+    if not _NAME.fullmatch(name):  # a folder of somebody else's must not make us read other files
+        raise ValueError(f"{name!r} is no name of a file in this folder")
+    return name
+
+
+def check(folder: Path, keys: Sequence[Ed25519PublicKey] = ()) -> tuple[dict[str, Any], list[Mismatch], list[str]]:
     """Compare the files of a folder with its manifest, and return the manifest and what does not fit.
 
-    `keys`: one of these must have signed the manifest.
+    The last list has the earlier manifests that are not in the folder. `keys`: one of these must have signed the
+    manifest.
     """
+    absent = list[str]()
     try:
         raw = (folder / MANIFEST).read_bytes()
     except FileNotFoundError:
@@ -84,33 +113,42 @@ def check(folder: Path, keys: Sequence[Ed25519PublicKey] = ()) -> tuple[dict[str
             mismatches += _check_signature(folder / ENVELOPE, raw, keys)
         for file, expected in named.items():
             mismatches += _check_file(folder / file, expected)
+        known, left = {MANIFEST, ENVELOPE, RECORD, *named}, [manifest]
+        while left:
+            for file, expected in _earlier(left.pop()):
+                if file in known:
+                    continue
+                known.add(file)
+                if not (folder / file).exists():  # if `download` has had it, the record says so
+                    absent.append(file)
+                elif wrong := list(_check_file(folder / file, expected)):
+                    mismatches += wrong
+                else:
+                    left.append(json.loads((folder / file).read_bytes()))
         if "batch_id" in manifest:
             mismatches += _check_lines(folder, manifest, next(iter(named)))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        return {}, [Mismatch(MANIFEST, None, f"cannot be read as a manifest ({type(error).__name__}: {error})")]
-    known = {MANIFEST, ENVELOPE, RECORD, *named}
+        return {}, [Mismatch(MANIFEST, None, f"cannot be read as a manifest ({type(error).__name__}: {error})")], []
     mismatches += [
         Mismatch(path.name, None, "the manifest has no such file")
         for path in sorted(folder.iterdir())
         if path.name not in known
     ]
-    return manifest, mismatches
+    return manifest, mismatches, absent
 
 
 def _named_files(manifest: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name of each file that the manifest covers, with its hash and size: at first the input."""
     given = sorted(path.name for path in folder.glob(f"{INPUT}*"))
     for name, expected in covered_files(manifest):
-        if not _NAME.fullmatch(name):  # a folder of somebody else's must not make us read other files
-            raise ValueError(f"{name!r} is no name of a file in this folder")
-        yield (given[0] if name == INPUT and given else name), expected
+        yield (given[0] if name == INPUT and given else _safe(name)), expected
 
 
 def _check_record(folder: Path, manifest: Mapping[str, Any], sha256: str) -> Iterator[Mismatch]:
     try:
         record = json.loads((folder / RECORD).read_bytes())
-        hashes, recorded = record.pop("sha256"), record.pop("id")
-        expected = hashes[MANIFEST]
+        hashes, recorded, earlier = record.pop("sha256"), record.pop("id"), map(_safe, record.pop("earlier"))
+        missing, expected = [file for file in earlier if not (folder / file).exists()], hashes[MANIFEST]
         if record or not hashes.keys() <= {MANIFEST, ENVELOPE}:
             raise ValueError("it says what nothing proves")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -121,6 +159,8 @@ def _check_record(folder: Path, manifest: Mapping[str, Any], sha256: str) -> Ite
         yield Mismatch(MANIFEST, None, f"is that of {name}; {RECORD} is that of {recorded}")
     elif sha256 != expected:
         yield Mismatch(MANIFEST, None, f"has SHA-256 {sha256}; the server had one with {expected}")
+    for file in missing:
+        yield Mismatch(file, None, "is not there, and the server had it")
     if ENVELOPE in hashes:
         yield from _check_file(folder / ENVELOPE, {"sha256": hashes[ENVELOPE]})
 

@@ -9,7 +9,7 @@ from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from batchyard.plugins import Registry
 from batchyard.schema_words import invalid_values
-from batchyard.wording import nearest
+from batchyard.wording import count, nearest
 from inference.engine import Capabilities, Engine, JobEngine
 
 BUILT_IN = {
@@ -48,6 +48,15 @@ def engine_class(name: str) -> type[Engine]:
     if not issubclass(engine, Engine):
         raise ConfigurationError(f"engine {name} cannot be started by itself: it runs within a job")
     return engine
+
+
+def unfit(spec: ModelSpec, *, alone: bool, replica: int | None) -> str | None:
+    """Return why requests cannot have an engine to themselves, or this replica's; None if they can."""
+    if (alone or replica is not None) and issubclass(capabilities(spec.engine), JobEngine):
+        return f"engine {spec.engine} of model {spec.name} shares out all requests itself; leave out alone and replica"
+    if replica is not None and replica >= spec.replicas:
+        return f"model {spec.name} has {count(spec.replicas, 'replica')}, counted from 0, and none is number {replica}"
+    return None
 
 
 def check_arguments(spec: ModelSpec) -> None:

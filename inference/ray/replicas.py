@@ -95,7 +95,7 @@ class Replicas:
         self._session = session
         self._timeouts = timeouts
         self._on_death = on_death
-        self._all = [Replica(index) for index in range(spec.replicas)]
+        self._all = [Replica(index) for index in range(spec.replicas) if session.replica in (None, index)]
         self.returned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._dead: set[str] = set()
         self._deaths = 0

@@ -32,7 +32,7 @@ from inference.progress import PROGRESS, RequestProgress
 from inference.requests import media
 from inference.requests.cache_need import CacheNeed, most_output
 from inference.residents import memory_eviction, process
-from inference.residents.admission import AdmissionQueue, Preempted, Rank
+from inference.residents.admission import WHOLE, AdmissionQueue, Preempted, Rank
 from inference.residents.batch_share import BatchShare
 from inference.residents.directory import IDLE_SECONDS, NAMESPACE, actor_name
 from inference.residents.kept_replies import KeptReplies, Mailbox
@@ -205,7 +205,9 @@ class EngineActor:
         if session.name in self._closed and requests:
             return packed([(line, CLOSED) for line, *_ in requests])
         mailbox = self._mailboxes.setdefault(session.name, {}).setdefault(caller, Mailbox())
-        rank, need = self._rank(session), self._needs.setdefault(session.name, CacheNeed())
+        # One that runs alone is behind those that wait already: it takes longer than its session's rank would say.
+        rank = time.monotonic() if session.alone else self._rank(session)
+        need = None if session.alone else self._needs.setdefault(session.name, CacheNeed())
         for line, position, unshared_bytes, body in requests:
             run = functools.partial(self._run, session.name, (rank, position), need, unshared_bytes, endpoint, body)
             mailbox.expect(line, self._replies.call(session, line, run))
@@ -213,10 +215,14 @@ class EngineActor:
         return None if session.name in self._dropped else packed(replies)
 
     async def _run(
-        self, session: str, rank: Rank, need: CacheNeed, unshared_bytes: int, endpoint: str, body: str
+        self, session: str, rank: Rank, need: CacheNeed | None, unshared_bytes: int, endpoint: str, body: str
     ) -> EngineReply | None:
         request = json_lines.loads(body)
-        tokens = functools.partial(need.tokens, unshared_bytes, most_output(request))
+        most = most_output(request)
+
+        def tokens() -> int:
+            return need.tokens(unshared_bytes, most) if need is not None else WHOLE
+
         task = asyncio.current_task()
         assert task is not None
         begun = functools.partial(self._has_begun, task)
@@ -228,7 +234,7 @@ class EngineActor:
                         async with self._admission.admit(rank, tokens, preemptible=True, has_begun=begun):
                             self._entering[session].discard(task)
                             reply = await self._answer(endpoint, request)
-                            if reply is not None:
+                            if reply is not None and need is not None:
                                 need.learn(len(media.without_data(body)), reply.input_tokens, reply.output_tokens)
                             return reply
                     self._entering[session].add(task)

@@ -21,6 +21,8 @@ from inference.residents.batch_share import BatchShare
 
 Rank = tuple[float, int]
 """The lower rank enters first: the session's rank, then the request's position in the session."""
+WHOLE = 2**62
+"""Tokens of a request that needs the whole engine: more than any has."""
 LOOK_SECONDS = 1.0
 """How often batches that wait for places which are kept for live requests look whether these are still kept."""
 BEGIN_SECONDS = 0.01
@@ -72,7 +74,7 @@ class AdmissionQueue:
         self, size: int, tokens: float = math.inf, *, places: int | None = None, share: BatchShare | None = None
     ) -> None:
         self._size = size
-        self._tokens = tokens
+        self._tokens = min(tokens, WHOLE - 1)
         self._places = size if places is None else places
         self._share = share
         self._queue: list[_QueueEntry] = []
@@ -302,6 +304,7 @@ class AdmissionQueue:
 
     def _admit_batch(self) -> None:
         limit = self.batch_limit()
+        aside: list[_QueueEntry] = []
         beginning_limit = self._size if self._share is None else self._share.beginning_limit(time.monotonic())
         while self._queue:
             _, _, need, admitted, place = self._queue[0]
@@ -309,19 +312,24 @@ class AdmissionQueue:
                 if len(self._batch) >= limit:
                     if limit < self._size:
                         self._look_again(LOOK_SECONDS)
-                    return
+                    break
                 if len(self._beginning) >= beginning_limit and self._batch_beginning() >= beginning_limit:
                     self._look_again(BEGIN_SECONDS)
-                    return
+                    break
                 place.tokens = need()
-                if self.inside > 0 and self._tokens_inside + place.tokens > self._tokens:
-                    return
-                self._share_time()
-                self._batch[place] = None
-                self._beginning.add(place)
-                self._tokens_inside += place.tokens
-                admitted.set_result(None)
+                if self.inside == 0 or self._tokens_inside + place.tokens <= self._tokens:
+                    self._share_time()
+                    self._batch[place] = None
+                    self._beginning.add(place)
+                    self._tokens_inside += place.tokens
+                    admitted.set_result(None)
+                elif place.tokens >= WHOLE and self._live:
+                    aside.append(self._queue[0])  # live requests may never leave it the engine: the others go on
+                else:
+                    break
             heapq.heappop(self._queue)
+        for entry in aside:
+            heapq.heappush(self._queue, entry)
 
     def _look_again(self, seconds: float) -> None:
         """Admit again in a moment: what is kept for live requests becomes free without a word of anybody."""

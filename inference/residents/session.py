@@ -13,6 +13,8 @@ class EngineSession:
     in_flight: int  # limit of requests in one replica at once
     # Its requests are turns of items: those of an item go to one replica, where their prefix is cached
     by_item: bool = False
+    alone: bool = False  # each of its requests has an engine to itself
+    replica: int | None = None  # the only one that answers it; None: all of the model
 
 
 @dataclass(frozen=True)

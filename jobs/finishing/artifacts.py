@@ -89,8 +89,12 @@ def write_manifest(
     cost: TotalCost | None,
     deaths: Mapping[str, int],
     signing_key: Path,
+    earlier: Mapping[str, Any],
 ) -> list[tuple[str, str]]:
-    """Write the manifest, signed if the deployment has a key. Return warnings for people, as those of a report."""
+    """Write the manifest, signed if the deployment has a key. Return warnings for people, as those of a report.
+
+    `earlier`: the manifests of the work that the job came from, by id.
+    """
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {
         "job": job.id,
@@ -107,6 +111,7 @@ def write_manifest(
         "created_at": job.created_at,
         "started_at": job.in_progress_at,
         "ended_at": job.finalizing_at or job.cancelling_at,
+        signatures.EARLIER: earlier,
         "artifacts": files,
     }
     written = signatures.signed(signing_key, _json(manifest))

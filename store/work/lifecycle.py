@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
@@ -299,6 +299,17 @@ def artifacts_of(
     for owner_id, row, file in session.execute(statement.where(owner.in_(ids)).order_by(artifact.name)):
         by_id[owner_id].append((row, file))
     return by_id
+
+
+def named_files(session: Session, ids: Iterable[str | None], name: str) -> dict[str, dict[str, str] | None]:
+    """Return id and SHA-256 of the artifact `name` of batches and jobs, by their ids; None for one without."""
+    found: dict[str, dict[str, str] | None] = dict.fromkeys(filter(None, ids))
+    records: Sequence[type[Batch] | type[Job]] = (Batch, Job) if found else ()
+    for artifact, owner in map(artifact_table, records):
+        statement = select(owner, File.id, File.sha256).join(File, File.id == artifact.file_id)
+        for owner_id, file_id, sha256 in session.execute(statement.where(owner.in_(found), artifact.name == name)):
+            found[owner_id] = {"file_id": file_id, "sha256": sha256}
+    return found
 
 
 def artifact_table(record: type[Batch] | type[Job]) -> tuple[type[AnyArtifact], InstrumentedAttribute[Any]]:

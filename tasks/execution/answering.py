@@ -193,6 +193,8 @@ class _Answering:
             paused=self.pause.requested,
             on_death=self._record_death,
             by_item=by_item,
+            alone=self.segment.alone,
+            replica=self.segment.replica,
         )
         engines.enter_context(closing(answers))
         starts = capabilities(self.spec.engine).starts_each_run

@@ -11,6 +11,7 @@ from batchyard.models import ModelSpec
 from store import batches, segments
 from store.accounting import usage
 from store.records import AMOUNTS, Batch, File
+from store.work import lifecycle
 
 NAME = signatures.MANIFEST
 
@@ -50,6 +51,7 @@ def build(session: Session, batch: Batch, status: str) -> bytes:
             for artifact, file in artifacts
             if artifact.name not in (NAME, signatures.ENVELOPE)
         ],
+        signatures.EARLIER: lifecycle.named_files(session, [batch.retry_of], NAME),
         "post_process": batch.post_process,
         "counts": {name: getattr(batch, name) for name in ("total", "completed", "failed", "expired", "cancelled")},
         "usage": {name: getattr(batch, name) for name in AMOUNTS if name not in ("completed", "failed")},

@@ -4,8 +4,10 @@ import random
 from contextlib import ExitStack
 
 from batchyard import json_lines
-from batchyard.errors import ConflictError
+from batchyard.errors import ConflictError, RequestError
+from batchyard.models import served_by_name
 from batchyard.statuses import TERMINAL
+from inference.engines.registry import unfit
 from store import files
 from store.formats import results
 from store.records import Batch
@@ -27,7 +29,8 @@ def draft(
     """Prepare a batch that asks a sample of the requests with an answer again, in another order.
 
     `model` is asked in place of those that answered. `logprobs`: chat completions get log-probabilities, too. Raises
-    ConflictError: the batch has not ended, has no answers, or a file was deleted.
+    ConflictError: the batch has not ended, has no answers, or a file was deleted; RequestError: a model cannot answer
+    requests alone, or has no such replica.
     """
     if old.status not in TERMINAL or old.output_file_id is None:
         message = f"Batch '{old.id}' is {old.status} and has no answers to verify."
@@ -48,10 +51,15 @@ def draft(
             if number in wanted:
                 offsets.append(offset)
             offset += len(raw)
+        served = served_by_name(context.models)
         for place in random.Random(options.seed).sample(offsets, len(offsets)):
             source.seek(place)
             request = json_lines.read(source.readline())
             request["body"] |= ({} if model is None else {"model": model}) | (LOGPROBS if logprobs else {})
+            spec = served.get(request["body"]["model"])
+            if spec and (problem := unfit(spec, alone=options.alone, replica=options.replica)):
+                param = "alone" if options.replica is None else "replica"
+                raise RequestError(f"{problem[0].upper()}{problem[1:]}.", code="invalid_value", param=param)
             chosen.write(json_lines.line(request))
     batch = Batch(
         project_id=old.project_id,

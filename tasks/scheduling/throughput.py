@@ -119,7 +119,8 @@ class ThroughputMeter:
             speeds.measure_duration(session, "start", *self._key[:2], self._start)
         busy = 0.0
         if answers.num_rows:
-            busy = self._measure(session, answers, now, passed)
+            # Requests that run alone say nothing of the model's speed.
+            busy = passed if self._segment.alone else self._measure(session, answers, now, passed)
             self._unanswered -= answers.num_rows
         # Without such answers, all are from the cache, and the engine's lead begins now.
         self._at, self._excluded, self._start = time.time(), 0.0, None

@@ -28,6 +28,8 @@ class SampleOptions(BaseModel):
     tolerance: float = Field(
         0, ge=0, allow_inf_nan=False, description="how far numbers of vectors and scores may differ"
     )
+    alone: bool = Field(False, strict=True, description="ask each while its engine has no other request")
+    replica: int | None = Field(None, ge=0, lt=10_000, description="the only replica asked; null: all")
 
 
 class VerifyOptions(SampleOptions, StepOptions):
@@ -92,6 +94,8 @@ def verify(results: Results, options: VerifyOptions) -> Mapping[str, Any]:
     report = {
         "batch_id": options.batch_id,
         "requests": earlier.answered,
+        "alone": options.alone,
+        "replica": options.replica,
         **counts,
         "changes": changes,
         "differences": [asdict(one) for one in differences],

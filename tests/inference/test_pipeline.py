@@ -170,6 +170,13 @@ def test_a_closed_run_ends_with_what_the_engines_have_and_the_next_one_answers_t
     assert sorted(answered) == list(range(rows)) and set(answered.values()) == {1}
 
 
+def test_a_replica_that_a_model_has_not_is_an_error_before_any_start() -> None:
+    spec = echo("few", replicas=2)
+    with pytest.raises(EngineError, match="has 2 replicas, counted from 0, and none is number 2"):
+        next(pipeline.run(spec, CHAT, table(chat("hello")), TIMEOUTS, replica=2))
+    assert engines() == {}
+
+
 def test_no_rows_make_no_engine() -> None:
     assert list(pipeline.run(echo(), CHAT, table([]), TIMEOUTS)) == []
     assert engines() == {}

@@ -218,7 +218,9 @@ def retry_once(original: Batch, corrected: ArtifactWriter | None = None) -> Batc
 @routes.post("/verify")
 def verify(batch_id: str) -> ResponseReturnValue:
     """Create a batch that asks a sample of the requests again."""
-    body = validated(VerifyBatch, {"sample": flask.request.form.get("sample")})
+    fields = flask.request.form
+    options = {"sample": fields.get("sample"), "alone": "alone" in fields, "replica": fields.get("replica") or None}
+    body = validated(VerifyBatch, options)
     return _redirect(verify_once(forms.idempotency("verify", batch_id), batch_id, body)[0])
 
 

@@ -43,6 +43,8 @@ def download(name: str, folder: Path, data: Path | None, as_json: bool) -> None:
 @click.option("--sample", default=200, show_default=True, type=click.IntRange(1), help="Ask at most this many again.")
 @click.option("--seed", default=0, show_default=True, type=int, help="Decides which requests, and in which order.")
 @click.option("-m", "--model", shell_complete=completion.models, help="Ask this model [those that answered].")
+@click.option("--alone", is_flag=True, help="Ask each request while its engine has no other.")
+@click.option("--replica", metavar="N", type=click.IntRange(0), help="Ask only this replica, counted from 0 [all].")
 @click.option("--logprobs", is_flag=True, help="Ask for log-probabilities, and show how close different tokens were.")
 @click.option("--tolerance", default=0.0, show_default=True, type=click.FloatRange(0), help="For vectors and scores.")
 @click.option("--with", "again_id", metavar="BATCH", help="Compare with this batch of an earlier `verify`.")
@@ -87,8 +89,10 @@ def verify(
     if report["batch_id"] != target:
         raise ConfigurationError(f"{again['id']} verifies {report['batch_id']}, and not {target}")
     shares = f"{100 * report['low']:.1f} to {100 * report['high']:.1f} %"
+    how = ", each alone" if report["alone"] else ""
+    how += "" if report["replica"] is None else f", in replica {report['replica']}"
     lines = [
-        f"{target}: {report['asked']} of {count(report['requests'], 'answer')} asked again by {again['id']}",
+        f"{target}: {report['asked']} of {count(report['requests'], 'answer')} asked again by {again['id']}{how}",
         f"{report['equal']} equal, {report['different']} different, {report['failed']} without an answer",
         f"{shares} of all answers would differ (95 % confidence)",
         *(f"changed since then: {change}" for change in report["changes"]),
@@ -111,12 +115,14 @@ def _verify_folder(folder: Path, public_key: str | None, as_json: bool) -> None:
         keys = [] if text is None else signatures.public_keys(text)
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{public_key} is no public key: {error}", param_hint="--public-key") from None
-    manifest, mismatches = verification.check(folder, keys)
+    manifest, mismatches, absent = verification.check(folder, keys)
     name = manifest.get("batch_id", manifest.get("job"))
-    document = {"id": name, "mismatches": [one._asdict() for one in mismatches]}
+    document = {"id": name, "mismatches": [one._asdict() for one in mismatches], "absent": absent}
     if not mismatches:
         signed = ", which the key has signed" if keys else ""
-        return say(document, f"{folder}: all files of {name} are as its manifest says{signed}", as_json)
+        lines = [f"{folder}: all files of {name} are as its manifest says{signed}"]
+        lines += [f"{file} was deleted from the server before the download" for file in absent]
+        return say(document, "\n".join(lines), as_json)
     say(document, "\n".join([*map(str, mismatches[:MAX_SHOWN]), *_more(mismatches)]), as_json)
     raise Unsuccessful(f"{folder} does not fit its manifest")
 

@@ -38,11 +38,11 @@ def a_batch(folder: Path, chance: random.Random) -> None:
 
 
 def seal(folder: Path, chance: random.Random, total: int) -> None:
-    """Write the manifest of a batch's files, its signature, and its record."""
+    """Write the manifests of a batch's files and of those that it retries, its signature, and its record."""
     outputs = [
         {"name": file.name, "sha256": sha256(file), "bytes": file.stat().st_size, "lines": None}
         for file in sorted(folder.iterdir())
-        if file.name != "input.jsonl"
+        if file.name != "input.jsonl" and not file.name.startswith("batch_")
     ]
     engine = {name: chance.randbytes(32).hex() for name in ("model_sha256", "adapter_sha256 french")}
     manifest = {
@@ -50,6 +50,7 @@ def seal(folder: Path, chance: random.Random, total: int) -> None:
         "input": {"sha256": sha256(folder / "input.jsonl")},
         "outputs": outputs,
         "counts": {"total": total},
+        "earlier_manifests": retried(folder, chance),
         "models": {"mini": {"config": {"engine_args": {"chat_template": "{{ messages[0] }}"}}, "engines": [engine]}},
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2))
@@ -58,7 +59,20 @@ def seal(folder: Path, chance: random.Random, total: int) -> None:
     for name, envelope in signatures.signed(key, (folder / "manifest.json").read_bytes()).items():
         (folder / name).write_bytes(envelope)
     hashes = {file.name: sha256(file) for file in folder.glob("manifest.*")}
-    (folder / "record.json").write_text(json.dumps({"id": manifest["batch_id"], "sha256": hashes}))
+    earlier = sorted(file.name for file in folder.glob("batch_*"))
+    (folder / "record.json").write_text(json.dumps({"id": manifest["batch_id"], "sha256": hashes, "earlier": earlier}))
+
+
+def retried(folder: Path, chance: random.Random) -> dict[str, Any]:
+    """Write the manifests of a chain of two retries, as `download` does. Return what the next one says of them."""
+    named: dict[str, Any] = {f"batch_{chance.randrange(10**9)}": None}  # it was deleted before the first retry ended
+    for batch_id in ("batch_first", "batch_second"):
+        manifest = {"batch_id": batch_id, "earlier_manifests": named, "counts": {"failed": chance.randrange(9)}}
+        content = json.dumps(manifest).encode()
+        digest = hashlib.sha256(content).hexdigest()
+        (folder / f"{batch_id}.{digest[:8]}.manifest.json").write_bytes(content)
+        named = {batch_id: {"file_id": "file-1", "sha256": digest}}
+    return named
 
 
 def a_bit(file: Path, chance: random.Random) -> None:
@@ -107,12 +121,31 @@ def other_template(file: Path, chance: random.Random) -> None:
 
 def a_claim(file: Path, chance: random.Random) -> None:
     """Write into the record what the manifest does not say."""
-    claim = chance.choice(({"verification": {"different": 0}}, {"status": "completed"}, {"sha256": {"x": "y"}}))
+    claim = chance.choice(
+        (
+            {"earlier": ["batch_0.00000000.manifest.json"]},
+            {"verification": {"different": 0}},
+            {"status": "completed"},
+            {"sha256": {"x": "y"}},
+        )
+    )
     file.write_text(json.dumps({**json.loads(file.read_text()), **claim}))
 
 
+def edited(file: Path, chance: random.Random) -> None:
+    manifest = json.loads(file.read_text())
+    manifest["counts"]["failed"] += chance.randint(1, 9)
+    file.write_text(json.dumps(manifest))
+
+
+def other_manifest(file: Path, chance: random.Random) -> None:
+    a_batch(file.parent.with_suffix(".other"), chance)
+    file.write_bytes((file.parent.with_suffix(".other") / file.name).read_bytes())
+
+
 OF_LINES = ("input.jsonl", "output.jsonl", "errors.jsonl")
-COVERED = (*OF_LINES, "results.parquet", "manifest.json", "manifest.dsse.json", "record.json")
+EARLIER = ("batch_first.*", "batch_second.*")
+COVERED = (*OF_LINES, *EARLIER, "results.parquet", "manifest.json", "manifest.dsse.json", "record.json")
 KINDS: list[tuple[tuple[str, ...], Callable[[Path, random.Random], Any]]] = [
     (COVERED, a_bit),
     (COVERED, lambda file, chance: file.write_bytes(file.read_bytes()[: -chance.randint(1, 30)])),
@@ -124,6 +157,8 @@ KINDS: list[tuple[tuple[str, ...], Callable[[Path, random.Random], Any]]] = [
     (("manifest.json",), engine_changed("model_sha256")),
     (("manifest.json",), engine_changed("adapter_sha256 french")),
     (("manifest.json",), other_template),
+    (("manifest.json",), other_manifest),
+    (EARLIER, edited),
     (("record.json",), a_claim),
     (("notes.txt",), lambda file, chance: file.write_text("mine")),
 ]
@@ -138,10 +173,11 @@ def test_each_of_100_changes_is_named_and_none_of_100_sound_folders(tmp_path: Pa
         keys = signatures.read(folder.with_suffix(".key")) if signed else []
         assert verification.check(folder, keys)[1] == [], number
         names, tamper = KINDS[number % len(KINDS)]
-        name = chance.choice(names)
-        before = (folder / name).read_bytes() if (folder / name).exists() else None
-        tamper(folder / name, chance)
-        after = (folder / name).read_bytes() if (folder / name).exists() else None
+        pattern = chance.choice(names)
+        file = next(folder.glob(pattern), folder / pattern)
+        before, name = file.read_bytes() if file.exists() else None, file.name
+        tamper(file, chance)
+        after = file.read_bytes() if file.exists() else None
         assert before != after
         if name == "manifest.json" and after is None:
             with pytest.raises(verification.ConfigurationError, match=r"has no manifest\.json"):
@@ -152,6 +188,17 @@ def test_each_of_100_changes_is_named_and_none_of_100_sound_folders(tmp_path: Pa
             name = "input"
         # Nothing says whether a record or what it names was changed.
         assert name in {one.file for one in found} or (found and name == "record.json"), (number, name, tamper, found)
+
+
+def test_an_earlier_manifest_that_the_server_had_no_more_is_no_fault(tmp_path: Path) -> None:
+    a_batch(tmp_path / "folder", random.Random(1))
+    record = json.loads((tmp_path / "folder" / "record.json").read_text())
+    first, second = record["earlier"]
+    (tmp_path / "folder" / first).unlink()
+    message = f"{first}: is not there, and the server had it"
+    assert [str(one) for one in verification.check(tmp_path / "folder")[1]] == [message]
+    (tmp_path / "folder" / "record.json").write_text(json.dumps(record | {"earlier": [second]}))
+    assert verification.check(tmp_path / "folder")[1:] == ([], [first])
 
 
 def refused(line: int, custom_id: str | None) -> dict[str, Any]:
@@ -171,8 +218,8 @@ def test_lines_that_were_no_requests_are_results_too_and_keep_no_other_from_its_
     write_lines(folder / "errors.jsonl", [refused(2, "b"), refused(3, None)])
 
     def problems() -> list[str]:
-        for name in ("manifest.json", "manifest.dsse.json", "record.json"):
-            (folder / name).unlink()
+        for file in (folder / "record.json", *folder.glob("*manifest*")):
+            file.unlink()
         seal(folder, random.Random(2), len(names))
         return [str(one) for one in verification.check(folder)[1]]
 

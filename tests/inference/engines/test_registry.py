@@ -16,7 +16,7 @@ from batchyard.errors import ConfigurationError
 from batchyard.models import ModelSpec
 from inference.engine import Capabilities, Engine, JobEngine
 from inference.engines.echo import Echo
-from inference.engines.registry import BUILT_IN, ENGINES, capabilities, check_arguments, engine_class
+from inference.engines.registry import BUILT_IN, ENGINES, capabilities, check_arguments, engine_class, unfit
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
@@ -37,6 +37,15 @@ def test_an_unknown_engine_and_unknown_arguments_are_refused_with_the_nearest_ri
         check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batchsize": 2}))
     with pytest.raises(ConfigurationError, match=r"engine_args\.batch_size: must be a whole number, more than 0"):
         check_arguments(ModelSpec(name="m", engine="transformers", source="x", engine_args={"batch_size": 0}))
+
+
+def test_an_engine_that_cannot_run_requests_alone_or_in_one_replica_says_so() -> None:
+    echo, job = ModelSpec(name="m", engine="echo", replicas=2), ModelSpec(name="j", engine="vllm-job", source="x")
+    assert unfit(echo, alone=True, replica=1) is unfit(job, alone=False, replica=None) is None
+    assert unfit(echo, alone=False, replica=2) == "model m has 2 replicas, counted from 0, and none is number 2"
+    for alone, replica in ((True, None), (False, 0)):
+        problem = "engine vllm-job of model j shares out all requests itself; leave out alone and replica"
+        assert unfit(job, alone=alone, replica=replica) == problem
 
 
 SCHEMA = {"type": "object"}

@@ -31,12 +31,13 @@ def in_a_run(
     number: int = 2,
     in_flight: int = 3,
     deaths: list[Any] | None = None,
+    chosen: int | None = None,
 ) -> None:
     """Call a scene with the replicas of a run, all there, and with 12 rows."""
 
     async def run() -> None:
         spec = ModelSpec(name="m", engine="echo", replicas=number)
-        session, timeouts = EngineSession("s", "key", 12, in_flight), EngineTimeouts(1, 1, 1)
+        session, timeouts = EngineSession("s", "key", 12, in_flight, replica=chosen), EngineTimeouts(1, 1, 1)
         replicas = Replicas(spec, session, timeouts, ([] if deaths is None else deaths).append)
         for replica in replicas:
             replica.handle = object()
@@ -110,3 +111,11 @@ def test_engines_that_die_without_an_answer_end_the_run_and_an_answer_begins_the
         assert deaths[-1].next == "ends_run"
 
     in_a_run(scene, number=1, deaths=deaths)
+
+
+def test_a_run_of_one_replica_leaves_the_others_alone() -> None:
+    def scene(replicas: Replicas, _: list[Replica]) -> None:
+        (one,) = replicas
+        assert (one.index, positions(replicas.take(one))) == (2, list(range(12)))
+
+    in_a_run(scene, number=3, in_flight=12, chosen=2)

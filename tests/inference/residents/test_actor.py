@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -116,6 +116,46 @@ def test_an_odd_answer_harms_no_other(monkeypatch: pytest.MonkeyPatch, alone: bo
     assert answers[0]["response"]["body"]["prompt_logprobs"][1] == {"5": {"logprob": -1.5}, "7": {"rank": 2}}
     assert "KeyError" in answers[3]["error"]["message"]
     assert answered.column("ok").to_pylist() == [error is None for error in errors]
+
+
+class Company(Echo):
+    """Notes for each text those that are in the engine with it."""
+
+    inside: ClassVar[list[str]] = []
+    beside: ClassVar[dict[str, set[str]]] = {}
+
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
+        text = body["messages"][0]["content"]
+        self.beside[text] = set(self.inside)
+        for other in self.inside:
+            self.beside[other].add(text)
+        self.inside.append(text)
+        answer = await super().answer(endpoint, body)
+        self.inside.remove(text)
+        return answer
+
+
+def test_a_request_that_is_to_be_alone_has_no_other_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "engine_class", lambda _name: Company)
+
+    async def scene() -> None:
+        resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo", engine_args={"latency_ms": 20}), 120.0)
+        await resident.ready(60)
+
+        async def ask(session: EngineSession) -> None:
+            left = [(line, line, 1, json.dumps(chat(f"{session.name} {line}")[0])) for line in range(session.rows)]
+            answered = 0
+            while answered < session.rows:
+                sent, left = left[: session.in_flight], left[session.in_flight :]
+                answered += len(await resident.exchange(session, "caller", "/v1/chat/completions", sent) or [])
+
+        alone = EngineSession("alone", "one work", 5, 1, alone=True)
+        await asyncio.gather(ask(EngineSession("others", "other work", 12, 4)), ask(alone))
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+    assert len(Company.beside) == 17
+    assert [len(Company.beside[f"alone {line}"]) for line in range(5)] == [0] * 5
+    assert any(Company.beside[f"others {line}"] for line in range(12))
 
 
 def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no_others() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inference.residents.admission import BEGIN_SECONDS, AdmissionQueue, Preempted
+from inference.residents.admission import BEGIN_SECONDS, WHOLE, AdmissionQueue, Preempted
 from inference.residents.batch_share import BatchShare
 
 
@@ -251,5 +251,30 @@ def test_the_engines_time_is_shared_among_those_inside() -> None:
         shared = door.queue.shared_seconds - between
         assert alone - before == pytest.approx(0.1, rel=0.3)
         assert shared == pytest.approx((alone - before) / 4, rel=0.4)
+
+    soon(scene)
+
+
+def test_one_that_needs_the_whole_engine_is_alone_in_it_until_a_live_request_comes() -> None:
+    async def scene() -> None:
+        door = Door(AdmissionQueue(9, places=9))
+        await door.batch("one")
+        await door.batch("alone", tokens=WHOLE)
+        await door.batch("two")
+        assert door.log == ["+one"], "the engine runs dry for it"
+        await door.end("one")
+        assert door.log == ["+one", "+alone"]
+        await door.live("a1")
+        assert set(door.log[2:]) == {"!alone", "+a1", "+two"}
+        await door.batch("next alone", tokens=WHOLE)
+        await door.batch("three")
+        assert door.log[5:] == ["+three"], "nobody waits for it as long as there are live requests"
+        await door.end("a1")
+        await door.batch("four")
+        assert len(door.log) == 6
+        await door.end("two", "three")
+        assert door.log[6:] == ["+next alone"]
+        await door.end("next alone")
+        assert door.log[7:] == ["+four"]
 
     soon(scene)

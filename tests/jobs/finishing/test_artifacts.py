@@ -106,12 +106,15 @@ def test_the_manifest_names_each_file_with_its_hash_and_counts_every_item(
     tokens = Tokens(*range(len(Tokens._fields)))
     key = tmp_path / "signing.key"
     key.write_text("no key")
-    ((code, message),) = artifacts.write_manifest(results, written.job, "expired", tokens, None, {"echo": 2}, key)
+    stage = {"batch_1": {"file_id": "file-1", "sha256": "a" * 64}}
+    arguments = ("expired", tokens, None, {"echo": 2}, key, stage)
+    ((code, message),) = artifacts.write_manifest(results, written.job, *arguments)
     manifest = json.loads(content(results, written, "manifest.json"))
     assert (code, message) == ("manifest_unsigned", f"The manifest is not signed: {manifest['unsigned']}")
     assert manifest["artifacts"].keys() == {"results.jsonl", "metrics.json", "view.json", "config.json"}
     for name, entry in manifest["artifacts"].items():
         assert (entry["sha256"], entry["bytes"]) == results.artifacts[name][:2]
+    assert manifest["earlier_manifests"] == stage
     counts = manifest["request_counts"]
     assert (counts["completed"], counts["failed"], counts["expired"], counts["cancelled"]) == (1, 1, TOTAL - 2, 0)
     assert (manifest["simulated"], manifest["engine_deaths"], manifest["cost"]) == (True, {"echo": 2}, None)

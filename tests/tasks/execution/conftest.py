@@ -34,6 +34,8 @@ class DirectedEngine:
         self.closed = threading.Event()
         """Set when the run is to send nothing more."""
         self.hanging = 0
+        self.options: dict[str, Any] = {}
+        """Those of the last run that only some batches have."""
         self._threads = threading.local()
 
     def start(self, *_: Any, **__: Any) -> StartedEngine:
@@ -65,8 +67,11 @@ class DirectedEngine:
         *,
         stopped: threading.Event,
         on_death: Any,
+        alone: bool,
+        replica: int | None,
         **_: Any,
     ) -> Generator[pa.Table]:
+        self.options = {"alone": alone, "replica": replica}
         self._threads.stopped, self.on_death = stopped, on_death
         lines = rows["line"].to_pylist()
         self.lines += lines

@@ -317,6 +317,22 @@ def test_a_request_answered_before_is_not_run_again_if_the_weights_are_known(
     assert reload(context.database, second).completed == 1
 
 
+def test_a_verification_is_asked_as_it_says_and_gets_nothing_from_the_cache(
+    context: AppContext, project: str, engine: DirectedEngine
+) -> None:
+    with context.database.write() as session:
+        session.execute(update(Project).values(cache_bytes=1_000_000))
+    engine.versions = {"model_sha256": "a" * 64}
+    first, again = (plan_batch(context, project, ["one"], fingerprints={1: b"one"}) for _ in range(2))
+    run(context, first)
+    assert engine.options == {"alone": False, "replica": None}
+    step = {"step": "verify", "batch_id": first.id, "alone": True, "replica": 1}
+    with context.database.write() as session:
+        session.execute(update(Batch).where(Batch.id == again.id).values(post_process=[step]))
+    run(context, again)
+    assert (engine.lines, engine.options) == ([1, 1], {"alone": True, "replica": 1})
+
+
 def test_a_segment_needs_no_redis(new_context: Callable[..., AppContext], project: str, engine: DirectedEngine) -> None:
     context = new_context(redis_url="redis://127.0.0.1:1/0")
     batch = plan_batch(context, project, ["one"])

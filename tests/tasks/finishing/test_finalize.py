@@ -101,6 +101,22 @@ def test_the_manifest_is_signed_once_the_deployment_has_a_key(
     assert json.loads(files[manifest.NAME])["unsigned"].startswith("the signing key cannot be used: ValueError")
 
 
+def test_the_manifest_of_a_retry_names_that_of_the_batch_it_came_from(
+    context: AppContext, project: str, new_answered: Callable[..., Batch]
+) -> None:
+    first = finish(context, new_answered(1, 2, 3, failed={2: "engine_error"}))
+    retry = plan_batch(context, project, ["two"], retry_of=first.id)
+    finish_segment(context, retry, answers([1]))
+    finalize.start_ready(context)
+    content = artifacts(context, finish(context, retry))["manifest.json"]
+    with context.database.read() as session:
+        file = batches.find_artifact(session, project, first.id, manifest.NAME)
+    assert file is not None
+    named = {first.id: {"file_id": file.id, "sha256": file.sha256}}
+    assert json.loads(content)["earlier_manifests"] == named
+    assert json.loads(artifacts(context, first)["manifest.json"])["earlier_manifests"] == {}
+
+
 def test_what_answers_depend_on_is_compared_by_two_manifests() -> None:
     engine = {"name": "vllm", "version": "0.32", "model_sha256": "1", "adapter_sha256 x": "2"}
 

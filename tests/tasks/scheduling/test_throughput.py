@@ -73,6 +73,16 @@ def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(
     assert (speed.requests, speed.tokens, speed.measurements) == (6, 54, 0), "the first of the engine's is its lead"
 
 
+def test_requests_that_run_alone_are_no_measure_of_a_models_speed(
+    database: Database, new_batch: Callable[..., Batch]
+) -> None:
+    step = {"step": "verify", "batch_id": "batch_1", "alone": True}
+    (meter,) = meters(database, new_batch(100, post_process=[step]))
+    with database.write() as session:
+        assert meter.measure(session, computed(6)) > 0, "it costs the model's time all the same"
+    assert throughput(database) is None
+
+
 def test_the_first_answers_tell_the_lead_from_the_speed(database: Database, new_batch: Callable[..., Batch]) -> None:
     """Eight requests that an engine took 0.02 s for, after half a second of other things."""
     began = time.monotonic()

@@ -49,8 +49,8 @@ def test_a_sample_of_the_answered_requests_becomes_a_batch_once(
     made = first.get_json()
     assert again.get_json()["id"] == made["id"]
     assert made["metadata"] == {"verifies": ended.id}
-    step = {"step": "verify", "batch_id": ended.id, "sample": 10, "seed": 3, "tolerance": 0}
-    assert made["batchyard"]["post_process"] == [step]
+    step = {"step": "verify", "batch_id": ended.id, "sample": 10, "seed": 3, "tolerance": 0, "alone": False}
+    assert made["batchyard"]["post_process"] == [step | {"replica": None}]
     asked, lines = requests(context, made["id"]), requests(context, ended.id)
     order = [lines.index(line) for line in asked]
     assert len(set(order)) == 10 and order != sorted(order) and 29 not in order
@@ -66,7 +66,11 @@ def test_what_cannot_be_verified_says_why(api: FlaskClient, context: AppContext,
     running = plan_batch(context, ended.project_id, TEXTS)
     refused = api.post(f"/v1/batches/{running.id}/verify")
     assert (refused.status_code, "has no answers to verify" in refused.text) == (409, True)
-    for wrong in ({"sample": 0}, {"sample": 10_001}, {"tolerance": -1}, {"seed": "x"}, {"other": 1}):
+    absent = api.post(url, json={"replica": 1})
+    assert (absent.status_code, absent.get_json()["error"]["param"]) == (400, "replica")
+    assert "Model echo has 1 replica, counted from 0, and none is number 1." in absent.text
+    wrong_bodies = ({"sample": 0}, {"sample": 10_001}, {"tolerance": -1}, {"seed": "x"}, {"other": 1})
+    for wrong in (*wrong_bodies, {"replica": -1}, {"alone": "yes"}):
         assert api.post(url, json=wrong).status_code == 400
     assert api.delete(f"/v1/files/{ended.input_file_id}").status_code == 200
     assert "were deleted or have expired" in api.post(url, json={}).text
@@ -78,15 +82,19 @@ def test_the_page_has_a_button_and_shows_the_outcome_and_the_manifest(
     page = client.get(f"/batches/{ended.id}").text
     assert '<h2 id="manifest-heading">Manifest</h2>' in page and "<dt>Signature</dt><dd>none</dd>" in page
     once = page.partition("Verify…")[2].partition('name="once" value="')[2].partition('"')[0]
-    sent_form = {"csrf": csrf_of(client), "once": once, "sample": "20"}
+    sent_form = {"csrf": csrf_of(client), "once": once, "sample": "20", "alone": "1", "replica": "0"}
     first, again = (client.post(f"/batches/{ended.id}/verify", data=sent_form) for _ in range(2))
     assert (first.status_code, first.location) == (303, again.location)
+    again_id = first.location.rpartition("/")[2]
     with context.database.write() as session:
+        step = session.get_one(Batch, again_id).post_process[0]
+        assert (step["sample"], step["alone"], step["replica"]) == (20, True, 0)
         batch = session.get_one(Batch, ended.id)
         counts = {"asked": 20, "equal": 20, "different": 0, "failed": 0, "low": 0, "high": 0.015, "changes": 0}
-        batch.verification = {**counts, "batch_id": first.location.rpartition("/")[2], "at": 1_795_860_000}
+        batch.verification = {**counts, "batch_id": again_id, "at": 1_795_860_000}
     page = client.get(f"/batches/{ended.id}").text
-    assert "2026-11-28" in page and "0 of 20 differ" in page and "at most 1.5 % of all" in page
+    assert f'<dt>Verified</dt><dd><a href="/batches/{again_id}">' in page and "2026-11-28" in page
+    assert "0 of 20 differ" in page and "at most 1.5 % of all" in page
 
 
 def test_the_page_says_why_a_manifest_is_not_signed(

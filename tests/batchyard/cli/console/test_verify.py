@@ -114,7 +114,7 @@ def test_a_downloaded_batch_is_as_its_manifest_says_and_each_change_of_it_is_nam
     contents = {path: path.read_bytes() for path in downloaded.iterdir()}
     for what, (name, tamper, message) in TAMPERED.items():
         tamper(downloaded / name)
-        _, found = verification.check(downloaded)
+        _, found, _ = verification.check(downloaded)
         assert any(str(one).startswith(message) for one in found), (what, list(map(str, found)))
         for path in downloaded.iterdir():
             if path not in contents:
@@ -177,9 +177,12 @@ def test_a_downloaded_job_is_checked_as_well(terminal: Any, stack: RunningStack,
     folder = tmp_path / "job"
     assert terminal("download", job["id"], folder).returncode == 0
     assert terminal("verify", folder).returncode == 0
+    (stage,) = folder.glob(f"{job['batchyard']['stages'][0]['batch_id']}.*.manifest.json")
+    stage.write_text(stage.read_text().replace('"completed": 8', '"completed": 7'))
     (folder / "metrics.json").write_text("{}")
     changed = terminal("verify", folder)
     assert changed.returncode == 1 and changed.stdout.startswith("metrics.json: has 2 bytes")
+    assert f"{stage.name}: was changed: it has SHA-256 " in changed.stdout
 
 
 def test_what_cannot_be_downloaded_or_checked_says_why(terminal: Any, downloaded: Path, tmp_path: Path) -> None:
@@ -198,14 +201,16 @@ def test_a_sample_is_asked_again_and_the_share_that_would_differ_has_its_bounds(
     requests = [a_chat(f"r{number}", text) for number, text in enumerate(texts)]
     wrong = [a_chat(f"r{number}", "no request: it claims no id", temperature="warm") for number in range(40)]
     batch = stack.wait(stack.submit([*wrong, *requests], extra_body={"on_invalid": "skip"}))
-    result = terminal("verify", batch.id, "--sample", "30", "--json")
+    result = terminal("verify", batch.id, "--sample", "30", "--alone", "--replica", "0", "--json")
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
     assert (report["asked"], report["equal"], report["differences"], report["unanswered"]) == (30, 30, [], [])
     assert report["low"] == 0 and 0 < report["high"] < 0.1
-    assert report["changes"] == []
+    assert (report["changes"], report["alone"], report["replica"]) == ([], True, 0)
     again = stack.client.batches.retrieve(report["again_id"])
     assert again.metadata == {"verifies": batch.id}
+    shown = terminal("verify", batch.id, "--with", again.id).stdout
+    assert f"30 of 40 answers asked again by {again.id}, each alone, in replica 0" in shown
     asked = stack.client.files.content(again.input_file_id).text.splitlines()
     order = [json.loads(line)["custom_id"] for line in asked]
     assert order != sorted(order, key=lambda one: int(one[1:])) and len(set(order)) == 30
