@@ -186,6 +186,9 @@ def test_a_job_with_a_plan_waits_after_its_sample_and_runs_the_other_items_once_
         stack.client.get(f"{path}/plan", cast_to=object)
     shown = batchyard(*command, "--plan", "90", "--wait", "--json", folder=tmp_path, **address)
     assert shown.returncode == 0 and json.loads(shown.stdout)["batchyard"]["plan"] == {"rows": 90, "sampled": True}
+    (tmp_path / "rows.jsonl").write_text('{"custom_id": "a", "prompt": "one"}\n' * 2)
+    shown = batchyard(*command, "--plan", "30", folder=tmp_path, **address)
+    assert shown.returncode == 1 and " is failed: line 1" in shown.stderr
     with pytest.raises(openai.BadRequestError, match="has no rows of its own"):
         body = {"recipe": "experiment", "input": {"prompts": ["a"]}, "plan": {"rows": 1}}
         variants = {name: {"model": name} for name in ("echo", "other")}

@@ -84,7 +84,7 @@ def test_answers_that_depend_on_other_requests_are_reported_and_exit_1(tmp_path:
         models.write_text(f"{entry}reproducible=true")
         refused = batchyard("doctor", "theirs", "--reproducible", folder=tmp_path)
         assert refused.returncode == 2
-        assert "may depend on other requests: it may run requests together" in refused.stdout
+        assert "may depend on other requests: its server chooses the requests" in refused.stdout
         models.write_text(entry)
         found = batchyard("doctor", "theirs", "--reproducible", "--json", folder=tmp_path)
     assert found.returncode == 1, found.stderr
