@@ -208,6 +208,7 @@ class Simulation:
                 bytes=BYTES * len(run.tokens),
                 request_class="decode",
                 batch_id=run.batch_id,
+                alone=False,
             )
             run.meter = ThroughputMeter(segment, self.model.spec)
             run.meter.expect(len(run.tokens), self.model.holds)

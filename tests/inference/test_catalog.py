@@ -254,10 +254,10 @@ def test_a_guard_that_the_engine_lacks_is_refused(file: Path) -> None:
     [
         (
             "engine='openai'\nengine_args.endpoints=[{url='http://a/v1'}]",
-            "its servers decide what runs together; leave",
+            "its server chooses the requests that run together; remove it",
         ),
-        ("engine='server'\ncommand='serve --port {port}'", "its servers decide what runs together"),
-        ("engine='vllm-job'\nsource='NANO'", "it may compute requests together; leave it out, or use engine vllm"),
+        ("engine='server'\ncommand='serve --port {port}'", "its server chooses the requests that run together"),
+        ("engine='vllm-job'\nsource='NANO'", "it may run requests together; remove it, or use engine vllm"),
         ("engine='transformers'\nsource='NANO'", "their padding; set engine_args.batch_size = 1"),
         ("engine='transformers'\nsource='NANO'\nengine_args.batch_size=1", None),
         ("engine='vllm'\nsource='NANO'", None),

@@ -82,7 +82,7 @@ def busy(stack: RunningStack, prometheus: httpx.Client) -> Iterator[None]:
     body = {"recipe": "rollout", "input": {"items": rows}, "options": options}
     job = stack.wait_for_job(cast(dict[str, Any], stack.client.post("/jobs", body=body, cast_to=object)))
     assert job["status"] == "completed", job["errors"]
-    running = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(20_000)])
+    running = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(60_000)])
     stack.wait(running, until=lambda batch: batch.batchyard["eta_seconds"] is not None)
     deadline = time.monotonic() + 540
     rates = ('rate(batchyard_requests_total{model="slow"}[1m]) > 0', "rate(batchyard_live_requests_total[1m]) > 0")

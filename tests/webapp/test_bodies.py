@@ -26,7 +26,7 @@ from tasks.context import AppContext
 from tests.support.webapps import client_of, context_in
 from webapp import create_app
 
-SECONDS = 3.0
+SECONDS = 9.0
 SIGN_IN = "/sign-in"
 
 

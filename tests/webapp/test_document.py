@@ -30,12 +30,6 @@ def test_a_file_is_sent_as_bytes_and_a_cancellation_needs_no_body(client: FlaskC
     assert paths["/v1/batches/{batch_id}/retry"]["post"]["requestBody"]["required"] is False
 
 
-def test_the_page_lists_every_operation_by_its_path(client: FlaskClient) -> None:
-    page = client.get("/docs").text
-    for path in client.get("/openapi.json").get_json()["paths"]:
-        assert path in page
-
-
 def test_only_files_of_swagger_are_sent(client: FlaskClient) -> None:
     names = re.findall(r"/docs/(swagger_[\w.]+)", client.get("/docs").text)
     assert names and all(client.get(f"/docs/{name}").status_code == 200 for name in names)
