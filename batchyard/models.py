@@ -96,6 +96,9 @@ class LiveSettings(BaseModel):
     )
     ttft_ms: PositiveFloat = 1000.0
     itl_ms: PositiveFloat = 100.0
+    bound_steps: bool = Field(
+        False, description="engine vllm, experimental: its steps end within the targets, in place of a limit of requests"
+    )
 
 
 _TEXT = ("/v1/chat/completions", "/v1/completions")

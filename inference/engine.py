@@ -169,6 +169,7 @@ class Engine(Capabilities):
     cache_tokens: int | None = None
     # How often it took the cache of a running request and computed it again; None if it does not count
     preemptions: int | None = None
+    bounds_steps: bool = False  # batches slow live requests no more than their targets allow. Final after `start`.
     cache_use: float | None = None  # share of its KV cache that requests have, as it was seen last; None if unknown
     # Tokens of prompts that it has looked for in its prefix cache, and those that were there; None if it does not count
     prefix_tokens: int | None = None

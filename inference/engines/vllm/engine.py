@@ -175,6 +175,7 @@ class VLLM(OfVLLM, Engine):
             usage_context=context,
             stat_loggers=[lambda _config, _index: statistics] if statistics else None,
         )
+        self.bounds_steps = self._client.bounds_steps
         config = self._client.model_config
         type_ = config.quantization or str(config.dtype).removeprefix("torch.")
         if self.spec.reproducible and on_cpu and type_ not in REPRODUCIBLE_TYPES:

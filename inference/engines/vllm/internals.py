@@ -12,6 +12,8 @@ from typing import Any
 
 TESTED = ((0, 30), (0, 31), (0, 32))
 """The minor versions of vLLM that the engine's tests pass with."""
+LIVE, BATCH = 0, 1
+"""vLLM's priorities: the lower one is scheduled first, and is the last to lose its KV cache."""
 
 _PLACES = {
     "vllm.version": "__version__",
@@ -22,6 +24,8 @@ _PLACES = {
     "vllm.platforms": "current_platform",
     "vllm.usage.usage_lib": "UsageContext",
     "vllm.utils.argparse_utils": "FlexibleArgumentParser",
+    "vllm.v1.core.sched.async_scheduler": "AsyncScheduler",
+    "vllm.v1.core.sched.scheduler": "Scheduler",
     "vllm.v1.engine.async_llm": "AsyncLLM",
     "vllm.v1.engine.exceptions": "EngineDeadError",
     "vllm.v1.executor.uniproc_executor": "UniProcExecutor",
@@ -88,6 +92,7 @@ METHODS = {
     "BaseFrontendArgs": ("add_cli_args",),
     "OnlineRenderer": ("preprocess_completion",),
     "RequestOutputKind": ("FINAL_ONLY",),
+    "Scheduler": ("add_request", "schedule", "update_from_output"),
     "ServingRender": ("render_chat_request", "render_completion_request"),
     "UsageContext": ("LLM_CLASS", "OPENAI_API_SERVER"),
 }

@@ -1,17 +1,28 @@
 """vLLM's engine client with a meter: tokens of each request as they come, and batches behind live requests."""
 
+import logging
+import os
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from inference.engines.vllm import internals
+from inference.engines.vllm.arguments import STEP_SECONDS
+from inference.engines.vllm.internals import BATCH, LIVE
+from inference.engines.vllm.scheduler import install
 from inference.progress import PROGRESS, RequestProgress
 
-LIVE, BATCH = 0, 1
-"""vLLM's priorities: the lower one is scheduled first, and is the last to lose its KV cache."""
+log = logging.getLogger(__name__)
 
 
 class MeteredLLM(internals.AsyncLLM):  # type: ignore[misc]  # vLLM has no types
     """An AsyncLLM that writes the progress of the request of the task that calls it (`inference.progress`)."""
+
+    def __init__(self, vllm_config: Any, *args: Any, **options: Any) -> None:
+        wanted = STEP_SECONDS in os.environ
+        self.bounds_steps = wanted and internals.untested() is None and install(vllm_config)
+        if wanted and not self.bounds_steps:
+            log.warning("live.bound_steps has no effect: this configuration or version of vLLM keeps its own scheduler")
+        super().__init__(vllm_config, *args, **options)
 
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, **options: Any

@@ -7,6 +7,7 @@ import math
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,14 @@ from hypothesis import strategies as st
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engines.vllm import internals
-from inference.engines.vllm.arguments import FEW_CPUS, KEPT_MEMORY, SMALL_BYTES, set_environment, weights_bytes
+from inference.engines.vllm.arguments import (
+    FEW_CPUS,
+    KEPT_MEMORY,
+    SMALL_BYTES,
+    STEP_SECONDS,
+    set_environment,
+    weights_bytes,
+)
 
 NAMES = ("VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "OMP_NUM_THREADS", *KEPT_MEMORY)
 
@@ -38,14 +46,14 @@ def environment_of(
     cpu: bool = True,
     cpus: int = 2,
     platform: SimpleNamespace | None = None,
-    reproducible: bool = False,
+    **options: Any,
 ) -> dict[str, str]:
     """What `before` becomes on a machine with so many CPUs, whose vLLM is the build for the CPU or for a GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(vars(internals), "current_platform", platform or a_platform("cpu" if cpu else "cuda"))
         patch.setattr(os, "cpu_count", lambda: cpus)
         patch.setattr(os, "environ", dict(before))
-        set_environment(ModelSpec(name="m", engine="vllm", source=str(source), reproducible=reproducible))
+        set_environment(ModelSpec(name="m", engine="vllm", source=str(source), **options))
         return dict(os.environ)
 
 
@@ -112,3 +120,18 @@ def test_only_files_with_weights_are_weighed(tmp_path: Path) -> None:
     for name, size in (("a.safetensors", 100), ("b.bin", 20), ("c.pt", 3), ("tokenizer.json", 1000)):
         (tmp_path / name).write_bytes(b"x" * size)
     assert weights_bytes(str(tmp_path)) == 123
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({"live": {"itl_ms": 80, "bound_steps": True}}, "0.08"),
+        ({"live": {"ttft_ms": 100, "bound_steps": True}}, "0.05"),  # a first token waits for a step, and comes with the next
+        ({"live": {"itl_ms": 80}}, None),
+        ({"live": {"bound_steps": True}, "reproducible": True}, None),  # no live request changes how a prompt is computed
+    ],
+)
+def test_a_step_beside_live_requests_is_as_long_as_their_targets_allow(
+    options: dict[str, Any], seconds: str | None, tmp_path: Path
+) -> None:
+    assert environment_of(tmp_path, {STEP_SECONDS: "9"}, **options).get(STEP_SECONDS) == seconds
