@@ -96,9 +96,7 @@ class LiveSettings(BaseModel):
     )
     ttft_ms: PositiveFloat = 1000.0
     itl_ms: PositiveFloat = 100.0
-    bound_steps: bool = Field(
-        False, description="engine vllm, experimental: its steps end within the targets, in place of a limit of requests"
-    )
+    bound_steps: bool = Field(False, description="engine vllm, experimental: its steps end within the targets")
 
 
 _TEXT = ("/v1/chat/completions", "/v1/completions")
