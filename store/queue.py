@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import case, func, select, true
 from sqlalchemy.orm import Session
 
@@ -17,22 +16,22 @@ from store.segments import may_run
 from store.speeds import RequestClass
 
 
-class ModelQueue(BaseModel):
-    """One model's segments and requests that are not done; rates are over the last minute, null until measured."""
+@dataclass(frozen=True)
+class ModelQueue:
+    """One model's unfinished segments and requests.
 
-    model_config = ConfigDict(frozen=True)
+    Rates are over the last minute; None without measurements. `held` is why its batches wait (store.holds).
+    `oldest_seconds` is the age of the oldest batch with a pending segment.
+    """
 
     model: str
     pending_segments: int
     running_segments: int
     waiting_requests: int
-    oldest_seconds: float | None = Field(description="age of the oldest batch with a pending segment")
+    oldest_seconds: float | None
     rows_per_second: float | None
     tokens_per_second: float | None
-    held: str | None = Field(
-        description="why its batches wait: its engine cannot be started, or it is not served any more; null: nothing "
-        "is known against it"
-    )
+    held: str | None
 
 
 @dataclass(frozen=True)

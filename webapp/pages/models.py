@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import flask
 import redis
@@ -76,7 +77,7 @@ def _page(problem: Problem | None = None) -> str | Response:
         },
         "latencies": {name: measured and measured.models.get(name) for name in context.models},
         "unserved": [queue for queue in snapshot.queue.models if queue.held and queue.model not in context.models],
-        "queues": {queue.model: queue.model_copy(update={"oldest_seconds": None}) for queue in snapshot.queue.models},
+        "queues": {queue.model: replace(queue, oldest_seconds=None) for queue in snapshot.queue.models},
         "holds": {
             queue.model: {name: getattr(held[queue.model], name) for name in ("since", "attempts", "retry_at")}
             for queue in snapshot.queue.models

@@ -6,7 +6,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard.endpoints.base import AnswerForm
 from batchyard.statuses import AfterDeath
-from store.queue import ModelQueue
 from tasks.execution.engine_status import EngineStatus
 from tasks.live.traffic import LiveTraffic
 from webapp.wire.fields import StrictBody
@@ -103,6 +102,22 @@ class ModelsReloaded(BaseModel):
 ModelPage = ListPage[ModelObject]
 
 
+class ModelQueueObject(BaseModel):
+    """One model's segments and requests that are not done; rates are over the last minute, null until measured."""
+
+    model: str
+    pending_segments: int
+    running_segments: int
+    waiting_requests: int
+    oldest_seconds: float | None
+    rows_per_second: float | None
+    tokens_per_second: float | None
+    held: str | None = Field(
+        description="why its batches wait: its engine cannot be started, or it is not served any more; null: nothing "
+        "is known against it"
+    )
+
+
 def _without_defaults(schema: dict[str, Any]) -> None:
     """Say that an answer has each field."""
     schema["required"] = list(schema["properties"])
@@ -127,7 +142,7 @@ class QueueObject(BaseModel):
     sla: dict[str, int]
     paused: int = Field(description="batches that wait until somebody resumes them")
     next_deadline_seconds: float | None
-    models: list[ModelQueue]
+    models: list[ModelQueueObject]
     messages: dict[str, int] | None = Field(
         description="waiting for a worker, by Celery queue; null: Redis is away, or no admin key"
     )
