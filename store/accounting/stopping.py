@@ -9,13 +9,13 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from batchyard.models import ModelSpec
-from batchyard.statuses import PAUSABLE
 from store import events
 from store.accounting import usage
+from store.jobs import stages
 from store.records import Batch, Job, ResultChunk, Segment, now
 
 ERROR = 0.005
@@ -53,11 +53,11 @@ def _stop(session: Session, work: Batch | Job, batches: Sequence[Batch]) -> None
         left = {other: one for other, one in limits.items() if other != name}
         work.stop_when = left or None
         by = f"its limit of {name}"
-        work.paused_at, work.paused_by = work.paused_at or now(), by
         if isinstance(work, Job):
-            of_job = update(Batch).where(Batch.job_id == work.id, Batch.status.in_(PAUSABLE))
-            session.execute(of_job.values(paused_at=work.paused_at, paused_by=by))
-        type_: events.Type = "batch.stopped" if isinstance(work, Batch) else "job.stopped"
+            stages.pause(session, work, by)
+        else:
+            work.paused_at, work.paused_by = work.paused_at or now(), by
+        type_: events.Type = "job.stopped" if isinstance(work, Job) else "batch.stopped"
         events.record(session, work, type_, limit={name: limit}, value=value)
         return
 

@@ -137,9 +137,7 @@ def hasten_changed(session: Session, job: Job) -> None:
 
 def pause_sampled(session: Session, job: Job) -> None:
     """Pause a job whose sample has ended, with its batches, until a client resumes it."""
-    job.paused_at, job.paused_by = now(), PLAN
-    of_job = update(Batch).where(Batch.job_id == job.id, Batch.status.in_(PAUSABLE))
-    session.execute(of_job.values(paused_at=job.paused_at, paused_by=PLAN))
+    stages.pause(session, job, PLAN)
     events.record(session, job, "job.planned")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from batchyard.statuses import PAUSABLE
 from store import batches
 from store.intake import appends
 from store.intake.appends import AddedSegment
@@ -65,6 +66,13 @@ def extend(session: Session, batch_id: str, added: Sequence[AddedSegment]) -> No
 def seal(session: Session, batch_id: str) -> None:
     """Close a batch: it gets no more segments, and ends when all that it has are done."""
     session.execute(update(Batch).where(Batch.id == batch_id).values(open=False))
+
+
+def pause(session: Session, job: Job, by: str) -> None:
+    """Pause a job and its batches. The caller holds the job's row."""
+    job.paused_at, job.paused_by = now(), by
+    of_job = update(Batch).where(Batch.job_id == job.id, Batch.status.in_(PAUSABLE))
+    session.execute(of_job.values(paused_at=job.paused_at, paused_by=by))
 
 
 def cancel_batches(session: Session, job_id: str) -> None:

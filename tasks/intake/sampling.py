@@ -187,8 +187,8 @@ def hosted_costs(context: AppContext, sample: Sequence[SampledAnswer], total: in
     found = {}
     for name, prices in hosted(context.settings.models, document).items():
         sums = _sum([prices.input * one.input_tokens + prices.output * one.output_tokens for one in sample], total)
-        micro = {key: Fraction(value) / tariffs.TOKENS for key, value in sums.items()}
-        amounts = {key: tariffs.decimal(value / tariffs.MICRO) for key, value in micro.items()}
+        unit = tariffs.MICRO * tariffs.TOKENS
+        amounts = {key: tariffs.decimal(Fraction(value) / unit) for key, value in sums.items()}
         found[name] = {"currency": prices.currency, **amounts}
     return found
 
