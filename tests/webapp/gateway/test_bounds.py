@@ -49,11 +49,17 @@ def _short_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def settings(broker: str) -> Settings:
+def pause() -> int:
+    """Seconds that a client may pause; tests of many clients at once give them more."""
+    return PAUSE
+
+
+@pytest.fixture
+def settings(broker: str, pause: int) -> Settings:
     return Settings(
         redis_url=broker,
         allow_simulated=True,
-        transfer_pause_seconds=PAUSE,
+        transfer_pause_seconds=pause,
         transfer_bytes_per_second=15_000,
         max_line_bytes=100_000,
         body_memory_bytes=400_000,
@@ -222,6 +228,7 @@ def test_pages_get_their_forms_small_or_large_without_a_key(gateway: RunningGate
     assert web_app.requests == [("/new", 10), ("/new", 2 * 2**20)]
 
 
+@pytest.mark.parametrize("pause", [60], ids=[""])
 def test_the_web_app_is_never_sent_more_than_it_has_threads_for(
     http: httpx.Client, web_app: StandIn, database: Database
 ) -> None:
