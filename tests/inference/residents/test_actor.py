@@ -158,7 +158,7 @@ def test_a_request_that_is_to_be_alone_has_no_other_beside_it(monkeypatch: pytes
     assert any(Company.beside[f"others {line}"] for line in range(12))
 
 
-class Held(Echo):
+class Withholding(Echo):
     """Answers nothing before it may."""
 
     may: ClassVar[asyncio.Event]
@@ -171,10 +171,10 @@ class Held(Echo):
 def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(actor, "engine_class", lambda _name: Held)
+    monkeypatch.setattr(actor, "engine_class", lambda _name: Withholding)
 
     async def scene() -> None:
-        Held.may = asyncio.Event()
+        Withholding.may = asyncio.Event()
         resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo", max_in_flight=2), 120.0)
         await resident.ready(60)
         session = EngineSession("run", "work", 9, 8)
@@ -184,7 +184,7 @@ def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no
         await asyncio.sleep(0.1)
         await resident.close("other work")
         await resident.close("work")
-        Held.may.set()
+        Withholding.may.set()
         replies = dict(unpacked(await exchange or []))
         while len(replies) < 5:
             replies |= dict(unpacked(await resident.exchange(session, "caller", endpoint, []) or []))

@@ -32,7 +32,7 @@ def computed(number: int, seconds: float | None = 0.01) -> pa.Table:
     return pa.table(columns)
 
 
-class Clock:
+class MovedClock:
     """Time that passes when a test says so."""
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    clock = MovedClock()
     monkeypatch.setattr(time, "time", lambda: clock.now)
     return clock
 
@@ -61,7 +61,7 @@ def meters(database: Database, batch: Batch, spec: ModelSpec = SPEC) -> list[Thr
 
 
 def test_segments_side_by_side_count_no_second_twice(
-    database: Database, new_batch: Callable[..., Batch], clock: Clock
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """The second segment waits long; that is no lead, and the first one's time does not count for it."""
     first, second = meters(database, new_batch(100, 100), ModelSpec(name="echo", engine="echo", max_in_flight=1))
@@ -77,7 +77,7 @@ def test_segments_side_by_side_count_no_second_twice(
 
 
 def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(
-    database: Database, new_batch: Callable[..., Batch], clock: Clock
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     (meter,) = meters(database, new_batch(100))
     with database.write() as session:
@@ -91,7 +91,7 @@ def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(
 
 
 def test_requests_that_run_alone_are_no_measure_of_a_models_speed(
-    database: Database, new_batch: Callable[..., Batch], clock: Clock
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     step = {"step": "verify", "batch_id": "batch_1", "alone": True}
     (meter,) = meters(database, new_batch(100, post_process=[step]))
@@ -101,7 +101,7 @@ def test_requests_that_run_alone_are_no_measure_of_a_models_speed(
 
 
 def test_the_first_answers_tell_the_lead_from_the_speed(
-    database: Database, new_batch: Callable[..., Batch], clock: Clock
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """Eight requests that an engine took 0.02 s for, after half a second of other things."""
     (meter,) = meters(database, new_batch(8))
@@ -117,7 +117,7 @@ def test_the_first_answers_tell_the_lead_from_the_speed(
 
 
 def test_requests_that_began_together_and_come_one_after_the_other_are_no_speed(
-    database: Database, new_batch: Callable[..., Batch], clock: Clock
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """Eight requests take 0.3 s. One answer is recorded before the seven others, which come at the same moment."""
     (meter,) = meters(database, new_batch(8))
@@ -131,7 +131,7 @@ def test_requests_that_began_together_and_come_one_after_the_other_are_no_speed(
 
 
 def test_few_answers_that_trickle_in_are_no_speed_of_a_full_engine(
-    database: Database, new_batch: Callable[..., Batch], clock: Clock
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """Eight requests take 0.1 s, and the machine is so busy that their answers come in the course of half a second."""
     (meter,) = meters(database, new_batch(8))
@@ -148,7 +148,7 @@ def test_few_answers_that_trickle_in_are_no_speed_of_a_full_engine(
 
 
 def test_segments_that_begin_together_on_an_idle_engine_are_measured_together(
-    database: Database, new_batch: Callable[..., Batch], clock: Clock
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """A few answers right after those of another segment are no speed by themselves."""
     for meter, number in zip(meters(database, new_batch(100, 100)), (20, 4), strict=True):
@@ -163,7 +163,7 @@ def test_segments_that_begin_together_on_an_idle_engine_are_measured_together(
 
 
 def test_first_answers_are_a_speed_once_the_engine_was_full_for_twice_as_long_as_one_takes(
-    database: Database, new_batch: Callable[..., Batch], clock: Clock
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """The engine holds fewer requests than its configuration says."""
     (meter,) = meters(database, new_batch(100))
@@ -182,7 +182,7 @@ def test_first_answers_are_a_speed_once_the_engine_was_full_for_twice_as_long_as
 
 
 def test_an_engine_that_does_not_say_how_long_a_request_took_is_measured_all_the_same(
-    database: Database, new_batch: Callable[..., Batch], clock: Clock
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     (meter,) = meters(database, new_batch(100))
     for _ in range(3):
@@ -194,7 +194,7 @@ def test_an_engine_that_does_not_say_how_long_a_request_took_is_measured_all_the
 
 
 def test_after_a_batch_of_eight_the_end_of_twelve_hundred_lies_in_the_range(
-    database: Database, new_batch: Callable[..., Batch], clock: Clock
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """The engine may run all it takes at once as fast as eight, or be no faster with more of them."""
     (meter,) = meters(database, new_batch(8))
