@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -329,6 +330,14 @@ def connected(new_context: Callable[..., AppContext], broker: str) -> AppContext
     context = new_context(redis_url=broker)
     context.redis.flushall()
     return context
+
+
+@pytest.fixture
+def frozen_time(monkeypatch: pytest.MonkeyPatch) -> float:
+    """The time in Unix seconds, which stands still: where a test waits for its processor, none of it passes."""
+    moment = time.time()
+    monkeypatch.setattr(time, "time", lambda: moment)
+    return moment
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_a_job_that_is_cancelled_leaves_its_batch_to_the_next_one(
     second = serve(cluster, folder)
     assert entry(folder, second).host != entry(folder, first).host
     cluster.run("scancel", first)
-    until(has_left(folder, first), 30)
+    until(has_left(folder, first))
     check_complete(outside, batch, 60)
     assert list(folder.iterdir()) == [folder / f"slurm-{second}.json"], "the other file and no temporary one"
 
@@ -107,7 +107,7 @@ def test_the_only_job_is_requeued_and_serves_the_rest_of_its_batch(
     before = entry(folder, job)
     batch = begin(outside, 60)
     cluster.run("scontrol", "requeue", job)
-    until(has_left(folder, job), 30)
+    until(has_left(folder, job))
     assert outside.client.batches.retrieve(batch.id).status == "in_progress"
     assert entry(folder, job).started_at > before.started_at
     check_complete(outside, batch, 60)
@@ -128,7 +128,7 @@ def test_a_job_near_its_time_limit_ends_by_itself_and_no_request_is_asked_twice(
     until(has_left(folder, first), 60)
     assert cluster.job_state(first) == "RUNNING"
     second = serve(cluster, folder, seconds=0.02)
-    until(lambda: cluster.job_state(first) == "COMPLETED", 20)
+    until(lambda: cluster.job_state(first) == "COMPLETED")
     check_complete(outside, batch, 240)
     outputs = cluster.output(first) + cluster.output(second)
     asked = Counter(line for line in outputs.splitlines() if line.startswith("asked"))
@@ -151,7 +151,7 @@ def test_a_job_whose_node_is_lost_leaves_a_file_that_its_next_run_replaces(
 
 def test_a_server_that_ends_takes_its_file_along_and_its_job_has_failed(cluster: SlurmCluster, folder: Path) -> None:
     job = cluster.submit([SCRIPT], str(folder), "served", "bash", "-c", "exit 3")
-    until(lambda: cluster.job_state(job) == "FAILED", 20)
+    until(lambda: cluster.job_state(job) == "FAILED")
     assert "the server has ended before it was ready" in cluster.output(job)
     assert has_left(folder, job)()
 
@@ -161,7 +161,7 @@ def test_a_job_leaves_the_file_that_its_twin_on_another_node_has_written(cluster
     twin = entry(folder, job).model_copy(update={"host": "another"}).model_dump_json()
     (folder / f"slurm-{job}.json").write_text(twin)
     cluster.run("scancel", job)
-    until(lambda: cluster.job_state(job) == "CANCELLED" and "the file goes" in cluster.output(job), 20)
+    until(lambda: cluster.job_state(job) == "CANCELLED" and "the file goes" in cluster.output(job))
     cluster.cancel_all()
     assert (folder / f"slurm-{job}.json").read_text() == twin
 

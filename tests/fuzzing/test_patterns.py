@@ -26,7 +26,7 @@ LENGTH = 200_000
 """Of a pattern whose time grows with the square of this, the test would not see the end."""
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("read", "begin", "repeated", "end"),
     [

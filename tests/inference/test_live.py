@@ -21,7 +21,7 @@ from inference.residents.session import EngineTimeouts
 from tests.support.rows import until
 
 SPEC = ModelSpec(name="late", engine="echo")
-TIMEOUTS = EngineTimeouts(request_timeout=30.0, start_timeout=60.0, idle_seconds=600.0)
+TIMEOUTS = EngineTimeouts(request_timeout=30.0, start_timeout=240.0, idle_seconds=600.0)
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_the_death_of_an_idle_engine_is_known_once_and_its_stop_is_none() -> Non
     start()
     assert live.deaths(SPEC.name) == []
     os.kill(directory.states()[name].process["pid"], signal.SIGKILL)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 270
     while not (found := live.deaths(SPEC.name)):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -138,6 +138,7 @@ def test_a_verdict_is_given_once_to_an_item_that_waits_for_it(judged: Judged) ->
     ]
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_job_that_only_waits_rests_until_a_reply_a_cancellation_or_the_end_of_its_window(judged: Judged) -> None:
     judged.update(lease_expires_at=0.0)
     assert judged.due()
@@ -210,6 +211,7 @@ def test_a_job_that_rests_is_cancelled_at_once(judged: Judged) -> None:
     assert judged.due()
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_items_that_wait_or_are_stuck_are_told_of_once_in_ten_seconds(
     judged: Judged, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from tasks.scheduling.forecast import Forecast
 from tests.support.jobs import start_job
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_job_is_counted_in_items_and_its_eta_from_now(connected: AppContext, project: str) -> None:
     with connected.database.write() as session:
         job = start_job(session, project, total=9)

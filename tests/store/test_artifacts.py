@@ -228,7 +228,7 @@ def test_a_store_that_is_away_is_unavailable_for_every_call(away: Artifacts) -> 
         began = time.monotonic()
         with pytest.raises(UnavailableError, match="artifact store s3://"):
             call()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
 
 
 def test_a_store_that_goes_away_while_content_is_read_is_unavailable(
@@ -255,4 +255,4 @@ def test_a_store_that_does_not_answer_is_unavailable_well_within_a_lease(
             s3_artifacts.put(b"more")
     finally:
         s3_server.resume()
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 30

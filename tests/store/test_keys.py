@@ -29,6 +29,7 @@ def test_a_key_opens_its_own_project_and_is_not_kept(database: Database) -> None
     assert first.key.rpartition("-")[2] not in kept
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_revoked_key_opens_nothing_and_stays_revoked_since_the_first_time(database: Database) -> None:
     with database.write() as session:
         key = keys.create(session, "one")
@@ -80,6 +81,7 @@ def test_a_key_with_an_end_opens_nothing_after_it(database: Database) -> None:
         assert keys.page(session)[0][0].name == "for the demo"
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_the_last_use_of_a_key_is_kept_and_written_seldom(database: Database) -> None:
     with database.write() as session:
         key = keys.create(session, "one")

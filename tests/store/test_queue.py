@@ -34,6 +34,7 @@ def test_an_empty_queue_has_nothing_and_no_deadline(database: Database, project:
     assert now.batches == {"cancelling": 0, "finalizing": 0, "in_progress": 0, "validating": 0}
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_what_waits_and_what_runs_is_counted_by_model(database: Database, new_batch: Callable[..., Batch]) -> None:
     new_batch(5, 4, 3, window="1h", model="a")
     new_batch(2, model="b")
@@ -53,6 +54,7 @@ def test_what_waits_and_what_runs_is_counted_by_model(database: Database, new_ba
     assert (a.rows_per_second, a.tokens_per_second) == (None, None)
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_projects_queue_has_nothing_of_another_project(database: Database, new_batch: Callable[..., Batch]) -> None:
     batch = new_batch(1000, model="a")
     with database.write() as session:
@@ -67,6 +69,7 @@ def test_a_projects_queue_has_nothing_of_another_project(database: Database, new
     assert other.next_deadline_seconds is None
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_rates_are_of_the_last_minute_and_of_what_was_measured(
     database: Database, new_batch: Callable[..., Batch]
 ) -> None:

@@ -26,6 +26,7 @@ from tests.support.planned import a_chunk, dispatched, pause, reload, resume, st
 NewBatch = Callable[..., Batch]
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_paused_batch_starts_nothing_and_stands_in_nobodys_way_until_it_is_resumed(
     database: Database, new_batch: NewBatch, me: Principal
 ) -> None:

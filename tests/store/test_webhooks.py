@@ -141,6 +141,7 @@ def test_a_lost_message_and_a_dead_sender_are_found_again_and_the_dead_one_recor
     assert claim(database) == []
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_failed_attempt_waits_and_the_last_one_is_final(
     database: Database, project: str, new_batch: NewBatch
 ) -> None:

@@ -22,7 +22,7 @@ from tests.support.stacks import ROOT, RunningStack
 from tests.support.traces import Collector, collecting
 
 SEGMENT = 128
-JUDGE_SECONDS = 3
+JUDGE_SECONDS = 6
 SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",
     "BATCHYARD_ENGINE_IDLE_SECONDS": "90",  # no file's engines take memory from the next ones
@@ -30,9 +30,8 @@ SETTINGS = {
     "BATCHYARD_GARBAGE_GRACE_SECONDS": "5",
     "BATCHYARD_HOUSEKEEPING_SECONDS": "1",
     "BATCHYARD_JUDGE_SECONDS": str(JUDGE_SECONDS),
-    "BATCHYARD_LEASE_SECONDS": "5",
+    "BATCHYARD_LEASE_SECONDS": "10",  # of a worker that is killed they end at once
     "BATCHYARD_LIVE_REQUESTS_PER_MINUTE": "100000",
-    "BATCHYARD_LIVE_START_SECONDS": "30",
     "BATCHYARD_MAX_SEGMENTS": "2",
     "BATCHYARD_MIN_WINDOW": "1s",
     "BATCHYARD_SEGMENT_ATTEMPTS": "2",

@@ -43,5 +43,5 @@ def gpu_node(cluster: str, *options: str) -> Iterator[Callable[[], None]]:
         if node.poll() is None:
             directory.stop_all()  # a node with engines takes half a minute to stop
         node.terminate()
-        node.wait(30)
+        node.wait(180)
         until(lambda: gpus() <= before, seconds=120)

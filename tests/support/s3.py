@@ -86,7 +86,7 @@ def create_bucket(endpoint: str) -> None:
 def answers(endpoint: str) -> bool:
     """Return True if the server answers anything: it refuses requests without a key."""
     try:
-        urllib.request.urlopen(endpoint, timeout=1).close()
+        urllib.request.urlopen(endpoint, timeout=10).close()
     except urllib.error.HTTPError as error:
         return error.code < 500
     except OSError:
@@ -126,7 +126,7 @@ class S3Server:
         """Start the server on its data, and return once it serves the bucket."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command(self.folder, "127.0.0.1", self._ports), stdout=log, stderr=log)
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 270
         while not answers(self.endpoint):
             assert self.process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < deadline, "the S3 server does not answer"

@@ -115,7 +115,7 @@ def listening(server: Server) -> Iterator[Server]:
 
         def do_GET(self) -> None:
             if server.stuck is not None:
-                server.stuck.wait(10)
+                server.stuck.wait(60)
             if self.path in server.files:
                 self.say(server.files[self.path])
             elif self.path == "/v1/models" and server.probe == 200:
@@ -134,7 +134,7 @@ def listening(server: Server) -> Iterator[Server]:
                 server.at_once += 1
             reply = server.chosen(body)
             if server.stuck is not None:
-                server.stuck.wait(10)
+                server.stuck.wait(60)
             time.sleep(server.latency)
             with server.lock:
                 server.at_once -= 1

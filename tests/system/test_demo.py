@@ -16,7 +16,7 @@ from tests.support.stacks import ROOT
 @pytest.mark.stack
 def test_the_demo_answers_and_scores_every_example_with_a_real_model(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "batchyard"), "demo", "--data", str(tmp_path), "--json"]
-    demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800)
     assert demo.returncode == 0, demo.stderr
     report = json.loads(demo.stdout)
     batch = report["batch"]

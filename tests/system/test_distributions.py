@@ -152,7 +152,7 @@ def run(client: Path, tmp_path: Path) -> Run:
             env={**inherited, "XDG_CACHE_HOME": str(tmp_path / "cache"), **environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=360,
             check=False,
         )
 

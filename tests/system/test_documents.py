@@ -183,7 +183,7 @@ def run_shell(stack: RunningStack, clone: Path) -> Callable[..., str]:
             cwd=clone,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=600,
             env={**inherited, **environment},
         )
         assert completed.returncode == 0, completed.stdout + completed.stderr

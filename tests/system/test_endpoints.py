@@ -22,7 +22,7 @@ PARQUET = {"post_process": [{"step": "parquet"}]}
 
 @pytest.fixture(scope="module")
 def browser(faulty: RunningStack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=faulty.url) as client:
+    with httpx.Client(base_url=faulty.url, timeout=60) as client:
         assert client.post("/sign-in", data={"key": faulty.key}).status_code == 303
         yield client
 

@@ -176,7 +176,7 @@ def test_nothing_of_prompts_and_answers_is_left_once_they_were_deleted(
         assert (http.get(path).status_code, http.delete(path).status_code) == (404, 404)
     assert client.files.list().data == []
     search.wait_for_names(before)
-    until(lambda: search.places() == set(), 20)
+    until(lambda: search.places() == set())
 
     client.files.create(file=("in.jsonl", lines), purpose="batch")
     project = next(each for each in admin.get("/v1/projects").json()["data"] if each["name"] == "tenant")
@@ -184,6 +184,6 @@ def test_nothing_of_prompts_and_answers_is_left_once_they_were_deleted(
     assert http.get("/v1/files").status_code == 401
     until(lambda: "tenant" not in [each["name"] for each in admin.get("/v1/projects").json()["data"]])
     search.wait_for_names(before)
-    until(lambda: search.places() == set(), 20)
+    until(lambda: search.places() == set())
     assert [entry["data"]["id"] for entry in deletions() if entry not in deleted] == [project["id"]]
     assert "kept by another project" in faulty.client.files.content(kept.output_file_id).text

@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,7 +17,7 @@ import ray
 
 from tests.support.foreign_cluster import ForeignCluster
 from tests.support.ray_nodes import kill
-from tests.support.stacks import ROOT, RunningStack, a_chat
+from tests.support.stacks import PATIENCE, ROOT, RunningStack, a_chat
 
 BIN = Path(sys.executable).parent
 MODELS = """
@@ -71,7 +70,6 @@ def test_who_would_join_a_cluster_of_another_python_ends_at_once_and_names_both(
 ) -> None:
     (tmp_path / "models.toml").write_text(MODELS)
     cluster.recorded_python("3.9.1")
-    began = time.monotonic()
     try:
         ended = subprocess.run(
             command,
@@ -79,10 +77,9 @@ def test_who_would_join_a_cluster_of_another_python_ends_at_once_and_names_both(
             env={**os.environ, **settings(cluster), "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE * 30,
         )
     finally:
         cluster.recorded_python(platform.python_version())
     assert ended.returncode == 2
     assert f"the cluster has Python 3.9.1 and Ray {ray.__version__}; here are Python" in ended.stderr
-    assert time.monotonic() - began < 30

@@ -37,9 +37,10 @@ async def waits(url: str, key: str, flooding_key: str) -> tuple[list[float], Cou
     """Return what requests wait beside a flood, one after the other, and how those of the flood ended until then."""
     unbounded = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=unbounded, timeout=aiohttp.ClientTimeout(total=None)) as session:
-        await first_word(session, url, key)  # the engine starts
+        while (await first_word(session, url, key))[0] != 200:
+            pass  # the engine starts
         flood = [asyncio.create_task(first_word(session, url, flooding_key)) for _ in range(FLOOD)]
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(360):
             for ended in itertools.islice(asyncio.as_completed(flood), FLOOD - AT_ONCE):
                 await ended
         beside = [(await first_word(session, url, key))[1] for _ in range(OWN)]
@@ -48,7 +49,7 @@ async def waits(url: str, key: str, flooding_key: str) -> tuple[list[float], Cou
         for task in flood:
             task.cancel()
         await asyncio.gather(*flood, return_exceptions=True)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(360):
             assert (await first_word(session, url, key))[0] == 200, "a flood that gives up holds no place"
         return beside, ends
 
@@ -58,4 +59,4 @@ def test_beside_the_flood_of_one_tenant_anothers_request_waits_for_the_next_plac
     assert set(ends) == {200, 429}, ends
     assert all(beside)
     behind_the_flood = AT_ONCE / SLOTS * ANSWER_SECONDS
-    assert max(beside) < 4 * ANSWER_SECONDS < behind_the_flood / 10
+    assert max(beside) < 10 * ANSWER_SECONDS < behind_the_flood / 5

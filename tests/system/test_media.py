@@ -36,7 +36,9 @@ def server(vllm_stack: RunningStack) -> ApiClient:
 @pytest.fixture(scope="module")
 def http(vllm_stack: RunningStack) -> Iterator[httpx.Client]:
     """A browser that has signed in, which also has the key of the API."""
-    with httpx.Client(base_url=vllm_stack.url, headers={"Authorization": f"Bearer {vllm_stack.key}"}) as client:
+    with httpx.Client(
+        base_url=vllm_stack.url, headers={"Authorization": f"Bearer {vllm_stack.key}"}, timeout=60
+    ) as client:
         client.post("/sign-in", data={"key": vllm_stack.key})
         yield client
 

@@ -40,7 +40,7 @@ def prometheus(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) ->
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=10) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=60) as client:
             deadline = time.monotonic() + 180
             while not (ready(port) and values(client, 'up{job="batchyard"} == 1')):
                 assert time.monotonic() < deadline, (folder / "log").read_text()
@@ -48,13 +48,13 @@ def prometheus(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) ->
             yield client
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(90)
 
 
 def ready(port: int) -> bool:
     """True if that Prometheus has started. It refuses connections first, and queries after that."""
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/-/ready").status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/-/ready", timeout=60).status_code == 200
     except httpx.ConnectError:
         return False
 
@@ -130,7 +130,7 @@ def test_every_rule_is_evaluated_and_none_fires_for_a_healthy_stack(prometheus: 
 
 @pytest.mark.usefixtures("busy")
 def test_every_metric_that_rules_and_board_name_is_exported(stack: RunningStack) -> None:
-    exported = httpx.get(f"{stack.url}/metrics").text
+    exported = httpx.get(f"{stack.url}/metrics", timeout=60).text
     named = set(re.findall(r"\bbatchyard_\w+", (FOLDER / "rules.yml").read_text() + " ".join(board())))
     missing = [name for name in named if not re.search(rf"^# TYPE {re.sub('_bucket$', '', name)} ", exported, re.M)]
     assert missing == []
@@ -138,7 +138,7 @@ def test_every_metric_that_rules_and_board_name_is_exported(stack: RunningStack)
 
 @pytest.mark.usefixtures("busy")
 def test_the_data_folder_holds_the_same_as_json(stack: RunningStack) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 270
     file = stack.data / "metrics.json"
     while not _is_current(written := _read(file)):  # it is written every few seconds
         assert time.monotonic() < deadline, written

@@ -21,7 +21,7 @@ EACH = 4
 
 def add_all(stack: RunningStack, batch_id: str, client: int, added: list[int]) -> None:
     """Add APPENDS times EACH requests, each append again with its key until it is answered."""
-    with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {stack.key}"}, timeout=10) as http:
+    with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {stack.key}"}, timeout=60) as http:
         for number in range(APPENDS):
             names = [f"added-{client}-{number}-{place}" for place in range(EACH)]
             body = "".join(json.dumps(a_chat(name, name)) + "\n" for name in names)
@@ -43,7 +43,7 @@ def add_all(stack: RunningStack, batch_id: str, client: int, added: list[int]) -
 def test_two_clients_lose_and_repeat_nothing_while_the_web_process_is_killed(
     faulty: RunningStack, faulty_calls: Path
 ) -> None:
-    http = httpx.Client(base_url=faulty.url, headers={"Authorization": f"Bearer {faulty.key}"}, timeout=30)
+    http = httpx.Client(base_url=faulty.url, headers={"Authorization": f"Bearer {faulty.key}"}, timeout=60)
     how = {"open": True, "endpoint": "/v1/chat/completions", "completion_window": "1h"}
     batch_id = http.post("/v1/batches", json=how).json()["id"]
     added: list[int] = []

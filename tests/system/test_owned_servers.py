@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from inference.engines.openai import supervisor
 from tests.conftest import StartStack
 from tests.support.rows import until
-from tests.support.stacks import ROOT, RunningStack, a_chat
+from tests.support.stacks import PATIENCE, ROOT, RunningStack, a_chat
 from tests.support.terminal import batchyard
 
 SCRIPT = ROOT / "tests/support/owned_server.py"
@@ -38,7 +37,7 @@ def stack(start_stack: StartStack, tmp_path_factory: pytest.TempPathFactory) -> 
     child = tmp_path_factory.mktemp("owned") / "child"
     models = [entry(name, flags) for name, (flags, *_) in FAULTS.items()]
     ours = entry("ours", f"--seconds 0.2 --child {child}", 'engine_args.model = "theirs"\nmax_in_flight = 16')
-    return start_stack("\n".join([ours, *models]), BATCHYARD_ENGINE_START_TIMEOUT="15")
+    return start_stack("\n".join([ours, *models]), BATCHYARD_ENGINE_START_TIMEOUT="30")
 
 
 def owned() -> dict[str, list[psutil.Process]]:
@@ -92,8 +91,8 @@ def kill(stack: RunningStack, victim: str) -> None:
 def test_whatever_is_killed_amid_a_batch_each_line_is_answered_and_nothing_is_left(
     stack: RunningStack, victim: str
 ) -> None:
-    batch = stack.submit([a_chat(str(number), f"say {number}", model="ours") for number in range(ROWS)])
-    stack.wait(batch, until=lambda batch: batch.request_counts.completed > 20)
+    rows = [a_chat(str(number), f"say {number}", model="ours") for number in range(ROWS)]
+    batch = stack.caught(lambda: stack.submit(rows), lambda batch: batch.request_counts.completed > 20)
     before = [process for processes in owned().values() for process in processes]
     kill(stack, victim)
     batch = stack.wait(batch)
@@ -115,10 +114,8 @@ def test_a_stream_ends_with_its_server_and_the_next_one_is_answered(stack: Runni
     words = iter(ask(" ".join(f"{number} " for number in range(100))))
     assert next(words).choices[0].delta.content == "0"
     owned()["server"][0].kill()
-    began = time.monotonic()
     with pytest.raises(openai.APIError, match="SIGKILL"):
         list(words)
-    assert time.monotonic() - began < 30
     assert [chunk.choices[0].delta.content for chunk in ask("here again")][:2] == ["here", "again"]
     owned()["server"][0].kill()
     until(lambda: not owned()["server"])
@@ -156,5 +153,5 @@ def test_a_stack_that_ends_ends_its_servers(stack: RunningStack) -> None:
     child = Path(owned()["server"][0].cmdline()[-1])
     assert child.read_text() == str(owned()["child"][0].pid)
     stack.process.send_signal(signal.SIGTERM)
-    stack.process.wait(60)
+    stack.process.wait(PATIENCE * 60)
     assert not any(owned().values()) and not psutil.pid_exists(int(child.read_text()))

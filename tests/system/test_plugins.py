@@ -119,7 +119,7 @@ def test_a_packages_simulated_engine_starts_only_where_that_is_allowed(site: Pat
         env={**os.environ, "PYTHONPATH": str(site), "BATCHYARD_ALLOW_SIMULATED": "0"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert result.returncode == 2, result.stderr

@@ -55,12 +55,14 @@ def test_the_second_tier_is_asked_exactly_what_the_first_one_fails(stack: Runnin
     assert {line["custom_id"]: line["model"] for line in done}.items() >= dict.fromkeys(right["nano"], "nano").items()
     assert {line["custom_id"] for line in stuck} == everything - right["nano"] - right["echo"]
     stages = {stage["name"]: stage["batch_id"] for stage in job["batchyard"]["stages"]}
-    asked = stack.lines(stack.client.batches.retrieve(stages["answer"]).input_file_id)
+    answering = stack.client.batches.retrieve(stages["answer"])
+    asked = stack.lines(answering.input_file_id)
     by_model: dict[str, set[str]] = {"nano": set(), "echo": set()}
     for line in asked:
         by_model[line["body"]["model"]].add(line["custom_id"].rpartition("/")[0])
     assert by_model == {"nano": everything, "echo": everything - right["nano"]}
-    assert len(asked) == len(by_model["nano"]) + len(by_model["echo"])
+    late = len(stack.lines(answering.error_file_id))  # where the machine is slow, they are asked again
+    assert len(asked) - late == len(by_model["nano"]) + len(by_model["echo"])
     metrics = job["batchyard"]["metrics"]
     assert metrics["catch_rate"]["mean"] == 0.0
     (warning,) = job["batchyard"]["warnings"]

@@ -168,6 +168,7 @@ def acquire(database: Database, batch: Batch, name: str) -> Lease:
     return lease
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_failed_attempt_is_recorded_with_its_reason_and_a_success_forgets_it(
     context: AppContext, new_batch: NewBatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_the_file_in_the_data_folder_has_the_engines_as_json(connected: AppConte
     assert (shown["name"], shown["state"], shown["in_flight"]) == ("engine-a", "busy", 3)
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_of_the_jobs_due_first_the_times_are_known(
     connected: AppContext, project: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

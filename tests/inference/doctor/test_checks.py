@@ -109,7 +109,7 @@ def test_a_start_answers_at_each_endpoint_or_says_why_not(tmp_path: Path) -> Non
         "[models.dying]\nengine='echo'\nendpoints=['/v1/completions']\nengine_args.die_on='Once upon'\n"
         "[models.refusing]\nengine='echo'\nendpoints=['/v1/completions']\nengine_args.fail_every=1\n"
     )
-    findings = checked(tmp_path, text, start_seconds=60.0)
+    findings = checked(tmp_path, text, start_seconds=240.0)
     for check in ("start", "/v1/chat/completions", "/v1/embeddings"):
         assert findings["good", check].result == "ok"
     assert "no kernel image is available" in findings["broken", "start"].detail

@@ -38,9 +38,9 @@ class Crowded(Echo):
         return answer
 
 
-def checked(engine: type[Echo], *endpoints: str, seconds: float = 60.0, **arguments: Any) -> Finding:
+def checked(engine: type[Echo], *endpoints: str, seconds: float = 600.0, **arguments: Any) -> Finding:
     spec = ModelSpec(name="m", engine="echo", engine_args=arguments, **({"endpoints": endpoints} if endpoints else {}))
-    return asyncio.run(company.check(engine(spec, 10.0), seconds))
+    return asyncio.run(company.check(engine(spec, 600.0), seconds))
 
 
 @pytest.mark.parametrize("endpoint", [*company.ASKED])

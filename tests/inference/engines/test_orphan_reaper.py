@@ -50,7 +50,7 @@ def test_only_processes_with_the_tag_are_killed() -> None:
     for process in (ours, others):
         assert process.stdout is not None and process.stdout.readline()
     assert orphan_reaper.reap(tags[0]) == 1
-    ours.wait(10)
+    ours.wait(60)
     assert others.poll() is None
     assert orphan_reaper.reap(tags[1]) == 1
-    others.wait(10)
+    others.wait(60)

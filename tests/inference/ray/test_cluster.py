@@ -20,7 +20,7 @@ def test_a_process_that_joins_a_dead_cluster_says_so_at_once(monkeypatch: pytest
         began = time.monotonic()
         with pytest.raises(UnavailableError, match=f"no Ray cluster at {address}"):
             cluster.connect(address, threading.Event())
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
 
 
 def test_an_address_without_a_port_is_no_cluster() -> None:

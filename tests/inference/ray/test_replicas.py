@@ -53,9 +53,9 @@ def a_model(num_gpus: int = 1) -> ModelSpec:
     )
 
 
-def answers(rows: int, start_timeout: float = 60) -> Iterator[int]:
+def answers(rows: int) -> Iterator[int]:
     """The lines of rows that were answered, as they come. None may be an error."""
-    timeouts = EngineTimeouts(request_timeout=30.0, start_timeout=start_timeout, idle_seconds=60.0)
+    timeouts = EngineTimeouts(request_timeout=30.0, start_timeout=240.0, idle_seconds=60.0)
     for answered in pipeline.run(a_model(), CHAT, table(chat(*map(str, range(rows)))), timeouts):
         for row in answered.to_pylist():
             assert row["ok"], json.loads(row["answer"])
@@ -68,8 +68,8 @@ def requests() -> list[int]:
 
 def test_a_model_runs_with_the_replicas_that_find_room(node: Callable[[], Callable[[], None]]) -> None:
     node()
-    assert sorted(answers(100, start_timeout=8)) == list(range(100))
-    assert requests() == [100]
+    assert sorted(answers(100)) == list(range(100))
+    until(lambda: requests() == [100])
 
 
 def test_a_model_for_which_no_node_has_room_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,10 +87,10 @@ def test_a_replica_that_comes_later_takes_its_part_until_it_is_killed_with_its_n
     node()
     with gpu_node(cluster, '--resources={"later": 1}') as kill:
         taken = placement_group([{"GPU": 1, "later": 1}])
-        assert taken.wait(60)
+        assert taken.wait(240)
         run = answers(800)
         lines = [next(run)]
-        assert len(requests()) == 1
+        until(lambda: len(requests()) == 1)
         remove_placement_group(taken)
         until(lambda: len(requests()) == 2 and requests()[0] >= 64, seconds=60)
         kill()
@@ -98,7 +98,7 @@ def test_a_replica_that_comes_later_takes_its_part_until_it_is_killed_with_its_n
         lines += run
         seconds = time.monotonic() - began
     assert sorted(lines) == list(range(800)), "its rows have moved to the other"
-    assert seconds < 2 * 800 / IN_FLIGHT * LATENCY, "much longer than one replica needs"
+    assert seconds < 4 * 800 / IN_FLIGHT * LATENCY, "much longer than one replica needs"
 
 
 @pytest.mark.exhaustive
@@ -121,7 +121,7 @@ def test_a_run_whose_only_node_with_room_has_gone_says_so(
 
 def test_turns_of_an_item_go_to_the_replica_that_had_the_turns_before() -> None:
     spec = ModelSpec(name="m", engine="echo", replicas=2, max_in_flight=IN_FLIGHT)
-    timeouts = EngineTimeouts(request_timeout=30.0, start_timeout=60.0, idle_seconds=60.0)
+    timeouts = EngineTimeouts(request_timeout=30.0, start_timeout=240.0, idle_seconds=60.0)
 
     def run(turn: int, items: int) -> list[int]:
         """Run a turn of each item. Return how many requests each replica has answered so far."""

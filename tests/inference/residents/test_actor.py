@@ -109,7 +109,7 @@ def test_an_odd_answer_harms_no_other(monkeypatch: pytest.MonkeyPatch, alone: bo
     lines = pa.table(
         {"line": pa.array(range(len(bodies)), pa.int64()), "custom_id": list(map(str, range(len(bodies))))}
     )
-    answered = tables.answers(lines, [reply for reply in asyncio.run(asyncio.wait_for(all_replies(), 20)) if reply])
+    answered = tables.answers(lines, [reply for reply in asyncio.run(asyncio.wait_for(all_replies(), 120)) if reply])
     answers = [json.loads(answer) for answer in answered.column("answer").to_pylist()]
     errors = [answer["error"] and answer["error"]["code"] for answer in answers]
     assert dict(zip(texts, errors, strict=False)) == {**dict.fromkeys(texts), **ODD}
@@ -152,18 +152,30 @@ def test_a_request_that_is_to_be_alone_has_no_other_beside_it(monkeypatch: pytes
         alone = EngineSession("alone", "one work", 5, 1, alone=True)
         await asyncio.gather(ask(EngineSession("others", "other work", 12, 4)), ask(alone))
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scene(), 120))
     assert len(Company.beside) == 17
     assert [len(Company.beside[f"alone {line}"]) for line in range(5)] == [0] * 5
     assert any(Company.beside[f"others {line}"] for line in range(12))
 
 
-def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no_others() -> None:
+class Withholding(Echo):
+    """Answers nothing before it may."""
+
+    may: ClassVar[asyncio.Event]
+
+    async def answer(self, endpoint: str, body: dict[str, Any]) -> EngineAnswer:
+        await self.may.wait()
+        return await super().answer(endpoint, body)
+
+
+def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(actor, "engine_class", lambda _name: Withholding)
+
     async def scene() -> None:
-        arguments = {"latency_ms": 400}
-        resident = actor.EngineActor(
-            "a", ModelSpec(name="e", engine="echo", max_in_flight=2, engine_args=arguments), 120.0
-        )
+        Withholding.may = asyncio.Event()
+        resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo", max_in_flight=2), 120.0)
         await resident.ready(60)
         session = EngineSession("run", "work", 9, 8)
         requests = [(line, line, 1, json.dumps(chat("hello")[0])) for line in range(5)]
@@ -172,6 +184,7 @@ def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no
         await asyncio.sleep(0.1)
         await resident.close("other work")
         await resident.close("work")
+        Withholding.may.set()
         replies = dict(unpacked(await exchange or []))
         while len(replies) < 5:
             replies |= dict(unpacked(await resident.exchange(session, "caller", endpoint, []) or []))
@@ -183,7 +196,7 @@ def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no
         ((_, again),) = unpacked(await resident.exchange(later, "caller", endpoint, [requests[4]]) or [])
         assert again is not None and again.status_code == 200
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scene(), 120))
 
 
 @pytest.mark.stack
@@ -201,7 +214,7 @@ def test_a_session_that_is_dropped_frees_the_engine_and_its_caller_hears_of_it()
         again = await resident.exchange(session, "caller", "/v1/chat/completions", [request])
         assert again is None, "a caller that runs on sends nothing more"
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scene(), 120))
 
 
 @pytest.mark.stack
@@ -214,7 +227,7 @@ def test_an_engine_says_how_long_it_started_how_much_it_runs_at_once_and_the_mos
         resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo", engine_args={"slots": 3}), 120.0)
         await resident.ready(60)
         state = await resident.state()
-        assert state["capacity"] == 3 and 0 <= state["start_seconds"] < 20
+        assert state["capacity"] == 3 and 0 <= state["start_seconds"] < 120
         assert state["peak_memory_bytes"] >= 10_000_000 and state["peak_gpu_memory_bytes"] is None
         held = bytearray(200_000_000)
         held[::4096] = b"x" * len(held[::4096])
@@ -224,4 +237,4 @@ def test_an_engine_says_how_long_it_started_how_much_it_runs_at_once_and_the_mos
         later = await resident.state()
         assert later["peak_memory_bytes"] >= grown and later["memory_bytes"] < grown - 150_000_000
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scene(), 120))

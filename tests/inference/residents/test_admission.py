@@ -10,7 +10,7 @@ from inference.residents.admission import AdmissionQueue, Rank
 
 
 def soon(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 5))
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 def test_requests_are_admitted_one_by_one_first_come_first_served() -> None:

@@ -35,7 +35,7 @@ def no_engine_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def start(name: str, *texts: str, **arguments: Any) -> Generator[pa.Table]:
     spec = ModelSpec(name=name, engine="echo", num_gpus=1, max_in_flight=32, engine_args=arguments)
-    return pipeline.run(spec, CHAT, table(chat(*texts)), EngineTimeouts(30, 60, 60))
+    return pipeline.run(spec, CHAT, table(chat(*texts)), EngineTimeouts(30, 240, 60))
 
 
 def test_an_idle_engine_makes_way_for_a_model_that_finds_no_gpu_free() -> None:

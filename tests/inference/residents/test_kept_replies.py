@@ -15,7 +15,7 @@ from inference.residents.session import EngineSession
 
 
 def soon(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 5))
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 def named(line: int) -> EngineReply:

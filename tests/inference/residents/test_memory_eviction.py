@@ -28,7 +28,7 @@ def no_engine_left(cluster: str) -> Iterator[None]:
 
 def run(name: str, *bodies: dict[str, Any], **arguments: Any) -> Generator[int]:
     spec = ModelSpec(name=name, engine="echo", engine_args=arguments)
-    timeouts = EngineTimeouts(request_timeout=60.0, start_timeout=60.0, idle_seconds=600.0)
+    timeouts = EngineTimeouts(request_timeout=60.0, start_timeout=240.0, idle_seconds=600.0)
     with closing(pipeline.run(spec, "/v1/chat/completions", table([*bodies]), timeouts)) as tables:
         yield from (answers.num_rows for answers in tables)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from batchyard.errors import RequestError
 from jobs.intake import author_calls
 from jobs.kinds import registry
 from tasks.context import AppContext
+from tests.support.rows import until
 from tests.support.webapps import client_of, close_contexts, context_in
 
 pytestmark = pytest.mark.long
@@ -28,6 +31,9 @@ class Several(CompositeOptions):
 
 def hang(name):
     def function(options):
+        if options.hangs == name:
+            with open(f"{__file__}.pid", "w") as file:
+                file.write(str(os.getpid()))
         while options.hangs == name:
             pass
         if options.hangs == "raises":
@@ -55,7 +61,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppContext]:
     (folder / "recipes").mkdir()
     (folder / "recipes" / "odd.py").write_text(FILE)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(author_calls, "SECONDS", 1.0)
+        patched.setattr(author_calls, "SECONDS", 600.0)
         yield context_in(folder, recipes=str(folder / "recipes"))
     close_contexts()
 
@@ -67,7 +73,10 @@ def refused(context: AppContext, recipe: str, hangs: str) -> RequestError:
 
 
 @pytest.mark.parametrize("name", ["check", "stages", "probe", "children"])
-def test_a_function_that_hangs_is_stopped_and_named_with_its_recipe(context: AppContext, name: str) -> None:
+def test_a_function_that_hangs_is_stopped_and_named_with_its_recipe(
+    context: AppContext, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(author_calls.pool(context.settings), "_seconds", 1.0)
     recipe = "several" if name == "children" else "odd"
     error = refused(context, recipe, name)
     assert error.code == "recipe_hangs"
@@ -87,14 +96,13 @@ def test_what_a_function_refuses_is_said_as_that_of_a_built_in_recipe(context: A
     assert [stage.name for stage in configuration.stages] == ["ask"] and configuration.expected == [1.0]
 
 
-def test_a_hanging_check_delays_neither_the_same_recipe_nor_a_built_in_one(
-    context: AppContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(author_calls, "SECONDS", 5.0)  # longer than the others take on a busy machine
+def test_a_hanging_check_delays_neither_the_same_recipe_nor_a_built_in_one(context: AppContext) -> None:
     client = client_of(context)
     rows = {"prompts": ["a"]}
     registry.check(context, "odd", {}, "24h")  # the processes run
     answers: list[Any] = []
+    pid = Path(context.settings.recipes, "odd.py.pid")
+    pid.unlink(missing_ok=True)
 
     def hang() -> None:
         body = {"recipe": "odd", "options": {"hangs": "check"}, "input": rows}
@@ -102,11 +110,12 @@ def test_a_hanging_check_delays_neither_the_same_recipe_nor_a_built_in_one(
 
     thread = threading.Thread(target=hang)
     thread.start()
-    time.sleep(0.2)
+    until(lambda: pid.exists() and bool(pid.read_text()))
     for recipe, options in (("batch", {"model": "echo"}), ("odd", {})):
         body = {"recipe": recipe, "options": options, "input": rows}
         answer = client.post("/v1/jobs?dry_run=true", json=body)
         assert answer.status_code == 200, answer.text
     assert thread.is_alive(), "the others did not wait for it"
-    thread.join(timeout=30)
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    thread.join(timeout=60)
     assert answers[0].status_code == 400 and answers[0].json["error"]["code"] == "recipe_hangs"

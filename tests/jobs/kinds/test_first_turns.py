@@ -39,7 +39,7 @@ def odd(item: Item, options: Options) -> Flow:
 
 @pytest.fixture
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppContext]:
-    monkeypatch.setattr(author_calls, "SECONDS", 1.0)
+    monkeypatch.setattr(author_calls, "SECONDS", 600.0)
     folder = tmp_path / "recipes"
     folder.mkdir()
     (folder / "odd.py").write_text(FILE)
@@ -66,7 +66,11 @@ def test_the_requests_of_each_first_turn_and_the_errors_of_rows_are_said(
 
 
 @pytest.mark.long
-def test_a_recipe_that_does_not_come_to_its_first_question_is_stopped_and_named(context: AppContext) -> None:
+def test_a_recipe_that_does_not_come_to_its_first_question_is_stopped_and_named(
+    context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = author_calls.pool(context.settings)
+    monkeypatch.setattr(processes, "_seconds", 1.0)
     refusals: list[RequestError] = []
 
     def look() -> None:
@@ -78,11 +82,12 @@ def test_a_recipe_that_does_not_come_to_its_first_question_is_stopped_and_named(
 
     thread = threading.Thread(target=look)  # as a web server's, which nothing can interrupt
     thread.start()
-    thread.join(timeout=120)
+    thread.join(timeout=360)
     reasons = ("ran longer than 1 seconds", "ran longer than 1 seconds", "its process ended with exit code 3")
     for error, reason in zip(refusals, reasons, strict=True):
         assert error.code == "recipe_hangs"
         assert error.message.startswith(f"The first turn of recipe 'odd' (odd.py, line 6) failed: {reason}.")
         assert "its author has to" in error.message
+    monkeypatch.setattr(processes, "_seconds", 600.0)
     turns, _ = first(context, "odd")
     assert turns[0]

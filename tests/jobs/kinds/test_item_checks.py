@@ -41,7 +41,7 @@ def check(artifacts: Artifacts) -> Callable[..., tuple[list[str], list[dict[str,
     """Checks the lines of an input. Returns the custom_ids of the items, and the errors."""
 
     def make(*rows: str, of: FlowRecipe[Any] = plain, **changes: Any) -> tuple[list[str], list[dict[str, Any]]]:
-        limits = {"max_items": 100, "judge_seconds": 0.2} | changes.pop("settings", {})
+        limits = {"max_items": 100, "judge_seconds": 600} | changes.pop("settings", {})
         settings = Settings().model_copy(update=limits)
         report = ValidationReport()
         models = {"echo": {"name": "echo", "engine": "echo"}}
@@ -101,7 +101,9 @@ def test_a_recipe_that_hangs_over_a_row_is_interrupted_and_the_other_rows_are_ch
 ) -> None:
     began = time.monotonic()
     good = '{"prompt": "a", "answer": {"text": "1"}}'
-    _, errors = check(good, '{"prompt": "hang"}', '{"prompt": "c"}', of=replace(plain, columns=columns))
+    settings = {"judge_seconds": 1}
+    of = replace(plain, columns=columns)
+    _, errors = check(good, '{"prompt": "hang"}', '{"prompt": "c"}', of=of, settings=settings)
     assert places(errors) == [(2, "recipe_hangs"), (3, "missing_column")]
     assert time.monotonic() - began < 10
 

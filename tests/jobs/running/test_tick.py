@@ -238,7 +238,7 @@ app.advance_leased(context(), sys.argv[1], holder("task"))
         "BATCHYARD_JUDGE_SECONDS": "2",
     }
     command = [sys.executable, "-c", script, running.id, other.id]
-    worker = subprocess.run(command, env=environment, cwd=ROOT, timeout=200, check=False)
+    worker = subprocess.run(command, env=environment, cwd=ROOT, timeout=600, check=False)
     assert worker.returncode == -signal.SIGKILL
     for job in (running.job, other.job):
         assert (job.status, job.holder, job.attempts) == ("in_progress", None, 0)
@@ -265,7 +265,7 @@ def test_a_recipe_that_hangs_in_its_first_turn_does_not_stop_the_validation(
         session.get_one(Job, running.id).status = "validating"
     started_at = time.monotonic()
     assert validation.run(running.context, running.id, "here/1/task")
-    assert 2 < time.monotonic() - started_at < 30
+    assert 2 < time.monotonic() - started_at < 55
     assert running.job.status == "in_progress"
 
 

@@ -39,7 +39,7 @@ def test_patterns_take_linear_time(gate: str, value: Any) -> None:
     text = "a" * 50_000 + "!"
     began = time.process_time()
     assert BUILT_IN[gate](text if gate == "regex" else f'"{text}"', ITEM, value) is not None
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 10
 
 
 def test_only_gates_that_take_linear_time_are_declared_so() -> None:

@@ -40,7 +40,7 @@ def where(idempotency_key: str) -> list:
     Path("mark").touch()
     return [idempotency_key, os.getcwd(), sorted(os.listdir())]
 
-@tool("hang", "once", seconds=0.5)
+@tool("hang", "once", seconds=2)
 def hang() -> None:
     print("I wait", flush=True)
     time.sleep(60)
@@ -67,7 +67,7 @@ def flood() -> None:
 def hungry() -> int:
     return len(bytearray(512 * 1024 * 1024))
 
-@tool("bomb", "once", seconds=20)
+@tool("bomb", "once", seconds=300)
 def bomb() -> None:
     while True:
         if os.fork() == 0:
@@ -94,7 +94,7 @@ def odd() -> object:
 @tool("slow", "retriable")
 def slow(seconds: float) -> str:
     (MARKS / "begun").open("a").write("r")
-    time.sleep(seconds)
+    time.sleep(seconds if (MARKS / "begun").read_text().count("r") == 1 else 0)
     return "done"
 
 @tool("slowly-once", "once")
@@ -127,7 +127,7 @@ class Calls:
 
     def outcomes(self, *calls: Call) -> list[Called]:
         outcomes = self.begin(*calls)
-        return [outcome for _, outcome in sorted((outcomes.get(timeout=60) for _ in calls), key=lambda pair: pair[0])]
+        return [outcome for _, outcome in sorted((outcomes.get(timeout=360) for _ in calls), key=lambda pair: pair[0])]
 
     def server(self) -> psutil.Process:
         (server,) = [process for process in psutil.Process().children() if self._is_server(process)]
@@ -177,18 +177,18 @@ def test_what_hangs_crashes_floods_or_takes_too_much_harms_its_own_call_alone(ca
     ]
     assert [outcome.value for outcome in outcomes[len(names) :]] == [number + 2 for number in range(20)]
     messages = [(outcome.error or {})["message"] for outcome in outcomes[: len(names)]]
-    assert messages[0] == "It ran longer than 0.5 seconds. It printed: I wait"
+    assert messages[0] == "It ran longer than 2 seconds. It printed: I wait"
     assert messages[1] == "Its process ended with exit code 3. It printed: Good bye."
     assert messages[2] == "ValueError: no such thing"
     assert messages[5] == "It took more than 64 MiB of memory."
     assert "not JSON serializable" in messages[7] or "serialize" in messages[7]
-    until(lambda: not calls.server().children(recursive=True), seconds=10)
+    until(lambda: not calls.server().children(recursive=True))
 
 
 def test_a_process_that_has_left_the_session_of_its_call_is_killed_with_it(calls: Calls) -> None:
     short, long = calls.outcomes(Call("leaves", name="0"), Call("leaves", name="0.5"))
     assert short.ok and long.ok
-    until(lambda: not any(psutil.pid_exists(int(outcome.value)) for outcome in (short, long)), seconds=10)
+    until(lambda: not any(psutil.pid_exists(int(outcome.value)) for outcome in (short, long)))
 
 
 def test_a_call_under_way_is_not_made_again_and_one_that_is_forgotten_before_it_begins_is_not_made(
@@ -204,9 +204,9 @@ def test_a_call_under_way_is_not_made_again_and_one_that_is_forgotten_before_it_
         assert "same" in calls.pool
         calls.pool.submit("other", "unwanted", call, is_retriable=True, done=outcomes.put)
         calls.pool.forget_all("other")
-        assert outcomes.get(timeout=60).value == "done"
+        assert outcomes.get(timeout=360).value == "done"
         calls.pool.submit("job", "same", call, is_retriable=True, done=outcomes.put)
-        assert outcomes.get(timeout=5).value == "done"
+        assert outcomes.get(timeout=60).value == "done"
         calls.pool.forget("same")
         assert "same" not in calls.pool
         assert calls.outcomes(Call("add", a=1))[0].value == 3
@@ -219,10 +219,10 @@ def test_when_the_process_of_the_tools_is_killed_calls_are_made_again_or_interru
     (tmp_path / "odd.py").write_text(FILE)
     calls, begun = Calls(tmp_path), tmp_path / "begun"
     try:
-        outcomes = calls.begin(Call("slow", seconds=2), Call("slowly-once", seconds=2))
-        until(lambda: begun.exists() and len(begun.read_text()) == 2, seconds=60)
+        outcomes = calls.begin(Call("slow", seconds=25), Call("slowly-once", seconds=25))
+        until(lambda: begun.exists() and len(begun.read_text()) == 2)
         calls.server().send_signal(signal.SIGKILL)
-        by_index = dict(outcomes.get(timeout=60) for _ in range(2))
+        by_index = dict(outcomes.get(timeout=360) for _ in range(2))
         assert by_index[0].value == "done"
         assert codes([by_index[1]]) == ["interrupted"]
         assert sorted(begun.read_text()) == ["o", "r", "r"]
@@ -246,4 +246,4 @@ def test_a_sandbox_runs_the_process_of_the_tools(tmp_path: Path) -> None:
         assert process.environ()["BATCHYARD_IN_SANDBOX"] == "1"
     finally:
         calls.pool.close()
-    until(lambda: not process.is_running(), seconds=10)
+    until(lambda: not process.is_running())

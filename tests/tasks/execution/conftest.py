@@ -55,7 +55,7 @@ class DirectedEngine:
     def hang(self) -> None:
         """Wait as an engine that never answers: until the segment of this thread is stopped."""
         self.hanging += 1
-        assert self._threads.stopped.wait(60), "the segment was not stopped"
+        assert self._threads.stopped.wait(600), "the segment was not stopped"
         raise Stopped
 
     def answer(

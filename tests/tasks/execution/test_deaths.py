@@ -109,6 +109,7 @@ def test_a_death_that_two_batches_report_counts_once_for_the_model(
         assert holds.failures(session)["echo"].deaths == 1
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_deaths_that_bring_nothing_hold_the_model_over_runs_and_each_hold_is_longer(
     context: AppContext, batch: Batch, engine: DirectedEngine
 ) -> None:

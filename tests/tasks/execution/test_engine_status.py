@@ -46,6 +46,7 @@ def test_engines_are_starting_busy_or_idle(connected: AppContext) -> None:
     assert [state.preemptions for state in states] == [None, None, 4]
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_an_engine_that_must_have_stopped_itself_is_not_shown(
     new_context: Callable[..., AppContext], broker: str
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_redis_that_is_away_stops_no_work(context: AppContext) -> None:
         engine_status.read(context)
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_start_is_known_until_the_engine_is_there(connected: AppContext) -> None:
     began = time.time()
     publish(connected, status("before", seen_at=began - 1))
@@ -119,6 +121,7 @@ def test_what_an_engine_says_of_itself_is_published_as_it_is(connected: AppConte
     assert {name: getattr(state, name) for name in said | counted} == said | counted
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_an_engine_that_stays_for_live_requests_is_shown_however_long_it_idles(
     new_context: Callable[..., AppContext], broker: str
 ) -> None:

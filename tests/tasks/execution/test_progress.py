@@ -32,6 +32,7 @@ def test_what_was_not_measured_is_unknown(connected: AppContext, batch: Batch) -
     assert (measured["rows_per_second"], measured["tokens_per_second"], measured["eta_seconds"]) == (None, None, None)
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_an_eta_counts_from_now_and_is_never_in_the_past(connected: AppContext, batch: Batch) -> None:
     now = progress.measure(connected, batch.id)["updated_at"]
     deadlines.publish(connected, batch.id, Forecast(now + 100, now + 50, now + 200))

@@ -166,6 +166,7 @@ def test_a_segment_whose_attempts_are_used_up_answers_the_rest_with_the_engines_
     assert (the_segment(context.database, batch).state, batch.completed, batch.failed) == ("done", 1, 4)
 
 
+@pytest.mark.usefixtures("frozen_time")
 @pytest.mark.parametrize(
     ("error", "attempts"), [(EngineError("no answer"), 1), (EngineDied("killed"), 1), (UnavailableError("no disk"), 0)]
 )
@@ -188,6 +189,7 @@ def test_only_failures_of_the_engine_count_as_attempts(
     assert reload(context.database, batch).attempt_error is None
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_segment_waits_twice_as_long_after_each_failure_in_a_row(
     context: AppContext, batch: Batch, engine: DirectedEngine
 ) -> None:
@@ -376,6 +378,7 @@ def test_a_model_whose_engine_cannot_start_holds_its_batches_and_no_other_models
     }
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_held_model_is_tried_again_after_growing_pauses_and_told_of_once(
     context: AppContext, batch: Batch, engine: DirectedEngine
 ) -> None:
@@ -489,6 +492,7 @@ def test_a_held_batch_with_answers_keeps_the_configuration_that_gave_them(
     assert reload(context.database, batch).models["echo"].get("engine_args", {}) == {}
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_model_that_is_served_again_answers_even_in_the_last_minute(
     context: AppContext, batch: Batch, engine: DirectedEngine
 ) -> None:
@@ -502,6 +506,7 @@ def test_a_model_that_is_served_again_answers_even_in_the_last_minute(
         assert session.scalars(select(Hold)).all() == []
 
 
+@pytest.mark.usefixtures("frozen_time")
 @pytest.mark.parametrize(("window", "last"), [(86400, 60), (100, 10)])
 def test_a_held_batch_answers_with_the_reason_only_when_its_window_is_nearly_over(
     context: AppContext, batch: Batch, engine: DirectedEngine, window: int, last: int

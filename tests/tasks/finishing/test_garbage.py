@@ -209,7 +209,7 @@ def test_a_running_stack_collects_by_itself(stack: RunningStack) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"nobody's")
         os.utime(path, (0, 0))
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 360
     while all(path.exists() for path in nobodys):
         assert time.monotonic() < deadline
         time.sleep(0.2)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -31,20 +32,19 @@ def test_admission_holds_no_write_lock_while_redis_hangs(
     schedule = new_schedule()
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:  # accepts, and never answers
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
-        context = new_context(redis_url=f"{url}?socket_timeout=1", admission="refuse")
+        context = new_context(redis_url=f"{url}?socket_timeout=60", admission="refuse")
         measurement = Measurement(seconds=60.0, requests=60, bytes=6000, tokens=600, squares=0.0, in_flight=256)
         with context.database.write() as session:
             speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
         run = pool.submit(schedules.run_now, context, schedule.project_id, schedule.id)
-        waits = []
+        silent.settimeout(0.05)
+        writes = 0
         while not run.done():
-            began = time.monotonic()
-            with context.database.write() as session:
-                batches.expire(session)
-            waits.append(time.monotonic() - began)
-            time.sleep(0.01)
-    assert run.result().state == "created"
-    assert max(waits) < 0.9, "less than one wait for Redis"
+            with suppress(TimeoutError), silent.accept()[0]:  # while it is open, the run waits for Redis
+                with context.database.write() as session:  # fails where another holds the lock for seconds
+                    batches.expire(session)
+                writes += 1
+    assert (run.result().state, writes > 0) == ("created", True)
 
 
 @pytest.mark.races
@@ -85,4 +85,4 @@ def test_a_create_waits_for_no_other_project(
             with context.database.write() as session:
                 submission.submit(context, session, submission.draft(context, a_batch(other), source))
 
-        pool.submit(create).result(timeout=10)
+        pool.submit(create).result(timeout=60)

@@ -72,8 +72,9 @@ def test_pausing_twice_changes_nothing_and_resuming_waits_for_the_next_time(
     assert (paused.paused, paused.next_run_at) == (True, None)
     again = definitions.set_paused(context, owner, old.id, paused=True)
     assert again.version == paused.version
+    at = now()
     resumed = definitions.set_paused(context, owner, old.id, paused=False)
-    assert resumed.next_run_at is not None and resumed.next_run_at > now() and resumed.version > paused.version
+    assert resumed.next_run_at is not None and resumed.next_run_at > at and resumed.version > paused.version
     with context.database.read() as session:
         assert not schedules.get(session, owner.project_id, old.id).paused
 

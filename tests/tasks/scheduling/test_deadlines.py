@@ -30,6 +30,9 @@ NewBatch = Callable[..., Batch]
 Upload = Callable[[bytes], File]
 
 
+pytestmark = pytest.mark.usefixtures("frozen_time")
+
+
 @pytest.fixture
 def context(connected: AppContext) -> AppContext:
     return connected

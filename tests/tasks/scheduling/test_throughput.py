@@ -32,6 +32,23 @@ def computed(number: int, seconds: float | None = 0.01) -> pa.Table:
     return pa.table(columns)
 
 
+class MovedClock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    clock = MovedClock()
+    monkeypatch.setattr(time, "time", lambda: clock.now)
+    return clock
+
+
 def meters(database: Database, batch: Batch, spec: ModelSpec = SPEC) -> list[ThroughputMeter]:
     """Start all segments of the batch; a meter for each."""
     meters = []
@@ -43,24 +60,24 @@ def meters(database: Database, batch: Batch, spec: ModelSpec = SPEC) -> list[Thr
     return meters
 
 
-def test_segments_side_by_side_count_no_second_twice(database: Database, new_batch: Callable[..., Batch]) -> None:
+def test_segments_side_by_side_count_no_second_twice(
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
+) -> None:
     """The second segment waits long; that is no lead, and the first one's time does not count for it."""
-    began = time.monotonic()  # before the meters, which count from when they are made
     first, second = meters(database, new_batch(100, 100), ModelSpec(name="echo", engine="echo", max_in_flight=1))
     for meter in (first, first, first, second, first, second):
-        time.sleep(0.05)
+        clock.wait(0.05)
         with database.write() as session:
             meter.measure(session, computed(10))
             session.execute(update(Segment).where(Segment.number == 0).values(answered=10))
-    passed = time.monotonic() - began
     with database.read() as session:
         speed = session.scalars(select(Speed)).one()
     assert speed.requests == pytest.approx(60, rel=0.01)
-    assert 5 * 0.05 <= speed.seconds <= passed
+    assert 5 * 0.05 <= speed.seconds <= 6 * 0.05
 
 
 def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(
-    database: Database, new_batch: Callable[..., Batch]
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     (meter,) = meters(database, new_batch(100))
     with database.write() as session:
@@ -74,7 +91,7 @@ def test_answers_from_the_cache_are_no_measure_of_an_engines_speed(
 
 
 def test_requests_that_run_alone_are_no_measure_of_a_models_speed(
-    database: Database, new_batch: Callable[..., Batch]
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     step = {"step": "verify", "batch_id": "batch_1", "alone": True}
     (meter,) = meters(database, new_batch(100, post_process=[step]))
@@ -83,28 +100,28 @@ def test_requests_that_run_alone_are_no_measure_of_a_models_speed(
     assert throughput(database) is None
 
 
-def test_the_first_answers_tell_the_lead_from_the_speed(database: Database, new_batch: Callable[..., Batch]) -> None:
+def test_the_first_answers_tell_the_lead_from_the_speed(
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
+) -> None:
     """Eight requests that an engine took 0.02 s for, after half a second of other things."""
-    began = time.monotonic()
     (meter,) = meters(database, new_batch(8))
-    time.sleep(0.5)
+    clock.wait(0.5)
     with database.write() as session:
         meter.measure(session, computed(8, seconds=0.02))
-    passed = time.monotonic() - began
     measured = throughput(database)
     assert measured is not None
-    assert 0.45 < measured.lead.seconds < passed
+    assert 0.45 < measured.lead.seconds < 0.5
     assert measured.lead.deviation > 0.25, "a single one says little"
     assert measured.work_per_second == pytest.approx(80 / 0.02, rel=0.01)
     assert measured.in_flight == pytest.approx(8, rel=0.01)
 
 
 def test_requests_that_began_together_and_come_one_after_the_other_are_no_speed(
-    database: Database, new_batch: Callable[..., Batch]
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """Eight requests take 0.3 s. One answer is recorded before the seven others, which come at the same moment."""
     (meter,) = meters(database, new_batch(8))
-    time.sleep(0.4)
+    clock.wait(0.4)
     for number in (1, 7):
         with database.write() as session:
             meter.measure(session, computed(number, seconds=0.3))
@@ -114,13 +131,13 @@ def test_requests_that_began_together_and_come_one_after_the_other_are_no_speed(
 
 
 def test_few_answers_that_trickle_in_are_no_speed_of_a_full_engine(
-    database: Database, new_batch: Callable[..., Batch]
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """Eight requests take 0.1 s, and the machine is so busy that their answers come in the course of half a second."""
     (meter,) = meters(database, new_batch(8))
-    time.sleep(0.2)
+    clock.wait(0.2)
     for number in (1, 5, 2):
-        time.sleep(0.15)
+        clock.wait(0.15)
         with database.write() as session:
             meter.measure(session, computed(number, seconds=0.1))
     measured = throughput(database)
@@ -131,11 +148,11 @@ def test_few_answers_that_trickle_in_are_no_speed_of_a_full_engine(
 
 
 def test_segments_that_begin_together_on_an_idle_engine_are_measured_together(
-    database: Database, new_batch: Callable[..., Batch]
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """A few answers right after those of another segment are no speed by themselves."""
     for meter, number in zip(meters(database, new_batch(100, 100)), (20, 4), strict=True):
-        time.sleep(0.1)
+        clock.wait(0.1)
         with database.write() as session:
             meter.measure(session, computed(number, seconds=0.1))
             session.execute(update(Segment).where(Segment.number == 0).values(answered=20))
@@ -146,14 +163,14 @@ def test_segments_that_begin_together_on_an_idle_engine_are_measured_together(
 
 
 def test_first_answers_are_a_speed_once_the_engine_was_full_for_twice_as_long_as_one_takes(
-    database: Database, new_batch: Callable[..., Batch]
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """The engine holds fewer requests than its configuration says."""
     (meter,) = meters(database, new_batch(100))
     meter.expect(100, limit=4)
     measurements = []
     for _ in range(4):
-        time.sleep(0.1)
+        clock.wait(0.1)
         with database.write() as session:
             meter.measure(session, computed(4, seconds=0.1))
         measured = throughput(database)
@@ -165,11 +182,11 @@ def test_first_answers_are_a_speed_once_the_engine_was_full_for_twice_as_long_as
 
 
 def test_an_engine_that_does_not_say_how_long_a_request_took_is_measured_all_the_same(
-    database: Database, new_batch: Callable[..., Batch]
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     (meter,) = meters(database, new_batch(100))
     for _ in range(3):
-        time.sleep(0.05)
+        clock.wait(0.05)
         with database.write() as session:
             meter.measure(session, computed(10, seconds=None))
     measured = throughput(database)
@@ -177,11 +194,11 @@ def test_an_engine_that_does_not_say_how_long_a_request_took_is_measured_all_the
 
 
 def test_after_a_batch_of_eight_the_end_of_twelve_hundred_lies_in_the_range(
-    database: Database, new_batch: Callable[..., Batch]
+    database: Database, new_batch: Callable[..., Batch], clock: MovedClock
 ) -> None:
     """The engine may run all it takes at once as fast as eight, or be no faster with more of them."""
     (meter,) = meters(database, new_batch(8))
-    time.sleep(0.5)
+    clock.wait(0.5)
     with database.write() as session:
         meter.measure(session, computed(8, seconds=0.1))
     measured = throughput(database)

@@ -69,6 +69,7 @@ def test_it_goes_on_when_the_model_is_back(
     assert announced(context) == [batch.id]
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_it_ends_with_the_reason_when_its_window_is_nearly_over(
     without: AppContext, batch: Batch, sent: SentMessages
 ) -> None:

@@ -144,6 +144,7 @@ def test_each_attempt_has_the_events_id_and_a_signature_of_its_own_time(yard: Ya
     second.unwrap(webhook.secret)
 
 
+@pytest.mark.usefixtures("frozen_time")
 @pytest.mark.parametrize("status", [200, 201, 204, 299])
 def test_any_2xx_is_a_delivery(yard: Yard, status: int) -> None:
     with listening(Receiver(status=status)) as receiver:
@@ -154,6 +155,7 @@ def test_any_2xx_is_a_delivery(yard: Yard, status: int) -> None:
     assert delivery.delivered_at == pytest.approx(time.time(), abs=5)
 
 
+@pytest.mark.usefixtures("frozen_time")
 @pytest.mark.parametrize("status", [302, 307, 400, 401, 404, 429, 500, 503])
 def test_any_other_answer_is_tried_again(yard: Yard, status: int) -> None:
     with listening(Receiver(status=status, headers={"Location": "/elsewhere"})) as receiver:
@@ -180,6 +182,7 @@ def test_a_receiver_that_is_gone_for_good_disables_its_webhook(yard: Yard) -> No
         assert not session.get_one(Webhook, webhook.id).enabled
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_receiver_may_ask_for_more_time_within_bounds(yard: Yard) -> None:
     waits = {
         "120": 120,
@@ -352,20 +355,20 @@ def test_receivers_that_hang_hold_up_neither_batches_nor_other_projects_events(t
         for _ in range(webhooks.MAX_WEBHOOKS):
             hook(slow, hanging)
         webhook = hook(quick, receiver)
-        slow.wait(a_batch(slow))
+        a_batch(slow)
         hanging.wait(sender.AT_ONCE_PER_PROJECT)
         batch = quick.wait(a_batch(quick))
         (request,) = receiver.wait(1)
         assert request.unwrap(webhook.signing_secret).data.id == batch.id
         # Four at once, each for ten seconds: of twenty, many have not begun.
-        assert len(hanging.received) < webhooks.MAX_WEBHOOKS
+        assert sum(other.at < request.at for other in hanging.received) < webhooks.MAX_WEBHOOKS
         released.set()
 
 
 def test_a_worker_that_is_killed_while_it_delivers_loses_nothing(tenant: Any, stack: RunningStack) -> None:
     project = tenant()
     killed = threading.Event()
-    receiver = Receiver(stall=lambda _: killed.wait(30))
+    receiver = Receiver(stall=lambda _: killed.wait(300))
     with listening(receiver):
         webhook = hook(project, receiver)
         batch = a_batch(project)

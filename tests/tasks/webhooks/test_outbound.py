@@ -159,14 +159,14 @@ def drip(connection: Any) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("stall", [lambda _: time.sleep(10), drip], ids=["silence", "a byte now and then"])
+@pytest.mark.parametrize("stall", [lambda _: time.sleep(60), drip], ids=["silence", "a byte now and then"])
 def test_no_receiver_holds_an_attempt_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, stall: Any) -> None:
     monkeypatch.setattr(outbound, "TOTAL_SECONDS", 0.6)
     with listening(Receiver(stall=stall)) as receiver:
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             post(receiver.url())
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 40
 
 
 def test_a_tls_handshake_that_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def spec(*flags: str, **arguments: Any) -> ModelSpec:
 
 
 @asynccontextmanager
-async def started(model: ModelSpec, request_timeout: float = 5.0) -> AsyncIterator[Server]:
+async def started(model: ModelSpec, request_timeout: float = 60.0) -> AsyncIterator[Server]:
     engine = Server(model, request_timeout)
     await engine.start()
     try:
@@ -111,7 +111,7 @@ def test_its_environment_has_the_gpus_of_the_actor_and_what_the_entry_adds(monke
     async def scene() -> dict[str, str]:
         async with started(spec(env={"COLOUR": "green"})) as engine:
             (url,) = (entry["url"] for entry in engine.endpoints())
-            async with httpx.AsyncClient() as http:
+            async with httpx.AsyncClient(timeout=60) as http:
                 shown: dict[str, str] = (await http.get(f"{url.removesuffix('/v1')}/environment")).json()
             return shown
 
@@ -154,14 +154,14 @@ def test_a_server_that_is_not_ready_says_what_it_waits_for() -> None:
 @pytest.mark.parametrize("victim", ["server", "supervisor"])
 def test_a_killed_server_ends_all_calls_and_what_it_has_started(tmp_path: Path, victim: str) -> None:
     async def scene() -> list[Any]:
-        async with started(spec("--seconds", "1", "--child", str(tmp_path / "child")), 60.0) as engine:
+        async with started(spec("--seconds", "300", "--child", str(tmp_path / "child")), 600.0) as engine:
             calls = [*(engine.answer(CHAT, body) for body in chat(*map(str, range(40)))), events(engine, "a b c d e f")]
             asked = asyncio.gather(*calls, return_exceptions=True)
             await asyncio.sleep(0.5)
             process = server_process() if victim == "server" else server_process().parent()
             assert process is not None
             process.kill()
-            outcomes = await asyncio.wait_for(asked, 10)
+            outcomes = await asyncio.wait_for(asked, 60)
             with pytest.raises(EngineDied):
                 await engine.answer(CHAT, chat("later")[0])
             return outcomes
@@ -178,10 +178,10 @@ def test_a_killed_server_ends_all_calls_and_what_it_has_started(tmp_path: Path, 
 
 def test_a_server_that_says_it_is_unwell_is_ended() -> None:
     async def scene() -> BaseException | None:
-        async with started(spec(), 60.0) as engine:
+        async with started(spec(), 600.0) as engine:
             server_process().send_signal(signal.SIGUSR1)
             outcomes = await asyncio.wait_for(
-                asyncio.gather(*(engine.answer(CHAT, body) for body in chat("a", "b", "c")), return_exceptions=True), 20
+                asyncio.gather(*(engine.answer(CHAT, body) for body in chat("a", "b", "c")), return_exceptions=True), 60
             )
             assert {type(outcome) for outcome in outcomes} == {EngineDied}
             return outcomes[0]
@@ -198,7 +198,7 @@ def test_a_server_that_ignores_sigterm_is_killed_in_time() -> None:
             return time.monotonic()
 
     began = asyncio.run(scene())
-    assert 0.5 <= time.monotonic() - began < 5
+    assert 0.5 <= time.monotonic() - began < 9, "and not in the 10 s of most"
     assert not processes()
 
 

@@ -27,7 +27,7 @@ def test_who_comes_again_goes_first_and_who_goes_away_leaves_the_place_to_the_ne
         await asyncio.sleep(0)
         turns.release(endpoint)
         gone.cancel()  # it owns the slot, and has not resumed yet
-        await asyncio.wait([gone, *tasks], timeout=5)
+        await asyncio.wait([gone, *tasks], timeout=60)
         assert gone.cancelled() and order == ["again", "first", "second"] and endpoint.in_flight == 0
 
     asyncio.run(scene())
@@ -56,7 +56,7 @@ def test_capacity_that_is_added_is_handed_out_to_who_waits() -> None:
         endpoints[0] = RemoteEndpoint("http://a/v1", 1, 0.0)
         endpoints[0].probed(0.0)
         slots.hand_out()
-        assert await asyncio.wait_for(waiting, 5) is endpoints[0]
+        assert await asyncio.wait_for(waiting, 60) is endpoints[0]
         assert endpoints[0].in_flight == 1
 
     asyncio.run(scene())

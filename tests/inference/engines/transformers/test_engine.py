@@ -25,7 +25,7 @@ EMBEDDINGS = "/v1/embeddings"
 TEXTS = ["a", "what is a cluster?", "one two three four five six " * 3, "Ray", "the tiny model of this folder"] * 3
 
 
-def start(tiny: Path, request_timeout: float = 60, **arguments: Any) -> Transformers:
+def start(tiny: Path, request_timeout: float = 600, **arguments: Any) -> Transformers:
     spec = ModelSpec(
         name="tiny", engine="transformers", source=str(tiny), engine_args={"dtype": "float32", **arguments}
     )
