@@ -49,13 +49,13 @@ def start(server: ForkServer, tmp_path: Path) -> Callable[..., ForkedProcess]:
 
 def ended(copy: ForkedProcess) -> int | None:
     """Return the exit code of a process that ends."""
-    until(lambda: copy.poll() is not None, 20)
+    until(lambda: copy.poll() is not None)
     return copy.poll()
 
 
 def written(log: Path) -> str:
     """Return a log once it has a line."""
-    until(lambda: log.is_file() and bool(log.read_text()), 20)
+    until(lambda: log.is_file() and bool(log.read_text()))
     return log.read_text()
 
 
