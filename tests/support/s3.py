@@ -86,7 +86,7 @@ def create_bucket(endpoint: str) -> None:
 def answers(endpoint: str) -> bool:
     """Return True if the server answers anything: it refuses requests without a key."""
     try:
-        urllib.request.urlopen(endpoint, timeout=1).close()
+        urllib.request.urlopen(endpoint, timeout=10).close()
     except urllib.error.HTTPError as error:
         return error.code < 500
     except OSError:

@@ -91,7 +91,7 @@ def begun(client: FlaskClient, path: str = "/sign-in/oidc?next=/files") -> str:
 
 def callback(at: str, user: str) -> str:
     """Sign in at the provider, as a person does in its form. Return the path that it sends the browser back to."""
-    answer = httpx.post(at, data={"sub": user}, timeout=10)
+    answer = httpx.post(at, data={"sub": user}, timeout=60)
     assert answer.status_code == 302, answer.text
     back = urlsplit(answer.headers["Location"])
     assert (back.netloc, back.path) == ("localhost", "/sign-in/oidc/callback")
