@@ -69,6 +69,7 @@ def provider(provider_key: dict[str, Any]) -> Iterator[str]:
         oidc_provider_mock.run_server_in_thread(user_claims=people, require_nonce=True) as server,
     ):
         patch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
+        patch.setattr(oidc, "SECONDS", 60.0)
         yield f"http://localhost:{server.server_port}"
 
 
