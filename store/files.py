@@ -68,9 +68,9 @@ def create(
     sha256: str,
     expires_after: int | None,
 ) -> File:
-    values = {"filename": filename, "purpose": purpose, "bytes": size, "sha256": sha256}
-    expires_at = now() + expires_after if expires_after else None
-    return added(session, File(project_id=project_id, expires_at=expires_at, **values))
+    at, values = now(), {"filename": filename, "purpose": purpose, "bytes": size, "sha256": sha256}
+    expires_at = at + expires_after if expires_after else None
+    return added(session, File(project_id=project_id, created_at=at, expires_at=expires_at, **values))
 
 
 def create_output(session: Session, owner: Batch | Job, name: str, *, sha256: str, size: int) -> File:

@@ -26,7 +26,8 @@ def create(
     """Create a pending upload of a file of `size` bytes. Raises RequestError without room for it."""
     files.check_room(session, project_id, size)
     values = {"filename": filename, "purpose": purpose, "bytes": size, "file_expires_after": file_expires_after}
-    return added(session, FileUpload(project_id=project_id, expires_at=now() + EXPIRES_AFTER, **values))
+    times = {"created_at": (at := now()), "expires_at": at + EXPIRES_AFTER}
+    return added(session, FileUpload(project_id=project_id, **times, **values))
 
 
 def get(session: Session, project_id: str, upload_id: str, *, lock: bool = False) -> FileUpload:

@@ -43,7 +43,7 @@ def end(parent: subprocess.Popen[str]) -> None:
 def test_a_process_ends_with_its_killed_parent() -> None:
     parent, child = start("kinship.end_with_parent()")
     end(parent)
-    assert psutil.wait_procs([child], timeout=10)[0] == [child]
+    assert psutil.wait_procs([child], timeout=40)[0] == [child]
 
 
 def test_an_orphan_is_adopted_by_the_nearest_ancestor_that_adopts() -> None:

@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def http(stack: RunningStack) -> Iterator[httpx.Client]:
     """Plain HTTP, with the deployment's admin key."""
-    with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {stack.key}"}, timeout=60) as client:
+    with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {stack.key}"}, timeout=300) as client:
         yield client
 
 

@@ -43,7 +43,7 @@ def second(stack: RunningStack) -> Iterator[str]:
     until(answers)
     yield url
     process.terminate()
-    process.wait(30)
+    process.wait(60)
 
 
 def test_a_cap_raced_by_live_requests_of_two_gateways_and_three_batches_is_exceeded_by_what_was_in_flight(
@@ -92,8 +92,8 @@ def test_a_cap_raced_by_live_requests_of_two_gateways_and_three_batches_is_excee
     over = key["cap"]["tokens"] - CAP
     of_live, of_batches = 2 * (WORDS + 1), 2 * (WORDS + 2)
     # A segment learns of its pause within a second (segment.BEAT_SECONDS), and appends its answers once a second: four
-    # a quarter of a second until then, and those in the engine.
-    in_flight = LIVE * of_live + 3 * (2 * 4 * IN_FLIGHT + IN_FLIGHT) * of_batches
+    # a quarter of a second until then, and those in the engine. One second more for a machine that is busy.
+    in_flight = LIVE * of_live + 3 * (3 * 4 * IN_FLIGHT + IN_FLIGHT) * of_batches
     print(f"over by {over} of {CAP}; in flight at most {in_flight}; live {sum(tokens for tokens, _ in ended)}")
     assert 0 <= over <= in_flight
     again = [racer.client.batches.retrieve(batch.id).request_counts.completed for batch in batches]

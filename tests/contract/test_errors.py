@@ -14,6 +14,7 @@ import pytest
 
 from batchyard import __version__
 from tests.contract.conftest import refusal
+from tests.support.rows import until
 from tests.support.stacks import RunningStack
 
 
@@ -41,12 +42,13 @@ def test_unknown_routes_and_methods_answer_json_too(http: httpx.Client, method: 
 )
 def test_without_a_valid_key_nothing_is_answered(http: httpx.Client, key: str | None, path: str) -> None:
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    answer = httpx.get(f"{http.base_url}{path}", headers=headers)
+    answer = httpx.get(f"{http.base_url}{path}", headers=headers, timeout=60)
     assert (answer.status_code, refusal(answer)["code"]) == (401, "invalid_api_key")
 
 
 def test_an_upload_without_a_key_is_refused_before_it_is_read(http: httpx.Client) -> None:
-    answer = httpx.post(f"{http.base_url}/v1/files", files={"file": b"x" * 1_000_000}, data={"purpose": "batch"})
+    form: Any = {"files": {"file": b"x" * 1_000_000}, "data": {"purpose": "batch"}}
+    answer = httpx.post(f"{http.base_url}/v1/files", **form, timeout=60)
     assert (answer.status_code, refusal(answer)["code"]) == (401, "invalid_api_key")
 
 
@@ -57,7 +59,7 @@ def test_a_json_body_that_is_too_large_is_a_413(http: httpx.Client) -> None:
 
 
 def test_a_connection_goes_on_after_a_body_that_was_refused(http: httpx.Client) -> None:
-    connection = http_client.HTTPConnection(http.base_url.host, http.base_url.port, timeout=30)
+    connection = http_client.HTTPConnection(http.base_url.host, http.base_url.port, timeout=60)
     connection.connect()
     connection.auto_open = 0  # reconnecting would hide that the server closed it
     for _ in range(10):
@@ -75,10 +77,17 @@ def test_every_answer_has_a_request_id_of_its_own(http: httpx.Client) -> None:
 
 
 def test_health_and_readiness_need_no_key(http: httpx.Client) -> None:
-    assert httpx.get(f"{http.base_url}/healthz").json() == {"status": "ok", "version": __version__}
-    answer = httpx.get(f"{http.base_url}/readyz")
-    assert (answer.status_code, set(answer.json()["parts"].values())) == (200, {"ok"})
-    assert {"database", "artifacts", "broker", "worker", "ray"} <= set(answer.json()["parts"])
+    assert httpx.get(f"{http.base_url}/healthz", timeout=60).json() == {"status": "ok", "version": __version__}
+
+    answers: list[httpx.Response] = []
+
+    def ready() -> bool:
+        answers.append(httpx.get(f"{http.base_url}/readyz", timeout=60))
+        return answers[-1].status_code == 200
+
+    until(ready)  # a worker has a second to answer
+    parts = answers[-1].json()["parts"]
+    assert {"database", "artifacts", "broker", "worker", "ray"} <= set(parts) and set(parts.values()) == {"ok"}
 
 
 def test_the_text_of_a_client_s_exception_names_the_code(stack: RunningStack) -> None:

@@ -40,7 +40,7 @@ def _lines(_context: Any, value: Any) -> bytes:
 
 
 # Unknown query parameters are ignored, as OpenAI does.
-_config = SchemathesisConfig.from_dict({"generation": {"allow-extra-parameters": False}})
+_config = SchemathesisConfig.from_dict({"generation": {"allow-extra-parameters": False}, "request-timeout": 120})
 surface = schemathesis.openapi.from_dict(_document(), config=_config)
 
 

@@ -98,17 +98,19 @@ def test_live_requests_are_in_the_usage_of_their_project(stack: RunningStack, ht
     before = requests()
     for _ in range(3):
         assert http.post(CHAT.path, json=HELLO | {"model": "other"}).status_code == 200
-    until(lambda: requests() == before + 3, seconds=10)
+    until(lambda: requests() >= before + 3, seconds=20)
 
 
 def test_every_answer_says_what_its_key_may_still_send(http: httpx.Client) -> None:
-    first, second = (http.post(CHAT.path, json=HELLO) for _ in range(2))
+    # What other tests have sent with their key is given back by the minute.
+    headers = {"Authorization": f"Bearer {http.post('/v1/keys', json={'project': 'counted'}).json()['key']}"}
+    first, *_, last = (http.post(CHAT.path, json=HELLO, headers=headers) for _ in range(5))
     for what in ("requests", "tokens"):
         limit, remaining = (int(first.headers[f"x-ratelimit-{name}-{what}"]) for name in ("limit", "remaining"))
         assert 0 < remaining <= limit
-    left = [int(answer.headers["x-ratelimit-remaining-requests"]) for answer in (first, second)]
+    left = [int(answer.headers["x-ratelimit-remaining-requests"]) for answer in (first, last)]
     assert left[1] < left[0]
-    assert first.headers["x-request-id"] != second.headers["x-request-id"]
+    assert first.headers["x-request-id"] != last.headers["x-request-id"]
 
 
 def test_a_request_of_tier_flex_is_answered_where_there_is_room(http: httpx.Client) -> None:

@@ -109,7 +109,7 @@ def test_a_batch_of_openais_client_is_listed_cancelled_and_read_by_anthropics_as
 
 
 def test_a_batch_of_anthropics_client_is_cancelled_by_openais(stack: RunningStack, client: anthropic.Anthropic) -> None:
-    made = client.messages.batches.create(requests=[a_request(f"r{number}", model="slow") for number in range(500)])
+    made = client.messages.batches.create(requests=[a_request(f"r{number}", model="slow") for number in range(1000)])
     with pytest.raises(anthropic.ConflictError, match="cancel it first"):
         client.messages.batches.delete(made.id)
     assert stack.client.batches.cancel(ours(made)).status == "cancelling"

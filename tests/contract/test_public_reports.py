@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.support.rows import until
 from tests.support.stacks import RunningStack
 
 USER = {"role": "user", "content": "hi"}
@@ -102,6 +103,8 @@ def send(
 def test_a_request_gets_its_answer_or_the_reason_of_its_refusal(
     stack: RunningStack, method: str, path: str, body: bytes, status: int, part: str
 ) -> None:
+    if path == "/readyz":
+        until(lambda: send(stack, "GET", path)[0] == status)  # a worker has a second to answer
     got, text, headers = send(stack, method, path, body, {"Content-Type": "application/json"})
     assert (got, part in text) == (status, True), text
     assert headers.get_content_type() == "application/json"

@@ -29,7 +29,7 @@ def test_a_line_says_how_long_its_request_took_if_the_client_wants_to_know(
         [json.loads(line) for line in http.get(f"/v1/batches/{batch.id}/results{query}").text.splitlines()]
         for query in ("", "?seconds=true")
     )
-    assert 0.19 <= timed.pop("batchyard").pop("seconds") < 5
+    assert 0.19 <= timed.pop("batchyard").pop("seconds") < 10
     assert timed == bare
 
 

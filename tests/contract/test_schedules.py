@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx
 import openai
@@ -63,11 +65,12 @@ def make_due(stack: RunningStack, schedule: dict[str, Any], at: int) -> None:
 
 def runs(http: httpx.Client, schedule: dict[str, Any], number: int) -> list[dict[str, Any]]:
     """Wait for `number` runs of a schedule, and return them, oldest first."""
-    deadline = time.monotonic() + 90
-    while len(data := http.get(f"/v1/schedules/{schedule['id']}/runs").json()["data"]) < number:
-        assert time.monotonic() < deadline, data
-        time.sleep(0.1)
-    return list(reversed(data))
+
+    def listed() -> list[dict[str, Any]]:
+        return list(http.get(f"/v1/schedules/{schedule['id']}/runs").json()["data"])
+
+    until(lambda: len(listed()) >= number, seconds=90)
+    return listed()[::-1]
 
 
 def test_a_schedule_says_what_it_was_given_and_when_it_runs_next(create: Callable[..., dict[str, Any]]) -> None:
@@ -100,7 +103,7 @@ def test_a_due_schedule_is_run_through_and_its_batch_names_it(
     batch = stack.wait(stack.client.batches.retrieve(run["batch_id"]))
     assert batch.status == "completed"
     assert batch.batchyard["schedule_id"] == schedule["id"]
-    day = time.strftime("%Y-%m-%d", time.gmtime(missed_yesterday + 3600))
+    day = str(datetime.fromtimestamp(missed_yesterday, ZoneInfo(schedule["timezone"])).date())
     assert batch.metadata == {"day": day}
     (line,) = stack.lines(batch.output_file_id)
     assert line["custom_id"] == day
@@ -264,7 +267,7 @@ def test_each_object_of_a_watched_folder_is_a_batch_with_its_outcome_beside_it(
     for run in runs(http, schedule, 2):
         stack.wait(stack.client.batches.retrieve(run["batch_id"]))
     make_due(stack, schedule, int(time.time()))
-    until(lambda: len([*folder.glob("*.outcome.json")]) == 2, 30)
+    until(lambda: [*map(bool, (file.stat().st_size for file in folder.glob("*.outcome.json")))] == [True, True], 30)
     good, bad = (json.loads((folder / f"{name}.jsonl.outcome.json").read_text()) for name in ("good", "bad"))
     assert (good["status"], good["request_counts"]["completed"]) == ("completed", 1)
     assert bad["status"] == "failed" and bad["errors"][0]["line"] == 1

@@ -64,7 +64,8 @@ BODIES: dict[str, dict[str, Any]] = {"test": {"event_type": "batch.failed"}, "co
 
 @pytest.fixture
 def stranger(http: httpx.Client, other_project: openai.OpenAI) -> httpx.Client:
-    return httpx.Client(base_url=http.base_url, headers={"Authorization": f"Bearer {other_project.api_key}"})
+    headers = {"Authorization": f"Bearer {other_project.api_key}"}
+    return httpx.Client(base_url=http.base_url, headers=headers, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -157,14 +158,14 @@ def test_an_idempotency_key_is_a_projects_own(
 def test_an_administrator_makes_lists_and_revokes_keys(http: httpx.Client) -> None:
     key = http.post("/v1/keys", json={"project": "third"}).json()
     third = {"Authorization": f"Bearer {key['key']}"}
-    assert httpx.get(f"{http.base_url}/v1/files", headers=third).json()["data"] == []
+    assert httpx.get(f"{http.base_url}/v1/files", headers=third, timeout=60).json()["data"] == []
     listed = http.get("/v1/keys", params={"project": "third"}).json()["data"]
     assert [entry["id"] for entry in listed] == [key["id"]]
     assert key["key"].rpartition("-")[2] not in http.get("/v1/keys").text
     revoked = http.delete(f"/v1/keys/{key['id']}").json()
     assert revoked["revoked_at"] is not None
     assert http.delete(f"/v1/keys/{key['id']}").json() == revoked
-    answer = httpx.get(f"{http.base_url}/v1/files", headers=third)
+    answer = httpx.get(f"{http.base_url}/v1/files", headers=third, timeout=60)
     assert (answer.status_code, refusal(answer)["code"]) == (401, "invalid_api_key")
 
 

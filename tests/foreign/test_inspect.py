@@ -32,7 +32,7 @@ def repeats():
 @pytest.fixture
 def cached(stack: RunningStack) -> RunningStack:
     """The stack, with the key of a project that has a result cache."""
-    with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {stack.key}"}) as admin:
+    with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {stack.key}"}, timeout=60) as admin:
         key = admin.post("/v1/keys", json={"project": "inspect"}).json()["key"]
         (project,) = (each for each in admin.get("/v1/projects").json()["data"] if each["name"] == "inspect")
         admin.post(f"/v1/projects/{project['id']}", json={"cache_bytes": 10**7}).raise_for_status()
@@ -56,7 +56,7 @@ def started(stack: RunningStack, home: Path, model: str, *options: str) -> subpr
 
 def in_batches(home: Path, tick: float) -> tuple[str, str]:
     """Return the option of an evaluation in batches, whose client looks every `tick` seconds what has ended."""
-    (home / "batch.json").write_text(json.dumps({"size": 1000, "send_delay": 1, "tick": tick}))
+    (home / "batch.json").write_text(json.dumps({"size": SAMPLES, "send_delay": 10, "tick": tick}))
     return "--batch", "batch.json"
 
 

@@ -30,7 +30,7 @@ class LoopThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there, and return its result."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
     def close(self) -> None:
         """End the loop and its thread."""
@@ -46,7 +46,7 @@ class LiveEngine:
         self.queue = AdmissionQueue(2 * places, places=places)
         self._thread = thread
         self._server = LiveServer(
-            Echo(spec, 10.0), self.queue, busy=contextlib.nullcontext, died=str, is_over=lambda: self.over
+            Echo(spec, 60.0), self.queue, busy=contextlib.nullcontext, died=str, is_over=lambda: self.over
         )
         self.over = False
         live = thread.run(self._server.start("127.0.0.1"))
@@ -65,9 +65,14 @@ class LiveEngine:
 class RunningGateway:
     """The gateway, served on a free port."""
 
-    def __init__(self, thread: LoopThread, context: AppContext, web_url: str = "http://127.0.0.1:9") -> None:
+    def __init__(
+        self, thread: LoopThread, context: AppContext, web_url: str = "http://127.0.0.1:9", silence: float | None = None
+    ) -> None:
+        """Serve it. A new connection may be silent for `silence` seconds; None: as the settings say."""
         self._thread = thread
         self._gateway = Gateway(context, web_url)
+        if silence is not None:
+            self._gateway._connections.seconds = silence
         self.port = thread.run(self._gateway.start("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.port}"
 

@@ -34,7 +34,7 @@ class Server:
         serves: the name of its model.
         probe: the status of /v1/models.
         files: what there is to fetch beside the API, by path.
-        stuck: replies wait for this event, for at most 10 s.
+        stuck: replies wait for this event, for at most a minute.
         asked: the time and the body of each request.
         paths: the path of each request.
         at_once: the number of requests in progress.

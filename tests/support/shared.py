@@ -12,6 +12,7 @@ SETTINGS = {
     "BATCHYARD_MIN_WINDOW": "1s",
     "BATCHYARD_MAX_REQUESTS": "200000",
     "BATCHYARD_REQUEST_TIMEOUT": "10",
+    "BATCHYARD_LIVE_START_SECONDS": "300",  # no test waits for an engine that does not come
     "BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1",
 }
 

@@ -18,7 +18,8 @@ from tests.support.stacks import ROOT
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 NODES = ("127.0.0.1", "127.0.0.2")
 """Their names are addresses: jobs write them into their endpoint files."""
-# A node is down 5 s after it has been lost; a requeued job waits until the credential of its last run has expired.
+# A node that answers late is not lost: `kill_node` says which is. A requeued job waits until the credential of its last
+# run has expired.
 CONFIGURATION = """
 ClusterName=tests
 SlurmctldHost=localhost(127.0.0.1)
@@ -41,7 +42,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 ReturnToService=2
 JobRequeue=1
-SlurmdTimeout=5
+SlurmdTimeout=60
 SchedulerParameters=sched_interval=2,bf_interval=2
 KillWait=30
 NodeName={nodes[0]} Port={ports[1]} CPUs=1
@@ -96,7 +97,7 @@ class SlurmCluster:
     def kill_node(self, node: str) -> None:
         """Kill all of a node at once, as a loss of power would: first what could report the end of its job.
 
-        SLURM is told that the node is down; by itself it would see it after half a minute.
+        SLURM is told that the node is down; by itself it would see it after a minute or more.
         """
         job = next(job for job, where in self.running().items() if where == node)
         of_job = [one for one in process.tagged(str(self.folder)) if one.environ().get("SLURM_JOB_ID") == job]

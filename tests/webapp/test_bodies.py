@@ -26,7 +26,7 @@ from tasks.context import AppContext
 from tests.support.webapps import client_of, context_in
 from webapp import create_app
 
-SECONDS = 9.0
+SECONDS = 45.0
 SIGN_IN = "/sign-in"
 
 
@@ -45,7 +45,7 @@ def served(context: AppContext) -> Iterator[tuple[Flask, int]]:
 
 def half_sent(port: int, method: str, path: str, content_type: str) -> str:
     """Send a request of whose body most is missing, and return the first line of the answer; `silence` without one."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: here\r\nContent-Type: {content_type}\r\nContent-Length: 100000\r\n\r\n"
         )
@@ -172,7 +172,7 @@ def test_silent_and_half_sent_requests_do_not_stop_the_server(tmp_path: Path) ->
                     connection.close()
         finally:
             web.terminate()
-            web.wait(30)
+            web.wait(60)
 
 
 def test_a_value_that_is_nested_as_deeply_as_json_may_be_is_refused_everywhere(context: AppContext) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flask.testing import FlaskClient
@@ -23,8 +25,10 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
 
 
 @pytest.fixture
-def counted(client: FlaskClient) -> FlaskClient:
+def counted(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
     """A client of an app that counts in its memory."""
+    now = time.time()  # the limiter's windows begin with the minutes of the clock
+    monkeypatch.setattr("limits.storage.memory.time", SimpleNamespace(time=lambda: now))
     client.application.extensions["limiter"] = SlidingWindowCounterRateLimiter(MemoryStorage())
     return client
 

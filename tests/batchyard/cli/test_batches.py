@@ -265,7 +265,7 @@ def test_a_command_that_waits_is_interrupted_and_says_how_to_go_on(
         assert running.stderr is not None
         first = running.stderr.readline()  # it waits: a line of progress is there
         running.send_signal(signal.SIGINT)
-        printed, complaint = running.communicate(timeout=20)
+        printed, complaint = running.communicate(timeout=60)
     newest = stack.client.batches.list(limit=1).data[0]
     for batch_id in {waiting.id, newest.id}:
         stack.client.batches.cancel(batch_id)

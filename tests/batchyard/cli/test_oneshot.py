@@ -30,6 +30,12 @@ def test_the_same_run_again_takes_up_its_batch(terminal: Any, questions: Path, t
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
 
 
+def newest(stack: RunningStack) -> str:
+    """Return the id of the newest batch. Earlier ones may end meanwhile."""
+    found = stack.client.batches.list(limit=1).data
+    return found[0].id if found else ""
+
+
 def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
     stack: RunningStack, terminal: Any, tmp_path: Path
 ) -> None:
@@ -38,7 +44,7 @@ def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
     )
     command = ("run", "--input-file", tmp_path / "in.jsonl", "--output-file", tmp_path / "out.jsonl")
     key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
-    before = stack.client.batches.list(limit=1).data
+    before = newest(stack)
     with subprocess.Popen(
         [str(Path(sys.executable).parent / "batchyard"), *map(str, command)],
         stderr=subprocess.PIPE,
@@ -46,16 +52,16 @@ def test_run_is_interrupted_says_how_it_goes_on_and_does_go_on(
         cwd=tmp_path,
         env={**os.environ, **key},
     ) as running:
-        until(lambda: stack.client.batches.list(limit=1).data != before)
+        until(lambda: newest(stack) != before)
         running.send_signal(signal.SIGINT)
         assert running.stderr is not None
         assert "interrupted: the same command again goes on with what has no answer yet" in running.stderr.read()
     assert running.returncode == 130
     assert not (tmp_path / "out.jsonl").exists()
-    batch = stack.client.batches.list(limit=1).data[0]
+    batch_id = newest(stack)
     again = terminal(*command)
     assert again.returncode == 0, again.stderr
-    assert f"taking up batch {batch.id}" in again.stderr
+    assert f"taking up batch {batch_id}" in again.stderr
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 80
 
 
@@ -65,13 +71,13 @@ def test_run_keeps_what_a_cancelled_batch_has_answered_and_asks_for_the_rest(
     lines = [a_chat(f"r{number}", f"kept {number}", model="slow") for number in range(300)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = ("run", "-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", "--json")
-    before = stack.client.batches.list(limit=1).data
+    before = newest(stack)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(
             separate_process, *command, folder=tmp_path, BATCHYARD_URL=stack.url, BATCHYARD_API_KEY=stack.key
         )
-        until(lambda: stack.client.batches.list(limit=1).data != before)
-        batch = stack.wait(stack.client.batches.list(limit=1).data[0], until=lambda one: one.request_counts.completed)
+        until(lambda: newest(stack) != before)
+        batch = stack.wait(stack.client.batches.retrieve(newest(stack)), until=lambda one: one.request_counts.completed)
         stack.client.batches.cancel(batch.id)
         assert running.result().returncode == 1
     kept = stack.client.batches.retrieve(batch.id).request_counts

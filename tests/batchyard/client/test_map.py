@@ -26,7 +26,9 @@ def server(stack: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def batches(stack: RunningStack) -> list[Any]:
-    return list(stack.client.batches.list(limit=100))
+    """Return the batches but those of jobs, which other tests may have left running."""
+    listed: list[Any] = list(stack.client.batches.list(limit=100))
+    return [batch for batch in listed if batch.batchyard["job_id"] is None]
 
 
 def test_a_data_frame_gets_a_column_of_answers_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

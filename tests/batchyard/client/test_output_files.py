@@ -49,7 +49,7 @@ def test_a_pipe_stays_one_and_its_reader_gets_the_lines(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: lines.append(pipe.read_bytes()), daemon=True)
     reader.start()
     write(pipe)
-    reader.join(10)
+    reader.join(60)
     assert (lines, pipe.is_fifo()) == ([b"new\n"], True)
 
 

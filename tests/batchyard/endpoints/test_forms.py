@@ -103,7 +103,7 @@ def test_a_schema_whose_references_multiply_its_work_ends_the_checks() -> None:
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match="schema takes too long"):
         checks.is_invalid(json.dumps({"guided_json": schema | doubled}), answer)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
     assert not checks.is_invalid(json.dumps({"guided_json": {"type": "string"}}), answer), "nothing more is checked"
 
 

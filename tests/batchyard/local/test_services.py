@@ -80,7 +80,7 @@ def test_the_process_becomes_the_service_and_takes_its_signals(tmp_path: Path) -
 @pytest.mark.stack
 def test_a_setting_that_cannot_be_used_is_named() -> None:
     wrong = {**os.environ, "BATCHYARD_MAX_SEGMENTS": "many"}
-    result = subprocess.run([*MODULE, "worker"], env=wrong, capture_output=True, text=True, timeout=60)
+    result = subprocess.run([*MODULE, "worker"], env=wrong, capture_output=True, text=True, timeout=180)
     assert result.returncode == 2
     assert result.stderr.startswith('batchyard: BATCHYARD_MAX_SEGMENTS: "many" is not a whole number')
 

@@ -38,7 +38,7 @@ def eventually(condition: Callable[[], bool], what: str, seconds: float = 60) ->
 
 def ready(stack: RunningStack) -> bool:
     try:
-        with urllib.request.urlopen(f"{stack.url}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"{stack.url}/readyz", timeout=30) as answer:
             return int(answer.status) == 200
     except OSError:
         return False
@@ -51,7 +51,7 @@ def up(data: Path, *options: str, models: str = ECHO) -> subprocess.CompletedPro
         file.write_text(models)
     command = [str(Path(sys.executable).parent / "batchyard"), "up", "--data", str(data), "--models", str(file)]
     command += ["--flower-port", "0", *(options or ("--port", "0"))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **SIMULATED})
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **SIMULATED})
 
 
 def refused(result: subprocess.CompletedProcess[str]) -> str:
@@ -126,7 +126,7 @@ def test_flower_wants_a_password(private_stack: RunningStack) -> None:
     web = private_stack.processes("flower")[0]
     port = next(c.laddr.port for c in web.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers", timeout=60)
     assert caught.value.code == 401
 
 
@@ -141,7 +141,7 @@ def test_flower_shows_each_task_of_a_batch_with_the_batchs_name_and_workers_of_t
     user, password = (private_stack.data / "flower.auth").read_text().strip().split(":")
 
     def shown() -> dict[str, tuple[str, str]]:
-        tasks = httpx.get(f"{flower}/api/tasks", auth=(user, password), timeout=10).json().values()
+        tasks = httpx.get(f"{flower}/api/tasks", auth=(user, password), timeout=60).json().values()
         found = [(task["name"], (task["args"] or "").strip('"'), task["worker"]) for task in tasks]
         return {name: (args, worker) for name, args, worker in found if batch.id in args or "batch_" not in args}
 
@@ -153,10 +153,15 @@ def test_flower_shows_each_task_of_a_batch_with_the_batchs_name_and_workers_of_t
         "post.parquet": (f"{known}, 0)", "housekeeper@batchyard"),
         "batch.finish": (f"{known})", "housekeeper@batchyard"),
     }
-    eventually(lambda: expected.keys() <= shown().keys(), "the tasks of the batch are in Flower", 30)
+    eventually(lambda: expected.items() <= shown().items(), "the tasks of the batch are in Flower", 30)
     assert shown() == expected, "and beat's tasks are not there"
-    workers = httpx.get(f"{flower}/api/workers?refresh=1", auth=(user, password), timeout=10).json()
-    assert workers.keys() == {f"{name}@batchyard" for name in ("worker", "housekeeper", "webhooks")}
+    names = {f"{name}@batchyard" for name in ("worker", "housekeeper", "webhooks")}
+
+    def workers() -> set[str]:
+        return set(httpx.get(f"{flower}/api/workers?refresh=1", auth=(user, password), timeout=60).json())
+
+    eventually(lambda: names <= workers(), "each has answered Flower, which waits for a second")
+    assert workers() <= names
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show what a process has mapped")
@@ -181,7 +186,7 @@ def test_a_second_up_on_the_same_data_names_who_holds_it(private_stack: RunningS
     message = refused(up(private_stack.data))
     assert f"pid {private_stack.process.pid}" in message
     assert str(private_stack.data) in message
-    assert ready(private_stack)
+    eventually(lambda: ready(private_stack), "it runs on")
 
 
 def kill_and_wait(private_stack: RunningStack, *names: str) -> None:

@@ -190,7 +190,7 @@ def test_over_a_real_connection_the_address_is_that_of_the_socket(context: AppCo
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers().items())
 
     def status(source: str) -> int:
-        with socket.create_connection(server.server_address, timeout=10, source_address=(source, 0)) as connection:
+        with socket.create_connection(server.server_address, timeout=60, source_address=(source, 0)) as connection:
             connection.sendall(f"GET /files HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{lines}\r\n".encode())
             return int(connection.makefile("rb").readline().split()[1])
 

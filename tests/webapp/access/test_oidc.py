@@ -69,6 +69,7 @@ def provider(provider_key: dict[str, Any]) -> Iterator[str]:
         oidc_provider_mock.run_server_in_thread(user_claims=people, require_nonce=True) as server,
     ):
         patch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
+        patch.setattr(oidc, "SECONDS", 60.0)
         yield f"http://localhost:{server.server_port}"
 
 
@@ -91,7 +92,7 @@ def begun(client: FlaskClient, path: str = "/sign-in/oidc?next=/files") -> str:
 
 def callback(at: str, user: str) -> str:
     """Sign in at the provider, as a person does in its form. Return the path that it sends the browser back to."""
-    answer = httpx.post(at, data={"sub": user}, timeout=10)
+    answer = httpx.post(at, data={"sub": user}, timeout=60)
     assert answer.status_code == 302, answer.text
     back = urlsplit(answer.headers["Location"])
     assert (back.netloc, back.path) == ("localhost", "/sign-in/oidc/callback")

@@ -35,13 +35,19 @@ MODELS = {
 
 
 @pytest.fixture
-def settings(broker: str) -> Settings:
-    return Settings(redis_url=broker, allow_simulated=True, live_start_seconds=1)
+def start_seconds() -> int:
+    """Seconds that a live request waits for its engine; tests that wait for none to come have fewer."""
+    return 60
+
+
+@pytest.fixture
+def settings(broker: str, start_seconds: int) -> Settings:
+    return Settings(redis_url=broker, allow_simulated=True, live_start_seconds=start_seconds)
 
 
 @pytest.fixture
 def live_context(settings: Settings, database: Database, artifacts: Artifacts) -> Iterator[AppContext]:
-    built = contexts.redis.Redis.from_url(settings.redis_url, decode_responses=True, socket_timeout=2)
+    built = contexts.redis.Redis.from_url(settings.redis_url, decode_responses=True, socket_timeout=60)
     built.flushall()
     yield AppContext(settings, MODELS, database, artifacts, built)
     built.close()
@@ -90,7 +96,7 @@ def gateway(live_context: AppContext, thread: LoopThread, engines: dict[str, Liv
 @pytest.fixture
 def http(gateway: RunningGateway, key: str) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {key}"}
-    with httpx.Client(base_url=gateway.url, headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=gateway.url, headers=headers, timeout=60) as client:
         yield client
 
 

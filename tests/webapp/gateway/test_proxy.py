@@ -66,7 +66,7 @@ def web_url(thread: LoopThread) -> Iterator[str]:
 @pytest.fixture
 def client(live_context: AppContext, thread: LoopThread, web_url: str, key: str) -> Iterator[httpx.Client]:
     gateway = RunningGateway(thread, live_context, web_url)
-    with httpx.Client(base_url=gateway.url, headers={"x-api-key": key}, timeout=20) as client:
+    with httpx.Client(base_url=gateway.url, headers={"x-api-key": key}, timeout=60) as client:
         yield client
     gateway.stop()
 
@@ -111,7 +111,7 @@ def test_a_download_that_breaks_off_is_not_whole_for_the_client_either(client: h
 
 def test_a_web_app_that_is_away_is_said_to_be(live_context: AppContext, thread: LoopThread) -> None:
     gateway = RunningGateway(thread, live_context, "http://127.0.0.1:9")
-    with httpx.Client(base_url=gateway.url) as client:
+    with httpx.Client(base_url=gateway.url, timeout=60) as client:
         answer = client.get("/v1/batches")
         assert answer.status_code == 503 and "web app" in answer.json()["error"]["message"]
         answer = client.get("/v1/messages/batches")

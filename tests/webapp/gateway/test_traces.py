@@ -21,7 +21,7 @@ def test_a_sampled_request_has_a_span_with_its_tokens_below_its_client_and_no_co
     for model in ("echo", "ecko"):
         body = {"model": model, "messages": [{"role": "user", "content": "three wagons"}]}
         headers = {"Authorization": f"Bearer {key}", "traceparent": CLIENT}
-        httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=headers)
+        httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
     [span] = recorder.spans
     assert (span.name, span.trace, span.parent) == ("chat echo", *CLIENT.split("-")[1:3])
     assert not span.error and span.start < span.end

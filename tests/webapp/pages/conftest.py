@@ -34,7 +34,7 @@ def browser() -> Iterator[Browser]:
     if path is None:
         pytest.skip("no chromium here; on Debian: apt install chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS, timeout=SECONDS * 1000)
         yield browser
         browser.close()
 
@@ -44,9 +44,9 @@ class Visit:
 
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.context = browser.new_context(base_url=url, **options)
+        self.context.set_default_timeout(SECONDS * 1000)
         self.page: Page = self.context.new_page()
         self.problems: list[str] = []
-        self.page.set_default_timeout(SECONDS * 1000)
         self.page.on("console", lambda entry: self._note(entry.text) if entry.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self._note(str(error)))
         self.page.on("dialog", lambda dialog: (self._note(f"dialog: {dialog.message}"), dialog.dismiss()))

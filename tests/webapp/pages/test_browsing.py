@@ -215,7 +215,7 @@ def test_one_batch_is_found_by_its_name_and_several_are_cancelled_after_a_questi
     page.get_by_label("Name or id").fill("EVALS")
     page.get_by_role("button", name="Show").click()
     expect(page.locator(".work tbody tr")).to_have_count(2)
-    assert page.url.endswith("/?q=EVALS&sort=next")
+    expect(page).to_have_url(f"{stack.url}/?q=EVALS&sort=next")
     for batch in batches:
         page.locator(f"tr#{batch.id}").get_by_role("checkbox").check()
     page.get_by_role("button", name="Cancel…").click()
@@ -231,7 +231,7 @@ def test_one_batch_is_found_by_its_name_and_several_are_cancelled_after_a_questi
 
 
 def test_a_form_that_is_sent_twice_makes_one_batch(stack: RunningStack, mixed: Any) -> None:
-    with httpx.Client(base_url=stack.url) as client:
+    with httpx.Client(base_url=stack.url, timeout=60) as client:
         client.post("/sign-in", data={"key": stack.key})
         page = client.get(f"/batches/{mixed.id}").text
         fields = {name: page.partition(f'name="{name}" value="')[2].partition('"')[0] for name in ("csrf", "once")}

@@ -24,8 +24,10 @@ from webapp import create_app
 
 
 @pytest.fixture
-def context(tmp_path: Path, broker: str) -> AppContext:
-    """A context whose model `echo` has answered live requests a minute ago."""
+def context(tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch) -> AppContext:
+    """A context whose model `echo` has answered live requests a minute ago. Its time stands still."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     context = context_in(tmp_path, redis_url=broker)
     context.redis.flushall()
     status = ResidentStatus(name="e", model="echo", state="busy", seen_at=time.time(), live_in_flight=2, batch_limit=7)
@@ -34,7 +36,6 @@ def context(tmp_path: Path, broker: str) -> AppContext:
     for _ in range(60):
         times = {"first": [0.04], "queue": [0.001], "gap": [0.02]}
         counts.add("default", failed=False, output_tokens=90, milliseconds=500, seconds=times)  # type: ignore[arg-type]
-    now = time.time()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: now - 60)
         traffic.count(context, "echo", counts)

@@ -117,7 +117,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_chat(stack: RunningStack, tmp_path: 
         chat.read_to("/reset begins anew")
         chat.read_to("> ")
         chat.send("\x04")
-        assert chat.process.wait(20) == 0
+        assert chat.process.wait(60) == 0
     finally:
         chat.process.kill()
 
@@ -132,6 +132,6 @@ def test_the_model_is_sent_what_was_said_before_until_a_reset(stack: RunningStac
         chat.send("/reset\n")
         chat.read_to("> ")
         chat.send("/exit\n")
-        assert chat.process.wait(20) == 0
+        assert chat.process.wait(60) == 0
     finally:
         chat.process.kill()

@@ -61,7 +61,7 @@ def test_a_map_that_is_killed_and_called_again_has_every_row_in_order_and_comput
     with subprocess.Popen([COMMAND, "map", *arguments], cwd=tmp_path, env={**os.environ, **server}) as running:
         until(lambda: calls.exists() and len(calls.read_text().splitlines()) > ROWS // 10)
         running.kill()
-    assert len(calls.read_text().splitlines()) < ROWS - len(empty), "it was killed in the middle"
+    assert running.returncode == -signal.SIGKILL, "it was killed in the middle"
     assert not (tmp_path / "out.csv").exists()
 
     again = terminal(*arguments)
@@ -129,7 +129,7 @@ def test_ctrl_c_says_what_goes_on_and_how_to_end_it(
         assert running.stderr is not None
         lines = [running.stderr.readline(), running.stderr.readline()]  # the simulated model, and progress
         running.send_signal(signal.SIGINT)
-        complaint = "".join(lines) + running.communicate(timeout=20)[1]
+        complaint = "".join(lines) + running.communicate(timeout=60)[1]
     (made,) = {batch.id for batch in stack.client.batches.list(limit=100)} - before
     stack.client.batches.cancel(made)
     assert running.returncode == 130 and "the same command without --again goes on with what has no answer" in complaint

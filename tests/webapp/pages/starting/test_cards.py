@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from batchyard.errors import RequestError
 from tests.support.rows import until
-from tests.support.stacks import ROOT, RunningStack
+from tests.support.stacks import PATIENCE, ROOT, RunningStack
 from tests.webapp.pages.conftest import Visit, csrf_of
 from webapp.pages.starting import examples
 
@@ -26,7 +26,7 @@ SIX = ("prompts", "label", "evaluate", "synthetic", "embed", "rank")
 RESULTS = {"samples": "best.jsonl", "refine": "done.jsonl", "panel": "panel.jsonl", "compare": "results.jsonl"}
 NAMES = [*SIX, *RESULTS]
 SECONDS = 60
-"""From a table to its first three answers."""
+"""From a table to its first three answers, on a quick and idle machine."""
 needs_models = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
 
 
@@ -194,4 +194,4 @@ def test_a_table_has_its_first_three_answers_within_a_minute_on_a_warm_stack(
     expect(visitor.get_by_text('"sentiment": "positive"').nth(2)).to_be_visible()
     seconds = time.monotonic() - began
     print(f"from a table to its first three answers: {seconds:.1f} s")
-    assert seconds < SECONDS
+    assert seconds < PATIENCE * SECONDS
