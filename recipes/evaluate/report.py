@@ -1,6 +1,6 @@
 """What recipe `evaluate` leaves behind: answers.jsonl with the wrong ones first, metrics, and blocks of its page."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from recipes.evaluate.comparison import compare
 from recipes.evaluate.options import JUDGE, Evaluate
 from recipes.evaluate.outcomes import MOST_CLASSES, OTHER, Outcomes, text_of
 from recipes.measures import intervals
-from recipes.measures.estimates import MetricEstimate
 from recipes.measures.paired import is_binary, kappa
 from recipes.options import column_of
 from recipes.reports import histogram, interval, number
@@ -74,7 +73,14 @@ def write(results: Results, options: Evaluate) -> Report:
         metrics.setdefault("slices", {})[column] = {
             name: {label: each.document() for label, each in of_slice.items()} for name, of_slice in by_value.items()
         }
-        view.append(_slice_table(column, by_value, list(estimates)))
+        of_values = []
+        for name, each in by_value.items():
+            cells = [
+                f"{number(one.mean)} ({interval(one.interval)})" if (one := each.get(label)) else "-"
+                for label in estimates
+            ]
+            of_values.append([cut(name, CELL), max((one.n for one in each.values()), default=0), *cells])
+        view.append(Table(title=f"By {column}", columns=[column, "questions", *estimates], rows=of_values))
     metrics |= {"values": outcomes.extra} if outcomes.extra else {}
     if outcomes.agreement:
         metrics["agreement"], tables = _agreement(outcomes, options)
@@ -110,17 +116,6 @@ def _lines(item: EndedItem, options: Evaluate) -> Iterator[dict[str, Any]]:
             "metric_errors": sample.get("metric_errors") or {},
             **{name: sample.get(name) for name in ("error", "finish_reason", "seed", "output_tokens", "reasoning")},
         }
-
-
-def _slice_table(column: str, by_value: Mapping[str, Mapping[str, MetricEstimate]], labels: Sequence[str]) -> Table:
-    rows = []
-    for name, estimates in by_value.items():
-        cells = [
-            f"{number(each.mean)} ({interval(each.interval)})" if (each := estimates.get(label)) else "-"
-            for label in labels
-        ]
-        rows.append([cut(name, CELL), max((each.n for each in estimates.values()), default=0), *cells])
-    return Table(title=f"By {column}", columns=[column, "questions", *labels], rows=rows)
 
 
 def _histogram(outcomes: Outcomes, options: Evaluate) -> Histogram | None:
