@@ -6,18 +6,7 @@ from typing import Any
 import numpy as np
 
 from batchyard import json_lines
-from batchyard.recipes import (
-    Block,
-    EndedItem,
-    Histogram,
-    InvalidItem,
-    Matrix,
-    Report,
-    Results,
-    Table,
-    is_wrong,
-    messages_of,
-)
+from batchyard.recipes import Block, EndedItem, InvalidItem, Matrix, Report, Results, Table, is_wrong, messages_of
 from batchyard.wording import cut
 from recipes.evaluate.comparison import compare
 from recipes.evaluate.options import JUDGE, Evaluate
@@ -85,7 +74,13 @@ def write(results: Results, options: Evaluate) -> Report:
     if outcomes.agreement:
         metrics["agreement"], tables = _agreement(outcomes, options)
         view += tables
-    view += [block for block in (_confusion(outcomes), _histogram(outcomes, options)) if block is not None]
+    if (confusion := _confusion(outcomes)) is not None:
+        view.append(confusion)
+    scores = outcomes.column(options.labels[0])
+    scores = scores[np.isfinite(scores)]
+    if len(scores) and not is_binary(scores):  # the first metric is more than right or wrong
+        ends = min(0.0, float(scores.min())), max(1.0, float(scores.max()))
+        view.append(histogram(f"Questions by {options.labels[0]}", scores, BARS, ends))
     if shown:
         columns = ["item", "question", "expected", "predicted", "answer", options.labels[0]]
         view.append(Table(title=f"Wrong answers, the first {len(shown)}", columns=columns, rows=shown))
@@ -116,16 +111,6 @@ def _lines(item: EndedItem, options: Evaluate) -> Iterator[dict[str, Any]]:
             "metric_errors": sample.get("metric_errors") or {},
             **{name: sample.get(name) for name in ("error", "finish_reason", "seed", "output_tokens", "reasoning")},
         }
-
-
-def _histogram(outcomes: Outcomes, options: Evaluate) -> Histogram | None:
-    """Return how many questions have which score, for one that is more than right or wrong."""
-    values = outcomes.column(options.labels[0])
-    values = values[np.isfinite(values)]
-    if not len(values) or is_binary(values):
-        return None
-    ends = min(0.0, float(values.min())), max(1.0, float(values.max()))
-    return histogram(f"Questions by {options.labels[0]}", values, BARS, ends)
 
 
 def _confusion(outcomes: Outcomes) -> Matrix | None:
