@@ -41,7 +41,14 @@ def update(
     waiting = waiting | {batch.job_id for batch in batches if batch.job_id is not None and batch.id in waiting}
     for job in jobs:
         held = job.id in waiting or job.attempt_error is not None
-        _update_sla(context, job, forecasts.get(job.id), now, held=held)
+        ended_share = (job.completed + job.failed + job.stuck) / job.total if job.total else 0.0
+        due, expected = deadlines.deadline(job), forecasts.get(job.id)
+        state = deadlines.sla(now, job.created_at, due, ended_share, expected.at if expected else None, held=held)
+        if state != job.sla:
+            at = None if expected is None else round(expected.at)
+            with context.database.write() as session:
+                lifecycle.set_sla(session, job, state, deadline=due, done_at=at)
+            log.info("job is %s", state, extra={"job_id": job.id, "sla": state, "deadline": due, "done_at": at})
     return forecasts
 
 
@@ -71,14 +78,3 @@ def _forecasts(
                 end = forecast.with_chains(end, throughput, job.ahead["chains"], job.ahead["unbegun"], now)
             forecasts[job.id] = end
     return forecasts
-
-
-def _update_sla(context: AppContext, job: Job, expected: Forecast | None, now: float, *, held: bool) -> None:
-    ended_share = (job.completed + job.failed + job.stuck) / job.total if job.total else 0.0
-    due = deadlines.deadline(job)
-    state = deadlines.sla(now, job.created_at, due, ended_share, expected.at if expected else None, held=held)
-    if state != job.sla:
-        at = None if expected is None else round(expected.at)
-        with context.database.write() as session:
-            lifecycle.set_sla(session, job, state, deadline=due, done_at=at)
-        log.info("job is %s", state, extra={"job_id": job.id, "sla": state, "deadline": due, "done_at": at})

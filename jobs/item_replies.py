@@ -82,14 +82,7 @@ def put_back(context: AppContext, caller: Principal, job_id: str, number: int, h
     messages.wake(context.redis, job_id)
 
 
-def resolve(
-    context: AppContext,
-    caller: Principal,
-    job_id: str,
-    number: int,
-    text: str,
-    by: str | None,
-) -> None:
+def resolve(context: AppContext, caller: Principal, job_id: str, number: int, text: str, by: str | None) -> None:
     """Complete a stuck or failed item with a text of a person: `by`, or the key if None.
 
     Raises as `put_back`, but the job may have ended; ConflictError if only its artifacts are left.
@@ -97,7 +90,11 @@ def resolve(
     job, cursor = _find(context, caller.project_id, job_id, number)
     _check_mendable(number, cursor, "resolved")
     result = {**cursor.result, "text": text, "resolved_by": by or caller.key_id}
-    sha256 = job_chunks.write(context.artifacts, _completed(cursor, result))
+    row = {
+        **{name: getattr(cursor, name) for name in ("position", "number", "custom_id", "life", "turns", "started_at")},
+        **{"state": "completed", "result": json_lines.dumps(result).decode(), "error": None, "ended_at": time.time()},
+    }
+    sha256 = job_chunks.write(context.artifacts, pa.Table.from_pylist([row], job_chunks.RESULT))
     with context.database.write() as session:
         job = lifecycle.locked(session, caller.project_id, job_id)
         if job.status not in TERMINAL:
@@ -138,11 +135,3 @@ def _check_untouched(session: Session, job: Job, number: int, cursor: ItemCursor
         if reply.life == cursor.life and reply.kind != "verdict":
             done = "resolved" if reply.kind == "resolve" else "put back"
             raise ConflictError(f"Item {number} was {done} already.", code="already_replied")
-
-
-def _completed(cursor: ItemCursor, result: Mapping[str, Any]) -> pa.Table:
-    row = {
-        **{name: getattr(cursor, name) for name in ("position", "number", "custom_id", "life", "turns", "started_at")},
-        **{"state": "completed", "result": json_lines.dumps(result).decode(), "error": None, "ended_at": time.time()},
-    }
-    return pa.Table.from_pylist([row], job_chunks.RESULT)

@@ -159,37 +159,31 @@ class Catalogue:
             return
         place, file = _place(entry)
         kind, entries = self._of_kind(entry)
+
+        def refused(why: str) -> ConfigurationError:
+            return ConfigurationError(f"{place}: {why}")
+
         pattern, characters = (
             (TOOL_NAME, "at most 64 letters, digits, hyphens and underscores")
             if kind == "tool"
             else (NAME, "lower-case letters, digits and hyphens")
         )
         if not pattern.fullmatch(entry.name):
-            raise ConfigurationError(
-                f"{place}: {quoted(entry.name)} cannot be the name of a {kind}; take {characters}, a letter first"
-            )
+            raise refused(f"{quoted(entry.name)} cannot be the name of a {kind}; take {characters}, a letter first")
         if kind == "recipe" and entry.name in self._reserved:
-            raise ConfigurationError(
-                f"{place}: the name {entry.name!r} is that of a command of the terminal; choose another"
-            )
+            raise refused(f"the name {entry.name!r} is that of a command of the terminal; choose another")
         if entry.name in entries:
             other = self._places[id(entries[entry.name])]
-            raise ConfigurationError(
-                f"{place}: the name {entry.name!r} is taken by the {kind} of {other}; choose another"
-            )
+            raise refused(f"the name {entry.name!r} is taken by the {kind} of {other}; choose another")
         if isinstance(entry, Reward):
             for data_source in entry.data_sources:
                 if taken := self.reward_for(data_source):
-                    raise ConfigurationError(
-                        f"{place}: reward {taken.name!r} is for data source {data_source!r}, too; it can have one"
-                    )
+                    raise refused(f"reward {taken.name!r} is for data source {data_source!r}, too; it can have one")
         if isinstance(entry, Tool):
             try:
                 schemas.schema_of(dict(entry.parameters))
             except ValueError as error:
-                raise ConfigurationError(
-                    f"{place}: the parameters of tool {entry.name!r} cannot be used: {error}"
-                ) from None
+                raise refused(f"the parameters of tool {entry.name!r} cannot be used: {error}") from None
         if isinstance(entry, Recipe):
             self._sha256[entry.name] = _sha256_of(Path(file))
         entries[entry.name] = entry
@@ -221,17 +215,14 @@ def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
 
 
 _LOADING = threading.Lock()
+loaded = functools.cache(load)
+"""Return the catalogue of a folder as this process has loaded it first."""
 
 
 def catalogue(settings: Settings) -> Catalogue:
     """Return the catalogue of this process. Raises ConfigurationError as `load` does."""
     with _LOADING:  # two threads would import the files twice
-        return _loaded(settings.recipes)
-
-
-@functools.cache
-def _loaded(folder: str) -> Catalogue:
-    return load(folder)
+        return loaded(settings.recipes)
 
 
 def _modules(folder: str) -> list[ModuleType]:

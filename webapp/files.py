@@ -145,15 +145,12 @@ def send(file: File) -> Response:
     response = Response(itertools.chain((first,), rest), mimetype="application/octet-stream")
     response.call_on_close(opened.close)
     response.content_length = file.bytes
-    response.headers.set("Content-Disposition", "attachment", **_name_parameters(file.filename))
+    # Headers hold printable ASCII (RFC 6266).
+    plain = "".join(character for character in file.filename if character.isascii() and character.isprintable())
+    encoded = {} if plain == file.filename else {"filename*": f"UTF-8''{quote(file.filename, safe='')}"}
+    response.headers.set("Content-Disposition", "attachment", filename=plain, **encoded)
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response
-
-
-def _name_parameters(name: str) -> dict[str, str]:
-    """Return the parameters of Content-Disposition for a file's name: headers hold printable ASCII (RFC 6266)."""
-    plain = "".join(character for character in name if character.isascii() and character.isprintable())
-    return {"filename": plain} | ({} if plain == name else {"filename*": f"UTF-8''{quote(name, safe='')}"})
 
 
 @routes.delete("/v1/files/<file_id>")

@@ -27,7 +27,15 @@ _SIGN_INS = RateLimitItemPerMinute(10)
 def register(app: Flask, context: AppContext) -> None:
     storage = RedisStorage("redis://", connection_pool=context.redis.connection_pool, wrap_exceptions=True)
     app.extensions["limiter"] = SlidingWindowCounterRateLimiter(storage)
-    app.after_request(_add_headers)
+
+    @app.after_request
+    def _add_headers(response: Response) -> Response:
+        """Add OpenAI's x-ratelimit-* headers for each limit that this request counted against."""
+        for what, (limit, remaining, wait) in g.get("rate_limits", {}).items():
+            response.headers[f"x-ratelimit-limit-{what}"] = str(limit)
+            response.headers[f"x-ratelimit-remaining-{what}"] = str(remaining)
+            response.headers[f"x-ratelimit-reset-{what}"] = f"{wait:.3f}s"
+        return response
 
 
 def count_request(context: AppContext, key_id: str) -> None:
@@ -73,12 +81,3 @@ def _count(key_id: str, what: str, limit: int, cost: int) -> None:
         if not accepted:
             message = f"Rate limit reached: {limit} {what} a minute with one key; try again in {wait:.1f} s."
             raise RateLimitError(message, retry_after=wait)
-
-
-def _add_headers(response: Response) -> Response:
-    """Add OpenAI's x-ratelimit-* headers for each limit that this request counted against."""
-    for what, (limit, remaining, wait) in g.get("rate_limits", {}).items():
-        response.headers[f"x-ratelimit-limit-{what}"] = str(limit)
-        response.headers[f"x-ratelimit-remaining-{what}"] = str(remaining)
-        response.headers[f"x-ratelimit-reset-{what}"] = f"{wait:.3f}s"
-    return response

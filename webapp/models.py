@@ -15,23 +15,12 @@ from tasks.execution import engine_status
 from tasks.execution.engine_status import EngineStatus
 from webapp.document import operation
 from webapp.requests import administrator, caller, current_context, parse_body, query
-from webapp.wire.models import (
-    AddModel,
-    ChangeModel,
-    EngineFailureObject,
-    ListModels,
-    ModelChanged,
-    ModelExtension,
-    ModelObject,
-    ModelPage,
-    ModelRemoved,
-    ModelsReloaded,
-)
+from webapp.wire import models as wire
 
 routes = Blueprint("models", __name__)
 
 
-def with_engines(specs: Mapping[str, ModelSpec]) -> list[ModelObject]:
+def with_engines(specs: Mapping[str, ModelSpec]) -> list[wire.ModelObject]:
     """Return models and adapters as they cross the wire, with what their engines do. `specs`: by served name."""
     context = current_context()
     with context.database.read() as session:
@@ -56,13 +45,13 @@ def _object(
     failure: EngineFailure | None = None,
     *,
     is_starting: bool = False,
-) -> ModelObject:
+) -> wire.ModelObject:
     of_model = None if engines is None else [engine for engine in engines if engine.model == spec.name]
     states = {engine.state for engine in of_model or ()} | ({"starting"} if is_starting else set())
     state = next((each for each in ("busy", "idle", "starting") if each in states), "no_engine")
     if hold is not None:
         state = "on_hold"
-    ours = ModelExtension(
+    ours = wire.ModelExtension(
         engine=spec.engine,
         endpoints=list(spec.endpoints),
         simulated=engine_status.capabilities(spec).simulated,
@@ -72,24 +61,24 @@ def _object(
         state=None if of_model is None and hold is None else cast(Any, state),
         in_flight=None if of_model is None else sum(engine.in_flight for engine in of_model),
         held=None if hold is None else hold.reason,
-        last_failure=None if failure is None else EngineFailureObject.model_validate(failure),
+        last_failure=None if failure is None else wire.EngineFailureObject.model_validate(failure),
     )
     parent = None if name == spec.name else spec.name
-    return ModelObject(id=name, created=0, owned_by="batchyard", parent=parent, batchyard=ours)
+    return wire.ModelObject(id=name, created=0, owned_by="batchyard", parent=parent, batchyard=ours)
 
 
 @routes.get("/v1/models")
-@operation(ModelPage, query=ListModels)
-def list_() -> ModelPage:
+@operation(wire.ModelPage, query=wire.ListModels)
+def list_() -> wire.ModelPage:
     """List the models this deployment serves, each with its adapters."""
     specs = served_by_name(current_context().models)
-    listed = with_engines(specs) if query(ListModels).engines else [_object(*each) for each in specs.items()]
-    return ModelPage.of(listed, has_more=False)
+    listed = with_engines(specs) if query(wire.ListModels).engines else [_object(*each) for each in specs.items()]
+    return wire.ModelPage.of(listed, has_more=False)
 
 
 @routes.get("/v1/models/<path:name>")
-@operation(ModelObject, refusals=(404,))
-def retrieve(name: str) -> ModelObject:
+@operation(wire.ModelObject, refusals=(404,))
+def retrieve(name: str) -> wire.ModelObject:
     """Look at a model."""
     caller()
     spec = served_by_name(current_context().models).get(name)
@@ -108,35 +97,35 @@ def changer() -> ModelChanger:
 
 
 @routes.post("/v1/models")
-@operation(ModelChanged, json=AddModel, refusals=(403, 409, 413))
-def add() -> ModelChanged:
+@operation(wire.ModelChanged, json=wire.AddModel, refusals=(403, 409, 413))
+def add() -> wire.ModelChanged:
     """Add a model while others run. Every process serves it within two seconds."""
-    changes, body = changer(), parse_body(AddModel)
+    changes, body = changer(), parse_body(wire.AddModel)
     return _changed(*changes.add(body.id, body.entry))
 
 
 @routes.post("/v1/models/reload")
-@operation(ModelsReloaded, refusals=(403,))
-def reload() -> ModelsReloaded:
+@operation(wire.ModelsReloaded, refusals=(403,))
+def reload() -> wire.ModelsReloaded:
     """Read models.toml again, and say what that changes."""
-    return ModelsReloaded(**changer().reload())
+    return wire.ModelsReloaded(**changer().reload())
 
 
 @routes.patch("/v1/models/<path:name>")
-@operation(ModelChanged, json=ChangeModel, refusals=(403, 404, 413))
-def change(name: str) -> ModelChanged:
+@operation(wire.ModelChanged, json=wire.ChangeModel, refusals=(403, 404, 413))
+def change(name: str) -> wire.ModelChanged:
     """Change a model while it runs. Running batches end with the configuration that they began with."""
-    changes, body = changer(), parse_body(ChangeModel)
+    changes, body = changer(), parse_body(wire.ChangeModel)
     return _changed(*(changes.reset(name) if body.entry is None else changes.set(name, body.entry)))
 
 
 @routes.delete("/v1/models/<path:name>")
-@operation(ModelRemoved, refusals=(403, 404))
-def remove(name: str) -> ModelRemoved:
+@operation(wire.ModelRemoved, refusals=(403, 404))
+def remove(name: str) -> wire.ModelRemoved:
     """Remove a model: new requests are refused, and its batches end."""
     changer().remove(name)
-    return ModelRemoved(id=name)
+    return wire.ModelRemoved(id=name)
 
 
-def _changed(spec: ModelSpec, warnings: list[str]) -> ModelChanged:
-    return ModelChanged(**_object(spec.name, spec).model_dump(), warnings=warnings)
+def _changed(spec: ModelSpec, warnings: list[str]) -> wire.ModelChanged:
+    return wire.ModelChanged(**_object(spec.name, spec).model_dump(), warnings=warnings)

@@ -22,13 +22,7 @@ from werkzeug.formparser import FormDataParser
 from werkzeug.utils import cached_property
 
 from batchyard import json_lines
-from batchyard.errors import (
-    AuthenticationError,
-    PermissionDeniedError,
-    RequestError,
-    TooLargeError,
-    value_code,
-)
+from batchyard.errors import AuthenticationError, PermissionDeniedError, RequestError, TooLargeError, value_code
 from batchyard.request_lines import inline
 from batchyard.request_lines.inline import InlineBody, Line
 from batchyard.schema_words import invalid_values

@@ -95,9 +95,12 @@ def extension_fields(
 
     `held`: it does not move, so it may be late. `deaths`: what the records of its batches say of engines that died.
     """
+    entries = [(model, entry) for of_batch in deaths for model, entry in (of_batch or {}).items()]
+    last = max(({"model": model, **entry["last"]} for model, entry in entries), key=lambda one: one["at"], default=None)
     return {name: getattr(work, name) for name in _EXTENSION} | {
         **eta(None if work.paused_at is not None else related.forecast),
-        **_engine_deaths(deaths),
+        "engine_deaths": sum(entry["deaths"] for _, entry in entries),
+        "last_engine_death": last,
         "sla": "at_risk" if held and work.sla == "on_track" else work.sla,
         "due_at": deadlines.deadline(work),
         "models": {name: config["engine"] for name, config in work.models.items()},
@@ -142,9 +145,3 @@ def token_usage(input_tokens: int, cached_tokens: int, output_tokens: int, reaso
         output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=reasoning_tokens),
         total_tokens=input_tokens + output_tokens,
     )
-
-
-def _engine_deaths(of_batches: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
-    entries = [(model, entry) for deaths in of_batches for model, entry in (deaths or {}).items()]
-    last = max(({"model": model, **entry["last"]} for model, entry in entries), key=lambda one: one["at"], default=None)
-    return {"engine_deaths": sum(entry["deaths"] for _, entry in entries), "last_engine_death": last}

@@ -180,7 +180,14 @@ class Journal:
             if first <= number <= last:
                 row = self._group(group).get((number, stage, visit, sample))
                 if row is not None and row["ask"] == ask and row["ok"] is not None:
-                    return _answer(row)
+                    return Answer(
+                        ok=row["ok"],
+                        text=row["text"] or "",
+                        error=None if row["ok"] else {"code": row["error"], "message": row["message"]},
+                        status_code=200 if row["ok"] else None,
+                        **{name: row[name] for name in (*_MEASURED, "finish_reason", "seed", "model")},
+                        extra=json_lines.loads(row["extra"]) if row["extra"] else {},
+                    )
         return None
 
     def _group(self, group: int) -> dict[tuple[int, str, int, int], dict[str, Any]]:
@@ -196,14 +203,3 @@ class Journal:
         while len(self._groups) > CACHED_GROUPS:
             self._groups.popitem(last=False)
         return self._groups[group]
-
-
-def _answer(row: Mapping[str, Any]) -> Answer:
-    return Answer(
-        ok=row["ok"],
-        text=row["text"] or "",
-        error=None if row["ok"] else {"code": row["error"], "message": row["message"]},
-        status_code=200 if row["ok"] else None,
-        **{name: row[name] for name in (*_MEASURED, "finish_reason", "seed", "model")},
-        extra=json_lines.loads(row["extra"]) if row["extra"] else {},
-    )

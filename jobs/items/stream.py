@@ -21,7 +21,14 @@ from store.records import Job
 
 def lines(storage: Storage, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
     """Return a line of JSON for each ended item, in pieces. Raises RequestError, ConflictError."""
-    return _read(storage, job, after, limit, lambda number, row: _line(row))
+
+    def line_of(_: int, row: dict[str, Any]) -> bytes:
+        for name in ("result", "error"):
+            if row[name] is not None:
+                row[name] = orjson.Fragment(row[name])
+        return json_lines.line(row)
+
+    return _read(storage, job, after, limit, line_of)
 
 
 def event_lines(storage: Storage, recipe: Recipe[Any], job: Job, after: int, limit: int | None) -> Iterator[bytes]:
@@ -79,10 +86,3 @@ def slices(
             table = job_chunks.read(artifacts, chunk.sha256, columns)
             yield before + begin + 1, table.slice(begin, end - begin)
         before += chunk.rows
-
-
-def _line(row: dict[str, Any]) -> bytes:
-    for name in ("result", "error"):
-        if row[name] is not None:
-            row[name] = orjson.Fragment(row[name])
-    return json_lines.line(row)

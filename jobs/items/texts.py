@@ -1,6 +1,5 @@
 """The texts of items in lists: what each asks, what it was answered, and how that was scored; cut."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchyard import json_lines
@@ -26,7 +25,14 @@ def of(job: Job, reader: Reader, position: int, result: str | None) -> ItemTexts
     values = json_lines.loads(result) if result else None
     answer = values.get("text") if isinstance(values, dict) else None
     scores = [float(sample["score"]) for sample in samples(values)]
-    return ItemTexts(_question(stored.columns, job.options.get("template")), _shown(answer), scores)
+    template = job.options.get("template")
+    try:
+        last = messages_of(stored.columns, template if isinstance(template, str) else None)[-1].get("content")
+    except InvalidItem:  # a recipe that asks in its own words
+        last = None
+    if isinstance(last, list):
+        last = "\n".join(str(part["text"]) for part in last if isinstance(part, dict) and part.get("text"))
+    return ItemTexts(_shown(last), _shown(answer), scores)
 
 
 def samples(result: Any) -> list[dict[str, Any]]:
@@ -34,17 +40,6 @@ def samples(result: Any) -> list[dict[str, Any]]:
     listed = result.get("samples") if isinstance(result, dict) else None
     scored = [sample for sample in listed or () if isinstance(sample, dict)]
     return [sample for sample in scored if isinstance(sample.get("score"), int | float)]
-
-
-def _question(columns: Mapping[str, Any], template: Any) -> str | None:
-    """Return the last message that the row makes."""
-    try:
-        content = messages_of(columns, template if isinstance(template, str) else None)[-1].get("content")
-    except InvalidItem:  # a recipe that asks in its own words
-        return None
-    if isinstance(content, list):
-        content = "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and part.get("text"))
-    return _shown(content)
 
 
 def _shown(text: Any) -> str | None:

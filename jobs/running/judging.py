@@ -85,10 +85,5 @@ class Judges:
 
 
 def _judge(folder: str, calls: list[tuple[ToJudge, Any]]) -> list[Verdict]:
-    catalogue = _catalogue(folder)
+    catalogue = registry.loaded(folder)
     return [judge(catalogue, call, item) for call, item in calls]
-
-
-@functools.cache
-def _catalogue(folder: str) -> Catalogue:
-    return registry.load(folder or None)

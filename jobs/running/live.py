@@ -17,7 +17,7 @@ from batchyard.recipes import Answer, Call, Called, Check, Checked, Item, Reply,
 from batchyard.recipes.program import Chosen, RecipeError, Request
 from jobs.intake.requests import PreparedRequest
 from jobs.running.calling import PendingToolCall
-from jobs.running.live_item import JudgeInline, LiveItem, OpenRequests, PendingCall, ToJudge
+from jobs.running.live_item import JudgeInline, LiveItem, OpenRequests, PendingCall
 from jobs.running.programs import Outcome, Programs
 from jobs.running.records import Life, Uncommitted
 from jobs.running.replay import NO_RECORDS, Records
@@ -204,13 +204,23 @@ class LiveItems:
             elif isinstance(want, Request):
                 self._ask(live, index, want, records)
             elif isinstance(want, Score | Check):
-                self._call(live, index, want)
+                outcome = self._inline(want, live.item)
+                if outcome is None:
+                    self._calls.append(PendingCall(live.position, live.program.turn, index, want, live.item))
+                else:
+                    self._record_outcome(live, index, outcome)
             elif isinstance(want, Call):
                 self._call_tool(live, index, want, records)
             elif isinstance(want, Wait):
-                self._wait(live, want, records)
+                self.waiting[live.position] = want
+                self._grow(live, WAITING_BYTES)
+                turn = live.program.turn
+                if records.waits(live.position) != turn:
+                    self.uncommitted.move(live.position, live.item, WAITING, turn, want.data, live.started_at)
             else:
-                self._choose_peer(live)
+                texts = [text for position, text in self._accepted if position != live.position]
+                peer = live.item.random("peer", live.program.turn).choice(texts) if texts else None
+                self._record_outcome(live, 0, Chosen(peer))
 
     def _ask(self, live: LiveItem, index: int, request: Request, records: Records) -> None:
         item = live.item
@@ -245,13 +255,6 @@ class LiveItems:
         self.requests.add(prepared)
         return True
 
-    def _call(self, live: LiveItem, index: int, call: ToJudge) -> None:
-        outcome = self._inline(call, live.item)
-        if outcome is None:
-            self._calls.append(PendingCall(live.position, live.program.turn, index, call, live.item))
-            return
-        self._record_outcome(live, index, outcome)
-
     def _call_tool(self, live: LiveItem, index: int, call: Call, records: Records) -> None:
         program, tools = live.program, self.programs.tools
         key = tools.key(live.item, program.turn, index, call)
@@ -265,18 +268,6 @@ class LiveItems:
             self.uncommitted.note(live.position, live.item, program.turn, index, CALL, value)
         is_retriable = tools.is_retriable(call)
         self._tool_calls.append(PendingToolCall(live.position, program.turn, index, key, call, is_retriable))
-
-    def _wait(self, live: LiveItem, wait: Wait, records: Records) -> None:
-        self.waiting[live.position] = wait
-        self._grow(live, WAITING_BYTES)
-        program = live.program
-        if records.waits(live.position) != program.turn:
-            self.uncommitted.move(live.position, live.item, WAITING, program.turn, wait.data, live.started_at)
-
-    def _choose_peer(self, live: LiveItem) -> None:
-        texts = [text for position, text in self._accepted if position != live.position]
-        chosen = Chosen(live.item.random("peer", live.program.turn).choice(texts) if texts else None)
-        self._record_outcome(live, 0, chosen)
 
     def _record_outcome(self, live: LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
         program, want = live.program, live.program.wants[index]

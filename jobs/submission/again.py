@@ -12,7 +12,6 @@ from jobs.intake.drafts import JobDraft, check_named_jobs, configured, identify
 from jobs.items.states import select
 from jobs.kinds.registry import check, kind_of_job
 from store import files
-from store.artifacts import ArtifactWriter
 from store.formats import items as items_file
 from store.jobs import lifecycle
 from store.records import Job
@@ -95,7 +94,16 @@ def retry(
     if file is None:
         message = f"The input of job '{job_id}' was deleted or has expired; upload it again, and create a new job."
         raise ConflictError(message, param="job_id")
-    items = _uncompleted(context, source, states)
+    if not source.total:
+        raise _nothing(source, "it has no items. Create a new job.")
+    reader, positions = select(context, source, states)
+    if not positions.size:
+        why = f"none of its {source.total} items is {' or '.join(states)}. Name other 'states', or create a new job."
+        raise _nothing(source, why)
+    with context.artifacts.create() as items:
+        target = items_file.ItemsWriter(items)
+        reader.copy(positions, target)
+        target.close()
     job = _again(source, completion_window=window, items_sha256=items.sha256, retry_of=source.id)
     return configured(context, job, file, configuration)
 
@@ -106,20 +114,6 @@ def _again(source: Job, **values: Any) -> Job:
         post_process=[registry.request(entry) for entry in source.post_process],
         **values,
     )
-
-
-def _uncompleted(context: AppContext, job: Job, states: Sequence[str]) -> ArtifactWriter:
-    if not job.total:
-        raise _nothing(job, "it has no items. Create a new job.")
-    reader, positions = select(context, job, states)
-    if not positions.size:
-        wanted = " or ".join(states)
-        raise _nothing(job, f"none of its {job.total} items is {wanted}. Name other 'states', or create a new job.")
-    with context.artifacts.create() as content:
-        target = items_file.ItemsWriter(content)
-        reader.copy(positions, target)
-        target.close()
-    return content
 
 
 def _nothing(job: Job, reason: str) -> RequestError:

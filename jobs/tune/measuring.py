@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import redis
 
-from batchyard import config
 from batchyard.models import ModelSpec
 from batchyard.wording import MAX_MESSAGE, cut
 from inference.residents.status import EngineStatus
-from recipes.tune.cells import Cell
+from recipes.tune.cells import Cell, value_at
 from recipes.tune.results import CellResult, Repeat, State
 from store.formats import job_chunks
 from store.jobs import chunk_records, composites
@@ -159,13 +158,6 @@ def result(
         evidence=() if failure is None else waves[-1].evidence(context),
         derived=spec.name,
         config_sha256=spec.config_sha256,
-        overrides={key: _at(entry, key) for key in cell.overrides},
+        overrides={key: value_at(entry, key) for key in cell.overrides},
         simulated=record.simulated,
     )
-
-
-def _at(entry: Any, key: str) -> Any:
-    """Return the value at a dotted path of a model's entry, None if it has none."""
-    for name in config.path(key):
-        entry = entry.get(name) if isinstance(entry, dict) else None
-    return entry

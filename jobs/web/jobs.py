@@ -31,38 +31,18 @@ from webapp.document import operation
 from webapp.events import to_wire as events_to_wire
 from webapp.idempotency import Idempotency, Once
 from webapp.requests import caller, current_context, listed, parse_body, query
+from webapp.wire import jobs as wire
 from webapp.wire.batches import PlanState
 from webapp.wire.events import EventPage, ListEvents
 from webapp.wire.fields import Idempotent, StopWhen
 from webapp.wire.items import ItemDetail, ItemObject, ItemPage, ItemReply, ListItems
-from webapp.wire.jobs import (
-    CellObject,
-    CreatedJob,
-    CreateJob,
-    CreateQuery,
-    DryRun,
-    DryRunStage,
-    FirstRequestObject,
-    ItemCounts,
-    JobDeleted,
-    JobExtension,
-    JobObject,
-    JobOptions,
-    JobPage,
-    JobPlanReport,
-    ListJobs,
-    Rescore,
-    RetryJob,
-    StageObject,
-    WarningObject,
-)
 from webapp.wire.work import BatchErrors, ListResults
 from webapp.work import Related
 
 routes = Blueprint("jobs", __name__)
 
 
-def to_wire(records: Sequence[Job]) -> list[JobObject]:
+def to_wire(records: Sequence[Job]) -> list[wire.JobObject]:
     """Return jobs as they cross the wire. What belongs to them is read in one query for all."""
     context = current_context()
     ids = [job.id for job in records]
@@ -102,20 +82,20 @@ def _object(
     children: Sequence[str] = (),
     usage: Tokens = NO_TOKENS,
     waits: bool = False,
-) -> JobObject:
+) -> wire.JobObject:
     """Return the job object, by default of a new job. `waits`: a model is on hold."""
     held = work.obstacle(job)
     expected = kinds.expected(current_context(), job) if stages else {}
     deaths = [batch.engine_deaths for _, batch in stages if batch is not None]
-    return JobObject(
-        **work.fields(job, JobObject),
-        request_counts=ItemCounts(
+    return wire.JobObject(
+        **work.fields(job, wire.JobObject),
+        request_counts=wire.ItemCounts(
             **{name: getattr(job, name) for name in ("total", "completed", "failed", "stuck")},
             expired=job.expired_items,
             cancelled=job.cancelled_items,
         ),
         usage=work.token_usage(*usage),
-        batchyard=JobExtension(
+        batchyard=wire.JobExtension(
             **{name: getattr(job, name) for name in _EXTENSION},
             **{flaw: sum(getattr(batch, flaw) for _, batch in stages if batch is not None) for flaw in FLAWS},
             **work.extension_fields(job, related, held=waits or bool(held), deaths=deaths),
@@ -136,10 +116,10 @@ def _is_sampled(job: Job) -> bool:
     return job.total > 0 and (job.total > (job.sample_rows or 0) or not job.unended)
 
 
-def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> StageObject:
+def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> wire.StageObject:
     if batch is not None and not batch.open:  # it gets no more requests
         expected = batch.total
-    return StageObject(
+    return wire.StageObject(
         name=stage.name,
         batch_id=stage.batch_id,
         status=None if batch is None else batch.status,
@@ -150,45 +130,47 @@ def _stage(stage: JobStage, batch: Batch | None, expected: int | None) -> StageO
     )
 
 
-def outlook_to_wire(outlook: JobOutlook) -> DryRun:
+def outlook_to_wire(outlook: JobOutlook) -> wire.DryRun:
     estimate, left = outlook.estimate, outlook.due_at - time.time()
     earliest, latest = (
         end if estimate.seconds is None else estimate.seconds for end in (estimate.earliest, estimate.latest)
     )
     is_late, is_in_time = earliest is not None and earliest > left, latest is not None and latest <= left
-    return DryRun(
+    return wire.DryRun(
         items=estimate.items,
-        stages=[DryRunStage(**stage._asdict()) for stage in estimate.stages],
+        stages=[wire.DryRunStage(**stage._asdict()) for stage in estimate.stages],
         eta_seconds=estimate.seconds,
         eta_earliest_seconds=estimate.earliest,
         eta_latest_seconds=estimate.latest,
         due_at=outlook.due_at,
         on_time=False if is_late else True if is_in_time else None,
         cost=None if estimate.parts is None else work.cost_of(estimate.parts),
-        requests=[FirstRequestObject(**request._asdict()) for request in estimate.requests],
+        requests=[wire.FirstRequestObject(**request._asdict()) for request in estimate.requests],
         errors=BatchErrors.model_validate({"data": estimate.errors}) if estimate.errors else None,
         config_sha256=outlook.config_sha256,
         work_sha256=outlook.work_sha256,
         same_as=outlook.same,
         warnings=warnings_to_wire(outlook.warnings),
-        cells=[CellObject(**cell.model_dump(include=set(CellObject.model_fields))) for cell in estimate.cells],
+        cells=[
+            wire.CellObject(**cell.model_dump(include=set(wire.CellObject.model_fields))) for cell in estimate.cells
+        ],
     )
 
 
-def warnings_to_wire(warnings: Sequence[tuple[str, str]]) -> list[WarningObject]:
-    return [WarningObject(code=code, message=message) for code, message in warnings]
+def warnings_to_wire(warnings: Sequence[tuple[str, str]]) -> list[wire.WarningObject]:
+    return [wire.WarningObject(code=code, message=message) for code, message in warnings]
 
 
 @routes.post("/v1/jobs")
-@operation(CreatedJob, query=CreateQuery, json=CreateJob, headers=Idempotent, refusals=(403, 409, 413))
-def create() -> JobObject | DryRun:
+@operation(wire.CreatedJob, query=wire.CreateQuery, json=wire.CreateJob, headers=Idempotent, refusals=(403, 409, 413))
+def create() -> wire.JobObject | wire.DryRun:
     """Make a job of a recipe and an input. With `dry_run` nothing is made, and the answer says what it would be.
 
     With an Idempotency-Key, the same body again answers with the job that was made the first time.
     """
     owner, context = caller(), current_context()
-    params = query(CreateQuery)
-    body = parse_body(CreateJob, bulk=True)
+    params = query(wire.CreateQuery)
+    body = parse_body(wire.CreateJob, bulk=True)
     request = replace(
         request_of(body, _source(body)),
         depends_on=[dependency.model_dump() for dependency in body.depends_on],
@@ -209,14 +191,14 @@ def create_once(key: Idempotency, draft: Callable[[], JobDraft]) -> Once[Job, Jo
     return idempotency.once(key, JOBS, draft, creation.submit, creation.send)
 
 
-def request_of(body: JobOptions, source: JobSource) -> JobRequest:
+def request_of(body: wire.JobOptions, source: JobSource) -> JobRequest:
     names = ("recipe", "completion_window", "options", "seed", "name", "metadata", "post_process", "callback_url")
     expires_after = body.output_expires_after.seconds if body.output_expires_after else None
     values: dict[str, Any] = {name: getattr(body, name) for name in names}
     return JobRequest(input=source, output_expires_after=expires_after, admin=caller().admin, **values)
 
 
-def _source(body: CreateJob) -> JobSource:
+def _source(body: wire.CreateJob) -> JobSource:
     file_id, source = body.input_file_id, body.input
     if file_id is not None and source is None:
         return file_id
@@ -233,11 +215,11 @@ def _source(body: CreateJob) -> JobSource:
 
 
 @routes.get("/v1/jobs")
-@operation(JobPage, query=ListJobs)
-def list_() -> JobPage:
+@operation(wire.JobPage, query=wire.ListJobs)
+def list_() -> wire.JobPage:
     """List the project's jobs, newest first."""
-    records, has_more = listed(lifecycle.page, ListJobs, caller().project_id)
-    return JobPage.of(to_wire(records), has_more=has_more)
+    records, has_more = listed(lifecycle.page, wire.ListJobs, caller().project_id)
+    return wire.JobPage.of(to_wire(records), has_more=has_more)
 
 
 def get_job(job_id: str) -> Job:
@@ -245,61 +227,61 @@ def get_job(job_id: str) -> Job:
 
 
 @routes.get("/v1/jobs/<job_id>")
-@operation(JobObject, refusals=(404,))
-def retrieve(job_id: str) -> JobObject:
+@operation(wire.JobObject, refusals=(404,))
+def retrieve(job_id: str) -> wire.JobObject:
     """Look at a job."""
     return to_wire([get_job(job_id)])[0]
 
 
 @routes.get("/v1/jobs/<job_id>/plan")
-@operation(JobPlanReport, refusals=(404, 409))
-def plan(job_id: str) -> JobPlanReport:
+@operation(wire.JobPlanReport, refusals=(404, 409))
+def plan(job_id: str) -> wire.JobPlanReport:
     """Read the forecast for all items of a job, from the sample of its plan, until the job is resumed."""
     job = get_job(job_id)
     if not job.sampling or job.status in TERMINAL:
         why = "was created without a plan" if job.sample_rows is None else "is not paused by its plan"
         raise ConflictError(f"Job '{job_id}' {why}.", param="job_id")
-    return JobPlanReport(job_id=job_id, sampled=job.paused_by == PLAN, **sample.report(current_context(), job))
+    return wire.JobPlanReport(job_id=job_id, sampled=job.paused_by == PLAN, **sample.report(current_context(), job))
 
 
 @routes.post("/v1/jobs/<job_id>/cancel")
-@operation(JobObject, refusals=(404, 409))
-def cancel(job_id: str) -> JobObject:
+@operation(wire.JobObject, refusals=(404, 409))
+def cancel(job_id: str) -> wire.JobObject:
     """Cancel a job: items that have ended are kept, the others do not go on."""
     return to_wire([work.control(JOBS, job_id, "cancel")])[0]
 
 
 @routes.delete("/v1/jobs/<job_id>")
-@operation(JobDeleted, refusals=(404, 409))
-def delete(job_id: str) -> JobDeleted:
+@operation(wire.JobDeleted, refusals=(404, 409))
+def delete(job_id: str) -> wire.JobDeleted:
     """Delete a job that has ended, with its batches, the jobs that it has started, its files and its cached answers.
 
     Its input file goes too, unless another batch, job or schedule needs it. What it has cost stays.
     """
     erasure.delete(current_context(), caller(), JOBS, job_id)
-    return JobDeleted(id=job_id)
+    return wire.JobDeleted(id=job_id)
 
 
 @routes.post("/v1/jobs/<job_id>/pause")
-@operation(JobObject, refusals=(404, 409))
-def pause(job_id: str) -> JobObject:
+@operation(wire.JobObject, refusals=(404, 409))
+def pause(job_id: str) -> wire.JobObject:
     """Pause a job: requests in the engines are answered, and no others are sent. Its window goes on."""
     return to_wire([work.control(JOBS, job_id, "pause")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/resume")
-@operation(JobObject, refusals=(403, 404, 409))
-def resume(job_id: str) -> JobObject:
+@operation(wire.JobObject, refusals=(403, 404, 409))
+def resume(job_id: str) -> wire.JobObject:
     """Let a paused job go on where it is."""
     return to_wire([work.control(JOBS, job_id, "resume")])[0]
 
 
 @routes.post("/v1/jobs/<job_id>/rescore")
-@operation(CreatedJob, json=Rescore, headers=Idempotent, refusals=(403, 404, 409, 413))
-def rescore(job_id: str) -> JobObject:
+@operation(wire.CreatedJob, json=wire.Rescore, headers=Idempotent, refusals=(403, 404, 409, 413))
+def rescore(job_id: str) -> wire.JobObject:
     """Judge the answers of an ended job anew, as a new job with other options that only judge. No engine is asked."""
     owner, context = caller(), current_context()
-    body = parse_body(Rescore, bulk=True)
+    body = parse_body(wire.Rescore, bulk=True)
     created = create_once(
         idempotency.of_request(body, job_id),
         lambda: again.rescore(context, owner.project_id, job_id, body.options),
@@ -308,14 +290,14 @@ def rescore(job_id: str) -> JobObject:
 
 
 @routes.post("/v1/jobs/<job_id>/retry")
-@operation(CreatedJob, json=RetryJob, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413))
-def retry(job_id: str) -> JobObject:
+@operation(wire.CreatedJob, json=wire.RetryJob, body_optional=True, headers=Idempotent, refusals=(403, 404, 409, 413))
+def retry(job_id: str) -> wire.JobObject:
     """Make a job of the items that did not complete in one that has ended, which stays as it is.
 
     All requests of these items are asked again. The body may be left out.
     """
     owner, context = caller(), current_context()
-    body = parse_body(RetryJob, bulk=True, optional=True)
+    body = parse_body(wire.RetryJob, bulk=True, optional=True)
     created = create_once(
         idempotency.of_request(body, job_id),
         lambda: again.retry(

@@ -4,21 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from batchyard.recipes import (
-    AgentRun,
-    AgentTurn,
-    Answer,
-    Flow,
-    Item,
-    Recipe,
-    Report,
-    Result,
-    Results,
-    Scored,
-    Stage,
-    Tool,
-    recipe,
-)
+from batchyard.recipes import AgentRun, AgentTurn, Answer, Flow, Item, Recipe, Result, Scored, Stage, Tool, recipe
 from batchyard.recipes import agent as run_agent
 from batchyard.wording import hint
 from recipes.agent import report
@@ -136,9 +122,6 @@ def recipe_of(catalogue: RewardCatalogue) -> Recipe[AgentLoop]:
         graded = graders.of_model(options.grader) is not None
         return [Stage(TURN, options.path), *([Stage(rollout.GRADE)] if graded else [])]
 
-    def finish(results: Results, options: AgentLoop) -> Report:
-        return report.write(results, options, _tools(options, catalogue))
-
     def bounds(options: AgentLoop) -> list[tuple[float, float]]:
         return [(1.0, float(options.max_turns)), *([(1.0, 1.0)] if len(stages(options)) > 1 else [])]
 
@@ -150,7 +133,7 @@ def recipe_of(catalogue: RewardCatalogue) -> Recipe[AgentLoop]:
         probe=lambda options: _probe(options, catalogue),
         check=lambda options: check(options, catalogue),
         columns=lambda options, row: columns_of(options, row, catalogue),
-        finish=finish,
+        finish=lambda results, options: report.write(results, options, _tools(options, catalogue)),
         main="trajectories.parquet",
         bounds=bounds,
     )

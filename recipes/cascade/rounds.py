@@ -19,7 +19,7 @@ import numpy as np
 
 from batchyard import json_lines
 from batchyard.comparing.shares import interval
-from batchyard.recipes import EndedItem, Report, Results
+from batchyard.recipes import Report, Results
 from recipes.cascade import bounds
 from recipes.cascade.bounds import CutDecision, Flags, Floats, Look, Tail
 from recipes.cascade.options import STATE, Cascading
@@ -50,22 +50,15 @@ def rows_of(results: Results) -> Iterator[Row]:
         state = item.columns.get(STATE)
         if state is not None and "rows" in state:
             yield from state["rows"]
+            continue
+        columns = {name: value for name, value in item.columns.items() if name not in (STATE, "custom_id")}
+        row = {"id": item.custom_id, "columns": columns}
+        ended = {"error": dict(item.error or {"code": item.state, "message": None})}  # of a program that never ended
+        if state is None:
+            yield row | {"order": item.result.get("order", _NEVER), "proxy": item.result.get("proxy") or ended}
         else:
-            yield _row(item, state)
-
-
-def _row(item: EndedItem, state: Mapping[str, Any] | None) -> Row:
-    columns = {name: value for name, value in item.columns.items() if name not in (STATE, "custom_id")}
-    row = {"id": item.custom_id, "columns": columns}
-    ended = {"error": dict(item.error or {"code": item.state, "message": None})}  # of a program that never ended
-    if state is None:
-        proxy = item.result.get("proxy") or ended
-        return row | {"order": item.result.get("order", _NEVER), "proxy": proxy}
-    return row | {
-        "order": state["order"],
-        "proxy": state["proxy"],
-        "large": {**(item.result.get("large") or ended), "why": state["why"]},
-    }
+            large = {**(item.result.get("large") or ended), "why": state["why"]}
+            yield row | {"order": state["order"], "proxy": state["proxy"], "large": large}
 
 
 @dataclass

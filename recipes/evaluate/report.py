@@ -1,29 +1,17 @@
 """What recipe `evaluate` leaves behind: answers.jsonl with the wrong ones first, metrics, and blocks of its page."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from batchyard import json_lines
-from batchyard.recipes import (
-    Block,
-    EndedItem,
-    Histogram,
-    InvalidItem,
-    Matrix,
-    Report,
-    Results,
-    Table,
-    is_wrong,
-    messages_of,
-)
+from batchyard.recipes import Block, EndedItem, InvalidItem, Matrix, Report, Results, Table, is_wrong, messages_of
 from batchyard.wording import cut
 from recipes.evaluate.comparison import compare
 from recipes.evaluate.options import JUDGE, Evaluate
 from recipes.evaluate.outcomes import MOST_CLASSES, OTHER, Outcomes, text_of
 from recipes.measures import intervals
-from recipes.measures.estimates import MetricEstimate
 from recipes.measures.paired import is_binary, kappa
 from recipes.options import column_of
 from recipes.reports import histogram, interval, number
@@ -74,12 +62,25 @@ def write(results: Results, options: Evaluate) -> Report:
         metrics.setdefault("slices", {})[column] = {
             name: {label: each.document() for label, each in of_slice.items()} for name, of_slice in by_value.items()
         }
-        view.append(_slice_table(column, by_value, list(estimates)))
+        of_values = []
+        for name, each in by_value.items():
+            cells = [
+                f"{number(one.mean)} ({interval(one.interval)})" if (one := each.get(label)) else "-"
+                for label in estimates
+            ]
+            of_values.append([cut(name, CELL), max((one.n for one in each.values()), default=0), *cells])
+        view.append(Table(title=f"By {column}", columns=[column, "questions", *estimates], rows=of_values))
     metrics |= {"values": outcomes.extra} if outcomes.extra else {}
     if outcomes.agreement:
         metrics["agreement"], tables = _agreement(outcomes, options)
         view += tables
-    view += [block for block in (_confusion(outcomes), _histogram(outcomes, options)) if block is not None]
+    if (confusion := _confusion(outcomes)) is not None:
+        view.append(confusion)
+    scores = outcomes.column(options.labels[0])
+    scores = scores[np.isfinite(scores)]
+    if len(scores) and not is_binary(scores):  # the first metric is more than right or wrong
+        ends = min(0.0, float(scores.min())), max(1.0, float(scores.max()))
+        view.append(histogram(f"Questions by {options.labels[0]}", scores, BARS, ends))
     if shown:
         columns = ["item", "question", "expected", "predicted", "answer", options.labels[0]]
         view.append(Table(title=f"Wrong answers, the first {len(shown)}", columns=columns, rows=shown))
@@ -110,27 +111,6 @@ def _lines(item: EndedItem, options: Evaluate) -> Iterator[dict[str, Any]]:
             "metric_errors": sample.get("metric_errors") or {},
             **{name: sample.get(name) for name in ("error", "finish_reason", "seed", "output_tokens", "reasoning")},
         }
-
-
-def _slice_table(column: str, by_value: Mapping[str, Mapping[str, MetricEstimate]], labels: Sequence[str]) -> Table:
-    rows = []
-    for name, estimates in by_value.items():
-        cells = [
-            f"{number(each.mean)} ({interval(each.interval)})" if (each := estimates.get(label)) else "-"
-            for label in labels
-        ]
-        rows.append([cut(name, CELL), max((each.n for each in estimates.values()), default=0), *cells])
-    return Table(title=f"By {column}", columns=[column, "questions", *labels], rows=rows)
-
-
-def _histogram(outcomes: Outcomes, options: Evaluate) -> Histogram | None:
-    """Return how many questions have which score, for one that is more than right or wrong."""
-    values = outcomes.column(options.labels[0])
-    values = values[np.isfinite(values)]
-    if not len(values) or is_binary(values):
-        return None
-    ends = min(0.0, float(values.min())), max(1.0, float(values.max()))
-    return histogram(f"Questions by {options.labels[0]}", values, BARS, ends)
 
 
 def _confusion(outcomes: Outcomes) -> Matrix | None:

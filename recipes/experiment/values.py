@@ -60,26 +60,22 @@ class ItemValues:
         self._cells = None
 
     def set(self, name: str, number: int | slice, value: float | Values) -> None:
-        if (column := self._column(name)) is not None:
-            column[number] = value
-
-    def drop(self, names: Iterable[str]) -> None:
-        for name in names:
-            del self.names[name]
-
-    def _column(self, name: str) -> Values | None:
-        """Return a column to write to, None if there is no room for another."""
+        """Write values to a column; without room for another one it is left out."""
         if self._cells is None:
             raise ValueError("the table takes no more values")
         if name not in self.names:
             if self._used == MOST_COLUMNS:
                 if len(self.left_out) < MOST_LEFT_OUT:
                     self.left_out[name] = None
-                return None
+                return
             self._cells[self._used].fill(np.nan)
             self.names[name] = self._used
             self._used += 1
-        return np.asarray(self._cells[self.names[name]])
+        self._cells[self.names[name], number] = value
+
+    def drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            del self.names[name]
 
 
 @dataclass(frozen=True)

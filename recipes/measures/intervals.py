@@ -68,21 +68,17 @@ def draws(columns: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
     means: list[NDArray[np.float64]] = [np.empty(0)] * len(columns)
     for count in {len(column) for column in columns}:
         places = [place for place, column in enumerate(columns) if len(column) == count]
-        for place, drawn in zip(places, _means(np.asarray([columns[place] for place in places])).T, strict=True):
-            means[place] = drawn
-    return means
-
-
-def _means(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    source = np.random.RandomState(SEED)
-    count = table.shape[1]
-    means = np.empty((DRAWS, len(table)))
-    rows = max(1, BLOCK // count)
-    for start in range(0, DRAWS, rows):
-        indices = source.randint(0, count, size=(min(rows, DRAWS - start), count))
-        cells = indices + count * np.arange(len(indices))[:, None]
-        times = np.bincount(cells.ravel(), minlength=count * len(indices)).reshape(len(indices), count)
-        means[start : start + len(indices)] = times @ table.T / count
+        table = np.asarray([columns[place] for place in places])
+        source = np.random.RandomState(SEED)
+        drawn = np.empty((DRAWS, len(table)))
+        rows = max(1, BLOCK // count)
+        for start in range(0, DRAWS, rows):
+            indices = source.randint(0, count, size=(min(rows, DRAWS - start), count))
+            cells = indices + count * np.arange(len(indices))[:, None]
+            times = np.bincount(cells.ravel(), minlength=count * len(indices)).reshape(len(indices), count)
+            drawn[start : start + len(indices)] = times @ table.T / count
+        for place, column in zip(places, drawn.T, strict=True):
+            means[place] = column
     return means
 
 

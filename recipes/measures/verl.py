@@ -51,18 +51,12 @@ def _metrics(values: tuple[float, ...], predicted: tuple[int, ...] | None) -> di
         indices = draws(samples, size)
         drawn = scores[indices]
         outcomes = {"best": drawn.max(axis=1), "worst": drawn.min(axis=1)}
-        if votes is not None:
-            outcomes["maj"] = drawn[np.arange(DRAWS), _elected(votes[indices])]
+        if votes is not None:  # in each row the first vote for the winner; ties go to the earliest
+            choices = int(votes.max()) + 1
+            cells = votes[indices] + choices * np.arange(DRAWS)[:, None]
+            counts = np.bincount(cells.ravel(), minlength=choices * DRAWS)
+            outcomes["maj"] = drawn[np.arange(DRAWS), counts[cells].argmax(axis=1)]
         for name, outcome in outcomes.items():
             named[f"{name}@{size}/mean"] = float(np.mean(outcome))
             named[f"{name}@{size}/std"] = float(np.std(outcome))
     return named
-
-
-def _elected(votes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return in each row the place of the first vote for the winner; ties go to the earliest."""
-    choices = int(votes.max()) + 1
-    cells = votes + choices * np.arange(len(votes))[:, None]
-    counts = np.bincount(cells.ravel(), minlength=choices * len(votes))
-    elected: NDArray[np.int64] = counts[cells].argmax(axis=1)
-    return elected

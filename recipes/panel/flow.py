@@ -4,18 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from batchyard.recipes import (
-    Answer,
-    Ask,
-    Check,
-    Checked,
-    Flow,
-    Item,
-    Messages,
-    Result,
-    Score,
-    recipe,
-)
+from batchyard.recipes import Answer, Ask, Check, Checked, Flow, Item, Messages, Result, Score, recipe
 from recipes.answers import Part, failure_of, integer_of, mark_of
 from recipes.panel.events import Agent, events_of
 from recipes.panel.options import JudgeOptions, PanelMessages, PanelOptions, agents_of, check

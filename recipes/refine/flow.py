@@ -8,20 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from batchyard.comparing.values import comparable
-from batchyard.recipes import (
-    Answer,
-    Check,
-    Checked,
-    Failure,
-    Flow,
-    Item,
-    Messages,
-    Peer,
-    Reply,
-    Result,
-    Wait,
-    recipe,
-)
+from batchyard.recipes import Answer, Check, Checked, Failure, Flow, Item, Messages, Peer, Reply, Result, Wait, recipe
 from batchyard.wording import cut, fill
 from recipes import extracts
 from recipes.answers import Part, failure_of

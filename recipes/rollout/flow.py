@@ -4,19 +4,7 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from batchyard.recipes import (
-    Answer,
-    Ask,
-    Check,
-    Flow,
-    InvalidItem,
-    Item,
-    Recipe,
-    Result,
-    Score,
-    Scored,
-    recipe,
-)
+from batchyard.recipes import Answer, Ask, Check, Flow, InvalidItem, Item, Recipe, Result, Score, Scored, recipe
 from recipes import extracts
 from recipes.answers import unanswered
 from recipes.options import check_extract, check_reward

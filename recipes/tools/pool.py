@@ -113,23 +113,20 @@ class ToolCalls:
             entry.attempts += 1
             self._sent.add(key)
             request = {"id": key, "tool": entry.call.tool, "arguments": entry.call.arguments, "key": key}
-            try:
-                self._start()
-            except OSError as error:
-                self._sent.discard(key)
-                message = f"The process of the tools does not start: {error}."
-                self._end(entry, Called.failed("tool_crashed", message))
-                continue
+            if self._server is None:
+                command = [*shlex.split(self.sandbox), sys.executable, "-m", "recipes.tools.server", self.folder]
+                try:
+                    self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                except OSError as error:
+                    self._sent.discard(key)
+                    message = f"The process of the tools does not start: {error}."
+                    self._end(entry, Called.failed("tool_crashed", message))
+                    continue
+                self._requests = queue.SimpleQueue()
+                for work in (self._read, self._write):
+                    arguments = (self._server, self._requests)
+                    threading.Thread(target=work, args=arguments, name="tools", daemon=True).start()
             self._requests.put(json_lines.dumps(request) + b"\n")
-
-    def _start(self) -> None:
-        """Start the server unless it runs. Raises OSError."""
-        if self._server is None:
-            command = [*shlex.split(self.sandbox), sys.executable, "-m", "recipes.tools.server", self.folder]
-            self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            self._requests = queue.SimpleQueue()
-            for work in (self._read, self._write):
-                threading.Thread(target=work, args=(self._server, self._requests), name="tools", daemon=True).start()
 
     def _write(self, server: subprocess.Popen[bytes], requests: queue.SimpleQueue[bytes | None]) -> None:
         """Write requests, in a thread: the server reads none while nobody reads its outcomes."""

@@ -123,6 +123,13 @@ class TunedModel:
         return IN_FLIGHT if self.batch_argument is None else f"engine_args.{self.batch_argument}"
 
 
+def value_at(entry: Any, key: str) -> Any:
+    """Return the value at a dotted key of a model's entry, None if it has none."""
+    for name in config.path(key):
+        entry = entry.get(name) if isinstance(entry, Mapping) else None
+    return entry
+
+
 class Cell(BaseModel):
     """A configuration that is measured."""
 
@@ -155,10 +162,7 @@ class Cell(BaseModel):
 
     def value(self, base: TunedModel, key: str) -> Any:
         """Return the value of a dotted key in the derived model's entry, None without one."""
-        value: Any = self.entry(base)
-        for name in config.path(key):
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return value
+        return value_at(self.entry(base), key)
 
     def identity(self, base: TunedModel) -> str:
         """Return what is equal for cells that measure the same."""

@@ -187,49 +187,34 @@ def _yes(value: bool | None) -> str:
 
 def _troubles(document: Document) -> list[Table]:
     """Return the tables that say what a cell needs and what went wrong; one without rows is missing."""
-    blocks = (_memory(document), _failures(document), _errors(document), _differing(document))
-    return [block for block in blocks if block.rows]
-
-
-def _memory(document: Document) -> Table:
-    rows = []
-    for row in document["cells"]:
-        sizes = [row["peak_memory"], row["peak_gpu_memory"]]
-        if any(value is not None for value in (row["start_seconds"], *sizes)):
-            mib = [number(None if size is None else round(size / MIB)) for size in sizes]
-            rows.append([row["cell"]["name"], number(row["start_seconds"]), *mib, number(row["at_once"])])
-    columns = ["cell", "start, s", "memory, MiB", "GPU memory, MiB", "requests at once"]
-    return Table(title="Starts and memory", columns=columns, rows=rows)
-
-
-def _failures(document: Document) -> Table:
     repairs = {row["cell"]["repair_of"]: row["cell"]["name"] for row in document["cells"]}
     parts = ["category", "severity", "evidence", "remedy"]
-    rows = []
+    starts: list[list[Any]] = []
+    failures: list[list[Any]] = []
+    errors: list[list[Any]] = []
+    differing: list[list[Any]] = []
     for row in document["cells"]:
+        name, sizes = row["cell"]["name"], [row["peak_memory"], row["peak_gpu_memory"]]
+        if any(value is not None for value in (row["start_seconds"], *sizes)):
+            mib = [number(None if size is None else round(size / MIB)) for size in sizes]
+            starts.append([name, number(row["start_seconds"]), *mib, number(row["at_once"])])
         if diagnosis := row["diagnosis"]:
-            name = row["cell"]["name"]
-            rows.append([name, *(diagnosis[part] for part in parts), repairs.get(name, "")])
-    return Table(title="Cells that failed", columns=["cell", *parts, "tried as"], rows=rows)
-
-
-def _errors(document: Document) -> Table:
-    rows = [
-        [row["cell"]["name"], code, sum(repeat["errors"].get(code, 0) for repeat in row["repeats"])]
-        for row in document["cells"]
-        for code in dict.fromkeys(code for repeat in row["repeats"] for code in repeat["errors"])
-    ]
-    return Table(title="Requests that failed", columns=["cell", "error", "requests"], rows=rows)
-
-
-def _differing(document: Document) -> Table:
-    rows = [
-        [row["cell"]["name"], key, json.dumps(row["cell"]["overrides"].get(key)), json.dumps(row["overrides"].get(key))]
-        for row in document["cells"]
-        for key in row["differing"]
-    ]
-    columns = ["cell", "key", "value of the cell", "value by the manifest"]
-    return Table(title=OTHER_VALUES, columns=columns, rows=rows)
+            failures.append([name, *(diagnosis[part] for part in parts), repairs.get(name, "")])
+        counts = Counter[str]()
+        for repeat in row["repeats"]:
+            counts.update(repeat["errors"])
+        errors += ([name, code, count] for code, count in counts.items())
+        for key in row["differing"]:
+            differing.append([name, key, *(json.dumps(each["overrides"].get(key)) for each in (row["cell"], row))])
+    values = ["cell", "key", "value of the cell", "value by the manifest"]
+    starting = ["cell", "start, s", "memory, MiB", "GPU memory, MiB", "requests at once"]
+    blocks = (
+        Table(title="Starts and memory", columns=starting, rows=starts),
+        Table(title="Cells that failed", columns=["cell", *parts, "tried as"], rows=failures),
+        Table(title="Requests that failed", columns=["cell", "error", "requests"], rows=errors),
+        Table(title=OTHER_VALUES, columns=values, rows=differing),
+    )
+    return [block for block in blocks if block.rows]
 
 
 def heat_map(document: Document) -> Matrix | None:

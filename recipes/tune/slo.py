@@ -22,16 +22,12 @@ class Metric(NamedTuple):
     example: str  # a value, for messages
 
 
-def _rate(value: float) -> str:
-    return f"{round(value):,}/s" if value >= 100 else f"{value:.3g}/s"
-
-
-def _seconds(value: float) -> str:
-    return f"{1000 * value:.3g} ms" if value < 0.1 else f"{value:.4g} s"
-
-
-_SECONDS = Metric(True, {"ms": 1000, "s": 1, "m": 1 / 60}, _seconds, "5s")
-_RATE = Metric(False, {"/s": 1, "/min": 60, "/h": 3600}, _rate, "5/s")
+_SECONDS = Metric(
+    True, {"ms": 1000, "s": 1, "m": 1 / 60}, lambda s: f"{1000 * s:.3g} ms" if s < 0.1 else f"{s:.4g} s", "5s"
+)
+_RATE = Metric(
+    False, {"/s": 1, "/min": 60, "/h": 3600}, lambda n: f"{round(n):,}/s" if n >= 100 else f"{n:.3g}/s", "5/s"
+)
 METRICS = {
     "p50": _SECONDS,
     "p95": _SECONDS,

@@ -10,31 +10,22 @@ from store.accounting import budgets
 from store.accounting.budgets import Standing
 from webapp.document import operation
 from webapp.requests import administrator, current_context, listed, parse_body
-from webapp.wire.accounts import (
-    CapLimits,
-    ChangeKey,
-    CreateKey,
-    KeyObject,
-    KeyPage,
-    ListKeys,
-    NewKeyObject,
-    SigningKeys,
-)
+from webapp.wire import accounts as wire
 
 routes = Blueprint("keys", __name__)
 
 
 @routes.post("/v1/keys")
-@operation(NewKeyObject, json=CreateKey, refusals=(403, 409, 413))
-def create() -> NewKeyObject:
+@operation(wire.NewKeyObject, json=wire.CreateKey, refusals=(403, 409, 413))
+def create() -> wire.NewKeyObject:
     """Make an API key. This answer is the only time it is seen."""
     administrator()
-    key = make(parse_body(CreateKey))
+    key = make(parse_body(wire.CreateKey))
     cap = caps_of([key.id]).get(key.id)
-    return NewKeyObject(**vars(key), last_used_at=None, revoked_at=None, cap=cap.document if cap else None)
+    return wire.NewKeyObject(**vars(key), last_used_at=None, revoked_at=None, cap=cap.document if cap else None)
 
 
-def make(body: CreateKey) -> keys.NewKey:
+def make(body: wire.CreateKey) -> keys.NewKey:
     """Create a key, and record who did. Raises RequestError."""
     with current_context().database.write() as session:
         key = keys.create(
@@ -48,23 +39,23 @@ def make(body: CreateKey) -> keys.NewKey:
     return key
 
 
-def _check(body: CapLimits) -> None:
+def _check(body: wire.CapLimits) -> None:
     if money := body.limits.get("max_cost"):
         budgets.check_currency(money[1], current_context().models)
 
 
 @routes.get("/signing-keys")
-@operation(SigningKeys, public=True)
-def signing() -> SigningKeys:
+@operation(wire.SigningKeys, public=True)
+def signing() -> wire.SigningKeys:
     """List the public keys that verify the signatures of manifests, the one in use first."""
-    return SigningKeys.model_validate({"data": signatures.shown(current_context().settings.signing_key)})
+    return wire.SigningKeys.model_validate({"data": signatures.shown(current_context().settings.signing_key)})
 
 
 @routes.post("/v1/keys/<key_id>")
-@operation(KeyObject, json=ChangeKey, refusals=(403, 404, 413))
-def change(key_id: str) -> KeyObject:
+@operation(wire.KeyObject, json=wire.ChangeKey, refusals=(403, 404, 413))
+def change(key_id: str) -> wire.KeyObject:
     """Set what a key may use in a month. Once it has, its requests are refused and its batches and jobs pause."""
-    owner, body = administrator(), parse_body(ChangeKey)
+    owner, body = administrator(), parse_body(wire.ChangeKey)
     _check(body)
     with current_context().database.write() as session:
         budgets.cap(session, owner, key_id, body.limits)
@@ -78,23 +69,23 @@ def caps_of(key_ids: Sequence[str]) -> dict[str, Standing]:
         return {standing.budget.key_id: standing for standing in budgets.standings(session, key_ids)}
 
 
-def _objects(records: Sequence[keys.Key]) -> list[KeyObject]:
+def _objects(records: Sequence[keys.Key]) -> list[wire.KeyObject]:
     caps = caps_of([key.id for key in records])
-    return [KeyObject(**vars(key), cap=caps[key.id].document if key.id in caps else None) for key in records]
+    return [wire.KeyObject(**vars(key), cap=caps[key.id].document if key.id in caps else None) for key in records]
 
 
 @routes.get("/v1/keys")
-@operation(KeyPage, query=ListKeys, refusals=(403,))
-def list_() -> KeyPage:
+@operation(wire.KeyPage, query=wire.ListKeys, refusals=(403,))
+def list_() -> wire.KeyPage:
     """List API keys, newest first, without their secrets."""
     administrator()
-    records, has_more = listed(keys.page, ListKeys)
-    return KeyPage.of(_objects(records), has_more=has_more)
+    records, has_more = listed(keys.page, wire.ListKeys)
+    return wire.KeyPage.of(_objects(records), has_more=has_more)
 
 
 @routes.delete("/v1/keys/<key_id>")
-@operation(KeyObject, refusals=(403, 404))
-def revoke(key_id: str) -> KeyObject:
+@operation(wire.KeyObject, refusals=(403, 404))
+def revoke(key_id: str) -> wire.KeyObject:
     """Revoke an API key, at once and for good."""
     return _objects([end(key_id)])[0]
 

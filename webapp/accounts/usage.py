@@ -19,18 +19,7 @@ from store.accounting.months import Month, day_of_text, day_text
 from store.accounting.usage import Dimension, UsageEntry
 from webapp.document import operation
 from webapp.requests import administrator, caller, current_context, parse_body, query
-from webapp.wire.usage import (
-    DIMENSIONS,
-    BudgetObject,
-    Money,
-    RecomputedCost,
-    RecomputedUsage,
-    RecomputeUsage,
-    UsageLine,
-    UsageObject,
-    UsageQuery,
-    UsageTotal,
-)
+from webapp.wire import usage as wire
 
 routes = Blueprint("usage", __name__)
 
@@ -48,9 +37,9 @@ class Listed:
     projects: dict[str, str]
     keys: dict[str, str]
 
-    def to_wire(self) -> list[UsageLine]:
+    def to_wire(self) -> list[wire.UsageLine]:
         return [
-            UsageLine(
+            wire.UsageLine(
                 **amounts_of(line.amounts),
                 day=None if line.day is None else day_text(line.day),
                 model=line.model,
@@ -63,11 +52,11 @@ class Listed:
         ]
 
 
-def _money(amount: Fraction, currency: str) -> Money:
-    return Money(amount=tariffs.decimal(amount), currency=currency)
+def _money(amount: Fraction, currency: str) -> wire.Money:
+    return wire.Money(amount=tariffs.decimal(amount), currency=currency)
 
 
-def read(params: UsageQuery) -> Listed:
+def read(params: wire.UsageQuery) -> Listed:
     """Return the usage of the caller's project. An admin key gets that of any project, or of all.
 
     Raises:
@@ -76,7 +65,7 @@ def read(params: UsageQuery) -> Listed:
     """
     owner = caller()
     month = Month.of() if params.month is None else Month.parse(params.month)
-    by = [dimension for dimension in DIMENSIONS if dimension in params.by.split(",")]
+    by = [dimension for dimension in wire.DIMENSIONS if dimension in params.by.split(",")]
     with current_context().database.read() as session:
         scope = None if owner.admin and params.project is None else owner.project_id
         if params.project is not None:
@@ -92,7 +81,7 @@ def amounts_of(amounts: Amounts) -> dict[str, Any]:
     return {name: getattr(amounts, name) for name in AMOUNTS[:-1]} | {"seconds": amounts.milliseconds / 1000}
 
 
-def total_of(lines: Iterable[UsageEntry]) -> UsageTotal:
+def total_of(lines: Iterable[UsageEntry]) -> wire.UsageTotal:
     amounts, costs, unpriced = tariffs.NOTHING, defaultdict[str, Fraction](Fraction), 0
     for line in lines:
         amounts = amounts.plus(line.amounts)
@@ -101,34 +90,34 @@ def total_of(lines: Iterable[UsageEntry]) -> UsageTotal:
         else:
             costs[line.currency or ""] += line.cost
     money = [_money(cost, currency) for currency, cost in sorted(costs.items())]
-    return UsageTotal(**amounts_of(amounts), costs=money, unpriced_requests=unpriced)
+    return wire.UsageTotal(**amounts_of(amounts), costs=money, unpriced_requests=unpriced)
 
 
 @routes.get("/v1/usage")
-@operation(UsageObject, query=UsageQuery, refusals=(404,))
-def show() -> UsageObject:
+@operation(wire.UsageObject, query=wire.UsageQuery, refusals=(404,))
+def show() -> wire.UsageObject:
     """Say what was used in a month, and what it has cost by the tariffs of that time."""
-    owner, params = caller(), query(UsageQuery)
+    owner, params = caller(), query(wire.UsageQuery)
     listed = read(params)
     with current_context().database.read() as session:
         standing = budgets.standing(session, listed.scope or owner.project_id)
-    budget = None if standing is None else BudgetObject.model_validate(standing.document)
-    return UsageObject(month=str(listed.month), data=listed.to_wire(), total=total_of(listed.lines), budget=budget)
+    budget = None if standing is None else wire.BudgetObject.model_validate(standing.document)
+    return wire.UsageObject(month=str(listed.month), data=listed.to_wire(), total=total_of(listed.lines), budget=budget)
 
 
 @routes.post("/v1/usage/recompute")
-@operation(RecomputedUsage, json=RecomputeUsage, refusals=(403, 413))
-def recompute() -> RecomputedUsage:
+@operation(wire.RecomputedUsage, json=wire.RecomputeUsage, refusals=(403, 413))
+def recompute() -> wire.RecomputedUsage:
     """Compare recorded costs with those at the prices of today, and record these with `write`.
 
     Models without a price in models.toml keep what is recorded.
     """
-    owner, body, context = administrator(), parse_body(RecomputeUsage), current_context()
+    owner, body, context = administrator(), parse_body(wire.RecomputeUsage), current_context()
     prices = {name: spec.price.prices() for name, spec in context.models.items() if spec.price}
     with context.database.write() as session:
         changes = usage.recompute(session, owner, day_of_text(body.since), prices, write=body.write)
     data = [
-        RecomputedCost(
+        wire.RecomputedCost(
             model=model,
             before=[_money(amount, currency) for currency, amount in sorted(before.amounts.items())],
             after=[_money(amount, currency) for currency, amount in sorted(after.amounts.items())],
@@ -136,14 +125,14 @@ def recompute() -> RecomputedUsage:
         )
         for model, (before, after) in sorted(changes.items())
     ]
-    return RecomputedUsage(since=body.since, written=body.write, data=data)
+    return wire.RecomputedUsage(since=body.since, written=body.write, data=data)
 
 
 @routes.get("/v1/usage.csv")
-@operation(None, media_type="text/csv", query=UsageQuery, refusals=(404,))
+@operation(None, media_type="text/csv", query=wire.UsageQuery, refusals=(404,))
 def download() -> Response:
     """Read what was used in a month as csv: a line for each day, model and project, or by what the query says."""
-    return as_csv(read(query(UsageQuery)))
+    return as_csv(read(query(wire.UsageQuery)))
 
 
 def as_csv(listed: Listed) -> Response:

@@ -18,18 +18,7 @@ from store.accounting import budgets
 from store.accounting.budgets import State
 from webapp.errors import is_page
 from webapp.gateway import tickets
-from webapp.pages import (
-    batches,
-    compare,
-    files,
-    formats,
-    models,
-    overview,
-    rows,
-    selection,
-    sessions,
-    trying,
-)
+from webapp.pages import batches, compare, files, formats, models, overview, rows, selection, sessions, trying
 from webapp.pages.accounts import audit, keys, usage
 from webapp.pages.automation import schedules, webhooks
 from webapp.pages.starting import batch, examples

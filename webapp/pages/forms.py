@@ -70,10 +70,15 @@ def post_processing() -> list[StepForm]:
 
 
 def batch_options(fields: Mapping[str, str]) -> dict[str, Any]:
+    steps = []
+    for step in post_processing():
+        if f"step.{step.name}" in fields:
+            values = {option: fields.get(f"step.{step.name}.{option}") for option in step.options}
+            steps.append({"step": step.name} | {option: value for option, value in values.items() if value})
     return {
         "completion_window": fields.get("completion_window", "").strip() or "24h",
         "metadata": metadata(fields.get("metadata", "")),
-        "post_process": [_step(step, fields) for step in post_processing() if f"step.{step.name}" in fields],
+        "post_process": steps,
         "on_invalid": fields.get("on_invalid", "fail"),
         "priority": fields.get("priority", "normal"),
     }
@@ -113,11 +118,6 @@ def option_fields(options: Mapping[str, Any]) -> dict[str, str]:
             if name != "step" and value is not None:
                 fields[f"{prefix}.{name}"] = str(value).lower() if isinstance(value, bool) else str(value)
     return fields
-
-
-def _step(step: StepForm, fields: Mapping[str, str]) -> dict[str, str]:
-    values = {option: fields.get(f"step.{step.name}.{option}") for option in step.options}
-    return {"step": step.name} | {option: value for option, value in values.items() if value}
 
 
 def metadata(text: str) -> dict[str, str] | None:

@@ -69,55 +69,31 @@ def draw(batch: BatchObject, timeline: Sequence[Sequence[float]], now: float) ->
         rate = recent(timeline, now).rows
         points.append([max(now, points[-1][0]), *points[-1][1:]])
         measured.append(None if rate is None else round(rate, 1))
-    times, answered, _, failed = ([point[column] for point in points] for column in range(4))
-    course = _Course(times, [*answered], [*failed], measured)
-    early, late = _expected(course, batch)
-    unit, size = next((unit, size) for unit, size in UNITS if course.times[-1] - start >= 3 * size or size == 1)
-    x = [round((at - start) / size, 3) for at in course.times]
-    requests = Lines(
-        title="Requests",
-        x=x,
-        series=[
-            Series(name="answered", y=course.answered),
-            Series(name="failed", y=course.failed),
-            *([Series(name=EXPECTED, y=[None] * len(x), low=late, high=early)] if early else []),
-        ],
-    )
-    blocks = [requests]
-    if known := [rate for rate in course.rates if rate is not None]:
-        speeds = Series(name="rows/s over the previous minute", y=course.rates)
+    ours, total, done = batch.batchyard, batch.request_counts.total, points[-1][1]
+    earliest, latest = ours.eta_earliest_seconds, ours.eta_latest_seconds
+    ahead: list[float] = []  # seconds from now to the ends of the forecast
+    expected: list[Series] = []
+    if earliest is not None and latest is not None and total:
+        ahead = sorted({earliest, latest} - {0.0})
+        before: list[float | None] = [None] * (len(points) - 1)
+        low, high = ([*before, done, *(_line(done, total, at, end) for at in ahead)] for end in (latest, earliest))
+        expected = [Series(name=EXPECTED, y=[None] * (len(points) + len(ahead)), low=low, high=high)]
+    times = [point[0] for point in points] + [points[-1][0] + seconds for seconds in ahead]
+    unknown: list[float | None] = [None] * len(ahead)
+    answered, failed = ([*(point[column] for point in points), *unknown] for column in (1, 3))
+    rows = [*measured, *unknown]
+    unit, size = next((unit, size) for unit, size in UNITS if times[-1] - start >= 3 * size or size == 1)
+    x = [round((at - start) / size, 3) for at in times]
+    series = [Series(name="answered", y=answered), Series(name="failed", y=failed), *expected]
+    blocks = [Lines(title="Requests", x=x, series=series)]
+    if known := [rate for rate in rows if rate is not None]:
+        speeds = Series(name="rows/s over the previous minute", y=rows)
         blocks.append(Lines(title="Rows per second", x=x, series=[speeds], y_range=(0, max(known) or 1)))
-    due_at = batch.batchyard.due_at
-    is_near = due_at - start <= DEADLINE_SPANS * (course.times[-1] - start)
+    due_at = ours.due_at
+    is_near = due_at - start <= DEADLINE_SPANS * (times[-1] - start)
     marks = {"deadline": (due_at - start) / size} if is_near else {}
     looks = {"failed": 4, EXPECTED: 3}
     return [over_time(block, unit=unit, marks=marks, looks=looks) for block in blocks]
-
-
-@dataclass
-class _Course:
-    """What was measured of a batch over time."""
-
-    times: list[float]
-    answered: list[float | None]
-    failed: list[float | None]
-    rates: list[float | None]
-
-
-def _expected(course: _Course, batch: BatchObject) -> tuple[list[float | None], list[float | None]]:
-    """Add a forecast's times to a course. Return what is answered then, at the earliest and at the latest, if known."""
-    ours, total, done = batch.batchyard, batch.request_counts.total, course.answered[-1]
-    earliest, latest = ours.eta_earliest_seconds, ours.eta_latest_seconds
-    if earliest is None or latest is None or not total or done is None:
-        return [], []
-    ahead = sorted({earliest, latest} - {0.0})
-    before: list[float | None] = [None] * (len(course.times) - 1)
-    early = [*before, done, *(_line(done, total, seconds, earliest) for seconds in ahead)]
-    late = [*before, done, *(_line(done, total, seconds, latest) for seconds in ahead)]
-    course.times += [course.times[-1] + seconds for seconds in ahead]
-    for values in (course.answered, course.failed, course.rates):
-        values += [None] * len(ahead)
-    return early, late
 
 
 def _line(done: float, total: float, seconds: float, end: float) -> float:

@@ -10,51 +10,33 @@ from batchyard.latency import Latency
 from batchyard.statuses import Priority, Status
 from tasks.scheduling.states import StateName
 from tasks.steps.verify import SampleOptions
-from webapp.wire.fields import (
-    CALLBACK_URL,
-    GUARD,
-    ON_INVALID,
-    PLAN,
-    PRIORITY,
-    STOP_WHEN,
-    CallbackUrl,
-    ExpiresAfter,
-    Metadata,
-    OnInvalid,
-    PlanRequest,
-    Repeatable,
-    Short,
-    Steps,
-    StopWhen,
-    StrictBody,
-    Window,
-)
+from webapp.wire import fields
 from webapp.wire.lists import ListPage, ListQuery, QueryParams
 from webapp.wire.work import BatchError, Cost, ListResults, WorkExtension, WorkObject
 
 
-class BatchOptions(StrictBody):
+class BatchOptions(fields.StrictBody):
     """How a batch is run."""
 
     endpoint: EndpointPath
-    completion_window: Window
-    metadata: Metadata | None = None
-    output_expires_after: ExpiresAfter | None = None
-    callback_url: CallbackUrl | None = Field(None, description=CALLBACK_URL)
-    post_process: Steps = Field(default_factory=list, max_length=16)
-    on_invalid: OnInvalid = Field("fail", description=ON_INVALID)
+    completion_window: fields.Window
+    metadata: fields.Metadata | None = None
+    output_expires_after: fields.ExpiresAfter | None = None
+    callback_url: fields.CallbackUrl | None = Field(None, description=fields.CALLBACK_URL)
+    post_process: fields.Steps = Field(default_factory=list, max_length=16)
+    on_invalid: fields.OnInvalid = Field("fail", description=fields.ON_INVALID)
 
 
 class ScheduledBatch(BatchOptions):
     """How the batches of a schedule are run."""
 
-    priority: Priority = Field("normal", description=PRIORITY)
-    stop_when: StopWhen | None = Field(None, description=STOP_WHEN)
-    guard: Guard | None = Field(None, description=GUARD)
+    priority: Priority = Field("normal", description=fields.PRIORITY)
+    stop_when: fields.StopWhen | None = Field(None, description=fields.STOP_WHEN)
+    guard: Guard | None = Field(None, description=fields.GUARD)
 
 
 class Planned(BaseModel):
-    plan: PlanRequest | None = Field(None, description=PLAN)
+    plan: fields.PlanRequest | None = Field(None, description=fields.PLAN)
 
 
 def _no_file(value: Any) -> Any:
@@ -68,14 +50,14 @@ class InputFile(BaseModel):
 
 
 # Pydantic puts the last base's fields first: a missing file is reported before a missing endpoint.
-class BatchOfFile(Repeatable, Planned, ScheduledBatch, InputFile):
+class BatchOfFile(fields.Repeatable, Planned, ScheduledBatch, InputFile):
     """A batch of an uploaded file."""
 
     requests: None = Field(None, exclude=True)
     open: Literal[False] = Field(False, exclude=True)
 
 
-class BatchOfUrl(Repeatable, Planned, ScheduledBatch):
+class BatchOfUrl(fields.Repeatable, Planned, ScheduledBatch):
     """A batch of the objects at a URL of a bucket that the operator allows, joined to one file."""
 
     input_url: str = Field(strict=True, min_length=1, max_length=1024, examples=["s3://bucket/in/2026-11-26/"])
@@ -92,7 +74,7 @@ def _declare_requests(schema: dict[str, Any]) -> None:
     schema["required"].append("requests")
 
 
-class BatchOfRequests(Repeatable, Planned, ScheduledBatch):
+class BatchOfRequests(fields.Repeatable, Planned, ScheduledBatch):
     """A batch of requests that stand in the body itself."""
 
     model_config = ConfigDict(json_schema_extra=_declare_requests)
@@ -100,7 +82,7 @@ class BatchOfRequests(Repeatable, Planned, ScheduledBatch):
     open: Literal[False] = False
 
 
-class OpenBatch(Repeatable, ScheduledBatch):
+class OpenBatch(fields.Repeatable, ScheduledBatch):
     """A batch that gets its requests while it runs, by POST /v1/batches/{id}/requests, until it is closed."""
 
     input_file_id: None = None
@@ -126,19 +108,19 @@ class CreateBatch(RootModel[BatchOfFile | BatchOfUrl | BatchOfRequests | OpenBat
     """The body of POST /v1/batches."""
 
 
-class VerifyBatch(SampleOptions, Repeatable, StrictBody):
+class VerifyBatch(SampleOptions, fields.Repeatable, fields.StrictBody):
     """The body of POST /v1/batches/{id}/verify."""
 
-    completion_window: Window | None = None
+    completion_window: fields.Window | None = None
     model: str | None = Field(None, strict=True, max_length=256, description="null: the models that answered")
     logprobs: bool = Field(False, strict=True, description="ask for log-probabilities, too, of chat completions")
 
 
-class RetryBatch(Repeatable, StrictBody):
+class RetryBatch(fields.Repeatable, fields.StrictBody):
     """The body of POST /v1/batches/{id}/retry: what is left out is as it was in the batch that is repeated."""
 
-    completion_window: Window | None = None
-    metadata: Metadata | None = None
+    completion_window: fields.Window | None = None
+    metadata: fields.Metadata | None = None
     errors: Literal["all", "passing"] = Field(
         "all", description="`passing` leaves out requests that would fail again, such as those an engine has refused"
     )
@@ -150,15 +132,15 @@ class RetryBatch(Repeatable, StrictBody):
     )
 
 
-class ChangeBatch(StrictBody):
+class ChangeBatch(fields.StrictBody):
     """The body of POST /v1/batches/{id}: what is left out stays as it is."""
 
-    completion_window: Window | None = Field(None, description="counted from the batch's creation")
-    priority: Priority | None = Field(None, description=PRIORITY)
-    name: Annotated[Short, StringConstraints(min_length=1)] | None = Field(
+    completion_window: fields.Window | None = Field(None, description="counted from the batch's creation")
+    priority: Priority | None = Field(None, description=fields.PRIORITY)
+    name: Annotated[fields.Short, StringConstraints(min_length=1)] | None = Field(
         None, description="what people call it, kept in its metadata; null: its input file's name"
     )
-    description: Short | None = Field(None, description="kept in its metadata; null removes it")
+    description: fields.Short | None = Field(None, description="kept in its metadata; null removes it")
 
     def metadata(self) -> dict[str, str | None]:
         """Return the entries of the metadata that are to change."""
@@ -314,18 +296,18 @@ class Extension(WorkExtension):
     latency: Latency | None = Field(description="null before the first answer of an engine")
     state: State | None = Field(description="what it does now; null once it has ended")
     held: Held | None = Field(description="why it does not move; null: it does, or it waits for its turn")
-    priority: Priority = Field(description=PRIORITY)
+    priority: Priority = Field(description=fields.PRIORITY)
     input_sha256: str | None = Field(description="null: there was no such file")
     live_shares: dict[str, float] = Field(
         description="share of the time of a model's engines, 0 to 1, that live requests had in the last one to two "
         "minutes, by model; the ETA knows it, because speeds are measured beside them. Models without any are left out"
     )
-    on_invalid: OnInvalid = Field(description="what a line that cannot be run does")
+    on_invalid: fields.OnInvalid = Field(description="what a line that cannot be run does")
     warnings: list[BatchError] = Field(
         description="what is most likely a mistake, though it stops no request: at first what is in the first of them"
     )
     open: bool = Field(description="whether it may still get requests")
-    stop_when: StopWhen | None = Field(description="limits that have not paused it yet; null: none")
+    stop_when: fields.StopWhen | None = Field(description="limits that have not paused it yet; null: none")
     guard: Guard | None = Field(description="beside that of its models; null: none")
     plan: PlanState | None = Field(description="null: it was created without a plan")
     retry_of: str | None = Field(description="the batch whose unanswered requests this one repeats")

@@ -6,23 +6,8 @@ from pydantic import BaseModel, Field, RootModel, StringConstraints, model_valid
 
 from batchyard.statuses import RETRIABLE_STATES, JobStatus, RetriableState
 from store.jobs.dependencies import MAX_DEPENDENCIES, When
+from webapp.wire import fields
 from webapp.wire.batches import PlanState, PlanSummary
-from webapp.wire.fields import (
-    CALLBACK_URL,
-    STOP_WHEN,
-    CallbackUrl,
-    ExpiresAfter,
-    Id,
-    JsonObject,
-    Metadata,
-    Name,
-    PlanRequest,
-    Repeatable,
-    Steps,
-    StopWhen,
-    StrictBody,
-    Window,
-)
 from webapp.wire.lists import ListPage, QueryParams
 from webapp.wire.start import CostEstimate
 from webapp.wire.work import BatchErrors, Cost, Usage, WorkExtension, WorkObject
@@ -30,11 +15,11 @@ from webapp.wire.work import BatchErrors, Cost, Usage, WorkExtension, WorkObject
 MAX_INLINE = 1000
 
 
-class JobArtifactName(StrictBody):
+class JobArtifactName(fields.StrictBody):
     """A file that an ended batch or job has produced, by its name there."""
 
-    job_id: Id | None = None
-    batch_id: Id | None = None
+    job_id: fields.Id | None = None
+    batch_id: fields.Id | None = None
     name: str = Field(strict=True, max_length=128)
 
     @model_validator(mode="after")
@@ -44,14 +29,14 @@ class JobArtifactName(StrictBody):
         return self
 
 
-class JobInput(StrictBody):
+class JobInput(fields.StrictBody):
     """Where the items come from: one of these."""
 
     artifact: JobArtifactName | None = None
     prompts: list[Annotated[str, StringConstraints(strict=True)]] | None = Field(
         None, min_length=1, max_length=MAX_INLINE
     )
-    items: list[JsonObject] | None = Field(None, min_length=1, max_length=MAX_INLINE)
+    items: list[fields.JsonObject] | None = Field(None, min_length=1, max_length=MAX_INLINE)
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -60,44 +45,46 @@ class JobInput(StrictBody):
         return self
 
 
-class JobOptions(StrictBody):
+class JobOptions(fields.StrictBody):
     """How a job is run."""
 
     recipe: str = Field(strict=True, min_length=1, max_length=128)
-    options: JsonObject = Field(default_factory=dict, description="the recipe's own, see GET /v1/recipes")
-    completion_window: Window = "24h"
+    options: fields.JsonObject = Field(default_factory=dict, description="the recipe's own, see GET /v1/recipes")
+    completion_window: fields.Window = "24h"
     seed: int = Field(0, strict=True, ge=0, lt=2**53, description="the seeds of all requests are drawn from it")
-    name: Name | None = None
-    metadata: Metadata | None = None
-    output_expires_after: ExpiresAfter | None = None
-    callback_url: CallbackUrl | None = Field(None, description=CALLBACK_URL)
-    post_process: Steps = Field(
+    name: fields.Name | None = None
+    metadata: fields.Metadata | None = None
+    output_expires_after: fields.ExpiresAfter | None = None
+    callback_url: fields.CallbackUrl | None = Field(None, description=fields.CALLBACK_URL)
+    post_process: fields.Steps = Field(
         default_factory=list, max_length=16, description="steps with a row an item: its columns, and its result's text"
     )
 
 
-class Dependency(StrictBody):
+class Dependency(fields.StrictBody):
     """A job or a batch that has to end first: as completed, as anything else, or in any way."""
 
-    id: Id
+    id: fields.Id
     when: When = "afterok"
 
 
-class CreateJob(Repeatable, JobOptions):
+class CreateJob(fields.Repeatable, JobOptions):
     """The body of POST /v1/jobs. It has one of `input_file_id` and `input`."""
 
-    input_file_id: Id | None = Field(None, description="a .parquet, .jsonl, .csv or .txt file of purpose user_data")
+    input_file_id: fields.Id | None = Field(
+        None, description="a .parquet, .jsonl, .csv or .txt file of purpose user_data"
+    )
     input: JobInput | None = None
     depends_on: list[Dependency] = Field(
         default_factory=list,
         max_length=MAX_DEPENDENCIES,
         description="it waits for these; an artifact as input adds its own",
     )
-    plan: PlanRequest | None = Field(
+    plan: fields.PlanRequest | None = Field(
         None, description="answer a random sample of the items first, then pause; not for recipes that start jobs"
     )
-    stop_when: StopWhen | None = Field(None, description=STOP_WHEN)
-    answers_from: Id | None = Field(
+    stop_when: fields.StopWhen | None = Field(None, description=fields.STOP_WHEN)
+    answers_from: fields.Id | None = Field(
         None, description="an ended job of the same recipe, input, seed and models; requests it has answered do not run"
     )
 
@@ -109,13 +96,13 @@ class JobPlanReport(PlanSummary):
     job_id: str
 
 
-class Rescore(Repeatable, StrictBody):
+class Rescore(fields.Repeatable, fields.StrictBody):
     """The body of POST /v1/jobs/{id}/rescore."""
 
-    options: JsonObject = Field(default_factory=dict, description="options that only judge, see GET /v1/recipes")
+    options: fields.JsonObject = Field(default_factory=dict, description="options that only judge, see GET /v1/recipes")
 
 
-class RetryJob(Repeatable, StrictBody):
+class RetryJob(fields.Repeatable, fields.StrictBody):
     """The body of POST /v1/jobs/{id}/retry: what is left out is as it was in the job that is retried."""
 
     states: list[RetriableState] = Field(
@@ -124,8 +111,8 @@ class RetryJob(Repeatable, StrictBody):
         max_length=len(RETRIABLE_STATES),
         description="of the items that it takes",
     )
-    options: JsonObject = Field(default_factory=dict, description="those that are to be others")
-    completion_window: Window | None = None
+    options: fields.JsonObject = Field(default_factory=dict, description="those that are to be others")
+    completion_window: fields.Window | None = None
 
 
 class ItemCounts(BaseModel):
@@ -178,7 +165,7 @@ class JobExtension(WorkExtension):
     report: dict[str, Any] | None
     stages: list[StageObject]
     plan: PlanState | None = Field(None, description="null: the job was created without a plan")
-    stop_when: StopWhen | None = Field(None, description="limits that have not paused it yet; null: none")
+    stop_when: fields.StopWhen | None = Field(None, description="limits that have not paused it yet; null: none")
     depends_on: list[dict[str, Any]]
     answers_from: str | None
     retry_of: str | None = Field(description="the job whose items that did not complete are these")

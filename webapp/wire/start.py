@@ -7,25 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from batchyard.endpoints.guards import Guard
 from batchyard.endpoints.path import EndpointPath
 from batchyard.statuses import Priority
-from webapp.wire.fields import (
-    CALLBACK_URL,
-    GUARD,
-    ON_INVALID,
-    PLAN,
-    PRIORITY,
-    STOP_WHEN,
-    CallbackUrl,
-    JsonObject,
-    JsonText,
-    Metadata,
-    OnInvalid,
-    PlanRequest,
-    Steps,
-    StopWhen,
-    StrictBody,
-    Window,
-    declare_file,
-)
+from webapp.wire import fields
 from webapp.wire.lists import QueryParams
 
 PARAMETERS = ("temperature", "top_p", "max_tokens", "seed", "stop", "response_format")
@@ -78,7 +60,7 @@ class StartQuery(QueryParams):
     dry_run: bool = Field(False, description="create nothing: say how many requests there are, and when they are done")
 
 
-class Start(StrictBody):
+class Start(fields.StrictBody):
     """Prompts inline, or in a form's `file`; how to run them, and until when."""
 
     model: str | None = Field(None, description="needed unless the file holds whole requests")
@@ -88,34 +70,34 @@ class Start(StrictBody):
     template: str | None = Field(
         None, description="prompt with columns of a file, 'Translate {text}', or with all: {*}"
     )
-    null_values: Annotated[list[str], JsonText] = Field(
+    null_values: Annotated[list[str], fields.JsonText] = Field(
         default_factory=list, max_length=20, description="cells of csv and tsv that count as empty: ['NA', 'null']"
     )
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
     seed: int | None = None
-    stop: Annotated[list[str] | str | None, JsonText] = None
-    response_format: Annotated[dict[str, Any] | None, JsonText] = Field(
+    stop: Annotated[list[str] | str | None, fields.JsonText] = None
+    response_format: Annotated[dict[str, Any] | None, fields.JsonText] = Field(
         None, description="the form of answers, such as a JSON schema, for engines that have structured output"
     )
-    sampling: Annotated[dict[str, Any], JsonText] = Field(
+    sampling: Annotated[dict[str, Any], fields.JsonText] = Field(
         default_factory=dict, description="any other parameters of the request body"
     )
     recipe: str | None = Field(None, min_length=1, max_length=128, description="start a job of this recipe")
-    options: Annotated[JsonObject, JsonText] = Field(
+    options: Annotated[fields.JsonObject, fields.JsonText] = Field(
         default_factory=dict, description="the recipe's, instead of a model and its parameters"
     )
-    completion_window: Window = "24h"
-    metadata: Annotated[Metadata | None, JsonText] = None
-    post_process: Annotated[Steps, JsonText] = Field(default_factory=list, max_length=16)
-    callback_url: CallbackUrl | None = Field(None, description=CALLBACK_URL)
-    on_invalid: OnInvalid = Field("fail", description=ON_INVALID)
-    priority: Priority = Field("normal", description=PRIORITY)
-    stop_when: Annotated[StopWhen | None, JsonText] = Field(None, description=STOP_WHEN)
-    guard: Guard | None = Field(None, description=GUARD)
-    plan: Annotated[PlanRequest | None, JsonText] = Field(None, description=PLAN)
+    completion_window: fields.Window = "24h"
+    metadata: Annotated[fields.Metadata | None, fields.JsonText] = None
+    post_process: Annotated[fields.Steps, fields.JsonText] = Field(default_factory=list, max_length=16)
+    callback_url: fields.CallbackUrl | None = Field(None, description=fields.CALLBACK_URL)
+    on_invalid: fields.OnInvalid = Field("fail", description=fields.ON_INVALID)
+    priority: Priority = Field("normal", description=fields.PRIORITY)
+    stop_when: Annotated[fields.StopWhen | None, fields.JsonText] = Field(None, description=fields.STOP_WHEN)
+    guard: Guard | None = Field(None, description=fields.GUARD)
+    plan: Annotated[fields.PlanRequest | None, fields.JsonText] = Field(None, description=fields.PLAN)
 
 
 class StartForm(Start):
-    model_config = ConfigDict(json_schema_extra=declare_file(required=False))
+    model_config = ConfigDict(json_schema_extra=fields.declare_file(required=False))

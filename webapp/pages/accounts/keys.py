@@ -61,8 +61,7 @@ def create() -> ResponseReturnValue:
         name: fields.get(name, "").strip() or None for name in ("label", "expires_after", "max_cost")
     }
     values |= {"project": fields.get("project", "").strip(), "admin": "admin" in fields}
-    tokens = fields.get("max_tokens", "").strip()
-    values["max_tokens"] = _number(tokens)
+    values["max_tokens"] = _number(fields.get("max_tokens", "").strip())
     try:
         key = make(validated(CreateKey, values))
     except RequestError as error:

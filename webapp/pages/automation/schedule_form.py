@@ -59,7 +59,9 @@ def _source(fields: Mapping[str, str], old: Schedule | None) -> dict[str, str] |
         if old is not None and (made_of := prompts_sent()) and made_of == old.input.get("prompts"):
             return None
         template, file_id = _requests(fields), ""
-    if not template.strip() and not file_id and old is not None and not _shows_input(old):
+    is_empty = not template.strip() and not file_id
+    # Where the form does not show the input of a schedule, its absence is no change.
+    if is_empty and old and (old.input["kind"] in ("artifact", "url", "watch") or len(_template(old)) > SHOWN):
         return None
     if bool(template.strip()) == bool(file_id):
         raise RequestError("Choose a file, or write a template: one of them.", param="input.file_id")
@@ -90,11 +92,6 @@ def problem_of(error: RequestError) -> Problem:
 
 def _template(schedule: Schedule) -> str:
     return run_templates.template(current_context(), schedule) or ""
-
-
-def _shows_input(schedule: Schedule) -> bool:
-    """True if the form has the input of a schedule, so that its absence is a change."""
-    return schedule.input["kind"] not in ("artifact", "url", "watch") and len(_template(schedule)) <= SHOWN
 
 
 def fields_of(schedule: Schedule) -> dict[str, str]:

@@ -275,7 +275,11 @@ def _preview(options: StartForm, source: _Source, content: bytes, whole: bool) -
     of_input = _ordered(source, of_input)
     rows: Iterable[InputPrompt]
     if kind == "parquet":
-        rows, whole = _first_rows(source, of_input)
+        if isinstance(source.content, bytes):
+            raise RequestError("Parquet is not text; send it as a file.", code="invalid_value", param="text")
+        with source.opened() as file:
+            first = list(islice(inputs.read_prompts(context, of_input, file, kind), _MAX_ROWS + 1))
+        rows, whole = first[:_MAX_ROWS], len(first) <= _MAX_ROWS
     else:
         rows = inputs.read_prompts(context, of_input, io.BytesIO(content), kind)
     input_preview = preview.of_prompts(context, request_template, rows, whole=whole)
@@ -294,15 +298,6 @@ def _ordered(source: _Source, options: InputOptions) -> InputOptions:
         return options
     text, kind = io.BytesIO(source.content), prompts.kind_of(source.name).format
     return replace(options, template=prompts.ordered(options.template, text, kind, null_values=options.null_values))
-
-
-def _first_rows(source: _Source, options: InputOptions) -> tuple[list[InputPrompt], bool]:
-    """Return the first prompts of a Parquet file, which is read whole, and True if these are all."""
-    if isinstance(source.content, bytes):
-        raise RequestError("Parquet is not text; send it as a file.", code="invalid_value", param="text")
-    with source.opened() as file:
-        rows = list(islice(inputs.read_prompts(current_context(), options, file, "parquet"), _MAX_ROWS + 1))
-    return rows[:_MAX_ROWS], len(rows) <= _MAX_ROWS
 
 
 def _first_request(file: File) -> dict[str, Any]:
