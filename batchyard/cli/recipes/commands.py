@@ -176,11 +176,11 @@ def create(
     window: str,
     pairs: tuple[str, ...],
     dry_run: bool,
-    plan: int | None,
-    stop_when: tuple[str, ...],
     wait: bool,
     data: Path | None,
     as_json: bool,
+    plan: int | None = None,
+    stop_when: tuple[str, ...] = (),
     **fields: Any,
 ) -> None:
     """Upload FILE, with one item per row, and create a job. Prints the job's id. KEY=VALUE sets any option."""
