@@ -44,13 +44,15 @@ Replicas = Annotated[int, Field(ge=1, le=1000)]
 Places = Annotated[int, Field(ge=1, le=10**6)]
 
 
-class Tariff(BaseModel):
+class _TomlTable(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tariff(_TomlTable):
     """The prices of a model: of a million tokens, and of an hour of its engines.
 
     `cached_input` is that of input tokens from the prefix cache, by default that of all input.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     currency: str
     input: Price | None = None
@@ -74,22 +76,18 @@ class Tariff(BaseModel):
         return Prices(self.currency, *(int((price or Decimal(0)) * MICRO) for price in prices))
 
 
-class Adapter(BaseModel):
+class Adapter(_TomlTable):
     """LoRA weights that a model's engine loads beside the model's: a folder as PEFT writes it, or a hub id."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str = ""
 
 
-class LiveSettings(BaseModel):
+class LiveSettings(_TomlTable):
     """How a model answers live requests: `live` in models.toml, a word or a table.
 
     `ttft_ms` and `itl_ms` are targets of the time to a live request's first token and between two later ones; batches
     get fewer places as long as they are missed.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Literal["on", "off", "always"] = Field(
         "on", description="always: its engine starts with the deployment, and stays"
@@ -102,10 +100,8 @@ class LiveSettings(BaseModel):
 _TEXT = ("/v1/chat/completions", "/v1/completions")
 
 
-class ModelSpec(BaseModel):
+class ModelSpec(_TomlTable):
     """One entry of models.toml. `engine_args` go to the engine as they are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     engine: str

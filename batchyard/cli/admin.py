@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
@@ -137,16 +137,13 @@ def _local(data: Path | None, *, new: bool = False) -> Iterator[tuple[Settings, 
             "there, name a data folder here with --data, or unset BATCHYARD_URL"
         )
     in_force = load_settings(data=data)
-    database = Database(in_force.database)
-    try:
+    with closing(Database(in_force.database)) as database:
         if database.is_missing and not (new and {"data", "database_url"} & in_force.model_fields_set):
             raise ConfigurationError(
                 f"there is no database {database.url.database}: name the data folder with --data, or the server with "
                 "BATCHYARD_URL; `batchyard up` and `batchyard migrate --data DIR` make a new one"
             )
         yield in_force, database
-    finally:
-        database.close()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -13,9 +14,9 @@ from batchyard.cli import admin, batches, doctor, jobs, models, oneshot, schedul
 from batchyard.cli.__main__ import INTERRUPTED
 from batchyard.cli.console import chat, logs, records, top, verify
 from batchyard.cli.output import complain
-from batchyard.cli.recipes import evaluate, groups, lm_eval, tools
-from batchyard.cli.recipes.group import BUILT_IN, RecipeGroup, add_examples
-from batchyard.cli.rows import encoders, filter, map, match
+from batchyard.cli.recipes import commands, evaluate, experiment, lm_eval, tools, tune
+from batchyard.cli.recipes.group import BUILT_IN, RecipeCommand, RecipeGroup, add_examples
+from batchyard.cli.rows import encoders, map
 from batchyard.cli.watch import Unsuccessful
 from batchyard.errors import BatchyardError, ConfigurationError, RequestError, UnavailableError
 
@@ -37,9 +38,15 @@ configuration; 3 server unreachable; 4 request refused; 5 internal error;
 line on standard error counts them."""
 
 
+def _maker(callback: Callable[..., None], *own: RecipeCommand, complete: bool = True) -> Callable[[str], RecipeCommand]:
+    """Return what makes the command of a recipe by its name. `own`: commands of recipes that have one of their own."""
+    by_name = {command.name: command for command in own}
+    return lambda name: by_name.get(name) or RecipeCommand(name, callback, complete=complete)
+
+
 @click.group(
     cls=RecipeGroup,
-    recipe_command=groups.one_shot,
+    recipe_command=_maker(commands.answer, experiment.run, tune.run),
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -48,26 +55,32 @@ def cli() -> None:
     """Self-hosted batch inference for LLMs behind OpenAI's Batch API."""
 
 
-jobs.job.add_command(groups.create)
-for title, commands in {
+config = RecipeGroup(
+    "config",
+    recipe_command=_maker(commands.show, experiment.config_command, complete=False),
+    help="Show the options of a recipe and their origins.",
+)
+create = _maker(commands.create, experiment.create)
+jobs.job.add_command(RecipeGroup("create", recipe_command=create, help="Create a job on a running server."))
+for title, members in {
     "Run": [
-        *(oneshot.run, batches.submit, batches.plan, map.map_, filter.filter_, match.match_, encoders.embed),
+        *(oneshot.run, batches.submit, batches.plan, map.map_, map.filter_, map.match_, encoders.embed),
         *(encoders.classify, encoders.rerank, encoders.transcribe, chat.chat, oneshot.demo),
     ],
     "Look": [
         *(batches.status, batches.list_, batches.results, top.top, logs.logs, records.open_, records.files),
         *(models.models, records.usage, records.audit, verify.download, verify.verify),
     ],
-    "Recipes": [evaluate.run, lm_eval.lm_eval, jobs.job, groups.config, tools.tool],
+    "Recipes": [evaluate.run, lm_eval.lm_eval, jobs.job, config, tools.tool],
     "Manage": [
         *(batches.cancel, batches.pause, batches.resume, batches.retry, batches.set_, batches.delete),
         *(schedules.schedule, webhooks.webhook, admin.project, admin.key),
     ],
     "Operate": [admin.up, doctor.doctor, admin.backup, admin.restore, admin.migrate],
 }.items():
-    for command in commands:
+    for command in members:
         cli.add_command(command)
-    cli.sections[title] = [*(BUILT_IN if title == "Recipes" else ()), *(str(command.name) for command in commands)]
+    cli.sections[title] = [*(BUILT_IN if title == "Recipes" else ()), *(str(command.name) for command in members)]
 add_examples(cli, "batchyard")
 
 
@@ -90,7 +103,8 @@ def main() -> None:
     except BatchyardError as error:
         lacks_model = error.code == "missing_required_parameter" and error.param == "model"
         complain(error.message + ("; name one with --model" if lacks_model else ""))
-        sys.exit(_exit_code(error))
+        codes = {ConfigurationError: USAGE, UnavailableError: UNREACHABLE, RequestError: REFUSED}
+        sys.exit(next((code for kind, code in codes.items() if isinstance(error, kind)), BROKEN))
     except BrokenPipeError:
         # The reader has closed the pipe, as `head` does. Python must not flush the rest into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -119,11 +133,3 @@ def _run() -> Any:
             names.append(word)
         plugins.require_server(f"`{' '.join(names)}`")
         raise
-
-
-def _exit_code(error: BatchyardError) -> int:
-    if isinstance(error, ConfigurationError):
-        return USAGE
-    if isinstance(error, UnavailableError):
-        return UNREACHABLE
-    return REFUSED if isinstance(error, RequestError) else BROKEN

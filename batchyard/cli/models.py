@@ -15,7 +15,7 @@ import click
 from batchyard.cli import view
 from batchyard.cli.admin import local_database, remote
 from batchyard.cli.options import add_options, connect, load_settings, server_options, stack_options
-from batchyard.cli.output import lines_of, say
+from batchyard.cli.output import lines_of, painted, say
 
 if TYPE_CHECKING:
     from tasks.changing_models import ModelChanger
@@ -34,11 +34,12 @@ def models(context: click.Context, data: Path | None, as_json: bool) -> None:
         [
             m["id"],
             *([m.get("parent")] if adapters else []),
-            *(ours["engine"], view.engine_state(ours), ours["in_flight"], ", ".join(ours["endpoints"])),
+            *(ours["engine"], state and painted(state.replace("_", " "), "red" if state == "on_hold" else None)),
+            *(ours["in_flight"], ", ".join(ours["endpoints"])),
             *(ours["simulated"] or None, view.failure(ours)),
         ]
         for m in served
-        for ours in [m["batchyard"]]
+        for ours, state in [(m["batchyard"], m["batchyard"]["state"])]
     ]
     parent = ["adapter of"] if adapters else []
     columns = ["model", *parent, "engine", "state", "requests", "endpoints", "simulated", "last failure"]

@@ -294,11 +294,6 @@ def deaths(ours: dict[str, Any]) -> str | None:
     return plain(f"{text}, with {last['requests']} requests in it: {reason} {wording.AFTER_DEATH[last['next']]}")
 
 
-def engine_state(ours: dict[str, Any]) -> str | None:
-    """What a model's engines do; None if nobody knows."""
-    return ours["state"] and painted(ours["state"].replace("_", " "), {"on_hold": "red"}.get(ours["state"]))
-
-
 def failure(ours: dict[str, Any]) -> str | None:
     """When and why a model's engine has failed, if none has answered since, and why it is on hold."""
     last = ours["last_failure"]

@@ -73,9 +73,13 @@ class Structure:
         self._parse: Callable[[str], Mapping[str, Any]]
         if isinstance(schema, type) and issubclass(schema, BaseModel):
             self._name = schema.__name__
-            input_schema, output_schema = (
-                _root(_json_schema(schema, mode)) for mode in ("validation", "serialization")
-            )
+            try:
+                input_schema, output_schema = (
+                    _root(document)
+                    for document in (schema.model_json_schema(), schema.model_json_schema(mode="serialization"))
+                )
+            except PydanticUserError as error:
+                raise ConfigurationError(f"schema {schema.__name__} has no JSON schema: {error.message}") from error
             for name, field in schema.model_fields.items():
                 alias = field.validation_alias
                 choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
@@ -134,13 +138,6 @@ class Structure:
         if answer.is_cut_off:
             return {}, "the answer ends at max_tokens before its JSON does; raise max_tokens"
         return {}, cut(f"the answer does not fit the schema: {reason}", MAX_REASON + MAX_NAME)
-
-
-def _json_schema(schema: type[BaseModel], mode: Any) -> dict[str, Any]:
-    try:
-        return schema.model_json_schema(mode=mode)
-    except PydanticUserError as error:
-        raise ConfigurationError(f"schema {schema.__name__} has no JSON schema: {error.message}") from error
 
 
 def _root(schema: dict[str, Any]) -> dict[str, Any]:

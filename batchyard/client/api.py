@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -167,13 +167,11 @@ class ApiClient:
     def chunks(self, file_id: str) -> Iterator[bytes]:
         import httpx
 
-        response = self._send("GET", f"/files/{file_id}/content", stream=True)
         try:
-            yield from response.iter_bytes(1 << 20)
+            with closing(self._send("GET", f"/files/{file_id}/content", stream=True)) as response:
+                yield from response.iter_bytes(1 << 20)
         except httpx.TransportError as error:
             raise self._away() from error
-        finally:
-            response.close()
 
     def lines(self, file_id: str) -> Iterator[bytes]:
         """Yield a file's lines, without line feeds."""
@@ -204,17 +202,16 @@ class ApiClient:
         from batchyard.endpoints.stream_end import StreamEnd  # most commands read no stream
 
         end = StreamEnd(body)
-        response = self._send("POST", path, stream=True, json={**body, "stream": True})
+        early = UnavailableError(f"{self.url} has closed the connection before the answer was whole")
         try:
-            for line in response.iter_lines():
-                if line.startswith("data:") and (event := end.note_data(line[5:].strip())) is not None:
-                    yield event
+            with closing(self._send("POST", path, stream=True, json={**body, "stream": True})) as response:
+                for line in response.iter_lines():
+                    if line.startswith("data:") and (event := end.note_data(line[5:].strip())) is not None:
+                        yield event
         except httpx.TransportError as error:
-            raise UnavailableError(f"{self.url} has closed the connection before the answer was whole") from error
-        finally:
-            response.close()
+            raise early from error
         if not end.is_whole:
-            raise UnavailableError(f"{self.url} has closed the connection before the answer was whole")
+            raise early
 
     def _send(self, method: str, path: str, *, stream: bool = False, **options: Any) -> httpx.Response:
         """Send a request until the server accepts or refuses it, `max_retries` times more at most."""

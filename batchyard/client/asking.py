@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -253,11 +254,9 @@ def requests(
     for values in table:
         row = results.add()
         try:
-            body = make(values)
+            yield request_line(row, endpoint, make(values))
         except CellError as error:
             results.refuse(row, error)
-            continue
-        yield request_line(row, endpoint, body)
 
 
 def request_line(row: int, endpoint: str, body: Mapping[str, Any]) -> bytes:
@@ -363,46 +362,43 @@ def _files(lines: Iterator[bytes], folder: Path, name: str) -> Iterator[Path]:
         file.unlink()
 
 
+@dataclass
 class _Call:
     """The batches of one call: earlier ones of the same rows, and new ones of what those leave open."""
 
-    def __init__(
-        self,
-        server: ApiClient,
-        spec: Mapping[str, Any],
-        endpoint: str,
-        results: RowResults,
-        how: CallOptions,
-        scratch: Path,
-    ) -> None:
-        self._server, self._spec, self._endpoint, self._window = server, spec, endpoint, how.window
-        self._sample = how.sample
-        self._results, self._scratch = results, scratch
-        self._earlier = resume.Earlier(() if how.again else server.batches())
-        self._taken: set[str] = set()
+    server: ApiClient
+    spec: Mapping[str, Any]
+    endpoint: str
+    results: RowResults
+    how: CallOptions
+    scratch: Path
+
+    def __post_init__(self) -> None:
+        self._earlier = resume.Earlier(() if self.how.again else self.server.batches())
+        self._taken = set[str]()
 
     def batches(self, file: Path, remedy: str | None) -> Iterator[dict[str, Any]]:
         """Yield all batches of a file, those that have ended with their answers taken."""
         while file.stat().st_size:
-            mark = resume.fingerprint("map", resume.sha256(file), self._spec)
+            mark = resume.fingerprint("map", resume.sha256(file), self.spec)
             batch = self._earlier.find(mark, remedy, without=self._taken)
             if batch is None:
                 # A row that cannot run, such as one that is too long, keeps no other from its answer.
-                with uploaded(self._server, self._server.upload(file)) as file_id:
-                    batch = self._server.create(
+                with uploaded(self.server, self.server.upload(file)) as file_id:
+                    batch = self.server.create(
                         file_id,
-                        endpoint=self._endpoint,
-                        completion_window=self._window,
+                        endpoint=self.endpoint,
+                        completion_window=self.how.window,
                         metadata=mark,
                         on_invalid="skip",
-                        plan=None if self._sample is None else {"rows": self._sample},
+                        plan=None if self.how.sample is None else {"rows": self.how.sample},
                     )
                 yield batch
                 return
-            if self._sample is None and batch["batchyard"].get("plan"):
-                batch = sampled(self._server, batch)
+            if self.how.sample is None and batch["batchyard"].get("plan"):
+                batch = sampled(self.server, batch)
                 if batch["batchyard"]["paused_by"] == "its plan":
-                    batch = self._server.control(batch["id"], "resume")
+                    batch = self.server.control(batch["id"], "resume")
             yield batch
             if batch["status"] not in TERMINAL:
                 return
@@ -410,7 +406,7 @@ class _Call:
             rest = file.with_name(f"{file.name}.rest")
             with file.open("rb") as lines, rest.open("wb") as stream:
                 stream.writelines(
-                    line for line in lines if self._results.is_open(_row(json_lines.loads(line)["custom_id"]))
+                    line for line in lines if self.results.is_open(_row(json_lines.loads(line)["custom_id"]))
                 )
             rest.replace(file)
 
@@ -420,14 +416,12 @@ class _Call:
             return
         self._taken.add(batch["id"])
         for name in FLAWS:
-            self._results.flaws[name] += batch["batchyard"].get(name, 0)
+            self.results.flaws[name] += batch["batchyard"].get(name, 0)
         for file_id in filter(None, (batch["output_file_id"], batch["error_file_id"])):
-            try:
-                self._server.download(file_id, self._scratch)
-            except NotFoundError:
-                continue
-            with self._scratch.open("rb") as lines:
-                self._results.take(lines)
+            with suppress(NotFoundError):
+                self.server.download(file_id, self.scratch)
+                with self.scratch.open("rb") as lines:
+                    self.results.take(lines)
 
 
 def _row(custom_id: str) -> int:

@@ -144,9 +144,8 @@ class Labels(RowResults):
 
 def _decided(body: Mapping[str, Any]) -> dict[str, float] | None:
     """Return the probabilities of a decision's options; None if the body has no decision."""
-    answers = body.get("answers")
-    answer = answers.get(QUESTION) if isinstance(answers, Mapping) else None
-    options = answer.get("probabilities") if isinstance(answer, Mapping) else None
+    answer = responses.mapping(responses.mapping(body.get("answers")).get(QUESTION))
+    options = answer.get("probabilities")
     if not isinstance(options, Mapping) or not all(isinstance(value, int | float) for value in options.values()):
         return None
     return {str(name): float(value) for name, value in options.items()}

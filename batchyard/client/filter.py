@@ -1,7 +1,5 @@
 """`batchyard.filter`: the rows of a table to which a model says yes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchyard.client import asking, frames

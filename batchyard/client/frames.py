@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple, Protocol
 
 from batchyard.errors import ConfigurationError
-from batchyard.tables import arrow
+from batchyard.tables.cells import of_arrow
 
 Kind = Literal["string", "integer", "number", "boolean", "vector"]
 
@@ -58,14 +58,17 @@ def of(data: Any) -> Frame:
     if _is(data, "pandas", "DataFrame"):
         return _Pandas(data)
     if _is(data, "polars", "DataFrame"):
-        return _Polars(data)
+        return _Polars(data, data.columns)
     if _is(data, "datasets", "Dataset"):
-        return _Dataset(data)
+        return _Dataset(data.with_format(None), data.column_names)
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
-        return _Dicts(data)
+        return _Dicts(data, dict.fromkeys(name for row in data for name in row))
     columns = (("pandas", "Series"), ("polars", "Series"), ("pyarrow", "ChunkedArray"))
     if hasattr(data, "__arrow_c_stream__") and not any(_is(data, library, name) for library, name in columns):
-        return _Arrow(data)
+        import pyarrow as pa
+
+        table = pa.table(data)
+        return _Arrow(table, table.column_names)
     remedies = {
         "LazyFrame": "collect() it first",
         "DatasetDict": "name one of its splits",
@@ -123,7 +126,7 @@ def vectors(values: Sequence[Any]) -> Any:
 
 
 class _Table:
-    """What the kinds of tables have in common. A new column is a list where a kind has no other."""
+    """What the kinds of tables have in common."""
 
     def __init__(self, data: Any, columns: Iterable[str]) -> None:
         self._data = data
@@ -133,7 +136,7 @@ class _Table:
         return len(self._data)
 
     def column(self, name: str, column: Column) -> Any:
-        return column.values
+        return self.table({name: column})[name]
 
     def table(self, columns: Mapping[str, Column]) -> Any:
         raise NotImplementedError
@@ -157,9 +160,6 @@ class _Pandas(_Table):
         series = self._data[self._labels[column]]
         return [None if empty else cell for cell, empty in zip(series.tolist(), series.isna().tolist(), strict=True)]
 
-    def column(self, name: str, column: Column) -> Any:
-        return self.table({name: column})[name]
-
     def table(self, columns: Mapping[str, Column]) -> Any:
         table = self.apart(columns)
         table.index = self._data.index
@@ -178,14 +178,8 @@ class _Pandas(_Table):
 
 
 class _Polars(_Table):
-    def __init__(self, frame: Any) -> None:
-        super().__init__(frame, frame.columns)
-
     def cells(self, column: str) -> Sequence[Any]:
         return _without_nan(self._data.get_column(column).to_list())
-
-    def column(self, name: str, column: Column) -> Any:
-        return self.table({name: column}).get_column(name)
 
     def table(self, columns: Mapping[str, Column]) -> Any:
         return sys.modules["polars"].from_arrow(_arrow(columns))
@@ -194,17 +188,8 @@ class _Polars(_Table):
 class _Arrow(_Table):
     """A table of pyarrow, or of any library with Arrow's PyCapsule interface; new ones are pyarrow's."""
 
-    def __init__(self, data: Any) -> None:
-        import pyarrow as pa
-
-        table = pa.table(data)
-        super().__init__(table, table.column_names)
-
     def cells(self, column: str) -> Sequence[Any]:
-        return _without_nan(arrow.values(self._data.column(column)))
-
-    def column(self, name: str, column: Column) -> Any:
-        return self.table({name: column}).column(name)
+        return _without_nan(of_arrow(self._data.column(column)))
 
     def table(self, columns: Mapping[str, Column]) -> Any:
         return _arrow(columns)
@@ -220,14 +205,14 @@ class _Arrow(_Table):
 class _Dataset(_Table):
     """A dataset of Hugging Face, whose `add_column` takes a list."""
 
-    def __init__(self, dataset: Any) -> None:
-        super().__init__(dataset.with_format(None), dataset.column_names)
-
     def cells(self, column: str) -> Sequence[Any]:
         try:
             return _without_nan(list(self._data[column]))
         except Exception as error:  # a decoder of audio or images may raise anything
             raise ConfigurationError(f"column {column} cannot be decoded: {error}") from error
+
+    def column(self, name: str, column: Column) -> Any:
+        return column.values
 
     def table(self, columns: Mapping[str, Column]) -> Any:
         return sys.modules["datasets"].Dataset(_arrow(columns))
@@ -239,11 +224,11 @@ class _Dataset(_Table):
 class _Dicts(_Table):
     """A list of mappings. A row without a column has no value there."""
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(rows, dict.fromkeys(name for row in rows for name in row))
-
     def cells(self, column: str) -> Sequence[Any]:
         return _without_nan([row.get(column) for row in self._data])
+
+    def column(self, name: str, column: Column) -> Any:
+        return column.values
 
     def table(self, columns: Mapping[str, Column]) -> Any:
         values = [column.values for column in columns.values()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
@@ -109,9 +109,9 @@ class BatchyardLM(TemplateLM):  # type: ignore[misc]  # lm-evaluation-harness ha
         self._server = self._how.connected()
         self._spec = asking.served(self._server, model, COMPLETIONS.path)
         self._model = model
-        loaded = _tokenizer(model, own.tokenizer, revision=own.revision, trust_remote_code=own.trust_remote_code)
-        self.tokenizer = loaded.tokenizer
-        self.max_length = own.max_length or loaded.longest or int(utils.resolve_max_length(None, self.tokenizer))
+        options = {"revision": own.revision, "trust_remote_code": own.trust_remote_code}
+        self.tokenizer, longest = _tokenizer(model, own.tokenizer, options)
+        self.max_length = own.max_length or longest or int(utils.resolve_max_length(None, self.tokenizer))
         self._template_arguments = dict(own.chat_template_args)
         if own.enable_thinking is not None:
             self._template_arguments["enable_thinking"] = own.enable_thinking
@@ -264,16 +264,12 @@ def score(body: Mapping[str, Any], prompt: Sequence[int], start: int) -> Score:
     return total, greedy
 
 
-class LoadedTokenizer(NamedTuple):
-    """A tokenizer of transformers. `longest`: prompt and answer together, in tokens; None if nothing says."""
+def _tokenizer(model: str, source: str | None, options: Mapping[str, Any]) -> tuple[Any, int | None]:
+    """Load the tokenizer of the model that a server calls `model`.
 
-    tokenizer: Any
-    longest: int | None
-
-
-def _tokenizer(model: str, source: str | None, **options: Any) -> LoadedTokenizer:
-    """Load the tokenizer of the model that a server calls `model`."""
-    from transformers import AutoTokenizer
+    Also return the most tokens of prompt and answer together; None if nothing says.
+    """
+    from transformers import AutoConfig, AutoTokenizer
 
     file = settings.load().models
     entries = models.read(file) if file.exists() else {}
@@ -289,16 +285,11 @@ def _tokenizer(model: str, source: str | None, **options: Any) -> LoadedTokenize
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigurationError(f"tokenizer {folder} cannot be loaded: {reason}") from error
-    served = entry.get("engine_args", {}).get("max_model_len")
-    return LoadedTokenizer(tokenizer, served or _longest(folder, options))
-
-
-def _longest(folder: str, options: Mapping[str, Any]) -> int | None:
-    from transformers import AutoConfig
-
+    if served := entry.get("engine_args", {}).get("max_model_len"):
+        return tokenizer, served
     try:
         config = AutoConfig.from_pretrained(folder, **options)
     except (OSError, ValueError):
-        return None  # a folder may hold a tokenizer alone
+        return tokenizer, None  # a folder may hold a tokenizer alone
     text = getattr(config, "text_config", None) or config
-    return next((length for key in _LENGTHS if (length := getattr(text, key, None))), None)
+    return tokenizer, next((length for key in _LENGTHS if (length := getattr(text, key, None))), None)

@@ -320,7 +320,10 @@ class CascadeResults(TextResults):
             server.download(artifact["file_id"], answers_file)
             with answers_file.open("rb") as lines:
                 for line in (json_lines.loads(line) for line in lines):
-                    self.record(int(line["custom_id"].removeprefix("row-")), _answer(line))
+                    name, failure = line["custom_id"], line["error"]
+                    why = f"{failure['code']}: {failure['message']}" if failure else None
+                    answer = RowAnswer(name, None if failure else line, why, line["tokens"])
+                    self.record(int(name.removeprefix("row-")), answer)
         self.close()
         metrics, simulated = job["batchyard"]["metrics"], " (simulated)" if job["batchyard"]["simulated"] else ""
         said = f"{self._options['proxy']} answered {metrics['proxy']:,} of {metrics['rows']:,} rows{simulated}"
@@ -351,12 +354,6 @@ class CascadeResults(TextResults):
 
     def _column(self, name: str, kind: Any = "string") -> Column:
         return Column([self._lines.get(row, {}).get(name) for row in range(len(self))], kind)
-
-
-def _answer(line: Mapping[str, Any]) -> RowAnswer:
-    failure = line["error"]
-    reason = f"{failure['code']}: {failure['message']}" if failure else None
-    return RowAnswer(line["custom_id"], None if failure else line, reason, line["tokens"])
 
 
 def _job(server: ApiClient, file: Path, how: CallOptions, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """`batchyard.match`: the pairs of rows of two tables to which a model says yes."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence

@@ -14,8 +14,8 @@ import orjson
 from batchyard import json_lines
 from batchyard.client import frames, output_files
 from batchyard.errors import ConfigurationError
-from batchyard.tables import arrow, formats, reading
-from batchyard.tables.cells import Unreadable
+from batchyard.tables import formats, reading
+from batchyard.tables.cells import Unreadable, of_arrow
 from batchyard.tables.formats import DELIMITERS, Kind, TableError
 from batchyard.tables.images import as_text
 
@@ -89,11 +89,8 @@ def batches(file: Path, size: int) -> Iterator[Any]:
 
     if kind_of(file).format == "parquet":
         with pq.ParquetFile(file) as source:
-            some = False
-            for batch in source.iter_batches(size):
-                some = True
-                yield pa.Table.from_batches([batch])
-            if not some:
+            yield from (pa.Table.from_batches([batch]) for batch in source.iter_batches(size))
+            if not source.metadata.num_rows:
                 yield source.schema_arrow.empty_table()
         return
     schema = pa.schema([(name, pa.string()) for name in columns(file)])
@@ -201,7 +198,7 @@ def write(file: Path, table: Any) -> None:
 def _rows(table: Any) -> list[dict[str, Any]]:
     """Return the rows of an Arrow table, without a cell that is no value of Python."""
     columns = [
-        [None if isinstance(value, Unreadable) else value for value in arrow.values(column)] for column in table.columns
+        [None if isinstance(value, Unreadable) else value for value in of_arrow(column)] for column in table.columns
     ]
     return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 

@@ -107,7 +107,10 @@ def check(folder: Path, keys: Sequence[Ed25519PublicKey] = ()) -> tuple[dict[str
         raise ConfigurationError(f"{folder} has no {MANIFEST}: {remedy}") from None
     try:
         manifest = json.loads(raw)
-        named = dict(_named_files(manifest, folder))
+        given = sorted(path.name for path in folder.glob(f"{INPUT}*"))
+        named = {  # at first the input
+            given[0] if name == INPUT and given else _safe(name): one for name, one in covered_files(manifest)
+        }
         mismatches = list(_check_record(folder, manifest, hashlib.sha256(raw).hexdigest()))
         if keys:
             mismatches += _check_signature(folder / ENVELOPE, raw, keys)
@@ -135,13 +138,6 @@ def check(folder: Path, keys: Sequence[Ed25519PublicKey] = ()) -> tuple[dict[str
         if path.name not in known
     ]
     return manifest, mismatches, absent
-
-
-def _named_files(manifest: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name of each file that the manifest covers, with its hash and size: at first the input."""
-    given = sorted(path.name for path in folder.glob(f"{INPUT}*"))
-    for name, expected in covered_files(manifest):
-        yield (given[0] if name == INPUT and given else _safe(name)), expected
 
 
 def _check_record(folder: Path, manifest: Mapping[str, Any], sha256: str) -> Iterator[Mismatch]:
@@ -227,7 +223,8 @@ def _check_lines(folder: Path, manifest: Mapping[str, Any], source: str) -> Iter
                 last = max(last, place)
                 seen.setdefault(place, f"the first is in {name}, line {number}")
             else:
-                found, wanted = _line_count(folder / name), lines.get(name)
+                with (folder / name).open("rb") as file:
+                    found, wanted = sum(1 for _ in file), lines.get(name)
                 if wanted is not None and found != wanted:
                     yield Mismatch(name, None, f"has {count(found, 'line')}, and the manifest {wanted}")
         except FileNotFoundError:
@@ -236,11 +233,6 @@ def _check_lines(folder: Path, manifest: Mapping[str, Any], source: str) -> Iter
     if missing and len(requests) == manifest["counts"]["total"]:
         message = f"{count(len(missing), 'request')} have no line of results, at first this one"
         yield Mismatch(source, missing[0], message)
-
-
-def _line_count(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
 
 
 def _values(path: Path) -> Iterator[tuple[int, Any]]:

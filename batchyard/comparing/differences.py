@@ -1,7 +1,5 @@
 """How two answers of one request differ."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

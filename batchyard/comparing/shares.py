@@ -1,7 +1,5 @@
 """Exact bounds on how many of a whole are marked, from a uniform sample without replacement."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 

@@ -9,6 +9,7 @@ import orjson
 from batchyard import json_lines
 from batchyard.comparing import patterns, schemas
 from batchyard.endpoints import responses
+from batchyard.endpoints.responses import mapping
 
 MAY_ASK = r'"(response_format|structured_outputs|guided_\w+|output_config|output_format|format)"'
 """A regular expression that the JSON of each body matches that asks for a form."""
@@ -18,17 +19,17 @@ SCHEMA_BYTES = 64 * 1024
 
 def asked(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the form that a body asks for: `json` with a schema, `choice` or `regex`; grammars are left out."""
-    outputs = _mapping(body.get("structured_outputs"))
+    outputs = mapping(body.get("structured_outputs"))
     form = {kind: outputs.get(kind, body.get(f"guided_{kind}")) for kind in ("choice", "regex", "json")}
     if outputs.get("json_object"):
         form["json"] = {"type": "object"}
     places = [body.get("response_format"), body.get("output_format")]
-    places += [_mapping(body.get(key)).get("format") for key in ("text", "output_config")]
-    for wanted in map(_mapping, places):
+    places += [mapping(body.get(key)).get("format") for key in ("text", "output_config")]
+    for wanted in map(mapping, places):
         if wanted.get("type") == "json_object":
             form["json"] = {"type": "object"}
         elif wanted.get("type") == "json_schema":
-            form["json"] = _mapping(wanted.get("json_schema", wanted)).get("schema", {})
+            form["json"] = mapping(wanted.get("json_schema", wanted)).get("schema", {})
     return {kind: value for kind, value in form.items() if value is not None}
 
 
@@ -77,7 +78,3 @@ class Checks:
         finally:
             schemas.deadline.reset(limit)
             self._left -= time.thread_time() - started
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -125,16 +125,13 @@ def fault(body: Any) -> Fault | None:
         if key in ("content", "output") and isinstance(results, list):
             return None
         return Fault(f"{key} is {_kind(results)}")
-    for index, result in enumerate(results):
-        error = _of_result(key, f"{key}[{index}]", result)
-        if error is not None:
-            return error
-    return None
+    faults = (_of_result(key, f"{key}[{index}]", result) for index, result in enumerate(results))
+    return next((fault for fault in faults if fault is not None), None)
 
 
 def error(body: Any) -> Mapping[str, Any]:
     """Return the error in the body of a response; a text is its message. Empty if it has none."""
-    reported = body.get("error") if isinstance(body, Mapping) else None
+    reported = mapping(body).get("error")
     return reported if isinstance(reported, Mapping) else {"message": reported} if reported else {}
 
 
@@ -183,12 +180,12 @@ def explained(body: dict[str, Any]) -> dict[str, Any]:
     if looped is None:
         return body
     stopped = {"stopped": REPETITION, "loop_start": _loop_start(looped.text or looped.reasoning or "")}
-    return body | {"batchyard": dict(_mapping(body.get("batchyard"))) | stopped}
+    return body | {"batchyard": dict(mapping(body.get("batchyard"))) | stopped}
 
 
 def loop_start(body: Any) -> int | None:
     """Return the characters before the repetition of an answer that `explained` has marked."""
-    return _count(_mapping(_mapping(body).get("batchyard")), "loop_start")
+    return _count(mapping(mapping(body).get("batchyard")), "loop_start")
 
 
 def _loop_start(text: str) -> int:
@@ -237,9 +234,9 @@ def _is_array(value: Any) -> bool:
 
 def labels(body: Any) -> list[str]:
     """Return the label of each classified or moderated input, or the most probable option of each decision."""
-    answers = body.get("answers") if isinstance(body, Mapping) else None
+    answers = mapping(body).get("answers")
     if isinstance(answers, Mapping):
-        return [label for answer in answers.values() if (label := _decided(_mapping(answer))) is not None]
+        return [label for answer in answers.values() if (label := _decided(mapping(answer))) is not None]
     return [label for entry in _entries(body) if (label := _label(entry)) is not None]
 
 
@@ -247,8 +244,8 @@ def _label(entry: Mapping[str, Any]) -> str | None:
     """Return the label of a classified input; of a moderated one the flagged category with the highest score."""
     if not isinstance(entry.get("flagged"), bool):
         return _string(entry.get("label"))
-    ratings = _mapping(entry.get("category_scores"))
-    flagged = [name for name, flag in _mapping(entry.get("categories")).items() if flag is True]
+    ratings = mapping(entry.get("category_scores"))
+    flagged = [name for name, flag in mapping(entry.get("categories")).items() if flag is True]
     worst = max(flagged, key=lambda name: ratings[name] if _is_number(ratings.get(name)) else 0, default=None)
     return str(worst or "flagged") if entry["flagged"] else NOT_FLAGGED
 
@@ -266,17 +263,15 @@ def scores(body: Any) -> list[float]:
 
 def tokens(body: Any) -> list[int]:
     """Return the ids of the tokens of a text, or of those that were generated."""
-    ids = body.get("tokens") if isinstance(body, Mapping) else None
+    ids = mapping(body).get("tokens")
     ids = output(body).token_ids if ids is None else ids
     return ids if isinstance(ids, list) and all(isinstance(one, int) for one in ids) else []
 
 
 def usage(body: Any) -> TokenUsage:
     """Return the tokens that a response reports, under OpenAI's or Anthropic's names."""
-    reported = body.get("usage") if isinstance(body, Mapping) else None
-    if not isinstance(reported, Mapping):
-        return TokenUsage()
-    details = [_mapping(reported.get(f"{name}_tokens_details")) for name in ("prompt", "input", "completion", "output")]
+    reported = mapping(mapping(body).get("usage"))
+    details = [mapping(reported.get(f"{name}_tokens_details")) for name in ("prompt", "input", "completion", "output")]
     return TokenUsage(
         _count(reported, "prompt_tokens", "input_tokens"),
         _count({**details[1], **details[0], **reported}, "cached_tokens", "cache_read_input_tokens"),
@@ -288,8 +283,7 @@ def usage(body: Any) -> TokenUsage:
 
 def served_model(body: Any) -> str | None:
     """Return what an endpoint calls the model that answered; None if nothing stands beside our own name."""
-    extension = body.get("batchyard") if isinstance(body, Mapping) else None
-    return _string(_mapping(extension).get("served_model"))
+    return _string(mapping(mapping(body).get("batchyard")).get("served_model"))
 
 
 def _of_result(key: str, place: str, result: Any) -> Fault | None:
@@ -353,13 +347,13 @@ def _of_output(items: Sequence[Any], body: Mapping[str, Any]) -> Output:
         kind = item.get("type") if isinstance(item, Mapping) else None
         if kind == "reasoning":
             pieces = [*_list(item.get("summary")), *_list(item.get("content"))]
-            parts += [{"type": "thinking", "thinking": _mapping(piece).get("text")} for piece in pieces]
+            parts += [{"type": "thinking", "thinking": mapping(piece).get("text")} for piece in pieces]
         elif isinstance(kind, str) and kind.endswith("_call"):
             calls.append(item)
         elif isinstance(item, Mapping):
             parts += _list(item.get("content"))
     text, reasoning, refusal, _ = _of_parts(parts)
-    reason = _mapping(body.get("incomplete_details")).get("reason") or body.get("status")
+    reason = mapping(body.get("incomplete_details")).get("reason") or body.get("status")
     reason = {"max_output_tokens": "length", "completed": "stop"}.get(str(reason), reason)
     return Output(text, reasoning, refusal, calls, _string(reason))
 
@@ -376,7 +370,7 @@ def _of_parts(parts: Sequence[Any]) -> tuple[str | None, str | None, str | None,
         name = {"output_text": "text", "reasoning": "thinking"}.get(str(kind), str(kind))
         value = part.get(name, part.get("text")) if isinstance(part, Mapping) and name in texts else None
         if isinstance(value, list):  # Mistral: thinking is a list of parts
-            value = "".join(filter(None, (_string(_mapping(piece).get("text")) for piece in value)))
+            value = "".join(filter(None, (_string(mapping(piece).get("text")) for piece in value)))
         if isinstance(value, str):
             texts[name].append(value)
     text, reasoning, refusal = ("".join(pieces) if pieces else None for pieces in texts.values())
@@ -385,11 +379,11 @@ def _of_parts(parts: Sequence[Any]) -> tuple[str | None, str | None, str | None,
 
 def _decided(answer: Mapping[str, Any]) -> str | None:
     """Return the name of the most probable option of a decision; None if it has no probabilities."""
-    probabilities = {name: value for name, value in _mapping(answer.get("probabilities")).items() if _is_number(value)}
+    probabilities = {name: value for name, value in mapping(answer.get("probabilities")).items() if _is_number(value)}
     if not probabilities:
         return None
     option = max(probabilities, key=lambda name: probabilities[name])
-    return _string(_mapping(answer.get("legend")).get(option)) or str(option)
+    return _string(mapping(answer.get("legend")).get(option)) or str(option)
 
 
 def _entries(body: Any) -> Iterator[Mapping[str, Any]]:
@@ -425,18 +419,16 @@ def _is_status(value: Any) -> bool:
 
 def _count(values: Mapping[str, Any], *names: str) -> int | None:
     """Return the first of these that is a number of tokens."""
-    for name in names:
-        value = values.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-    return None
+    counts = (value for value in map(values.get, names) if isinstance(value, int) and not isinstance(value, bool))
+    return next((value for value in counts if value >= 0), None)
 
 
 def _string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return an object of JSON, an empty one in place of any other value."""
     return value if isinstance(value, Mapping) else {}
 
 

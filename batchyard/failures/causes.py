@@ -225,7 +225,4 @@ class Match(NamedTuple):
 
 def find(text: str, rules: Iterable[Rule] = (*CAUSES, *SYMPTOMS)) -> Match | None:
     """Return the first of the rules that knows the text."""
-    for rule in rules:
-        if match := rule.pattern.search(text):
-            return Match(rule, match)
-    return None
+    return next((Match(rule, match) for rule in rules if (match := rule.pattern.search(text))), None)

@@ -98,11 +98,6 @@ def reached_at(host: str) -> str:
     return _LOCAL.get(host, host)
 
 
-def of_fork_server() -> dict[str, str]:
-    """Return the environment of the process that forks the services: what they cannot get any later."""
-    return {**os.environ, **services.import_path(), **services.HEAPS, "PYTHONUNBUFFERED": "1"}
-
-
 def _child(
     folder: DataFolder,
     environment: dict[str, str],

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,11 +84,6 @@ class ChildProcess:
         self.due = time.monotonic() + delay
         return delay
 
-    def signal_end(self) -> None:
-        """Send `end_signal` to a process that runs."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(self.end_signal)
-
     def runs(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
@@ -122,29 +118,21 @@ def tagged(*tags: str) -> list[psutil.Process]:
     matches = []
     callers = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
-        try:
+        with suppress(psutil.Error, OSError):  # ended meanwhile, or somebody else's
             value = process.environ().get(TAG, "")
             if process.pid not in callers and (value in tags or value.startswith(tuple(f"{tag}#" for tag in tags))):
                 matches.append(process)
-        except (psutil.Error, OSError):
-            continue  # ended meanwhile, or somebody else's
     return matches
 
 
 def end(processes: Iterable[psutil.Process], grace: float) -> None:
     """Send SIGTERM, wait `grace` seconds, send SIGKILL to what still runs."""
-    remaining = list(processes)
-    for process in remaining:
-        _send(process, signal.SIGTERM)
-    kill(_wait(remaining, grace))
+    kill(_signalled(processes, signal.SIGTERM, grace))
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
     """Send SIGKILL and wait up to 5 s for the end."""
-    remaining = list(processes)
-    for process in remaining:
-        _send(process, signal.SIGKILL)
-    _wait(remaining, 5)
+    _signalled(processes, signal.SIGKILL, 5)
 
 
 def kill_tagged(*tags: str) -> None:
@@ -154,11 +142,16 @@ def kill_tagged(*tags: str) -> None:
         kill(processes)
 
 
-def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+def _signalled(processes: Iterable[psutil.Process], number: signal.Signals, seconds: float) -> list[psutil.Process]:
+    """Send processes a signal, and return those that still run after so many seconds."""
+    remaining = list(processes)
+    for process in remaining:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)  # psutil compares the start time first, so never a reused pid
     deadline = time.monotonic() + seconds
-    while (processes := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+    while (remaining := [process for process in remaining if _runs(process)]) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return processes
+    return remaining
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -167,10 +160,3 @@ def _runs(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
-
-
-def _send(process: psutil.Process, number: signal.Signals) -> None:
-    try:
-        process.send_signal(number)  # psutil compares the start time first, so never a reused pid
-    except psutil.NoSuchProcess:
-        return

@@ -76,10 +76,8 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 def _kill(processes: Iterable[int], number: signal.Signals) -> None:
     for pid in processes:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """The local stack: all processes of a deployment on one machine, started in order, restarted, ended together."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import logging
 import math
+import os
 import signal
 import sys
 import threading
@@ -14,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from batchyard import proxies, wording
 from batchyard.endpoints import live_wire
@@ -25,9 +24,6 @@ from batchyard.local.fork_server import ForkServer
 from batchyard.local.process import ChildProcess
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +55,9 @@ class Stack:
     def __init__(
         self, settings: Settings, *, host: str = "127.0.0.1", port: int = 8000, flower_port: int = 5555
     ) -> None:
-        environment, place = children.of_fork_server(), settings.data.resolve()
+        place = settings.data.resolve()
+        # That of the process that forks the services: what they cannot get any later.
+        environment = {**os.environ, **services.import_path(), **services.HEAPS, "PYTHONUNBUFFERED": "1"}
         # This process keeps no modules that are needed once. What they import there, services need, too.
         self._fork_server = ForkServer(environment, place)
         with ExitStack() as refused:
@@ -124,7 +122,7 @@ class Stack:
                 self._restart_ended()
         finally:
             self._stop()
-            if self._signals and (unfinished := self._counted(_unfinished)):
+            if self._signals and (unfinished := self._counted("unfinished")):
                 works, them = ("batch or job has", "it") if unfinished == 1 else ("batches and jobs have", "them")
                 start = f"start the stack on {self.folder.path} again"
                 self._say(f"{unfinished:,} {works} not ended: to go on with {them}, {start}.")
@@ -216,11 +214,12 @@ class Stack:
     def _end(self, group: Sequence[ChildProcess]) -> None:
         """Ask these to end, and wait for them at most their grace, or until the second signal."""
         for child in group:
-            child.signal_end()
+            if child.process is not None and child.runs():
+                child.process.send_signal(child.end_signal)
         began, told_at = time.monotonic(), -math.inf
         segments = ""
         if any(child.name == "worker" for child in group):
-            running = self._counted(_running_segments)
+            running = self._counted("running")
             unknown = "segments unknown: the database is slow"
             segments = unknown if running is None else f"{wording.count(running, 'segment')} running"
         while late := [child for child in group if child.runs() and time.monotonic() - began < child.grace]:
@@ -232,21 +231,25 @@ class Stack:
                 self._tell(f"Stopping: waits for {', '.join(names)}. Ctrl-C again ends all at once.")
             time.sleep(0.02)
 
-    def _counted(self, count: Callable[[Session], int]) -> int | None:
-        """Return what a query counts, 0 if the database is away; None if it is slow."""
+    def _counted(self, what: Literal["running", "unfinished"]) -> int | None:
+        """Return how many segments run, or works are unfinished; 0 if the database is away, None if it is slow."""
         counts: list[int] = []
 
         def query() -> None:
             from store.database import Database
 
-            database = Database(self.settings.database)
             try:
-                with database.read() as session:
-                    counts.append(count(session))
+                with closing(Database(self.settings.database)) as database, database.read() as session:
+                    if what == "running":
+                        from store import segments
+
+                        counts.append(segments.running(session))
+                    else:
+                        from store.work import overview
+
+                        counts.append(overview.unfinished(session))
             except BatchyardError:
                 counts.append(0)
-            finally:
-                database.close()
 
         thread = threading.Thread(target=query, daemon=True)
         thread.start()
@@ -262,18 +265,6 @@ class Stack:
             return error.read(1000).decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__
-
-
-def _running_segments(session: Session) -> int:
-    from store import segments
-
-    return segments.running(session)
-
-
-def _unfinished(session: Session) -> int:
-    from store.work import overview
-
-    return overview.unfinished(session)
 
 
 def _served_models(settings: Settings) -> dict[str, ModelSpec]:
@@ -309,11 +300,8 @@ def _prepare_database(settings: Settings, folder: DataFolder, models: dict[str, 
     from store.accounting import budgets
     from store.database import Database
 
-    database = Database(settings.database)
-    try:
+    with closing(Database(settings.database)) as database:
         database.upgrade()
         with database.write() as session:
             folder.secret("admin.key", lambda: keys.create_admin(session).key)
             return budgets.without_effect(session, models)
-    finally:
-        database.close()

@@ -6,7 +6,7 @@ return Result(run.text, stop=run.stop)
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from batchyard.endpoints.catalog import CHAT, ENDPOINTS, RESPONSES
 from batchyard.recipes.asks import Ask, Call
@@ -73,15 +73,9 @@ class AgentRun:
 AgentFlow: TypeAlias = Generator[list[Ask] | list[Call], Any, AgentRun]
 
 
-class _Dialect(Protocol):
-    """How an endpoint names tools, their calls and their results."""
-
-    def tool(self, tool: Tool) -> dict[str, Any]: ...
-    def asked(self, call: Mapping[str, Any]) -> tuple[Any, Any]: ...
-    def answered(self, text: str, uses: Sequence[ToolUse]) -> Messages: ...
-
-
 class _Chat:
+    """How chat completions name tools, their calls and their results."""
+
     def tool(self, tool: Tool) -> dict[str, Any]:
         return {"type": "function", "function": _described(tool)}
 
@@ -101,6 +95,8 @@ class _Chat:
 
 
 class _Responses:
+    """The same of Responses."""
+
     def tool(self, tool: Tool) -> dict[str, Any]:
         return {"type": "function", **_described(tool)}
 
@@ -117,7 +113,7 @@ class _Responses:
         return [*said, *calls, *results]
 
 
-_DIALECTS: Mapping[str, _Dialect] = {CHAT.path: _Chat(), RESPONSES.path: _Responses()}
+_DIALECTS: Mapping[str, _Chat | _Responses] = {CHAT.path: _Chat(), RESPONSES.path: _Responses()}
 
 
 def agent(

@@ -199,25 +199,22 @@ def recipe(
         bounds: returns instead, where the answers decide, how many an item makes that succeeds at once, and the most.
     """
 
-    def made(flow: Callable[[Item, O], Flow]) -> FlowRecipe[O]:
-        return FlowRecipe(
-            name=name,
-            summary=summary_of(flow),
-            options=options,
-            flow=flow,
-            stages=stages,
-            loops=loops,
-            probe=probe,
-            check=check,
-            columns=columns,
-            finish=finish,
-            main=main,
-            events=events,
-            expected=expected,
-            bounds=bounds,
-        )
-
-    return made
+    return lambda flow: FlowRecipe(
+        name=name,
+        summary=summary_of(flow),
+        options=options,
+        flow=flow,
+        stages=stages,
+        loops=loops,
+        probe=probe,
+        check=check,
+        columns=columns,
+        finish=finish,
+        main=main,
+        events=events,
+        expected=expected,
+        bounds=bounds,
+    )
 
 
 def summary_of(function: Callable[..., Any]) -> str:
@@ -238,16 +235,12 @@ def composite(
     The arguments are those of `recipe`. A child stands behind the child of the round before. `finish` gets an item for
     each child, with its `variant`, `repeat` and `round` as columns, and its `job_id` and `status` in its result.
     """
-
-    def made(children: Callable[[O], Sequence[Child]]) -> CompositeRecipe[O]:
-        return CompositeRecipe(
-            name=name,
-            summary=summary_of(children),
-            options=options,
-            children=children,
-            check=check,
-            finish=finish,
-            main=main,
-        )
-
-    return made
+    return lambda children: CompositeRecipe(
+        name=name,
+        summary=summary_of(children),
+        options=options,
+        children=children,
+        check=check,
+        finish=finish,
+        main=main,
+    )

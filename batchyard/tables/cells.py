@@ -1,4 +1,4 @@
-"""Cells of tables as JSON values and as texts of prompts: the same from every kind of table.
+"""Cells of tables as Python values, as JSON values and as texts of prompts: the same from every kind of table.
 
 A text stays as it is. All else becomes JSON: `true`, `3`, `["a", 1.5]`. A whole number has no decimal point, also where
 pandas made it a float beside an empty cell. Dates are ISO 8601, a Decimal keeps its digits.
@@ -21,6 +21,8 @@ _IMAGE = "holds an image, which is no text"
 _PICTURES = (_BINARY, _IMAGE)
 _INFINITE = "is infinite, which is no number of JSON"
 _DEEP = "is nested too deep"
+_UNREADABLE = (ValueError, TypeError, OverflowError, NotImplementedError, LookupError)
+"""What a cell of Arrow without a value of Python raises: Arrow's errors, and that of an unknown time zone."""
 
 
 class CellError(ValueError):
@@ -38,6 +40,20 @@ class Unreadable:
     """Stands for a cell that is no value of Python. `reason`: what follows the column's name."""
 
     reason: str
+
+
+def of_arrow(column: Any) -> list[Any]:
+    """Return the cells of a column. One that is no value of Python, such as text that is not UTF-8, is Unreadable."""
+    cells: list[Any] = []
+    try:
+        cells = column.to_pylist()
+    except _UNREADABLE:
+        for cell in column:
+            try:
+                cells.append(cell.as_py())
+            except _UNREADABLE as error:
+                cells.append(Unreadable(f"cannot be read: {error}"))
+    return cells
 
 
 def text(value: Any, column: str) -> str:

@@ -12,6 +12,7 @@ import itertools
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -113,18 +114,17 @@ class Statistics:
         ]
 
 
+@dataclass
 class OrderByRow:
     """An order for each row of a table, and one for any other row."""
 
-    def __init__(self, names: Sequence[str], orders: Mapping[int, Sequence[int]], default: Sequence[int]) -> None:
-        """`orders`: by the hash of the hashes of a row's cells; as numbers of columns."""
-        self._names = names
-        self._orders = orders
-        self._default = default
+    names: Sequence[str]
+    orders: Mapping[int, Sequence[int]]  # by the hash of the hashes of a row's cells; as numbers of columns
+    default: Sequence[int]
 
     def __call__(self, row: Row) -> Sequence[str]:
-        key = hash(tuple(hash(_text(row.get(name), name)) for name in self._names))
-        return [self._names[column] for column in self._orders.get(key, self._default)]
+        key = hash(tuple(hash(_text(row.get(name), name)) for name in self.names))
+        return [self.names[column] for column in self.orders.get(key, self.default)]
 
 
 def one_order(codes: Sequence[Numbers], sizes: Sequence[int]) -> list[int]:

@@ -1,12 +1,15 @@
 """Says why a text is not JSON, with the place in it."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from batchyard.tables.cells import HALF
 from batchyard.wording import quoted
+
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,10 @@ def half_character(raw: bytes | str) -> str | None:
     try:
         value = json.loads(raw)
         fields = value.items() if isinstance(value, dict) else [("prompt", value)]
-        name = next(name for name, field in fields if not _is_text(f"{name}{json.dumps(field, ensure_ascii=False)}"))
+        name = next(name for name, field in fields if _HALF.search(f"{name}{json.dumps(field, ensure_ascii=False)}"))
     except (ValueError, RecursionError, StopIteration):
         return None
     return f"column {quoted(name)[1:-1]} {HALF}"
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _not_numbers(value: Any, path: str) -> Iterator[tuple[str, _NotANumber]]:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from batchyard.tables import arrow, thrift
+from batchyard.tables import thrift
+from batchyard.tables.cells import of_arrow
 from batchyard.tables.formats import TableError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def rows(opened: Opened, max_line_bytes: int, max_bytes: int | None) -> Iterator
             if part is not batch and sum(map(_decoded, part.columns)) > max_line_bytes:
                 yield None
                 continue
-            cells = [arrow.values(column) for column in part.columns]
+            cells = [of_arrow(column) for column in part.columns]
             for values in zip(*cells, strict=True) if cells else [()] * part.num_rows:
                 yield dict(zip(part.schema.names, values, strict=True))
 

@@ -119,9 +119,7 @@ def _texts(lines: _Lines) -> Iterator[TableRow]:
     for line in lines:
         if problem := lines.problem(line):
             yield TableRow(lines.number, {}, *problem)
-        elif not (text := line.decode().rstrip("\r\n")).strip():
-            continue
-        else:
+        elif (text := line.decode().rstrip("\r\n")).strip():
             yield TableRow(lines.number, {"prompt": text})
 
 
@@ -162,20 +160,14 @@ def _objects(lines: _Lines) -> Iterator[TableRow]:
             try:
                 value = json_lines.read(line)
             except orjson.JSONDecodeError as error:
-                problem = _not_json(line, error), "invalid_value"
+                constant, half = not_a_number(line), half_character(line)
+                reason = f"cannot be used: {half}" if half else f"is not valid JSON: {error.msg}"
+                problem = f"has {constant}" if constant else reason, "invalid_value"
         if isinstance(value, str):
             value = {"prompt": value}
         if problem is None and not isinstance(value, dict):
             problem = "is neither an object nor a string", "invalid_value"
         yield TableRow(lines.number, {}, *problem) if problem else TableRow(lines.number, value)
-
-
-def _not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
-    if constant := not_a_number(line):
-        return f"has {constant}"
-    if half := half_character(line):
-        return f"cannot be used: {half}"
-    return f"is not valid JSON: {error.msg}"
 
 
 _READERS: dict[str, Callable[[_Lines], Iterator[TableRow]]] = {"txt": _texts, "prompts": _blocks, "jsonl": _objects}

@@ -22,7 +22,7 @@ from batchyard.endpoints.catalog import CHAT
 from batchyard.errors import BatchyardError
 
 if TYPE_CHECKING:
-    from batchyard.client.chat import Chat, ChatReply
+    from batchyard.client.chat import Chat
 
 HELP = "/reset begins anew, /system TEXT sets the system message; Ctrl-C stops an answer, Ctrl-D ends the chat."
 
@@ -82,7 +82,7 @@ def chat(
 
 
 def _show(conversation: Chat, pieces: Iterator[str]) -> None:
-    """Print an answer as its pieces come, and a line break also after one that breaks off."""
+    """Print an answer as its pieces come, then on a terminal how fast it was. One that breaks off ends its line."""
     try:
         for piece in pieces:
             click.echo(plain(piece), nl=False)
@@ -91,7 +91,17 @@ def _show(conversation: Chat, pieces: Iterator[str]) -> None:
             click.echo()
         raise
     click.echo()
-    _note(conversation.reply)
+    reply = conversation.reply
+    if reply.simulated:
+        click.echo("batchyard: this answer is simulated", err=True)
+    tokens, first = reply.usage.get("completion_tokens"), reply.first_seconds
+    parts = (
+        f"{tokens:,} tokens" if tokens else None,
+        None if first is None else f"the first after {durations.brief(first)}",
+        f"{reply.rate:.1f} a second" if reply.rate else None,
+        "cut at --max-tokens" if reply.finish_reason == "length" else None,
+    )
+    note(", ".join(filter(None, parts)))
 
 
 def _converse(conversation: Chat) -> None:
@@ -127,17 +137,3 @@ def _converse(conversation: Chat) -> None:
                 click.echo("\nstopped", err=True)
             except BatchyardError as error:
                 complain(error.message)
-
-
-def _note(reply: ChatReply) -> None:
-    """Say how fast it was, on a terminal; and that it is simulated, everywhere."""
-    if reply.simulated:
-        click.echo("batchyard: this answer is simulated", err=True)
-    tokens, first = reply.usage.get("completion_tokens"), reply.first_seconds
-    parts = (
-        f"{tokens:,} tokens" if tokens else None,
-        None if first is None else f"the first after {durations.brief(first)}",
-        f"{reply.rate:.1f} a second" if reply.rate else None,
-        "cut at --max-tokens" if reply.finish_reason == "length" else None,
-    )
-    note(", ".join(filter(None, parts)))

@@ -70,6 +70,8 @@ def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json:
 
     On the machine of a local stack, this includes matching log lines and the output of its engines.
     """
+    from batchyard.local.log_lines import LogLines, without_starts
+
     if follow and as_json:
         raise click.UsageError("--follow prints lines for people, and does not go with --json")
     try:
@@ -77,8 +79,11 @@ def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json:
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--since") from None
     server = connect(data)
-    reader = _reader(server, load_settings(data=data).data)
-    if reader is None:
+    folder = load_settings(data=data).data
+    reader: LogLines | None = None
+    if (state := local_state(folder)) and _host_and_port(server.url) == _host_and_port(state["url"]):
+        reader = LogLines(folder / "logs", Path(state["ray"]))
+    else:
         click.echo(f"Lines of logs are read where {server.url} runs: `batchyard logs {name}` there.", err=True)
     if follow:
         with interruptible("what was followed goes on"):
@@ -92,8 +97,6 @@ def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json:
         document = {"course": [(at, status) for status, at in _course(work.document)], "events": events}
         document |= {"segments": segments, "errors": errors, "log": [line.fields for line in lines]}
         return say(document, "", True)
-    from batchyard.local.log_lines import without_starts
-
     shown = without_starts(lines)
     if len(shown) < len(lines):
         click.echo(f"({len(lines) - len(shown)} lines of engines that started are left out: `--json` has them)")
@@ -109,16 +112,6 @@ def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json:
         click.echo("\n" + lines_of(["error", "requests", "such as", "message"], rows))
     for problem in progress.problems(work.document):
         click.echo(plain(problem))
-
-
-def _reader(server: ApiClient, data: Path) -> LogLines | None:
-    """Return the log reader of the local stack; None if the server is another."""
-    from batchyard.local.log_lines import LogLines
-
-    state = local_state(data)
-    if not state or _host_and_port(server.url) != _host_and_port(state["url"]):
-        return None
-    return LogLines(data / "logs", Path(state["ray"]))
 
 
 def _host_and_port(url: str) -> tuple[str | None, int | None]:

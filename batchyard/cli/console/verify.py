@@ -1,7 +1,5 @@
 """`download` brings all files of a batch or job; `verify` checks them, or asks requests of a batch again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

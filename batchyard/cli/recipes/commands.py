@@ -53,20 +53,14 @@ metadata_option = click.option(
     "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Metadata of the job; up to 16 pairs."
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what the job would be, and create nothing.")
-plan_option = click.option(
-    "--plan",
-    metavar="ROWS",
-    type=click.IntRange(1, 1_000),
-    help="Answer a random sample of this many items, pause, and forecast the rest.",
-)
 wait_option = click.option("--wait", is_flag=True, help="Wait for the end and show progress.")
 
 
-job_options = add_options(
-    *(seed_option, name_option, requests.window_option, requests.callback_option),
-    *(again_option, dry_run_option, stack_options),
-)
-"""The options of a command that makes a job, sees it through, and can say beforehand what it would be."""
+_of_jobs = add_options(seed_option, name_option, requests.window_option, requests.callback_option)
+run_options = add_options(_of_jobs, again_option, stack_options)
+"""The options of a command that makes a job and sees it through."""
+create_options = add_options(_of_jobs, metadata_option, dry_run_option, wait_option, server_options)
+"""The options of a command that creates a job."""
 
 _extend = click.option(
     "--extend",
@@ -81,13 +75,8 @@ _extend = click.option(
 @output_option
 @artifacts_option
 @files_option
-@seed_option
-@name_option
 @_extend
-@requests.window_option
-@requests.callback_option
-@again_option
-@stack_options
+@run_options
 def answer(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
     """FILE is .parquet, .jsonl, .csv or .txt, one item per row. KEY=VALUE sets any option: temperature=0.8.
 
@@ -158,17 +147,15 @@ def one_shot(
 @source_argument
 @overrides_argument
 @files_option
-@seed_option
-@name_option
 @_extend
-@requests.window_option
-@requests.callback_option
-@metadata_option
-@dry_run_option
-@plan_option
+@click.option(
+    "--plan",
+    metavar="ROWS",
+    type=click.IntRange(1, 1_000),
+    help="Answer a random sample of this many items, pause, and forecast the rest.",
+)
 @requests.stop_when_option
-@wait_option
-@server_options
+@create_options
 def create(
     recipe: dict[str, Any],
     settings: list[Setting],
@@ -176,11 +163,11 @@ def create(
     window: str,
     pairs: tuple[str, ...],
     dry_run: bool,
-    plan: int | None,
-    stop_when: tuple[str, ...],
     wait: bool,
     data: Path | None,
     as_json: bool,
+    plan: int | None = None,
+    stop_when: tuple[str, ...] = (),
     **fields: Any,
 ) -> None:
     """Upload FILE, with one item per row, and create a job. Prints the job's id. KEY=VALUE sets any option."""

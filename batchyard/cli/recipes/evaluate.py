@@ -101,7 +101,8 @@ def _value(by_keys: Mapping[tuple[str, ...], Setting], keys: tuple[str, ...]) ->
 @commands.output_option
 @commands.artifacts_option
 @commands.files_option
-@commands.job_options
+@commands.dry_run_option
+@commands.run_options
 def _run(
     recipe: dict[str, Any], settings: list[Setting], source: Path, compare_with: str | None, **fields: Any
 ) -> None:

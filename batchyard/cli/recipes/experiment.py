@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchyard.cli import job_view, requests
-from batchyard.cli.options import server_options, stack_options
+from batchyard.cli.options import server_options
 from batchyard.cli.recipes import commands
 from batchyard.cli.recipes.group import RecipeCommand, path_of
 from batchyard.client.api import ApiClient
@@ -74,12 +74,7 @@ _variants = click.option(
 @commands.output_option
 @commands.artifacts_option
 @_variants
-@commands.seed_option
-@commands.name_option
-@requests.window_option
-@requests.callback_option
-@commands.again_option
-@stack_options
+@commands.run_options
 def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
     """FILE is YAML, TOML or JSON and holds the options. `input` in it names the file with the rows.
 
@@ -99,14 +94,7 @@ def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields
 @_file
 @commands.overrides_argument
 @_variants
-@commands.seed_option
-@commands.name_option
-@requests.window_option
-@requests.callback_option
-@commands.metadata_option
-@commands.dry_run_option
-@commands.wait_option
-@server_options
+@commands.create_options
 def _create(**fields: Any) -> None:
     """Upload the input that FILE names, and create a job. Prints the job's id."""
     commands.create(**fields)

@@ -68,11 +68,8 @@ def layers(schema: Schema, flags: Mapping[str, Any], overrides: Sequence[str]) -
     """Return the layers of a command over its files: its flags, its `key=value`."""
     from batchyard import config
 
+    given = {name.removeprefix(PREFIX): value for name, value in flags.items() if value not in (None, ())}
     return [
-        *(
-            config.flag(schema, name.removeprefix(PREFIX), value)
-            for name, value in flags.items()
-            if value is not None and value != ()
-        ),
+        *(config.flag(schema, name, value) for name, value in given.items()),
         *(config.override(schema, text) for text in overrides),
     ]

@@ -5,10 +5,12 @@ import json
 import queue
 import re
 import secrets
+from contextlib import closing
 from pathlib import Path
 
 import click
 
+from batchyard.cli import requests
 from batchyard.cli.options import json_option, load_settings
 from batchyard.cli.output import lines_of, say
 from batchyard.cli.watch import Unsuccessful
@@ -64,13 +66,11 @@ def call(name: str, arguments: str) -> None:
         raise click.BadParameter(f"it is not JSON: {error}", param_hint="ARGUMENTS") from None
     if (violation := schemas.violation(entry.parameters, values)) is not None:
         raise click.BadParameter(violation, param_hint="ARGUMENTS")
-    calls, outcomes = ToolCalls(settings.recipes, 1, settings.tool_sandbox), queue.Queue[Called]()
-    try:
+    outcomes = queue.Queue[Called]()
+    with closing(ToolCalls(settings.recipes, 1, settings.tool_sandbox)) as calls:
         key = secrets.token_hex(16)
         calls.submit("terminal", key, Call(name, **values), is_retriable=False, done=outcomes.put)
         outcome = outcomes.get()
-    finally:
-        calls.close()
     click.echo(outcome.text)
     if not outcome.ok:
         raise Unsuccessful("the call failed")
@@ -99,8 +99,8 @@ def add(name: str, command: tuple[str, ...], url: str | None, headers: tuple[str
         command=command[0] if command else None,
         args=list(command[1:]),
         url=url,
-        headers=_pairs("--header", headers),
-        env=_pairs("--env", env),
+        headers=requests.pairs(headers, "--header"),
+        env=requests.pairs(env, "--env"),
     )
     tools = mcp_servers.renamed(name, asyncio.run(mcp_servers.asked(server)))
     file = Path(folder) / f"{name}{mcp_servers.SUFFIX}"
@@ -117,11 +117,3 @@ def add(name: str, command: tuple[str, ...], url: str | None, headers: tuple[str
         if each.called:
             click.echo(f"Renamed: {each.name} is {each.called}, since APIs of models take no other name.")
     click.echo(f"Written: {file}. Look at each mode: a tool that is `once` is not called again after a crash.")
-
-
-def _pairs(option: str, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for name, equals, _ in pairs:
-        if not name or not equals:
-            raise click.BadParameter(f"{name!r} is no NAME=VALUE", param_hint=option)
-    return {name: value for name, _, value in pairs}

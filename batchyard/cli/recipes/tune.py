@@ -47,28 +47,25 @@ def _dimension(text: str) -> tuple[str, list[Any]]:
         raise ConfigurationError(f"--set {text}: {values} are no values; put texts in quotes") from None
 
 
-_model = click.option(
+@commands.source_argument
+@commands.overrides_argument
+@click.option(
     *("--model", f"{flags.PREFIX}models"),
     multiple=True,
     shell_complete=completion.models,
     help="Model to tune, by its name in models.toml; repeatable.",
 )
-_set = click.option(
+@click.option(
     *("--set", "dimensions"),
     multiple=True,
     metavar="KEY=VALUE,…",
     help="Values to try for a key of the entry: engine_args.max_num_seqs=32,64; repeatable.",
 )
-
-
-@commands.source_argument
-@commands.overrides_argument
-@_model
-@_set
 @commands.files_option
 @commands.output_option
 @commands.artifacts_option
-@commands.job_options
+@commands.dry_run_option
+@commands.run_options
 def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
     """FILE is .parquet, .jsonl, .csv or .txt, one request per row. KEY=VALUE sets any option: limit=500.
 

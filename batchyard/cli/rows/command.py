@@ -42,7 +42,7 @@ class RowsCommand:
     def add_columns(
         self,
         names: Sequence[str],
-        ask: Callable[[Any, dict[str, Any]], Any],
+        ask: Callable[..., Any],
         rows: Any = None,
         keep: tuple[str, Any] | None = None,
     ) -> None:
@@ -50,8 +50,8 @@ class RowsCommand:
 
         Args:
             names: of the columns that `ask` returns, without the details.
-            ask: returns what became of a table's rows, as a table with these columns and the details. Gets the table
-                and the options that all calls of `batchyard.client` have.
+            ask: returns what became of a table's rows, as a table with these columns and the details. Gets the table,
+                and as keywords the options that all calls of `batchyard.client` have.
             rows: the table; by default that of the source.
             keep: a new column, and the value that it has in the rows that are written; by default all are.
         """
@@ -67,7 +67,7 @@ class RowsCommand:
         self.check_new([*names, *DETAILS], frames.of(table).columns)
         with self.server() as server, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", AnswerWarning)
-            answers = ask(cells, self.options(server))
+            answers = ask(cells, **self.options(server))
             simulated = self.simulated(server)
         made, kept = frames.of(answers), None
         output = tables.beside(table, answers, self.prefix)
@@ -120,15 +120,8 @@ class RowsCommand:
         reasons = Counter(error for error in errors if error is not None)
         rows, answered = len(errors), len(errors) - reasons.total()
         if self.as_json:
-            of_filter = {} if kept is None else {"kept": kept}
-            report = {
-                "rows": rows,
-                "answered": answered,
-                **of_filter,
-                **(facts or {}),
-                **(flaws or {}),
-                "errors": reasons,
-            }
+            report: dict[str, Any] = {"rows": rows, "answered": answered} | ({} if kept is None else {"kept": kept})
+            report |= {**(facts or {}), **(flaws or {}), "errors": reasons}
             click.echo(json.dumps({**report, "simulated": simulated, "output": str(self.output)}))
         else:
             said = f"{answered} of {rows} rows answered{wording.flaws(flaws or {}, ', ')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,9 +71,7 @@ def classify(template: str, labels: tuple[str, ...], system: str | None, by: By,
     """
     from batchyard.client.classify import classify
 
-    def ask(table: Any, options: dict[str, Any]) -> Any:
-        return classify(table, template, labels=labels or None, system=system, by=by, details=True, **options)
-
+    ask = partial(classify, template=template, labels=labels or None, system=system, by=by, details=True)
     RowsCommand(**shared).add_columns(["label", "probability", "probabilities"], ask)
 
 
@@ -92,9 +91,7 @@ def rerank(query: str, documents: str, top: int | None, **shared: Any) -> None:
     """
     from batchyard.client.rerank import rank_rows
 
-    def ask(table: Any, options: dict[str, Any]) -> Any:
-        return rank_rows(table, query, documents, top=top, **options)
-
+    ask = partial(rank_rows, query=query, documents=documents, top=top)
     RowsCommand(**shared).add_columns(["ranking"], ask)
 
 
@@ -122,9 +119,9 @@ def transcribe(audio: str | None, times: bool, **shared: Any) -> None:
     command = RowsCommand(**shared)
     names = [TEXT, *(TIMES if times else ())]
     if not command.source.is_dir():
-        return command.add_columns(names, lambda table, how: transcribe(table, audio, **options, **how))
+        return command.add_columns(names, partial(transcribe, audio=audio, **options))
 
-    def ask(_table: Any, how: dict[str, Any]) -> Any:
+    def ask(_table: Any, **how: Any) -> Any:
         return [
             {name: value for name, value in row.items() if name != FILE}
             for row in transcribe(command.source, **options, **how)

@@ -18,10 +18,7 @@ def parsed(file: Path) -> dict[str, Any]:
     class Loader(yaml.SafeLoader):
         pass
 
-    def tagged(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> str:
-        return f"!{suffix} {node.value}"
-
-    Loader.add_multi_constructor("!", tagged)
+    Loader.add_multi_constructor("!", lambda _, suffix, node: f"!{suffix} {node.value}")
     try:
         text = file.read_text("utf-8")
         document = json.loads(text) if file.suffix == ".json" else yaml.load(text, Loader)
@@ -39,7 +36,5 @@ def foreign(file: Path, folder: Path) -> tuple[str, Evaluation] | None:
     if file.suffix.lower() not in (".yaml", ".yml", ".json"):
         return None
     document = parsed(file)
-    for name, reader in FORMATS.items():
-        if reader.is_one(document):
-            return name, reader.read(document, file, folder)
-    return None
+    readers = ((name, reader) for name, reader in FORMATS.items() if reader.is_one(document))
+    return next(((name, reader.read(document, file, folder)) for name, reader in readers), None)

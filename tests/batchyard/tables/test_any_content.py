@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.errors import RequestError
-from batchyard.tables import arrow, cells, images, reading
+from batchyard.tables import cells, images, reading
 from batchyard.tables.cells import CellError
 from batchyard.tables.formats import DELIMITERS, Format, TableError
 from batchyard.tables.template import Template
@@ -130,7 +130,7 @@ def test_a_cell_of_arrow_that_is_no_value_of_python_refuses_its_row_alone(column
     assert second.content in ("a", datetime.datetime(1970, 1, 1).isoformat())
     unused = list(prompts.of_file(io.BytesIO(file.getvalue()), "parquet", Template("{n}")))
     assert [prompt.content for prompt in unused] == ["0", "1"]
-    assert [isinstance(value, cells.Unreadable) for value in arrow.values(column)] == [True, False]
+    assert [isinstance(value, cells.Unreadable) for value in cells.of_arrow(column)] == [True, False]
 
 
 def test_a_parquet_file_with_two_columns_of_one_name_is_refused() -> None:

@@ -112,6 +112,13 @@ def test_a_job_is_created_of_the_file_and_all_that_the_command_says(terminal: Te
     assert (body["options"]["n"], body["options"]["sampling"]["temperature"]) == (4, 0.5)
 
 
+def test_an_experiment_is_created_of_its_file(terminal: Terminal, server: Server) -> None:
+    Path("e.yaml").write_text("recipe: debate\ninput: rows.jsonl\nvariants: {plain: {}}\n")
+    code, printed, error = terminal("job", "create", "experiment", "e.yaml")
+    assert (code, printed) == (0, "job_0\n"), error
+    assert server.made[0]["body"]["options"] == {"recipe": "debate", "variants": {"plain": {}}}
+
+
 def test_a_dry_run_makes_nothing(terminal: Terminal, server: Server) -> None:
     code, printed, _ = terminal(*CREATE, "--dry-run")
     assert (code, server.made) == (0, []) and "2" in printed
