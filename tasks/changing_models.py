@@ -223,12 +223,9 @@ def _table(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _merged(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with changes; null removes a key, and what is a table on both sides is merged, too."""
-    tables = {key: _merged(before[key], value) for key, value in given.items() if _is_table(before.get(key), value)}
+    both = (key for key, value in given.items() if isinstance(value, dict) and isinstance(before.get(key), dict))
+    tables = {key: _merged(before[key], given[key]) for key in both}
     return {key: value for key, value in {**before, **given, **tables}.items() if value is not None}
-
-
-def _is_table(*values: Any) -> bool:
-    return all(isinstance(value, dict) for value in values)
 
 
 def _without(entries: Mapping[str, dict[str, Any]], name: str) -> dict[str, dict[str, Any]]:
