@@ -83,10 +83,7 @@ def create(
 ) -> NewKey:
     """Create a key for the project of that name. Create the project if it does not exist.
 
-    Args:
-        label: whose it is, or what it is for.
-        expires_after: seconds for which it opens the project; None for no end.
-
+    `label`: whose it is, or what it is for. `expires_after`: seconds for which it opens the project; None for no end.
     Raises RequestError: the project's name is empty, longer than 128 characters, or has control characters.
     """
     project_id = projects.get_or_create(session, project).id

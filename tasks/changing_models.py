@@ -173,12 +173,8 @@ class ModelChanger:
 def refuse_risky(name: str, folder: Path, new: Mapping[str, Any], old: Mapping[str, Any], place: str = "entry") -> None:
     """Refuse an entry that runs commands, loads code, reads this machine's files or sends a key elsewhere.
 
-    Args:
-        folder: that of models.toml.
-        old: the entry that is in force, which may do so.
-        place: the parameter that has the keys.
-
-    Raises PermissionDeniedError.
+    `folder`: that of models.toml. `old`: the entry that is in force, which may do so. `place`: the parameter that has
+    the keys. Raises PermissionDeniedError.
     """
     arguments, before = _table(new, "engine_args"), _table(old, "engine_args")
     sends_key = "api_key_env" in arguments or "api_key_env" in repr(arguments.get("endpoints"))
