@@ -14,7 +14,6 @@ from batchyard.models import Adapter, ModelSpec
 from batchyard.schema_words import invalid_values
 from batchyard.wording import hint, quoted
 from inference import heads
-from inference.engine import Capabilities
 from inference.engines import adapters, registry
 from inference.engines.weights import folder_of
 
@@ -49,29 +48,29 @@ def derived(base: str, entry: dict[str, Any]) -> ModelSpec:
     return spec.model_copy(update={"name": models.derived_name(spec)})
 
 
-def automatic_engine() -> str:
-    """The engine of `engine = "auto"`: vllm where it is installed, else transformers."""
-    return "vllm" if models.vllm_installed() else "transformers"
-
-
 def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simulated: bool) -> ModelSpec:
     """Return the model of an entry."""
     where = f"{place}models.{name}"
     if entry.get("engine") == AUTO:
-        entry = entry | {"engine": automatic_engine()}
+        entry = entry | {"engine": "vllm" if models.vllm_installed() else "transformers"}
     try:
         spec = ModelSpec(name=name, **entry)
     except ValidationError as error:
         first = invalid_values(error, {"name": name, **entry})[0]
         raise ConfigurationError(f"{where}.{first}") from error
-    engine = _engine(where, spec.engine)
+    names = registry.ENGINES.names()
+    if spec.engine not in names:
+        *others, last = map(repr, [AUTO, *names])
+        said = f"{where}.engine: must be {', '.join(others)} or {last}, not {quoted(spec.engine)}"
+        raise ConfigurationError(said + hint(spec.engine, [AUTO, *names]))
+    engine = registry.capabilities(spec.engine)
     cannot = next((path for path in spec.endpoints if path not in engine.serves), None)
     if cannot is not None:
         message = f"engine {engine.name} cannot answer {cannot}; it can {', '.join(engine.serves)}"
         raise ConfigurationError(f"{where}.endpoints: {message}")
     if spec.max_replicas is not None and not engine.adds_replicas:
-        names = " or ".join(other.name for other in registry.ENGINES.load() if other.adds_replicas)
-        raise ConfigurationError(f"{where}.max_replicas: Only engine {names} adds replicas as it runs; set replicas")
+        adding = " or ".join(other.name for other in registry.ENGINES.load() if other.adds_replicas)
+        raise ConfigurationError(f"{where}.max_replicas: Only engine {adding} adds replicas as it runs; set replicas")
     if engine.simulated and not allow_simulated:
         raise ConfigurationError(
             f"{where}: engine {engine.name} gives simulated answers; set BATCHYARD_ALLOW_SIMULATED=1 to allow it"
@@ -101,15 +100,6 @@ def _spec(place: str, folder: Path, name: str, entry: dict[str, Any], allow_simu
     if spec.reproducible and (refusal := engine.reproducible_refusal(spec)) is not None:
         raise ConfigurationError(f"{where}.reproducible: {refusal}")
     return spec
-
-
-def _engine(where: str, name: str) -> type[Capabilities]:
-    names = registry.ENGINES.names()
-    if name not in names:
-        *others, last = map(repr, [AUTO, *names])
-        said = f"{where}.engine: must be {', '.join(others)} or {last}, not {quoted(name)}"
-        raise ConfigurationError(said + hint(name, [AUTO, *names]))
-    return registry.capabilities(name)
 
 
 def _adapters(beside: Path, where: str, spec: ModelSpec) -> dict[str, Adapter]:

@@ -36,6 +36,8 @@ REQUESTS = ["line", "custom_id", "body"]
 LOSSES_IN_A_ROW = 3
 """Losses of the caller without an answer in between, after which the run ends."""
 
+RAY_DATA_LOG = logging.getLogger("ray.data")
+"""It has progress reports in the process that iterates, and is silenced."""
 log = logging.getLogger(__name__)
 
 
@@ -83,7 +85,7 @@ def run(
     engine = capabilities(spec.engine)
     if problem := unfit(spec, alone=alone, replica=replica):
         raise EngineError(problem)
-    _quieten()
+    RAY_DATA_LOG.setLevel(logging.CRITICAL)
     if issubclass(engine, JobEngine):
         yield from engine.run(
             spec,
@@ -196,7 +198,7 @@ def _prepare() -> None:
     """
 
     def run() -> None:
-        _quieten()
+        RAY_DATA_LOG.setLevel(logging.CRITICAL)
         try:
             for _ in iter_blocks(_mapped(pa.table({"row": [0]}), nothing, (), 0.0), Event()):
                 pass
@@ -235,8 +237,3 @@ def start(
     if not engine.simulated:  # which starts at once, and may have little memory: the processes take 300 MiB
         _prepare()
     return start_replicas(spec, timeouts, stopped, on_death or (lambda _: None))
-
-
-def _quieten() -> None:
-    """Silence Ray Data, which logs progress reports in the process that iterates."""
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)

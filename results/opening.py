@@ -70,34 +70,30 @@ class MergedRows(Rows):
             self.missing = f"The {' and the '.join(gone)} file of this batch was deleted or has expired."
         shas = {name: file.sha256 for name, file in records.items() if file is not None}
         artifacts = storage.artifacts
-        opened_files: dict[str, IO[bytes]] = {}
+        self._files: dict[str, IO[bytes]] = {}
         for name, sha256 in (shas | ({"seconds": batch.seconds_sha256} if batch.seconds_sha256 else {})).items():
             try:
-                opened_files[name] = stack.enter_context(artifacts.open(sha256))
+                self._files[name] = stack.enter_context(artifacts.open(sha256))
             except ArtifactMissing:
                 self.missing = (
                     f"The {name} file of this batch is missing in the artifact store: run the batch again, or have the "
                     "store restored from a backup."
                 )
-        self._source, self._output, self._errors, self._seconds = (
-            opened_files.get(name) for name in ("input", "output", "error", "seconds")
-        )
         if (rows_sha256 := batch.rows_sha256) is None:
             raise NotFoundError(self.missing or "The input of this batch was lost when it ended.")
         self.table = cached((artifacts, rows_sha256), lambda: rows_file.read(artifacts, rows_sha256))
 
     def raw(self, positions: Numbers) -> list[Raw]:
         rows = self.table.select(["line", "ok", "source", "answer"]).take(pa.array(positions))
-        requests = read_lines(self._source, rows["source"].to_numpy(), self._max_line_bytes)
+        requests = read_lines(self._files.get("input"), rows["source"].to_numpy(), self._max_line_bytes)
         oks = pc.fill_null(rows["ok"], False).to_numpy()
         places = pc.fill_null(rows["answer"], -1).to_numpy()
         answers = np.full(positions.size, b"", object)
-        for ok, file in ((True, self._output), (False, self._errors)):
+        for ok, name in ((True, "output"), (False, "error")):
             members = (oks == ok) & (places >= 0)
-            answers[members] = np.fromiter(
-                read_lines(file, places[members], self._max_line_bytes), object, int(members.sum())
-            )
-        seconds = [seconds_file.read(self._seconds, line) for line in rows["line"].to_pylist()]
+            lines = read_lines(self._files.get(name), places[members], self._max_line_bytes)
+            answers[members] = np.fromiter(lines, object, len(lines))
+        seconds = [seconds_file.read(self._files.get("seconds"), line) for line in rows["line"].to_pylist()]
         return [Raw(*fields) for fields in zip(requests, answers.tolist(), seconds, strict=True)]
 
 

@@ -122,7 +122,12 @@ class Artifacts:
                     return None
                 size = int(self._fs.size(path) or 0)
                 if self._local:
-                    return size if self._delete_aside(Path(path), seconds) else None
+                    aside = Path(path).rename(f"{path}.{secrets.token_hex(8)}")  # nobody can renew it under that name
+                    if self._age(str(aside)) < seconds:
+                        self._put_back(aside)
+                        return None
+                    aside.unlink()
+                    return size
                 # fsspec has no conditional delete: content that is written again within the one round trip
                 # since its age was read is lost.
                 self._fs.rm_file(path)
@@ -132,15 +137,6 @@ class Artifacts:
 
     def _age(self, path: str) -> float:
         return time.time() - float(self._fs.modified(path).timestamp())
-
-    def _delete_aside(self, path: Path, seconds: float) -> bool:
-        """Delete a file still old after a rename; nobody can renew it under that name."""
-        aside = path.rename(f"{path}.{secrets.token_hex(8)}")
-        if self._age(str(aside)) < seconds:
-            self._put_back(aside)
-            return False
-        aside.unlink()
-        return True
 
     def _put_back(self, aside: Path) -> None:
         """Restore the name of a file that was set aside, perhaps by a collector that was killed.

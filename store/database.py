@@ -57,7 +57,7 @@ class Database:
             self.sqlite = self.url.get_backend_name() == "sqlite"
             self._wait_seconds = wait_seconds
             if self.sqlite:
-                self._reader = _sqlite(url, _begin, wait_seconds, wait_seconds)
+                self._reader = _sqlite(url, lambda one: one.exec_driver_sql("BEGIN"), wait_seconds, wait_seconds)
                 self._writer = _sqlite(url, partial(_begin_alone, wait_seconds), wait_seconds, 0.0)
             else:
                 self._reader = self._writer = limited_engine(self.url, wait_seconds, pool_pre_ping=True, **_POOL)
@@ -271,7 +271,7 @@ def limited_engine(url: URL, statement_seconds: float | None, **options: Any) ->
 
 def _sqlite(
     url: str | URL,
-    begin: Callable[[Connection], None],
+    begin: Callable[[Connection], object],
     connect_seconds: float,
     busy_seconds: float,
     *,
@@ -295,10 +295,6 @@ def _sqlite(
 
     event.listen(engine, "begin", begin)
     return engine
-
-
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
 
 
 def _begin_alone(wait_seconds: float, connection: Connection) -> None:

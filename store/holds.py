@@ -47,44 +47,41 @@ def hold(session: Session, model: str, reason: str) -> Hold:
 
 
 def record_death(
-    session: Session, batch_id: str, *, model: str, engine: str, replica: int, reason: str, requests: int, next_: str
+    session: Session,
+    batch_id: str | None,
+    *,
+    model: str,
+    engine: str,
+    replica: int,
+    reason: str,
+    requests: int,
+    next_: str,
 ) -> bool:
-    """Count an engine's death for a batch, with its event. False if it was reported before."""
+    """Count an engine's death for a batch, with its event, and as the model's last failure.
+
+    Without a batch a new one is an event of each project with an admin key. False if it was reported before.
+    """
     reason = cut(reason, MAX_REASON)
-    batch = session.get_one(Batch, batch_id, with_for_update={"key_share": True})
-    deaths = batch.engine_deaths or {}
-    before = deaths.get(model, {"deaths": 0, "reasons": {}})
-    number, reasons = before["deaths"] + 1, before["reasons"]
-    if reason in reasons or len(reasons) < MAX_REASONS:
-        reasons = {**reasons, reason: reasons.get(reason, 0) + 1}
-    last = {"at": now(), "replica": replica, "reason": reason, "requests": requests, "next": next_}
-    batch.engine_deaths = {**deaths, model: {"deaths": number, "reasons": reasons, "last": last}}
-    if sum(entry["deaths"] for entry in batch.engine_deaths.values()) <= DEATH_EVENTS:
-        death = {"model": model, "replica": replica, "reason": reason, "requests": requests}
-        events.record_death(session, batch, **death, deaths=number, next=next_)
-    return record_model_death(session, model=model, engine=engine, reason=reason, requests=requests, next_=next_)
-
-
-def record_death_without_batch(
-    session: Session, *, model: str, engine: str, replica: int, reason: str, requests: int, next_: str
-) -> bool:
-    """Record a death without a batch for projects with an admin key. False if it was reported before."""
-    if not record_model_death(session, model=model, engine=engine, reason=reason, requests=requests, next_=next_):
-        return False
-    death = {"model": model, "replica": replica, "reason": cut(reason, MAX_REASON), "requests": requests}
-    for project_id in keys.admin_projects(session):
-        events.announce(session, project_id, "engine.died", **death, deaths=_failure(session, model).deaths, next=next_)
-    return True
-
-
-def record_model_death(session: Session, *, model: str, engine: str, reason: str, requests: int, next_: str) -> bool:
-    """Record an engine's death as the model's last failure; return False if it was reported before."""
+    death = {"model": model, "replica": replica, "reason": reason, "requests": requests}
+    if batch_id is not None:
+        batch = session.get_one(Batch, batch_id, with_for_update={"key_share": True})
+        deaths = batch.engine_deaths or {}
+        before = deaths.get(model, {"deaths": 0, "reasons": {}})
+        number, reasons = before["deaths"] + 1, before["reasons"]
+        if reason in reasons or len(reasons) < MAX_REASONS:
+            reasons = {**reasons, reason: reasons.get(reason, 0) + 1}
+        last = {"at": now(), "replica": replica, "reason": reason, "requests": requests, "next": next_}
+        batch.engine_deaths = {**deaths, model: {"deaths": number, "reasons": reasons, "last": last}}
+        if sum(entry["deaths"] for entry in batch.engine_deaths.values()) <= DEATH_EVENTS:
+            events.record_death(session, batch, **death, deaths=number, next=next_)
     failure = _failure(session, model)
     if engine in failure.engines:
         return False
     failure.engines = [*failure.engines, engine][-MAX_ENGINES:]
     _fail(failure, reason, requests, next_)
     failure.deaths += 1
+    for project_id in keys.admin_projects(session) if batch_id is None else ():
+        events.announce(session, project_id, "engine.died", **death, deaths=failure.deaths, next=next_)
     return True
 
 

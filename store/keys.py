@@ -73,7 +73,8 @@ def name_of(key: Key | ApiKey) -> str:
     return key.label or f"key …{key.id[-8:]}"
 
 
-def _digest(secret: str) -> str:
+def digest(secret: str) -> str:
+    """Return the SHA-256 under which a secret is known."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -82,17 +83,14 @@ def create(
 ) -> NewKey:
     """Create a key for the project of that name. Create the project if it does not exist.
 
-    Args:
-        label: whose it is, or what it is for.
-        expires_after: seconds for which it opens the project; None for no end.
-
+    `label`: whose it is, or what it is for. `expires_after`: seconds for which it opens the project; None for no end.
     Raises RequestError: the project's name is empty, longer than 128 characters, or has control characters.
     """
     project_id = projects.get_or_create(session, project).id
     key_id, secret, created_at = new_id(""), secrets.token_hex(32), now()
     expires_at = created_at + expires_after if expires_after else None
     values = {"admin": admin, "label": label, "created_at": created_at, "expires_at": expires_at}
-    added(session, ApiKey(id=key_id, project_id=project_id, secret_sha256=_digest(secret), **values))
+    added(session, ApiKey(id=key_id, project_id=project_id, secret_sha256=digest(secret), **values))
     return NewKey(key_id, f"by-{key_id}-{secret}", project, admin, created_at, label, expires_at)
 
 
@@ -208,5 +206,5 @@ def authenticate(session: Session, key: str) -> Principal | None:
     """Return the caller of a key, or None. Takes the same time for an unknown key."""
     _, key_id, secret = [*key.split("-", 2), "", ""][:3]
     record = session.scalar(select(ApiKey).where(ApiKey.id == key_id, in_use(now())))
-    matches = hmac.compare_digest(record.secret_sha256 if record else "0" * 64, _digest(secret))
+    matches = hmac.compare_digest(record.secret_sha256 if record else "0" * 64, digest(secret))
     return caller_of(record) if record is not None and matches else None

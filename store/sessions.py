@@ -4,7 +4,6 @@ The browser of a session holds a random token; the database has only its SHA-256
 beside the API keys in each project that they enter, which no secret opens: so an administrator can revoke it.
 """
 
-import hashlib
 import secrets
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from sqlalchemy.orm import Session
 from batchyard.errors import PermissionDeniedError
 from batchyard.wording import quoted
 from store import projects
-from store.keys import NO_SECRET, Principal, caller_of, in_use
+from store.keys import NO_SECRET, Principal, caller_of, digest, in_use
 from store.records import ApiKey, Project, WebSession, now
 
 SECONDS = 12 * 3600
@@ -42,15 +41,11 @@ class User:
     name: str
 
 
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
 def create(session: Session, key_id: str) -> str:
     """Create a session for a key and delete expired ones. Return its token."""
     token, created_at = secrets.token_urlsafe(32), now()
     session.execute(delete(WebSession).where(WebSession.expires_at <= created_at))
-    session.add(WebSession(token_sha256=_digest(token), key_id=key_id, expires_at=created_at + SECONDS))
+    session.add(WebSession(token_sha256=digest(token), key_id=key_id, expires_at=created_at + SECONDS))
     session.flush()
     return token
 
@@ -61,7 +56,7 @@ def find(session: Session, token: str) -> Visitor | None:
         select(ApiKey, Project.name)
         .join(WebSession, WebSession.key_id == ApiKey.id)
         .join(Project, Project.id == ApiKey.project_id)
-        .where(WebSession.token_sha256 == _digest(token), WebSession.expires_at > now(), in_use(now()))
+        .where(WebSession.token_sha256 == digest(token), WebSession.expires_at > now(), in_use(now()))
     ).one_or_none()
     if row is None:
         return None
@@ -70,7 +65,7 @@ def find(session: Session, token: str) -> Visitor | None:
 
 
 def end(session: Session, token: str) -> None:
-    session.execute(delete(WebSession).where(WebSession.token_sha256 == _digest(token)))
+    session.execute(delete(WebSession).where(WebSession.token_sha256 == digest(token)))
 
 
 def find_user(session: Session, user: User, project: str, *, admin: bool) -> Visitor | None:
@@ -103,7 +98,7 @@ def enter(session: Session, user: User, project: str, *, admin: bool) -> Visitor
 
 
 def _key_id(user: User, project_id: str) -> str:
-    return USER + _digest("\0".join((user.issuer, user.subject, project_id)))[:40]
+    return USER + digest("\0".join((user.issuer, user.subject, project_id)))[:40]
 
 
 def _check(record: ApiKey, project: str) -> None:

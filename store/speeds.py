@@ -191,22 +191,16 @@ def _speed(session: Session, *key: str) -> Speed:
 def _record(session: Session, kind: type[Sums], key: tuple[str, ...]) -> Sums:
     """Return the locked record of sums with this primary key, or a new one of zeros."""
     locked = session.info.setdefault(_record, {})  # until the transaction ends, for one statement however often
-    if (kind, key) not in locked:
-        locked[kind, key] = _lock(session, kind, key)
-    record: Sums = locked[kind, key]
-    return record
-
-
-def _lock(session: Session, kind: type[Sums], key: tuple[str, ...]) -> Sums:
-    record = session.get(kind, key, with_for_update=True)
-    if record is not None:
-        return record
-    names = [column.key for column in inspect(kind).column_attrs]
-    try:
-        with session.begin_nested():
-            session.add(record := kind(**dict(zip(names, key, strict=False)), **dict.fromkeys(names[len(key) :], 0.0)))
-    except IntegrityError:  # another transaction has created it meanwhile
-        record = session.get_one(kind, key, with_for_update=True)
+    record: Sums | None = locked.get((kind, key)) or session.get(kind, key, with_for_update=True)
+    if record is None:
+        names = [column.key for column in inspect(kind).column_attrs]
+        record = kind(**dict(zip(names, key, strict=False)), **dict.fromkeys(names[len(key) :], 0.0))
+        try:
+            with session.begin_nested():
+                session.add(record)
+        except IntegrityError:  # another transaction has created it meanwhile
+            record = session.get_one(kind, key, with_for_update=True)
+    locked[kind, key] = record
     return record
 
 

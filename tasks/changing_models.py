@@ -173,12 +173,8 @@ class ModelChanger:
 def refuse_risky(name: str, folder: Path, new: Mapping[str, Any], old: Mapping[str, Any], place: str = "entry") -> None:
     """Refuse an entry that runs commands, loads code, reads this machine's files or sends a key elsewhere.
 
-    Args:
-        folder: that of models.toml.
-        old: the entry that is in force, which may do so.
-        place: the parameter that has the keys.
-
-    Raises PermissionDeniedError.
+    `folder`: that of models.toml. `old`: the entry that is in force, which may do so. `place`: the parameter that has
+    the keys. Raises PermissionDeniedError.
     """
     arguments, before = _table(new, "engine_args"), _table(old, "engine_args")
     sends_key = "api_key_env" in arguments or "api_key_env" in repr(arguments.get("endpoints"))
@@ -223,12 +219,9 @@ def _table(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _merged(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with changes; null removes a key, and what is a table on both sides is merged, too."""
-    tables = {key: _merged(before[key], value) for key, value in given.items() if _is_table(before.get(key), value)}
+    both = (key for key, value in given.items() if isinstance(value, dict) and isinstance(before.get(key), dict))
+    tables = {key: _merged(before[key], given[key]) for key in both}
     return {key: value for key, value in {**before, **given, **tables}.items() if value is not None}
-
-
-def _is_table(*values: Any) -> bool:
-    return all(isinstance(value, dict) for value in values)
 
 
 def _without(entries: Mapping[str, dict[str, Any]], name: str) -> dict[str, dict[str, Any]]:

@@ -123,24 +123,20 @@ def memory(spec: ModelSpec, folder: Path, machine: Machine) -> Finding:
     engine = registry.capabilities(spec.engine)
     gpus = engine.gpus(spec) if spec.num_gpus is None else spec.num_gpus
     if machine.gpus and gpus:
-        return _on_gpus(spec, needed, gpus, machine)
+        share = float(spec.engine_args.get("gpu_memory_utilization", GPU_SHARE))
+        whole, number = max(1, round(gpus)), len(machine.gpus)
+        room = int(min(machine.gpus) * share) * whole
+        detail = f"weights {_size(needed.weights)}; {whole} of {number} GPUs, {_size(room)} of them to be used"
+        if whole > number:
+            return Finding(spec.name, "memory", "failed", detail, "lower tensor_parallel_size, or use more GPUs")
+        if needed.weights >= room:
+            remedy = "choose a smaller model or a shorter dtype, or raise tensor_parallel_size"
+            return Finding(spec.name, "memory", "warning", detail, remedy)
+        return Finding(spec.name, "memory", "ok", detail)
     cache = "" if needed.cache is None else f", KV cache {_size(needed.cache)}"
     detail = f"weights {_size(needed.weights)}{cache}; {_size(machine.available)} available"
     if needed.total > machine.available:
         remedy = "choose a smaller model, a shorter dtype or a smaller KV cache, or free memory"
-        return Finding(spec.name, "memory", "warning", detail, remedy)
-    return Finding(spec.name, "memory", "ok", detail)
-
-
-def _on_gpus(spec: ModelSpec, needed: Need, gpus: float, machine: Machine) -> Finding:
-    share = float(spec.engine_args.get("gpu_memory_utilization", GPU_SHARE))
-    whole = max(1, round(gpus))
-    room = int(min(machine.gpus) * share) * whole
-    detail = f"weights {_size(needed.weights)}; {whole} of {len(machine.gpus)} GPUs, {_size(room)} of them to be used"
-    if whole > len(machine.gpus):
-        return Finding(spec.name, "memory", "failed", detail, "lower tensor_parallel_size, or use more GPUs")
-    if needed.weights >= room:
-        remedy = "choose a smaller model or a shorter dtype, or raise tensor_parallel_size"
         return Finding(spec.name, "memory", "warning", detail, remedy)
     return Finding(spec.name, "memory", "ok", detail)
 

@@ -8,10 +8,8 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import httpx
-import orjson
 from pydantic import ValidationError
 
-from batchyard import json_lines
 from batchyard.endpoints import responses
 from batchyard.endpoints.base import Endpoint
 from batchyard.endpoints.catalog import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
@@ -20,7 +18,7 @@ from batchyard.failures.reasons import one_line
 from batchyard.schema_words import invalid_values
 from batchyard.wording import cut
 from inference.doctor.folder import Finding
-from inference.engines.openai.client import NO_SUCH_ROUTE
+from inference.engines.openai.client import NO_SUCH_ROUTE, json_object
 from inference.engines.openai.engine import OpenAIArguments
 
 LIST_SECONDS = 10.0
@@ -60,7 +58,7 @@ def _has_output(body: Any) -> bool:
 
 
 def _follows_schema(body: Any) -> bool:
-    return isinstance(_object(responses.output(body).text or "").get("even"), bool)
+    return isinstance(json_object(responses.output(body).text or "").get("even"), bool)
 
 
 def _event_with(key: str) -> Callable[[Any], bool]:
@@ -182,13 +180,13 @@ def _ask(client: httpx.Client, ability: _Ability, model: str) -> str | None:
         return f"no answer within {ANSWER_SECONDS:g} s"
     except httpx.HTTPError as error:
         return one_line(str(error)) or type(error).__name__
-    answer: Any = _object(reply.content)
+    answer: Any = json_object(reply.content)
     if reply.status_code != HTTPStatus.OK:
         said = responses.error(answer).get("message") or reply.reason_phrase
         return cut(one_line(f"HTTP {reply.status_code}: {said}"), MAX_REASON)
     if "stream" in ability.request:
         events = [line.removeprefix("data:") for line in reply.text.splitlines() if line.startswith("data:")]
-        answer = [event for event in map(_object, events) if event]
+        answer = [event for event in map(json_object, events) if event]
     return None if ability.shown(answer) else "the answer does not show it"
 
 
@@ -200,12 +198,4 @@ def _client(url: str, key_env: str | None, seconds: float = LIST_SECONDS) -> htt
 
 
 def _document(reply: httpx.Response) -> dict[str, Any]:
-    return _object(reply.content) if reply.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else {}
-
-
-def _object(data: bytes | str) -> dict[str, Any]:
-    try:
-        value = json_lines.loads(data)
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return json_object(reply.content) if reply.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else {}

@@ -47,8 +47,11 @@ def prompt_text(body: Body) -> str:
     messages = turns(body.get("messages")) or body.get("input")
     if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
         return _text(messages[-1].get("content", messages[-1].get("output")))
-    if body.get("file_url") is not None:
-        return str(body.get("prompt") or "") or _sound(body["file_url"])
+    if (url := body.get("file_url")) is not None:
+        if body.get("prompt") or url[:5].lower() != "data:":
+            return str(body.get("prompt") or url)
+        media_type, content = decoded(url)
+        return f"{media_type} {len(content)}"
     keys = ("prompt", "input", "query", "queries", "text_1", "data_1", "state", "tokens", "token_ids")
     return _text(next((body[key] for key in keys if body.get(key) is not None), ""))
 
@@ -290,13 +293,6 @@ def _transcription(request: Body, _number: int, completion: Generated) -> dict[s
         **(verbose if request.get("response_format") == "verbose_json" else {}),
         "usage": usage,
     }
-
-
-def _sound(url: str) -> str:
-    if url[:5].lower() != "data:":
-        return url
-    media_type, content = decoded(url)
-    return f"{media_type} {len(content)}"
 
 
 def _inputs(request: Body) -> Iterator[str]:

@@ -48,13 +48,11 @@ class EngineRun(NamedTuple):
 class EngineCaller:
     """Maps a table of (position, line, custom_id, body) to tables with the schema ANSWERS."""
 
-    def __init__(self, spec: ModelSpec, endpoint: str, session: EngineSession, timeouts: EngineTimeouts) -> None:
-        self._endpoint = endpoint
-        self._session = session
-        self._timeouts = timeouts
+    def __init__(self, run: EngineRun) -> None:
+        self._run = run
         self._name = uuid.uuid4().hex
-        self._replicas = Replicas(spec, session, timeouts, self._report)
-        self._isolation = Isolation(spec, endpoint, self._replicas, self._answer)
+        self._replicas = Replicas(run.spec, run.session, run.timeouts, self._report)
+        self._isolation = Isolation(run.spec, run.endpoint, self._replicas, self._answer)
         self._missing = 0
         self._ready: list[RunRow | Death] = []
         self._failure: EngineError | None = None
@@ -67,7 +65,7 @@ class EngineCaller:
         lines, bodies, positions = (table.column(name).to_pylist() for name in ("line", "body", "position"))
         self._missing = len(lines)
         items = (custom_id.rpartition("/")[0] for custom_id in table.column("custom_id").to_pylist())
-        homes = items if self._session.by_item else itertools.repeat("")
+        homes = items if self._run.session.by_item else itertools.repeat("")
         rows = map(RunRow, itertools.count(), lines, bodies, positions, unshared_bytes(bodies), homes)
         self._replicas.share(list(rows))
         serving = [asyncio.create_task(self._serve_until_over(replica)) for replica in self._replicas]
@@ -98,8 +96,9 @@ class EngineCaller:
         """Wait for answers or deaths: the first one, and those of TOGETHER_SECONDS."""
         self._news.clear()
         while self._missing and not self._ready and self._failure is None:
+            seconds = min(self._run.timeouts.start_timeout, starts.UNPLACED_SECONDS)
             try:
-                await asyncio.wait_for(self._news.wait(), min(self._timeouts.start_timeout, starts.UNPLACED_SECONDS))
+                await asyncio.wait_for(self._news.wait(), seconds)
             except TimeoutError:
                 self._failure = self._replicas.hopeless()
         with suppress(TimeoutError):
@@ -164,7 +163,7 @@ class EngineCaller:
         """Send rows, and take the replies that are ready."""
         requests = [(row.line, row.position, row.unshared_bytes, row.body) for row in rows]
         try:
-            call = handle.exchange.remote(self._session, self._name, self._endpoint, requests)
+            call = handle.exchange.remote(self._run.session, self._name, self._run.endpoint, requests)
             replies = await self._replicas.watch(handle, call)
         except EngineDied as death:
             self._isolation.engine_died(replica, handle, death.message)
@@ -214,7 +213,7 @@ def answer_here(table: pa.Table, run: EngineRun, stopped: threading.Event) -> Ge
     """Yield answers and deaths as they come, from a caller in this thread."""
 
     async def begin() -> AsyncGenerator[pa.Table | Death]:
-        return EngineCaller(*run).answers(table)
+        return EngineCaller(run).answers(table)
 
     async def following() -> pa.Table | Death | None:
         return await anext(answers, None)

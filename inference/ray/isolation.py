@@ -7,6 +7,7 @@ It is answered `engine_died`; all others get their answers.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ray.actor import ActorHandle
 
@@ -23,21 +24,18 @@ RETURN_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class Isolation:
     """The suspects of one run."""
 
-    def __init__(
-        self, spec: ModelSpec, endpoint: str, replicas: Replicas, answer: Callable[[RunRow, EngineReply], None]
-    ) -> None:
-        """`answer` is called with each row that has its reply."""
-        self._spec = spec
-        self._endpoint = endpoint
-        self._replicas = replicas
-        self._answer = answer
+    spec: ModelSpec
+    endpoint: str
+    replicas: Replicas
+    answer: Callable[[RunRow, EngineReply], None]  # called with each row that has its reply
 
     def next_group(self, replica: Replica) -> list[RunRow] | None:
         """Take the next group to run alone: of this replica, or of one that does not come back."""
-        absent = (one for one in self._replicas if one.absent_seconds() >= RETURN_SECONDS)
+        absent = (one for one in self.replicas if one.absent_seconds() >= RETURN_SECONDS)
         for owner in (replica, *absent):
             if owner.suspects:
                 return owner.suspects.pop()
@@ -50,11 +48,11 @@ class Isolation:
         rows, replica.sent = list(replica.sent.values()), {}
         for row in rows:
             row.deaths += 1
-        others = any(one.handle is not None for one in self._replicas if one is not replica)
+        others = any(one.handle is not None for one in self.replicas if one is not replica)
         suspects = [row for row in rows if row.deaths >= STRIKES or not others]
         following: AfterDeath = "runs_alone" if suspects else "runs_again" if rows else "starts_again"
-        self._replicas.lost(replica, handle, reason, len(rows), following)
-        self._replicas.put_back(replica, [row for row in rows if row.deaths < STRIKES and others])
+        self.replicas.lost(replica, handle, reason, len(rows), following)
+        self.replicas.put_back(replica, [row for row in rows if row.deaths < STRIKES and others])
         if suspects:
             replica.suspects.append(suspects)
 
@@ -63,24 +61,24 @@ class Isolation:
         replies, death = await self._replies(replica, handle, rows)
         for row, reply in zip(rows, replies or (), strict=False):
             if reply.death is None:
-                self._answer(row, reply)
+                self.answer(row, reply)
             else:
                 death = reply.death
         requests, rows = len(rows), [row for row in rows if row.reply is None]
         if death is None:
             if replies is None:
-                self._replicas.replace(replica, handle)
+                self.replicas.replace(replica, handle)
             replica.suspects += [rows] if rows else []
             return
         is_last = len(rows) == 1 and rows[0].strikes + 1 == STRIKES
-        self._replicas.lost(replica, handle, death, requests, "request_fails" if is_last else "runs_alone")
+        self.replicas.lost(replica, handle, death, requests, "request_fails" if is_last else "runs_alone")
         if len(rows) == 1:
             rows[0].strikes += 1
         if is_last:
-            engine = f"engine {self._spec.engine} of model {self._spec.name}"
+            engine = f"engine {self.spec.engine} of model {self.spec.name}"
             message = f"{engine} died each time it ran this request alone: {death}"
-            log.warning(message, extra={"model": self._spec.name})
-            self._answer(rows[0], EngineReply.failed(ENGINE_DIED, message))
+            log.warning(message, extra={"model": self.spec.name})
+            self.answer(rows[0], EngineReply.failed(ENGINE_DIED, message))
         else:
             middle = len(rows) // 2
             replica.suspects += [half for half in (rows[middle:], rows[:middle]) if half]
@@ -90,14 +88,14 @@ class Isolation:
     ) -> tuple[list[EngineReply] | None, str | None]:
         """Return the replies to rows that run alone, or None and why the engine died."""
         try:
-            permit = await self._replicas.watch(handle, handle.reserve.remote())
+            permit = await self.replicas.watch(handle, handle.reserve.remote())
         except EngineDied as death:  # none of these rows was in it
-            self._replicas.lost(replica, handle, death.message, 0, "starts_again")
+            self.replicas.lost(replica, handle, death.message, 0, "starts_again")
             return None, None
         if permit is None:
             return None, None
         bodies = [row.body for row in rows]
         try:
-            return await self._replicas.watch(handle, handle.answer_alone.remote(self._endpoint, bodies, permit)), None
+            return await self.replicas.watch(handle, handle.answer_alone.remote(self.endpoint, bodies, permit)), None
         except EngineDied as death:
             return None, death.message

@@ -73,6 +73,7 @@ class Replica:
         return time.monotonic() - self.absent_since if self.failure is None else math.inf
 
 
+@dataclass(eq=False)
 class Replicas:
     """The replicas of one run.
 
@@ -83,19 +84,14 @@ class Replicas:
     `returned`: done when rows came back that another replica may take; then there is a new one.
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        session: EngineSession,
-        timeouts: EngineTimeouts,
-        on_death: Callable[[Death], None],
-    ) -> None:
-        """`on_death` is called once with each death of an engine."""
-        self._spec = spec
-        self._session = session
-        self._timeouts = timeouts
-        self._on_death = on_death
-        self._all = [Replica(index) for index in range(spec.replicas) if session.replica in (None, index)]
+    spec: ModelSpec
+    session: EngineSession
+    timeouts: EngineTimeouts
+    on_death: Callable[[Death], None]  # called once with each death of an engine
+
+    def __post_init__(self) -> None:
+        chosen = self.session.replica
+        self._all = [Replica(index) for index in range(self.spec.replicas) if chosen in (None, index)]
         self.returned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._dead: set[str] = set()
         self._deaths = 0
@@ -106,19 +102,19 @@ class Replicas:
 
     def share(self, rows: list[RunRow]) -> None:
         """Give each replica a stretch of the rows, or the rows of its items."""
-        if self._session.by_item:
+        if self.session.by_item:
             for row in rows:
                 self._all[zlib.crc32(row.item.encode()) % len(self._all)].waiting.append(row)
             return
         stretch = math.ceil(len(rows) / len(self._all))
         # Small runs do not all begin with the same replica. A later run of the same work finds its replies again.
-        first = zlib.crc32(self._session.idempotency_key.encode())
+        first = zlib.crc32(self.session.idempotency_key.encode())
         for number, start in enumerate(range(0, len(rows), stretch)):
             self._all[(first + number) % len(self._all)].waiting.extend(rows[start : start + stretch])
 
     def take(self, replica: Replica) -> list[RunRow]:
         """Take the rows that the replica may get now: of its own, else of those who have the most."""
-        free = self._session.in_flight - len(replica.sent)
+        free = self.session.in_flight - len(replica.sent)
         rows = [replica.waiting.popleft() for _ in range(min(free, len(replica.waiting)))]
         if not rows and not replica.waiting and free > 0:
             others = [one for one in self._all if one.absent_seconds() >= SHARE_SECONDS or self._may_leave(one)]
@@ -130,8 +126,8 @@ class Replicas:
 
     def _may_leave(self, replica: Replica) -> bool:
         """True if others may take rows of a replica that is there."""
-        is_full = len(replica.sent) >= self._session.in_flight
-        return replica.handle is not None and (is_full or not self._session.by_item)
+        is_full = len(replica.sent) >= self.session.in_flight
+        return replica.handle is not None and (is_full or not self.session.by_item)
 
     def put_back(self, replica: Replica, rows: Sequence[RunRow]) -> None:
         """Put rows back that were not run, first in the order, and let all replicas look for work."""
@@ -152,12 +148,12 @@ class Replicas:
         """Take in a replica, with failed starts repeated. Raises EngineError if no replica can start."""
         replica.failure = None
         for failures in itertools.count(1):
-            handle = replica.starting = get_or_create_engine(self._spec, self._timeouts.request_timeout, replica.index)
+            handle = replica.starting = get_or_create_engine(self.spec, self.timeouts.request_timeout, replica.index)
             try:
-                result = await awaited(handle.ready.remote(self._timeouts.idle_seconds))
+                result = await awaited(handle.ready.remote(self.timeouts.idle_seconds))
             except RayError as error:
                 result = error
-            start = starts.outcome(self._spec, handle, result)
+            start = starts.outcome(self.spec, handle, result)
             if start.engine is not None:
                 replica.handle, replica.failure, replica.starting = handle, None, None
                 return
@@ -174,14 +170,14 @@ class Replicas:
         """Return why no replica will come; None if one is there or may come."""
         seconds = min(replica.absent_seconds() for replica in self._all)
         starting = [replica.starting for replica in self._all if replica.starting is not None]
-        error = starts.hopeless(self._spec, starting, seconds, self._timeouts.start_timeout)
+        error = starts.hopeless(self.spec, starting, seconds, self.timeouts.start_timeout)
         failures = [replica.failure for replica in self._all if replica.failure is not None]
         return error and (failures[0] if failures else error)
 
     async def watch(self, handle: ActorHandle, reference: Any) -> Any:
         """Return a call's result, waiting while the engine works. Raises EngineDied; EngineError if it fails."""
-        patience = self._timeouts.request_timeout + self._timeouts.hang_margin
-        ping = min(PING_SECONDS, self._timeouts.hang_margin)
+        patience = self.timeouts.request_timeout + self.timeouts.hang_margin
+        ping = min(PING_SECONDS, self.timeouts.hang_margin)
         call = asyncio.ensure_future(awaited(reference))
         while not (await asyncio.wait([call], timeout=patience))[0]:
             try:
@@ -198,7 +194,7 @@ class Replicas:
         except RayActorError as error:
             raise EngineDied(starts.death_reason(error)) from error
         except RayTaskError as error:
-            raise EngineError(f"engine {self._spec.engine} of model {self._spec.name}: {error.cause!r}") from error
+            raise EngineError(f"engine {self.spec.engine} of model {self.spec.name}: {error.cause!r}") from error
 
     def answered(self) -> None:
         """Note an answer: deaths after it are not in a row with those before."""
@@ -235,15 +231,15 @@ class Replicas:
         self._dead.add(engine)
         self._deaths += int(fruitless)
         self._deaths_in_a_row += int(fruitless)
-        most_in_a_row = self._session.in_flight.bit_length() + DEATHS_IN_A_ROW
+        most_in_a_row = self.session.in_flight.bit_length() + DEATHS_IN_A_ROW
         too_many = fruitless and (self._deaths_in_a_row > most_in_a_row or self._deaths > DEATHS)
         if too_many:
             following = "ends_run"
-        log.warning("engine died", extra={"model": self._spec.name, "reason": reason, "deaths": self._deaths})
-        self._on_death(Death(self._spec.name, engine, replica.index, reason, requests, following))
+        log.warning("engine died", extra={"model": self.spec.name, "reason": reason, "deaths": self._deaths})
+        self.on_death(Death(self.spec.name, engine, replica.index, reason, requests, following))
         if too_many:
             raise EngineError(
-                f"engine {self._spec.engine} of model {self._spec.name} died {self._deaths} times in one run, "
+                f"engine {self.spec.engine} of model {self.spec.name} died {self._deaths} times in one run, "
                 f"{self._deaths_in_a_row} of them without an answer between: {reason}"
             )
 

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
@@ -56,6 +56,8 @@ PERMIT_SECONDS = 30.0
 """A reservation without a call expires after this long."""
 RUN_SECONDS = 30.0
 """The same while a session is open: a caller that is silent for longer is dead."""
+ENGINE_FIELDS = ("capacity", "preemptions", "cache_use", "prefix_tokens", "prefix_hits")
+"""What a status has as the engine says it; null before its start."""
 CPUS = 0.001
 """What an engine actor asks Ray for: so little that a thousand fit on one CPU, and never on a node that has none."""
 
@@ -80,7 +82,8 @@ class EngineActor:
         self._live: LiveServer | None = None
         self._live_address: LiveAddress | None = None
         self._progress: dict[asyncio.Task[Any], RequestProgress] = {}
-        self._redone = Redone()
+        # What it has computed of requests that lost their place to live ones, and computes again
+        self._redone = Counter[str]()
         self._permits: dict[str, asyncio.TimerHandle] = {}
         self._mailboxes: dict[str, dict[str, Mailbox]] = {}
         self._needs: dict[str, CacheNeed] = {}
@@ -323,7 +326,8 @@ class EngineActor:
         progress = self._progress.pop(task, None)
         if progress is not None and self._engine is not None:
             self._engine.measure(progress)
-            self._redone = self._redone.plus(progress)
+            tokens = {"input_tokens": progress.input_tokens, "output_tokens": progress.output_tokens}
+            self._redone.update(requests=1, **tokens)
 
     @contextlib.contextmanager
     def _busy(self) -> Any:
@@ -358,7 +362,10 @@ class EngineActor:
         """Return the engine's ResidentStatus as a dict, which callers of other versions can read too."""
         engine = self._engine
         await asyncio.to_thread(self._memory.look)
+        counted: dict[str, Any] = {f"redone_{name}": number for name, number in self._redone.items()}
+        counted |= {name: getattr(engine, name, None) for name in ENGINE_FIELDS}
         return ResidentStatus(
+            **counted,
             name=self._name,
             model=self._spec.name,
             state="busy" if self._admission.inside else "idle",
@@ -367,10 +374,8 @@ class EngineActor:
             idle_seconds=0.0 if self._calls else time.monotonic() - self._used_at,
             seen_at=time.time(),
             endpoints=engine.endpoints() if engine else [],
-            preemptions=engine.preemptions if engine else None,
             started_at=self._started_at,
             start_seconds=self._start_seconds,
-            capacity=engine.capacity if engine else None,
             memory_bytes=self._memory.now,
             peak_memory_bytes=self._memory.most,
             peak_gpu_memory_bytes=self._memory.most_of_gpus,
@@ -379,13 +384,7 @@ class EngineActor:
             live_in_flight=self._admission.live_inside,
             live_waiting=self._admission.live_waiting,
             batch_limit=self._admission.batch_limit(),
-            redone_requests=self._redone.requests,
-            redone_input_tokens=self._redone.input_tokens,
-            redone_output_tokens=self._redone.output_tokens,
             gpu_ids=ray.get_runtime_context().get_accelerator_ids().get("GPU", []),
-            cache_use=engine.cache_use if engine else None,
-            prefix_tokens=engine.prefix_tokens if engine else None,
-            prefix_hits=engine.prefix_hits if engine else None,
             process=self._process,
         ).model_dump()
 
@@ -430,19 +429,6 @@ class StartedEngine(NamedTuple):
     in_flight: int
     capacity: int = CAPACITY
     live: LiveAddress | None = None
-
-
-class Redone(NamedTuple):
-    """What an engine has computed of requests that lost their place to live ones, and computes again."""
-
-    requests: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-    def plus(self, progress: RequestProgress) -> Redone:
-        """Return these and one more."""
-        tokens = self.input_tokens + progress.input_tokens, self.output_tokens + progress.output_tokens
-        return Redone(self.requests + 1, *tokens)
 
 
 _ENGINE = ray.remote(EngineActor)

@@ -99,11 +99,6 @@ class AdmissionQueue:
         return len(self._batch) + self.live_inside + self._drained
 
     @property
-    def batch_inside(self) -> int:
-        """The requests of batches in the engine."""
-        return len(self._batch)
-
-    @property
     def live_inside(self) -> int:
         """The live requests in the engine."""
         return self._live.total()
@@ -277,7 +272,12 @@ class AdmissionQueue:
             youngest = next((place for place in reversed(self._batch) if place.task is not None), None)
             if youngest is None:
                 return False
-            self._preempt(youngest)
+            youngest.preempted = True
+            self._remove(youngest)
+            self.preemptions += 1
+            assert youngest.task is not None
+            self.on_preemption(youngest.task)
+            youngest.task.cancel()
         # To the end of the projects, so that those with as many inside take turns.
         waiting = self._live_queue.pop(project)
         waiting.popleft()
@@ -288,14 +288,6 @@ class AdmissionQueue:
         self._tokens_inside += entry.need
         entry.admitted.set_result(None)
         return True
-
-    def _preempt(self, place: _Admitted) -> None:
-        place.preempted = True
-        self._remove(place)
-        self.preemptions += 1
-        assert place.task is not None
-        self.on_preemption(place.task)
-        place.task.cancel()
 
     def _batch_beginning(self) -> int:
         """Return how many requests of batches in the engine have no token yet."""

@@ -20,20 +20,8 @@ from typing import Any
 from aiohttp import web
 
 from batchyard import json_lines, proxies
-from batchyard.endpoints import stream_events
+from batchyard.endpoints import live_wire, stream_events
 from batchyard.endpoints.catalog import ENDPOINTS
-from batchyard.endpoints.live_wire import (
-    HEALTH,
-    PROJECT,
-    REPORT,
-    REPORT_COMMENT,
-    REQUEST,
-    REQUESTS,
-    STOPPING,
-    TIER,
-    WAIT_SECONDS,
-    allow_connections,
-)
 from batchyard.endpoints.stream_end import ENDED_EARLY, StreamEnd
 from batchyard.errors import EngineDied, EngineError
 from inference.engine import Engine, EngineAnswer
@@ -47,34 +35,22 @@ MAX_BODY_BYTES = 2**30
 """Whoever sends requests here has its own, lower limit."""
 MAX_LEFT = 1000
 """Reports of requests whose connection was closed are kept for the gateway, which asks for each at once."""
-STATUSES = {"request_timeout": 504, ENGINE_DIED: 503, "engine_unavailable": 503, STOPPING: 503}
+STATUSES = {"request_timeout": 504, ENGINE_DIED: 503, "engine_unavailable": 503, live_wire.STOPPING: 503}
 """HTTP statuses of requests that have no response, by the code of their error; 500 for others."""
 WRONG_TOKEN = EngineAnswer.refused("The token is wrong.", code="invalid_token", status=403)
 
 
+@dataclass(eq=False)
 class LiveServer:
-    """Answers live requests with an engine, in turn with the batches' (`admission`).
+    """Answers live requests with an engine, in turn with the batches' (`admission`)."""
 
-    Args:
-        busy: a context in which the engine has work.
-        died: is told why the engine died, and returns the reason in full.
-        is_over: True if the engine takes no more requests.
-    """
+    engine: Engine
+    admission: AdmissionQueue
+    busy: Callable[[], AbstractContextManager[None]]  # a context in which the engine has work
+    died: Callable[[str], str]  # is told why the engine died, and returns the reason in full
+    is_over: Callable[[], bool]  # True if the engine takes no more requests
 
-    def __init__(
-        self,
-        engine: Engine,
-        admission: AdmissionQueue,
-        *,
-        busy: Callable[[], AbstractContextManager[None]],
-        died: Callable[[str], str],
-        is_over: Callable[[], bool],
-    ) -> None:
-        self._engine = engine
-        self._admission = admission
-        self._busy = busy
-        self._died = died
-        self._is_over = is_over
+    def __post_init__(self) -> None:
         self._token = secrets.token_hex(32)
         self._runner: web.AppRunner | None = None
         self._running: dict[str, _Running] = {}
@@ -83,12 +59,12 @@ class LiveServer:
 
     async def start(self, host: str) -> LiveAddress:
         """Listen on any free port of `host`, and return the address."""
-        allow_connections()
+        live_wire.allow_connections()
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         for path in ENDPOINTS:
             app.router.add_post(path, functools.partial(self._serve, path))
-        app.router.add_get(HEALTH, self._health)
-        app.router.add_delete(f"{REQUESTS}/{{id}}", self._abort)
+        app.router.add_get(live_wire.HEALTH, self._health)
+        app.router.add_delete(f"{live_wire.REQUESTS}/{{id}}", self._abort)
         # Without handler_cancellation a client that goes away would leave its request in the engine.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, keepalive_timeout=300.0)
         await self._runner.setup()
@@ -106,22 +82,22 @@ class LiveServer:
         if not self._may(request):
             return _error(WRONG_TOKEN, {})
         body = json_lines.loads(await request.read())
-        if self._is_over():
-            return _failed(STOPPING, "the engine is stopping", {})
-        if not self._admission.inside:
-            self._engine.answered_at = time.monotonic()
+        if self.is_over():
+            return _failed(live_wire.STOPPING, "the engine is stopping", {})
+        if not self.admission.inside:
+            self.engine.answered_at = time.monotonic()
         task = asyncio.current_task()
         assert task is not None
         running = _Running(task, RequestProgress(live=True))
-        running.progress.on_first = functools.partial(self._admission.measured, "first")
-        running.progress.on_gap = functools.partial(self._admission.measured, "gap")
-        request_id = request.headers.get(REQUEST, "")
+        running.progress.on_first = functools.partial(self.admission.measured, "first")
+        running.progress.on_gap = functools.partial(self.admission.measured, "gap")
+        request_id = request.headers.get(live_wire.REQUEST, "")
         self._running[request_id] = running
         try:
-            with self._busy():
+            with self.busy():
                 async with self._admitted(request.headers, body):
                     running.admitted_at = time.monotonic()
-                    running.shared_at = self._admission.shared_seconds
+                    running.shared_at = self.admission.shared_seconds
                     PROGRESS.set(running.progress)
                     self.answered += 1
                     if body.get("stream"):
@@ -129,7 +105,7 @@ class LiveServer:
                     return await self._answer(endpoint, body, running)
         except _NotInTime:
             message = "The model has too much to do for this request to begin in time; send it again later."
-            return _failed("resource_unavailable", message, running.report(self._admission), status=429)
+            return _failed("resource_unavailable", message, running.report(self.admission), status=429)
         except asyncio.CancelledError:
             self._left[request_id] = self._report(running)
             while len(self._left) > MAX_LEFT:
@@ -157,8 +133,8 @@ class LiveServer:
     def _report(self, running: _Running) -> dict[str, Any]:
         """Return the report of a request that is in the engine."""
         if not running.progress.output_tokens:
-            self._engine.measure(running.progress)
-        return running.report(self._admission)
+            self.engine.measure(running.progress)
+        return running.report(self.admission)
 
     def _may(self, request: web.Request) -> bool:
         return hmac.compare_digest(request.headers.get("Authorization", ""), f"Bearer {self._token}")
@@ -167,11 +143,11 @@ class LiveServer:
     async def _admitted(self, headers: Mapping[str, str], body: dict[str, Any]) -> AsyncIterator[None]:
         """Wait until the request is admitted; it is in the engine in the block. Raises _NotInTime."""
         size = len(json_lines.dumps(body)) / BYTES_PER_TOKEN + min(OUTPUT_TOKENS, most_output(body))
-        seconds = self._engine.request_timeout
-        turn = self._admission.admit_live(headers.get(PROJECT, ""), round(size))
-        if headers.get(TIER) == "flex":
-            seconds = float(headers[WAIT_SECONDS])
-            turn = self._admission.admit((time.monotonic(), 0), lambda: round(size))
+        seconds = self.engine.request_timeout
+        turn = self.admission.admit_live(headers.get(live_wire.PROJECT, ""), round(size))
+        if headers.get(live_wire.TIER) == "flex":
+            seconds = float(headers[live_wire.WAIT_SECONDS])
+            turn = self.admission.admit((time.monotonic(), 0), lambda: round(size))
         async with contextlib.AsyncExitStack() as admitted:
             try:
                 async with asyncio.timeout(seconds):
@@ -182,16 +158,16 @@ class LiveServer:
 
     async def _answer(self, endpoint: str, body: dict[str, Any], running: _Running) -> web.StreamResponse:
         began = time.monotonic()
-        reply = await replied(self._engine, endpoint, body)
+        reply = await replied(self.engine, endpoint, body)
         progress = running.progress
         progress.input_tokens, progress.cached_tokens = reply.input_tokens, reply.cached_tokens
         progress.output_tokens = reply.output_tokens
         if reply.output_tokens:
             # A whole answer has no first token that anybody saw. Its mean time a token is held against the target.
-            self._admission.measured("gap", (time.monotonic() - began) / reply.output_tokens, reply.output_tokens)
-        report = running.report(self._admission)
+            self.admission.measured("gap", (time.monotonic() - began) / reply.output_tokens, reply.output_tokens)
+        report = running.report(self.admission)
         if reply.death is not None:
-            return _failed(ENGINE_DIED, self._died(reply.death), report)
+            return _failed(ENGINE_DIED, self.died(reply.death), report)
         if reply.error is not None:
             return _failed(reply.error["code"], reply.error["message"], report)
         return _response(reply.status_code, reply.body, report)
@@ -200,19 +176,19 @@ class LiveServer:
         self, request: web.Request, endpoint: str, body: dict[str, Any], running: _Running
     ) -> web.StreamResponse:
         try:
-            stream = await self._engine.stream(endpoint, body)
+            stream = await self.engine.stream(endpoint, body)
         except Exception as error:  # noqa: BLE001  as for a whole answer
-            return _failed(*self._fault_of(error), running.report(self._admission))
+            return _failed(*self._fault_of(error), running.report(self.admission))
         if isinstance(stream, EngineAnswer):
-            return _error(stream, running.report(self._admission))
+            return _error(stream, running.report(self.admission))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(request)
         async with contextlib.aclosing(stream):
             fault = await self._send(stream, response, StreamEnd(body))
         if fault is not None:
             await response.write(stream_events.error(endpoint, fault))
-        report = running.report(self._admission) | {"error": None if fault is None else fault["code"]}
-        await response.write(REPORT_COMMENT + json_lines.dumps(report) + b"\n\n")
+        report = running.report(self.admission) | {"error": None if fault is None else fault["code"]}
+        await response.write(live_wire.REPORT_COMMENT + json_lines.dumps(report) + b"\n\n")
         await response.write_eof()
         return response
 
@@ -220,15 +196,15 @@ class LiveServer:
         self, stream: AsyncGenerator[bytes], response: web.StreamResponse, end: StreamEnd
     ) -> dict[str, Any] | None:
         """Send the events of a stream as they come, and return the fault that ended it; None if it is whole."""
-        simulated = type(self._engine).simulated
+        simulated = type(self.engine).simulated
         try:
-            async with asyncio.timeout(self._engine.request_timeout):
+            async with asyncio.timeout(self.engine.request_timeout):
                 async for event in stream:
-                    self._engine.answered_at = time.monotonic()
+                    self.engine.answered_at = time.monotonic()
                     end.read(event)
                     await response.write(marked_events(event) if simulated else event)
         except TimeoutError:
-            return _fault("request_timeout", f"the request ran longer than {self._engine.request_timeout:g} seconds")
+            return _fault("request_timeout", f"the request ran longer than {self.engine.request_timeout:g} seconds")
         except ConnectionError:
             raise  # the gateway has gone
         except Exception as error:  # noqa: BLE001  one stream that fails is this request's failure alone
@@ -239,8 +215,8 @@ class LiveServer:
         """Return the code and the message of a stream that has failed."""
         if isinstance(error, EngineError) and not isinstance(error, EngineDied):
             return error.code or "engine_error", error.message
-        code, message = fault_of(self._engine, error)
-        return code, self._died(message) if code == ENGINE_DIED else message
+        code, message = fault_of(self.engine, error)
+        return code, self.died(message) if code == ENGINE_DIED else message
 
 
 @dataclass(eq=False)
@@ -292,5 +268,5 @@ def _error(answer: EngineAnswer, report: Mapping[str, Any]) -> web.Response:
 
 def _response(status: int | None, body: bytes | None, report: Mapping[str, Any]) -> web.Response:
     assert status is not None
-    headers = {REPORT: json_lines.dumps(dict(report)).decode()}
+    headers = {live_wire.REPORT: json_lines.dumps(dict(report)).decode()}
     return web.Response(status=status, body=body, content_type="application/json", headers=headers)

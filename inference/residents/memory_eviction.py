@@ -3,7 +3,6 @@
 import logging
 import time
 from pathlib import Path
-from typing import Any
 
 from batchyard.models import ModelSpec
 from inference.doctor import memory
@@ -40,10 +39,6 @@ def evict_idle(spec: ModelSpec) -> None:
         kept.add(name)  # it is tried once
         if directory.evict(name):
             log.info("engine makes way for want of memory", extra={"engine": name, "model": spec.name})
-            _wait_for_end(idle[name].process)
-
-
-def _wait_for_end(identity: dict[str, Any]) -> None:
-    deadline = time.monotonic() + END_SECONDS
-    while not process.is_gone(identity) and time.monotonic() < deadline:
-        time.sleep(0.05)
+            deadline = time.monotonic() + END_SECONDS
+            while not process.is_gone(idle[name].process) and time.monotonic() < deadline:
+                time.sleep(0.05)

@@ -14,8 +14,9 @@ from batchyard.recipes import Answer, Item
 from batchyard.recipes.program import Request
 from batchyard.request_lines.lines import LineError
 from batchyard.tables.json_text import not_a_number
+from inference.engine import EngineAnswer
 from inference.engines import registry
-from tasks.intake.requests import Refusal, RequestChecker
+from tasks.intake.requests import RequestChecker
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Preparer:
         except TypeError as error:
             return _refused(f"the body is no JSON: {error}", "invalid_request", None)
         prepared = self._checker.prepare(request.endpoint, model, body, body_json)
-        if isinstance(prepared, Refusal):
+        if isinstance(prepared, EngineAnswer):
             details = (prepared.body or {}).get("error", {})
             return _refused(str(details.get("message")), details.get("code"), details.get("param"))
         asked = json_lines.dumps([request.stage, request.endpoint, body], option=orjson.OPT_SORT_KEYS)

@@ -119,11 +119,8 @@ def change(
 ) -> Standing:
     """Set a project's budget of each month, and record who did.
 
-    Args:
-        amount: with tariffs.PLACES decimal places at most.
-        warn_at: percent of it from which on there is a warning.
-
-    Raises NotFoundError: there is no such project.
+    `amount` has tariffs.PLACES decimal places at most, and `warn_at` is the percent of it from which on there is a
+    warning. Raises NotFoundError: there is no such project.
     """
     project = projects.get(session, project_id, lock=True)
     budget = session.get(Budget, (project_id, "")) or Budget(project_id=project_id)
@@ -146,9 +143,7 @@ def _announced(session: Session, budget: Budget) -> Standing:
 def cap(session: Session, by: Principal, key_id: str, limits: Mapping[str, Any]) -> Standing | None:
     """Set what a key may use in a month, and record who did. None: it has no cap any more.
 
-    Args:
-        limits: `max_tokens`, and `max_cost` as an amount and its currency; what is left out stays, None removes it.
-
+    `limits` has `max_tokens`, and `max_cost` as an amount and its currency; what is left out stays, None removes it.
     Raises NotFoundError.
     """
     key = keys.find(session, key_id, lock=True)
@@ -249,8 +244,7 @@ def _standings(session: Session, budgets: Iterable[Budget], month: Month) -> lis
     for budget in budgets:
         tokens, spent = used[budget.key_id or budget.project_id]
         live_tokens, live_spent = used.get(usage.LIVE + budget.key_id, usage.Used())
-        amounts = (sums.get(budget.currency or "", Fraction(0)) for sums in (spent, live_spent))
-        all_spent, of_live = amounts
+        all_spent, of_live = (sums.get(budget.currency or "", Fraction(0)) for sums in (spent, live_spent))
         standings.append(Standing(budget, month, all_spent, tokens, of_live, live_tokens))
     return standings
 

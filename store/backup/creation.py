@@ -38,9 +38,13 @@ def create(
         revision = rows.snapshot(database, folder.rows)
         snapshot = Database(sqlite_url(folder.rows.resolve()))
         try:
-            before = missing
+            before, missing = missing, set[str]()
             times = now - garbage_grace_seconds, now - results_seconds
-            missing = _copy_artifacts(snapshot, artifacts, folder.artifacts, *times)
+            for digit in "0123456789abcdef":  # a sixteenth of the hashes is in memory at once
+                with snapshot.read() as session:
+                    hashes = garbage.references_with(session, digit, *times)
+                hashes -= {name for shard in SHARDS if shard[0] == digit for name in folder.artifacts.names(shard)}
+                missing |= copy_content(artifacts, folder.artifacts, hashes)
             with snapshot.snapshot() as connection:
                 counts = rows.counts(connection)
         finally:
@@ -51,16 +55,3 @@ def create(
         connection.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
     facts = {"version": __version__, "revision": revision, "created_at": int(now), "rows": counts}
     return folder.seal(**facts, missing=sorted(missing or ()))
-
-
-def _copy_artifacts(
-    snapshot: Database, source: Artifacts, target: Artifacts, live_at: float, results_at: float
-) -> set[str]:
-    """Copy the content that the rows of a snapshot name, unless it is there. Return the hashes of what is missing."""
-    missing: set[str] = set()
-    for digit in "0123456789abcdef":  # a sixteenth of the hashes is in memory at once
-        with snapshot.read() as session:
-            hashes = garbage.references_with(session, digit, live_at, results_at)
-        hashes -= {name for shard in SHARDS if shard[0] == digit for name in target.names(shard)}
-        missing |= copy_content(source, target, hashes)
-    return missing

@@ -71,7 +71,11 @@ def copy(source: Connection, target: Connection) -> None:
             for row in values:
                 row.update((name, _document(row[name])) for name in documents)
             target.execute(statement, values)
-        _advance_sequence(table, target)
+        counter = table.autoincrement_column
+        if counter is not None and target.dialect.name == "postgresql":  # it counts on from the greatest id
+            sequence = func.pg_get_serial_sequence(table.name, counter.name)
+            greatest = select(func.coalesce(func.max(counter), 0) + 1).scalar_subquery()
+            target.execute(select(func.setval(sequence, greatest, False)))
 
 
 def counts(connection: Connection) -> dict[str, int]:
@@ -115,13 +119,3 @@ def _insertion(table: Table) -> Insert:
 def _document(text: str | None) -> Any:
     """Return the value that `_insertion` writes as this JSON, or as NULL."""
     return JSON.NULL if text == "null" else None if text is None else json.loads(text)
-
-
-def _advance_sequence(table: Table, target: Connection) -> None:
-    """Let PostgreSQL count on from the greatest id of a table. SQLite does so by itself."""
-    column = table.autoincrement_column
-    if column is None or target.dialect.name != "postgresql":
-        return
-    sequence = func.pg_get_serial_sequence(table.name, column.name)
-    greatest = select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
-    target.execute(select(func.setval(sequence, greatest, False)))

@@ -110,7 +110,13 @@ def delete_work(session: Session, by: Principal, life: Lifecycle[Record], work_i
     """
     members = family(session, life, by.project_id, work_id)
     batch_ids, job_ids = members
-    file_ids = _file_ids(session, members)
+    files_of: tuple[Select[Any], ...] = (
+        select(Batch.input_file_id).where(Batch.id.in_(batch_ids)),
+        select(Artifact.file_id).where(Artifact.batch_id.in_(batch_ids)),
+        select(Job.input_file_id).where(Job.id.in_(job_ids)),
+        select(JobArtifact.file_id).where(JobArtifact.job_id.in_(job_ids)),
+    )
+    file_ids = {file_id for statement in files_of for file_id in session.scalars(statement)} - {None}
     files.erase_content(session, _hashes(session, members) | {_mark(work_id)})
     of_work = or_(Event.batch_id.in_(batch_ids), Event.job_id.in_(job_ids))
     session.execute(delete(Delivery).where(Delivery.event_id.in_(select(Event.id).where(of_work))))
@@ -144,16 +150,6 @@ def _hashes(session: Session, members: Family) -> set[str | None]:
             for column in of_owner:
                 hashes.update(session.scalars(select(column).distinct().where(owner.in_(ids))))
     return hashes
-
-
-def _file_ids(session: Session, members: Family) -> set[str | None]:
-    statements: tuple[Select[Any], ...] = (
-        select(Batch.input_file_id).where(Batch.id.in_(members.batch_ids)),
-        select(Artifact.file_id).where(Artifact.batch_id.in_(members.batch_ids)),
-        select(Job.input_file_id).where(Job.id.in_(members.job_ids)),
-        select(JobArtifact.file_id).where(JobArtifact.job_id.in_(members.job_ids)),
-    )
-    return {file_id for statement in statements for file_id in session.scalars(statement)} - {None}
 
 
 def _delete_files(session: Session, file_ids: Collection[str]) -> None:

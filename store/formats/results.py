@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any
@@ -15,11 +15,10 @@ from batchyard.endpoints.responses import NoText, Output
 from batchyard.errors import BatchyardError
 from store.formats import seconds as seconds_file
 
-OUTPUT = "output.jsonl"
-ERRORS = "errors.jsonl"
+OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
+"""The artifacts of a batch with its answers and its errors."""
 ROW = "row"
 """Key of a request's line with the cells of the row of a table that it was made of."""
-"""The artifacts of a batch with its answers and its errors."""
 
 
 @dataclass(frozen=True)
@@ -71,29 +70,17 @@ class ResultRow:
 class AnswerReader:
     """Reads the lines of an output or error file, with one line of look-ahead.
 
-    `next` is the next line, parsed; empty after the last one. `offset` counts the bytes before it.
+    `next` is the next line, parsed; empty after the last one.
     """
 
-    def __init__(self, file: IO[bytes] | None, offset: int = 0, max_line_bytes: int = -1) -> None:
-        """Start at `offset`. A `file` of None has no lines. `max_line_bytes`: longer lines are cut; -1: none is."""
-        self._file = file
-        self._max_line_bytes = max_line_bytes
-        self._raw = b""
-        self.next: dict[str, Any] = {}
-        self.offset = offset
-        if file is not None:
-            file.seek(offset)
-        self._advance()
-
-    def _advance(self) -> None:
-        self.offset += len(self._raw)
-        self._raw = self._file.readline(self._max_line_bytes) if self._file else b""
-        self.next = json_lines.loads(self._raw) if self._raw else {}
+    def __init__(self, file: IO[bytes] | None) -> None:
+        """A `file` of None has no lines."""
+        self._lines = map(json_lines.loads, file or ())
+        self.next: dict[str, Any] = next(self._lines, {})
 
     def take(self) -> dict[str, Any]:
         """Return the next line and read the one after it."""
-        line = self.next
-        self._advance()
+        line, self.next = self.next, next(self._lines, {})
         return line
 
 
@@ -126,16 +113,11 @@ def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO
         refusal = invalid.take()
         return ResultRow.of(line, refusal["custom_id"] or "", readable(raw)[1], refusal)
     request = json_lines.read(raw)
-    answer = take_answer(request["custom_id"], readers)
-    if answer is None:
-        return None
-    return ResultRow.of(line, request["custom_id"], request["body"], answer, seconds_file.read(seconds, line))
-
-
-def take_answer(custom_id: str, readers: Iterable[AnswerReader]) -> dict[str, Any] | None:
-    """Take a request's line from the reader whose next line it is. None if it is neither's."""
+    custom_id = request["custom_id"]
     reader = next((reader for reader in readers if reader.next.get("custom_id") == custom_id), None)
-    return None if reader is None else reader.take()
+    if reader is None:
+        return None
+    return ResultRow.of(line, custom_id, request["body"], reader.take(), seconds_file.read(seconds, line))
 
 
 def rows(

@@ -23,11 +23,7 @@ class Spill:
     """A table `rows` on the local disk, which is gone when it is closed. Not for several threads."""
 
     def __init__(self, columns: Sequence[str], *, replace: bool = False) -> None:
-        """
-        Args:
-            columns: as in CREATE TABLE.
-            replace: a row takes the place of an earlier one with the same key.
-        """
+        """`columns`: as in CREATE TABLE. `replace`: a row takes the place of an earlier one with the same key."""
         self._folder = tempfile.TemporaryDirectory(prefix="batchyard-rows-")
         self._pending: list[Row] = []
         self._database = sqlite3.connect(Path(self._folder.name) / "rows.db", isolation_level=None)

@@ -63,16 +63,12 @@ def extend(
 
 @dataclass(frozen=True)
 class NewRequests:
-    """Requests that a plan file has already, and their lines from `first_line` on.
+    """Requests that a plan file has already, with their unsaved record.
 
-    `size` and `sha256` are of the bytes as they were sent, `digests` of the custom_ids. `warnings` are of the whole
-    batch with these.
+    `digests` are of the custom_ids. `warnings` are of the whole batch with these.
     """
 
-    first_line: int
-    requests: int
-    size: int
-    sha256: str
+    append: Append
     segments: Sequence[AddedSegment]
     models: Mapping[str, dict[str, Any]]
     refused: Mapping[int, str]
@@ -123,40 +119,27 @@ def locked(session: Session, project_id: str, batch_id: str) -> Batch:
     return batch
 
 
-def add(session: Session, batch: Batch, key: str | None, new: NewRequests) -> Append | None:
-    """Add requests to an open batch, see `locked`; None if others were added since it had its `first_line`.
+def add(session: Session, batch: Batch, new: NewRequests) -> Append | None:
+    """Add requests to an open batch, see `locked`; None if others were added since their `first_line` was known.
 
-    Those that were added before with this idempotency key are not added again. Raises RepeatedIds; ConflictError if the
-    batch is closed, or the key was used for other requests.
+    Those that were added before with their idempotency key are not added again. Raises RepeatedIds; ConflictError if
+    the batch is closed, or the key was used for other requests.
     """
-    append = repeated(session, batch.id, key, new.sha256)
+    append = repeated(session, batch.id, new.append.idempotency_key, new.append.sha256)
     if append is not None:
         return append
     refuse_closed(batch)
-    if batch.total + 1 != new.first_line:
+    if batch.total + 1 != new.append.first_line:
         return None
-    _claim_ids(session, batch.id, new.digests)
+    known: set[bytes] = set()
+    for start in range(0, len(new.digests), _AT_ONCE):
+        chosen = AppendedId.digest.in_(new.digests[start : start + _AT_ONCE])
+        known.update(session.scalars(select(AppendedId.digest).where(AppendedId.batch_id == batch.id, chosen)))
+    if known:
+        raise RepeatedIds(known)
+    session.execute(insert(AppendedId), [{"batch_id": batch.id, "digest": digest} for digest in new.digests])
     batch.simulated |= new.simulated
     batch.warnings = new.warnings
     session.flush()
     extend(session, batch.id, new.segments, new.models, new.refused)
-    append = Append(
-        batch_id=batch.id,
-        idempotency_key=key,
-        sha256=new.sha256,
-        bytes=new.size,
-        requests=new.requests,
-        first_line=new.first_line,
-    )
-    return added(session, append)
-
-
-def _claim_ids(session: Session, batch_id: str, digests: Sequence[bytes]) -> None:
-    """Record the custom_ids of new requests. Raises RepeatedIds."""
-    known: set[bytes] = set()
-    for start in range(0, len(digests), _AT_ONCE):
-        chosen = AppendedId.digest.in_(digests[start : start + _AT_ONCE])
-        known.update(session.scalars(select(AppendedId.digest).where(AppendedId.batch_id == batch_id, chosen)))
-    if known:
-        raise RepeatedIds(known)
-    session.execute(insert(AppendedId), [{"batch_id": batch_id, "digest": digest} for digest in digests])
+    return added(session, new.append)

@@ -1,7 +1,6 @@
 """Lifecycle: create and find batches and jobs, and change their status by a table of allowed transitions."""
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
@@ -39,8 +38,8 @@ def ended_at(record: type[Batch] | type[Job]) -> ColumnElement[int]:
 
 
 @dataclass(frozen=True)
-class Lifecycle(ABC, Generic[Record]):
-    """The life of batches or of jobs. A `pausable` status is one in which requests may not be sent yet."""
+class Lifecycle(Generic[Record]):
+    """What the lives of batches and jobs share. A `pausable` status is one in which requests may not be sent yet."""
 
     record: type[Record]
     noun: Literal["batch", "job"]
@@ -213,10 +212,6 @@ class Lifecycle(ABC, Generic[Record]):
         if not self.transition(session, work_id, "validating", "failed", errors=errors):
             self.transition(session, work_id, "cancelling", "cancelled", errors=errors)
 
-    @abstractmethod
-    def give_up(self, session: Session) -> list[str]:
-        """End all work that fails without end, see `hopeless`. Return the ids."""
-
     def hopeless(self, session: Session, statuses: Collection[str], deadline: ColumnElement[Any]) -> Sequence[Record]:
         """Return what has one of these statuses and fails without end, locked.
 
@@ -240,22 +235,6 @@ class Lifecycle(ABC, Generic[Record]):
         values |= {"errors": [*(work.errors or []), error], "epoch": self.record.epoch + 1, "holder": None}
         end = "cancelled" if work.status == "cancelling" else "failed"
         return self.transition(session, work.id, work.status, after or end, **values)
-
-    @abstractmethod
-    def expire(self, session: Session) -> list[str]:
-        """End all work whose completion window has passed. Return the ids of that in progress."""
-
-    @abstractmethod
-    def any_ends(self, session: Session) -> bool:
-        """True if some is ending, or can be finished."""
-
-    @abstractmethod
-    def claim_validatable(self, session: Session, pause: float) -> list[str]:
-        """Claim what lost the message or the worker of its validation, for `pause` seconds. Return the ids."""
-
-    @abstractmethod
-    def claim_finishable(self, session: Session, pause: float) -> list[str]:
-        """Claim what can be finished now, for `pause` seconds: one caller starts its finishing. Return the ids."""
 
     def artifacts(self, session: Session, ids: Sequence[str]) -> dict[str, list[tuple[AnyArtifact, File]]]:
         return artifacts_of(session, self.record, ids)

@@ -59,10 +59,7 @@ def record(context: AppContext, death: Death, batch_id: str | None) -> bool:
     facts["next_"] = facts.pop("next")
     try:
         with context.database.write() as session:
-            if batch_id is None:
-                is_new = holds.record_death_without_batch(session, **facts)
-            else:
-                is_new = holds.record_death(session, batch_id, **facts)
+            is_new = holds.record_death(session, batch_id, **facts)
     except UnavailableError as error:
         log.warning("death of an engine not recorded: %s", error, extra={"batch_id": batch_id, "model": death.model})
         return False

@@ -139,21 +139,23 @@ def capabilities(spec: ModelSpec) -> type[Capabilities]:
 
 
 def answer_forms(spec: ModelSpec) -> list[AnswerForm]:
-    """Return the forms that the model's chats can follow. Remote servers may know OpenAI's alone."""
-    forms: list[AnswerForm] = ["json"] if capabilities(spec).passes_on else list(ANSWER_FORMS)
-    return [form for form in forms if _follows(spec, form, ANSWER_FORMS[form])]
+    """Return the forms that the model's chats can follow, by OpenAI's parameter, or vLLM's.
+
+    Remote servers may know OpenAI's alone.
+    """
+    forms = list[AnswerForm]()
+    for form, example in ANSWER_FORMS.items():
+        schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": example}}
+        parameters = {"response_format": schema} if form == "json" else {"structured_outputs": {form: example}}
+        known = form == "json" or not capabilities(spec).passes_on
+        if known and capabilities(spec).structure(form, example) is not None and _takes(spec, parameters):
+            forms.append(form)
+    return forms
 
 
 def tells_logprobs(spec: ModelSpec) -> bool:
     """Return whether the model's chats are known to have the log-probabilities of their tokens, where asked for."""
     return not capabilities(spec).passes_on and _takes(spec, LOGPROBS)
-
-
-def _follows(spec: ModelSpec, form: AnswerForm, example: Any) -> bool:
-    """Return whether the model's chats follow a form that a client asks for: OpenAI's parameter, or vLLM's."""
-    schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": example}}
-    parameters = {"response_format": schema} if form == "json" else {"structured_outputs": {form: example}}
-    return capabilities(spec).structure(form, example) is not None and _takes(spec, parameters)
 
 
 def _takes(spec: ModelSpec, parameters: Mapping[str, Any]) -> bool:

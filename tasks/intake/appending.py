@@ -45,13 +45,13 @@ def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: 
             message = f"With these the batch would have {size} bytes of requests, and {limit} are the most; close it, "
             message += "and open another one, or raise BATCHYARD_MAX_FILE_BYTES."
             raise TooLargeError(message, code="file_too_large")
-        new, names = _plan(context, batch, lines, sha256)
+        new, names = _plan(context, batch, lines, Append(batch_id=batch_id, idempotency_key=key, sha256=sha256))
         try:
             with context.database.write() as session:
                 batch = appends.locked(session, project_id, batch_id)  # before the project, as a chunk of answers does
-                submission.admit(context, session, project_id, new.size, batch.created_by)
-                files.check_room(session, project_id, new.size)
-                append = appends.add(session, batch, key, new)
+                submission.admit(context, session, project_id, len(lines), batch.created_by)
+                files.check_room(session, project_id, len(lines))
+                append = appends.add(session, batch, new)
         except RepeatedIds as repeated:
             name = quoted(min(names[digest] for digest in repeated.digests))
             message = f"The custom_id {name} is in the batch already; it must be unique. Nothing was added."
@@ -64,8 +64,11 @@ def run(context: AppContext, project_id: str, batch_id: str, lines: bytes, key: 
     raise UnavailableError(f"Others add requests to batch '{batch_id}' all the time; send them again.")
 
 
-def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple[NewRequests, dict[bytes, str]]:
-    """Validate lines and write their plan. Return them, and the custom_ids by digest. Raises RequestError."""
+def _plan(context: AppContext, batch: Batch, lines: bytes, append: Append) -> tuple[NewRequests, dict[bytes, str]]:
+    """Validate lines, write their plan, and complete their record. Return both, and the custom_ids by digest.
+
+    Raises RequestError.
+    """
     report, settings = ValidationReport(), context.settings
     validator = Validator.of(context, batch.endpoint, batch.post_process, lines_before=batch.total, guard=batch.guard)
     with context.artifacts.create() as target:
@@ -98,11 +101,9 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, sha256: str) -> tuple
     params = {entry["param"] for entry in known}
     found = [*validator.warnings.entries, *without_price(batch.stop_when, specs)]
     new_warnings = [entry for entry in found if entry["param"] not in params]
+    append.bytes, append.requests, append.first_line = len(lines), len(names), batch.total + 1
     new = NewRequests(
-        first_line=batch.total + 1,
-        requests=len(names),
-        size=len(lines),
-        sha256=sha256,
+        append=append,
         segments=segments,
         models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
         refused=writer.refused,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from batchyard import json_lines
 from batchyard.endpoints.bodies.validation import validation_error
 from batchyard.endpoints.catalog import ENDPOINTS
 from batchyard.endpoints.guards import GUARDED, REPETITION, Guard, guarded
 from batchyard.models import ModelSpec, newer, served_by_name
 from batchyard.request_lines.lines import REFUSED, LineError
 from batchyard.wording import MAX_LIST, cut, nearest, quoted
-from inference.engine import Capabilities
+from inference.engine import Capabilities, EngineAnswer
 from inference.engines import registry
 from inference.requests import media, ordering
 from inference.requests.context_length import ContextLength
@@ -36,18 +36,6 @@ class Prepared:
     fingerprint: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The answer to a valid request that no engine will run: too long, or forbidden media."""
-
-    status_code: int | None
-    body: Mapping[str, Any] | None
-
-    @property
-    def json(self) -> bytes:
-        return json_lines.dumps(self.body)
-
-
 class RequestChecker:
     def __init__(
         self,
@@ -57,10 +45,10 @@ class RequestChecker:
         guard: Guard | None = None,
     ) -> None:
         self._guard = guard
-        self._specs = served_by_name(models)
+        self._specs = specs = served_by_name(models)
         self._models_file = models_file
         self._step_checks = list(step_checks)
-        self._models: dict[str, _Model] = {}
+        self._model = functools.cache(lambda name: _Model(specs[name]))
 
     def check(self, endpoint: str, request: Mapping[str, Any]) -> str:
         """Check a request and return the model that answers it: of an adapter, its base. Raises LineError."""
@@ -114,14 +102,16 @@ class RequestChecker:
             raise LineError("unsupported_parameter", f"{message} Leave out the guard.", "guard")
         return guarded(body)
 
-    def refusal(self, endpoint: str, model: str, body: dict[str, Any], size: int) -> Refusal | None:
-        """Return why no engine will run a checked request; None if one may. `size`: bytes of `body` as JSON."""
-        known = self._model(model)
-        refusal = known.context_length.refusal(endpoint, body, size) or media.refusal(known.spec, body)
-        return None if refusal is None else Refusal(refusal.status_code, refusal.body)
+    def refusal(self, endpoint: str, model: str, body: dict[str, Any], size: int) -> EngineAnswer | None:
+        """Return the answer to a checked request that no engine will run: too long, or forbidden media.
 
-    def prepare(self, endpoint: str, model: str, body: dict[str, Any], body_json: bytes) -> Prepared | Refusal:
-        """Return what the plan keeps of a checked request, or why no engine will run it."""
+        None if one may. `size`: bytes of `body` as JSON.
+        """
+        known = self._model(model)
+        return known.context_length.refusal(endpoint, body, size) or media.refusal(known.spec, body)
+
+    def prepare(self, endpoint: str, model: str, body: dict[str, Any], body_json: bytes) -> Prepared | EngineAnswer:
+        """Return what the plan keeps of a checked request, or the answer of one that no engine will run."""
         refusal = self.refusal(endpoint, model, body, len(body_json))
         if refusal is not None:
             return refusal
@@ -132,12 +122,6 @@ class RequestChecker:
             order_key=ordering.order_key(endpoint, body),
             fingerprint=fingerprint(endpoint, body),
         )
-
-    def _model(self, name: str) -> _Model:
-        model = self._models.get(name)
-        if model is None:
-            model = self._models[name] = _Model(self._specs[name])
-        return model
 
 
 class _Model:

@@ -265,7 +265,10 @@ def _sum(values: Sequence[float], total: int) -> dict[str, float]:
         return {"sum": whole, "low": whole, "high": whole}
     error = math.sqrt(variance / count * (1 - count / total)) * total
     skew = float(((ordered - ordered.mean()) ** 3).mean()) / float(ordered.std()) ** 3 / math.sqrt(count)
-    low, high = (whole - error * _unskewed(sign * _quantile(len(pairs)), skew) for sign in (1, -1))
+    # Student's quantile, by the expansion of Abramowitz and Stegun, 26.7.5
+    z, freedom = _Z, len(pairs)
+    quantile = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    low, high = (whole - error * _unskewed(sign * quantile, skew) for sign in (1, -1))
     return {"sum": whole, "low": max(float(ordered.sum()), low), "high": high}
 
 
@@ -274,9 +277,3 @@ def _unskewed(quantile: float, skew: float) -> float:
     if abs(skew) < 1e-6:
         return quantile
     return 3 / skew * (math.cbrt(1 + skew * (quantile - skew / 6)) - 1)
-
-
-def _quantile(freedom: int) -> float:
-    """Return Student's quantile, by the expansion of Abramowitz and Stegun, 26.7.5."""
-    z = _Z
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

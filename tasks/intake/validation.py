@@ -9,6 +9,7 @@ import array
 import bisect
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,7 @@ from batchyard.request_lines.lines import LineError, custom_id, parse, parse_wit
 from batchyard.request_lines.warnings import ParameterWarnings
 from batchyard.telemetry import spans
 from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut, quoted
+from inference.engine import EngineAnswer
 from inference.engines import registry
 from store import batches, speeds
 from store.formats.lines import numbered_lines
@@ -35,7 +37,7 @@ from tasks.context import AppContext
 from tasks.execution import progress, tally
 from tasks.heartbeat import hold_batch
 from tasks.intake import sampling
-from tasks.intake.requests import Refusal, RequestChecker
+from tasks.intake.requests import RequestChecker
 from tasks.port import running_models
 from tasks.steps import registry as steps
 
@@ -171,52 +173,38 @@ def segment_sizes(context: AppContext) -> dict[str, SegmentSize]:
     return sizes | dict.fromkeys(jobs, JOB_SIZE)
 
 
+@dataclass
 class Validator:
     """Checks the lines of one file. Keeps 8 bytes per line, and nothing else of it, in memory.
 
     By default one invalid line fails the file, as OpenAI does it. With `skip_invalid` such lines are planned as
     requests that were refused, and the others run.
 
-    `warnings`: of the valid lines. `sample`: numbers of lines that are planned before all others.
+    `warnings`: of the valid lines. `sample`: numbers of lines that are planned before all others. `lines_before`: lines
+    of an open batch, after which these stand in its plan, without the blank ones.
     """
 
-    def __init__(
-        self,
-        models: dict[str, ModelSpec],
-        endpoint: str,
-        max_requests: int,
-        max_embedding_inputs: int | None = None,
-        post_process: Iterable[dict[str, Any]] = (),
-        *,
-        skip_invalid: bool = False,
-        max_line_bytes: int = MAX_LINE_BYTES,
-        lines_before: int | None = None,
-        models_file: Path | None = None,
-        guard: Guard | None = None,
-    ) -> None:
-        """`lines_before`: lines of an open batch, after which these stand in its plan, without the blank ones."""
-        self._lines_before = lines_before
-        self._skip_invalid = skip_invalid
-        self._checker = RequestChecker(models, steps.checks(post_process), models_file, guard)
-        self._endpoint = endpoint
-        self.warnings = ParameterWarnings(endpoint)
-        self.sample: frozenset[int] = frozenset()
-        self._max_requests = max_requests
-        self._max_line_bytes = max_line_bytes
-        self._max_embedding_inputs = max_embedding_inputs
+    models: dict[str, ModelSpec]
+    endpoint: str
+    max_requests: int
+    max_embedding_inputs: int | None = None
+    post_process: Iterable[dict[str, Any]] = ()
+    skip_invalid: bool = False
+    max_line_bytes: int = MAX_LINE_BYTES
+    lines_before: int | None = None
+    models_file: Path | None = None
+    guard: Guard | None = None
+    sample: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._checker = RequestChecker(self.models, steps.checks(self.post_process), self.models_file, self.guard)
+        self.warnings = ParameterWarnings(self.endpoint)
 
     @classmethod
     def of(
-        cls,
-        context: AppContext,
-        endpoint: str,
-        post_process: Iterable[dict[str, Any]] = (),
-        *,
-        skip_invalid: bool = False,
-        lines_before: int | None = None,
-        guard: Guard | None = None,
+        cls, context: AppContext, endpoint: str, post_process: Iterable[dict[str, Any]] = (), **options: Any
     ) -> Validator:
-        """Return the validator of an endpoint's lines, with the deployment's models and limits."""
+        """Return the validator of an endpoint's lines, with the deployment's models and limits, and these options."""
         settings = context.settings
         return cls(
             context.models,
@@ -224,11 +212,9 @@ class Validator:
             settings.max_requests,
             settings.max_embedding_inputs,
             post_process,
-            skip_invalid=skip_invalid,
             max_line_bytes=settings.max_line_bytes,
-            lines_before=lines_before,
             models_file=settings.models,
-            guard=guard,
+            **options,
         )
 
     def run(self, source: IO[bytes], plan: PlanWriter | None, report: ValidationReport) -> bool:
@@ -236,17 +222,17 @@ class Validator:
         hashes = array.array("q")
         # A line is skipped when it is read, so what repeats has to be known before.
         unique = None
-        if self._skip_invalid:
-            unique = _Unique(_repeated(_hashes(source, self._max_line_bytes)))
+        if self.skip_invalid:
+            unique = _Unique(_repeated(_hashes(source, self.max_line_bytes)))
             source.seek(0)
         requests = inputs = valid = 0
-        for number, raw in numbered_lines(source, self._max_line_bytes):
+        for number, raw in numbered_lines(source, self.max_line_bytes):
             requests += 1
-            line = number if self._lines_before is None else self._lines_before + requests
+            line = number if self.lines_before is None else self.lines_before + requests
             try:
-                request, body_json = parse_with_body(number, raw, self._max_line_bytes)
-                model = self._checker.check(self._endpoint, request)
-                body = self._checker.guarded(self._endpoint, model, request["body"])
+                request, body_json = parse_with_body(number, raw, self.max_line_bytes)
+                model = self._checker.check(self.endpoint, request)
+                body = self._checker.guarded(self.endpoint, model, request["body"])
                 if body is not request["body"]:
                     request["body"], body_json = body, json_lines.dumps(body)
                 if unique is not None:
@@ -255,7 +241,7 @@ class Validator:
                     hashes.append(hash(request["custom_id"]))
             except LineError as error:
                 entry = report.add(number, error)
-                if plan and self._skip_invalid:
+                if plan and self.skip_invalid:
                     name = custom_id(raw)
                     reason = {key: entry[key] for key in ("code", "message", "param")}
                     answer = output_lines.invalid(number, name, reason)
@@ -263,16 +249,16 @@ class Validator:
                 continue
             valid += 1
             self.warnings.add(line, request["body"])
-            if self._endpoint == EMBEDDINGS.path:
+            if self.endpoint == EMBEDDINGS.path:
                 texts = request["body"].get("input")
                 inputs += 1 if texts is None else len(prompts(texts))  # messages are one input
             # After an error that fails the file the plan is discarded.
-            if plan and (self._skip_invalid or not report.count) and requests <= self._max_requests:
+            if plan and (self.skip_invalid or not report.count) and requests <= self.max_requests:
                 self._plan(plan, model, line, request, body_json)
         if not requests:
             report.add(None, LineError("empty_file", "The file has no requests."))
-        self._report_limit(report, requests, self._max_requests, "requests")
-        self._report_limit(report, inputs, self._max_embedding_inputs, "embedding_inputs")
+        self._report_limit(report, requests, self.max_requests, "requests")
+        self._report_limit(report, inputs, self.max_embedding_inputs, "embedding_inputs")
         if unique is not None:
             return valid > 0 and not report.of_file
         self._report_duplicates(source, _repeated(hashes), report)
@@ -280,9 +266,9 @@ class Validator:
 
     def _plan(self, plan: PlanWriter, model: str, number: int, request: dict[str, Any], body_json: bytes) -> None:
         custom_id = request["custom_id"]
-        prepared = self._checker.prepare(self._endpoint, model, request["body"], body_json)
-        if isinstance(prepared, Refusal):
-            answer = output_lines.line(custom_id, prepared.status_code, prepared.json, None)
+        prepared = self._checker.prepare(self.endpoint, model, request["body"], body_json)
+        if isinstance(prepared, EngineAnswer):
+            answer = output_lines.line(custom_id, prepared.status_code, json_lines.dumps(prepared.body), None)
             plan.add(model, number, custom_id, body_json, answer, sampled=number in self.sample)
             return
         plan.add(
@@ -310,10 +296,10 @@ class Validator:
             return
         source.seek(0)
         unique = _Unique(repeated)
-        for number, raw in numbered_lines(source, self._max_line_bytes):
+        for number, raw in numbered_lines(source, self.max_line_bytes):
             try:
-                request = parse(number, raw, self._max_line_bytes)
-                self._checker.check(self._endpoint, request)
+                request = parse(number, raw, self.max_line_bytes)
+                self._checker.check(self.endpoint, request)
             except LineError:
                 continue  # it has an error already, and claims no id
             try:

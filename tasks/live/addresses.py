@@ -7,9 +7,9 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, cast
 
 from batchyard.models import ModelSpec
+from tasks import published
 from tasks.context import AppContext
 
 ADDRESSES = "batchyard:live:engines:"
@@ -42,10 +42,9 @@ def publish(context: AppContext, model: str, engines: Iterable[EngineAddress]) -
     """Publish the replicas of a model. Raises redis.RedisError."""
     values = {engine.name: json.dumps({**asdict(engine), "at": time.time()}) for engine in engines}
     with context.redis.pipeline() as pipeline:
-        pipeline.delete(ADDRESSES + model, FAILURES + model)
-        if values:
-            pipeline.hset(ADDRESSES + model, mapping=cast(dict[Any, Any], values))
-            pipeline.expire(ADDRESSES + model, KEPT_SECONDS)
+        pipeline.delete(FAILURES + model)
+        published.replace(pipeline, ADDRESSES + model, values)
+        pipeline.expire(ADDRESSES + model, KEPT_SECONDS)
         pipeline.execute()
 
 

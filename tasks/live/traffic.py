@@ -123,7 +123,7 @@ def recent(context: AppContext, engines: Sequence[EngineStatus]) -> list[LiveTra
     now = time.time()
     rates = tally.of_minutes(context, _last(RATE_MINUTES, now))
     times = tally.of_minutes(context, _last(QUANTILE_MINUTES, now), HISTOGRAMS)
-    elapsed = _elapsed(RATE_MINUTES, now)
+    elapsed = 60.0 * RATE_MINUTES + now % 60
     histograms: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for (name, model), number in times.items():
         kind, tier, bucket = name.split(":")
@@ -160,8 +160,9 @@ def time_shares(context: AppContext) -> dict[str, float]:
     except redis.RedisError as error:
         log.warning("live traffic not read: %s", error)
         return {}
+    elapsed = 60.0 * RATE_MINUTES + now % 60
     models = {model for name, model in rates if name.startswith("live_ms:")}
-    return {model: _time_share(rates, model, _elapsed(RATE_MINUTES, now), engines) for model in models}
+    return {model: _time_share(rates, model, elapsed, engines) for model in models}
 
 
 class Minute(NamedTuple):
@@ -194,10 +195,6 @@ def history(context: AppContext) -> dict[str, list[Minute]]:
 def _last(whole: int, now: float) -> range:
     current = int(now // 60)
     return range(current - whole, current + 1)
-
-
-def _elapsed(whole: int, now: float) -> float:
-    return 60.0 * whole + now % 60
 
 
 def _of_engines(engines: Sequence[EngineStatus]) -> dict[str, int | None]:

@@ -1,5 +1,6 @@
 """What clients may change of schedules: their definition, and whether they are paused."""
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,7 +57,7 @@ def define(
     elif "batch" in fields and old is not None:
         text = run_templates.template(context, old)
     if text is not None and of_job:
-        run_templates.check_rows(text, times)
+        port().check_rows(io.BytesIO(run_templates.fill(text, times, now()).encode()))
     elif text is not None:
         run_templates.check_template(context, field("batch")["endpoint"], text, times)
     if "input" in fields:

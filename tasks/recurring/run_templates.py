@@ -116,11 +116,6 @@ def check_template(context: AppContext, endpoint: str, text: str, cron: Cron) ->
         raise RequestError("The template has no requests.", code="empty_file", param="input.template")
 
 
-def check_rows(text: str, cron: Cron) -> None:
-    """Raise RequestError for the first line of a job's template that is no row."""
-    port().check_rows(io.BytesIO(fill(text, cron, now()).encode()))
-
-
 def template(context: AppContext, schedule: Schedule) -> str | None:
     """Return the text of a schedule's template; None if its input is a file. Raises UnavailableError."""
     if schedule.input["kind"] != "template":

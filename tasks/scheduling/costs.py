@@ -86,8 +86,13 @@ class WorkCosts:
         throughput = throughput_of(entry.model, entry.request_class, self._throughputs)
         if throughput is None:
             return None
-        requests = entry.requests - entry.answered
-        remaining = requests * _work_per_request(entry, self._answered.get(entry.batch_id), throughput)
+        per_request = throughput.work_per_request
+        if entry.request_class == "prefill" and entry.bytes and throughput.bytes_per_request:
+            per_request *= entry.bytes / entry.requests / throughput.bytes_per_request
+        if (answers := self._answered.get(entry.batch_id)) is not None:  # they weigh more the more there are
+            known = PRIOR_REQUESTS * per_request + work(answers.requests, answers.tokens)
+            per_request = known / (PRIOR_REQUESTS + answers.requests)
+        remaining = (entry.requests - entry.answered) * per_request
         speed, _ = throughput.speed(self._in_queue[entry.model])
         return SegmentCost(throughput.lead.seconds * entry.segments, remaining / speed)
 
@@ -104,16 +109,6 @@ class WorkCosts:
         return CostRange(
             sum(cost), cost.lead * (1 - off) + cost.work / factor, cost.lead * (1 + off) + cost.work * factor
         )
-
-
-def _work_per_request(entry: BacklogEntry, answers: Answered | None, throughput: Throughput) -> float:
-    """Return the mean work of a request. The batch's own answers weigh more the more there are."""
-    usual = throughput.work_per_request
-    if entry.request_class == "prefill" and entry.bytes and throughput.bytes_per_request:
-        usual *= entry.bytes / entry.requests / throughput.bytes_per_request
-    if answers is None:
-        return usual
-    return (PRIOR_REQUESTS * usual + work(answers.requests, answers.tokens)) / (PRIOR_REQUESTS + answers.requests)
 
 
 def relative_error(throughput: Throughput, answers: Answered | None, left: float, seconds: float) -> float:

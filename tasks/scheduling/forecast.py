@@ -11,19 +11,8 @@ from dataclasses import dataclass
 from store.queue import BacklogEntry
 from store.segments import PendingSegment
 from store.speeds import Expected, Throughput
-from tasks.scheduling.costs import (
-    DEVIATIONS,
-    NOTHING,
-    Answered,
-    CostRange,
-    WorkCosts,
-    chain,
-    drain,
-    relative_error,
-    start_delay,
-    start_is_unknown,
-    throughput_of,
-)
+from tasks.scheduling import costs
+from tasks.scheduling.costs import DEVIATIONS, NOTHING, Answered, CostRange, WorkCosts
 from tasks.scheduling.policy import Limits, RecentUsage, SegmentPolicy
 from tasks.scheduling.replay import Replay, SegmentCost
 from tasks.scheduling.states import Engines
@@ -58,12 +47,12 @@ def forecast(
     count = sum(entry.segments for entry in entries)
     ids = iter(range(count + len(entries)))
     remaining: dict[str, int] = {}
-    costs = WorkCosts(entries, answered, throughputs)
+    work_costs = WorkCosts(entries, answered, throughputs)
     busy = {entry.model for entry in entries if not entry.background}
     unknown = {entry.batch_id for entry in entries if entry.background and entry.model in busy}
     ranges: dict[int, CostRange] = {}
     for entry in sorted(entries):
-        whole = costs.of(entry)
+        whole = work_costs.of(entry)
         lead, seconds = (0.0, math.inf) if whole is None else whole
         pieces = 1 if entry.active else max(1, round(entry.segments * min(1.0, SEGMENTS / count)))
         # Of a segment, also where a piece is several: it drains for as long as all of them.
@@ -76,7 +65,7 @@ def forecast(
             )
             cost = SegmentCost(0.0 if entry.answered else lead / pieces, seconds / pieces)
             if whole is not None:
-                ranges[waiting.segment_id] = costs.range(entry, cost)
+                ranges[waiting.segment_id] = work_costs.range(entry, cost)
             if entry.active and entry.batch_id not in unknown:
                 replay.resume(waiting, cost)
             else:
@@ -104,10 +93,10 @@ def soonest(
 ) -> dict[str, float]:
     """Return the earliest end of each batch if nothing else ran; what was not measured takes no time."""
     needed: dict[tuple[str, str], float] = {}
-    costs = WorkCosts(entries, answered, throughputs)
+    work_costs = WorkCosts(entries, answered, throughputs)
     for entry in entries:
-        cost = costs.of(entry)
-        seconds = 0.0 if cost is None else costs.range(entry, SegmentCost(0.0, cost.work)).least
+        cost = work_costs.of(entry)
+        seconds = 0.0 if cost is None else work_costs.range(entry, SegmentCost(0.0, cost.work)).least
         key = entry.batch_id, entry.model
         needed[key] = needed.get(key, 0.0) + seconds
     ends: dict[str, float] = {}
@@ -121,9 +110,9 @@ def work_due(
 ) -> dict[str, list[tuple[int, float]]]:
     """Return (due_at, seconds of foreground work due by then) for each measured model, by `due_at`."""
     work_by_model: dict[str, dict[int, float]] = {}
-    costs = WorkCosts(entries, answered, throughputs)
+    work_costs = WorkCosts(entries, answered, throughputs)
     for entry in sorted((entry for entry in entries if not entry.background), key=lambda entry: entry.due_at):
-        cost = costs.of(entry)
+        cost = work_costs.of(entry)
         if cost is not None:
             ahead = work_by_model.setdefault(entry.model, {})
             before = next(reversed(ahead.values()), 0.0)
@@ -136,9 +125,9 @@ def single(size: int, throughput: Throughput, ahead: float, now: float) -> Forec
     requests = size / throughput.bytes_per_request
     speed, doubt = throughput.speed(throughput.limit if ahead else requests)
     work_seconds = ahead + requests * throughput.work_per_request / speed
-    error = math.exp(doubt + DEVIATIONS * relative_error(throughput, None, requests, work_seconds))
+    error = math.exp(doubt + DEVIATIONS * costs.relative_error(throughput, None, requests, work_seconds))
     answers = Forecast(now + work_seconds, now + work_seconds / error, now + work_seconds * error)
-    return later(later(answers, throughput.lead), drain(throughput, requests))
+    return later(later(answers, throughput.lead), costs.drain(throughput, requests))
 
 
 def with_ends(
@@ -165,14 +154,14 @@ def with_ends(
     emptying: dict[str, Expected] = {}
     unknown: set[str] = set()
     for entry in entries:
-        throughput = throughput_of(entry.model, entry.request_class, throughputs)
+        throughput = costs.throughput_of(entry.model, entry.request_class, throughputs)
         if throughput is None:
             continue
-        if start_is_unknown(entry.model, throughput, engines):
+        if costs.start_is_unknown(entry.model, throughput, engines):
             unknown.add(entry.batch_id)
-        start = NOTHING if entry.model in answering else start_delay(entry.model, throughput, engines, now)
+        start = NOTHING if entry.model in answering else costs.start_delay(entry.model, throughput, engines, now)
         starts[entry.batch_id] = max(starts.get(entry.batch_id, NOTHING), start)
-        last = drain(throughput, entry.requests) if drains else NOTHING
+        last = costs.drain(throughput, entry.requests) if drains else NOTHING
         emptying[entry.batch_id] = max(emptying.get(entry.batch_id, NOTHING), last)
     return {
         batch_id: later(later(expected, starts[batch_id]), emptying[batch_id], running=batch_id in running)
@@ -195,12 +184,12 @@ def with_chains(
     number of turns left, items) of the live items; `expected` is the end if no request waited for another.
     """
     if unbegun is None:
-        longest = max((chain(throughput, turns, items) for turns, items in chains), default=0.0)
+        longest = max((costs.chain(throughput, turns, items) for turns, items in chains), default=0.0)
         extra = max(0.0, now + longest - expected.at)
     else:
         turns, items = unbegun
         together = min(throughput.limit / 2, items + sum(number for _, number in chains))
-        extra = (chain(throughput, turns, together) - chain(throughput, turns, 1)) / 2
+        extra = (costs.chain(throughput, turns, together) - costs.chain(throughput, turns, 1)) / 2
     return later(expected, Expected(extra, extra / DEVIATIONS), running=True)
 
 

@@ -98,15 +98,8 @@ def _in_order(entries: Sequence[BacklogEntry]) -> Iterator[BacklogEntry]:
     for entry in sorted(entries, key=lambda entry: (-entry.priority, _urgency(entry))):
         if not entry.active:
             lines[entry.model, entry.project_id, entry.background].append(entry)
-    heads = [(_urgency(line[0]), key, 0) for key, line in lines.items()]
-    heapq.heapify(heads)
-    while heads:
-        _, key, place = heads[0]
-        yield lines[key][place]
-        if place + 1 < len(lines[key]):
-            heapq.heapreplace(heads, (_urgency(lines[key][place + 1]), key, place + 1))
-        else:
-            heapq.heappop(heads)
+    # A line is sorted by priority first, and the most urgent head of all lines is next.
+    yield from heapq.merge(*(lines[key] for key in sorted(lines)), key=_urgency)
 
 
 def _urgency(entry: BacklogEntry) -> tuple[bool, bool, int, str]:

@@ -125,7 +125,7 @@ def test_every_private_name_exists_in_the_installed_ray() -> None:
     assert callable(JobConfig._runtime_env_has_working_dir)
     assert "create_cluster_autoscaler" in StreamingExecutor.execute.__code__.co_names
     calls = re.findall(r"_StatsManager\.(\w+)", Path(streaming_executor.__file__).read_text())
-    assert set(calls) == {name for name in vars(ray_data_internals._NoStatistics) if not name.startswith("_")}
+    assert set(calls) == {name for name in vars(ray_data_internals._NO_STATISTICS) if not name.startswith("_")}
     assert set(ClusterAutoscaler.__abstractmethods__) <= vars(ray_data_internals._WholeCluster).keys()
 
 

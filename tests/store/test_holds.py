@@ -178,7 +178,7 @@ def test_a_death_that_live_requests_and_a_batch_see_is_one_death_of_the_model(
     for engine, is_new in (("first", False), ("second", True), ("second", False)):
         with database.write() as session:
             death = {"engine": engine, "reason": "killed by signal 9", "requests": 0, "next_": "starts_again"}
-            assert holds.record_model_death(session, model="echo", **death) is is_new  # type: ignore[arg-type]
+            assert holds.record_death(session, None, model="echo", replica=0, **death) is is_new  # type: ignore[arg-type]
     with database.read() as session:
         failure = holds.failures(session)["echo"]
         assert (failure.deaths, failure.reason) == (2, "killed by signal 9")
@@ -194,7 +194,7 @@ def test_a_death_without_a_batch_is_one_event_of_each_project_with_an_admin_key(
     with database.write() as session:
         keys.create(session, "plain")
         admins = {keys.create(session, name, admin=True).project for name in ("operators", "others")}
-        first, second = (holds.record_death_without_batch(session, **death) for _ in range(2))  # type: ignore[arg-type]
+        first, second = (holds.record_death(session, None, **death) for _ in range(2))  # type: ignore[arg-type]
     assert (first, second) == (True, False)
     with database.read() as session:
         records = list(session.scalars(select(Event).where(Event.type == "engine.died")))

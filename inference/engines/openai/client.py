@@ -265,7 +265,7 @@ def no_answer(url: str, data: bytes, fault: Fault) -> EngineAnswer:
     )
 
 
-def json_object(data: bytes) -> dict[str, Any]:
+def json_object(data: bytes | str) -> dict[str, Any]:
     """Return a JSON object; an empty one if `data` is not a JSON object."""
     try:
         value = json_lines.loads(data)

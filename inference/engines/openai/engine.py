@@ -27,20 +27,8 @@ from batchyard.errors import EngineError, EngineStartError
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec
 from inference.engine import Engine, EngineAnswer
-from inference.engines.openai.client import (
-    MISCONFIGURED,
-    NOTHING,
-    Content,
-    EndpointClient,
-    EndpointReply,
-    NoReply,
-    ProbeFailed,
-    described,
-    json_object,
-    no_answer,
-    refused,
-    sent_as,
-)
+from inference.engines.openai import client
+from inference.engines.openai.client import Content, EndpointClient, EndpointReply, NoReply, ProbeFailed
 from inference.engines.openai.discovery import DiscoveredServer, Folder
 from inference.engines.openai.endpoints import MAX_DELAY, RemoteEndpoint, SlotQueue
 from inference.progress import PROGRESS, RequestProgress
@@ -283,7 +271,7 @@ class OpenAI(Engine):
         """Return an event under our name of the model; None for the usage that the client has not asked for."""
         lines = event.split(b"\n")
         for number, line in enumerate(lines):
-            data = json_object(line.removeprefix(b"data:")) if line.startswith(b"data:") else {}
+            data = client.json_object(line.removeprefix(b"data:")) if line.startswith(b"data:") else {}
             if not data:
                 continue
             for holder in (data, data.get("response"), data.get("message")):
@@ -383,7 +371,7 @@ class OpenAI(Engine):
         self.answered_at = time.monotonic()  # waiting for a slot is no hang
         deadline = time.monotonic() + self.request_timeout
         attempts = failures = 0
-        content = await self._content(path, parameters, endpoint) if endpoint is not None else NOTHING
+        content = await self._content(path, parameters, endpoint) if endpoint is not None else client.NOTHING
         if isinstance(content, EngineAnswer):
             return content
         while endpoint is not None:
@@ -408,7 +396,7 @@ class OpenAI(Engine):
         content: Content | EngineAnswer | None = None
         try:
             content = media.refusal(self.spec, parameters) if path in AUDIO else None
-            content = content or await sent_as(path, parameters)
+            content = content or await client.sent_as(path, parameters)
             return content
         finally:
             if not isinstance(content, Content):
@@ -457,14 +445,14 @@ class OpenAI(Engine):
         self, endpoint: RemoteEndpoint, began: float, beside: int, plain: bool, reply: EndpointReply
     ) -> EngineAnswer | FailedAttempt:
         """Record a reply at its endpoint, and return its meaning for the request."""
-        now, status, reason = time.monotonic(), reply.status, described(reply.status)
+        now, status, reason = time.monotonic(), reply.status, client.described(reply.status)
         if status == 200:
-            body = json_object(reply.data)
+            body = client.json_object(reply.data)
             if plain and not body and reply.media_type.startswith("text/plain"):
                 body = {"text": reply.data.decode(errors="replace")}
             return self._received(endpoint, began, beside, body, reply.data)
-        refusal = refused(status, reply.data)
-        if status in MISCONFIGURED or _is_of_account(refusal):
+        refusal = client.refused(status, reply.data)
+        if status in client.MISCONFIGURED or _is_of_account(refusal):
             if any(other.usable for other in self._endpoints.values() if other is not endpoint):
                 endpoint.failed(now, reason, fatal=True)
                 return FailedAttempt(None)
@@ -505,7 +493,7 @@ class OpenAI(Engine):
             self._served_at = now
         else:
             endpoint.failed(now, "HTTP 200 without an answer")
-        answer = no_answer(endpoint.url, data, fault)
+        answer = client.no_answer(endpoint.url, data, fault)
         final = fault.status is not None and fault.status < 500 and fault.status not in AGAIN
         return answer if final or _is_of_account(answer) else FailedAttempt(answer)
 

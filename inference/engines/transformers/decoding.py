@@ -179,10 +179,6 @@ class Decoder:
             sample.text, sample.finish_reason, sample.stop = text, "repetition", "repetition_detected"
 
 
-if TYPE_CHECKING:
-    import torch
-
-
 def generator(seed: int | None, sample: int) -> torch.Generator:
     """Return a source of randomness for one sample. Nothing else in its batch can change it."""
     import torch

@@ -184,7 +184,10 @@ class Transformers(Engine):
         common = {"revision": arguments.revision, "trust_remote_code": arguments.trust_remote_code}
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **common)
         model, head = self._model(common)
-        model.eval().to(_device(arguments.device))
+        device = arguments.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        model.eval().to(device)
         # Some encoders have more positions than tokens: those of RoBERTa begin behind that of the padding.
         limits = [getattr(model.config, "max_position_embeddings", None)]
         limits += [tokenizer.model_max_length] if head != "generate" else []
@@ -247,13 +250,3 @@ class Transformers(Engine):
 
     def _show_work(self) -> None:
         self.answered_at = time.monotonic()
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name != "auto":
-        return name
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"

@@ -55,33 +55,27 @@ class GenerationRequest:
     samples: list[GeneratedSample] = field(default_factory=list)
 
 
+@dataclass
 class TextGenerator:
     """Answers chats and completions with a causal language model."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        inputs: Inputs,
-        *,
-        batch_size: int,
-        seconds: float,
-        on_step: Callable[[], None],
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._inputs = inputs
-        self._batch_size = batch_size
-        self._seconds = seconds
-        self._on_step = on_step
-        generation = getattr(model, "generation_config", None)
+    model: Any
+    tokenizer: Any
+    inputs: Inputs
+    batch_size: int
+    seconds: float
+    on_step: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        generation = getattr(self.model, "generation_config", None)
         settings = generation.to_diff_dict() if generation is not None else {}
         self._defaults = {key: settings[key] for key in MODEL_DEFAULTS if settings.get(key) is not None}
         if "max_new_tokens" in self._defaults:
             self._defaults["max_tokens"] = self._defaults.pop("max_new_tokens")
         ends = settings.get("eos_token_id", [])
-        ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
-        self._decoder = Decoder(model, tokenizer, frozenset(ends))
-        self._logprobs = LogprobWriter(tokenizer)
+        ends = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
+        self._decoder = Decoder(self.model, self.tokenizer, frozenset(ends))
+        self._logprobs = LogprobWriter(self.tokenizer)
 
     def answers(
         self, endpoint: str, bodies: list[dict[str, Any]], model: str, cancelled: threading.Event
@@ -93,10 +87,10 @@ class TextGenerator:
             sample for request in requests if isinstance(request, GenerationRequest) for sample in request.samples
         ]
         samples.sort(key=lambda sample: len(sample.prompt))
-        for start in range(0, len(samples), self._batch_size):
+        for start in range(0, len(samples), self.batch_size):
             if not cancelled.is_set():
-                batch = samples[start : start + self._batch_size]
-                self._decoder.generate(batch, self._seconds, cancelled, self._on_step)
+                batch = samples[start : start + self.batch_size]
+                self._decoder.generate(batch, self.seconds, cancelled, self.on_step)
         return [
             request if isinstance(request, EngineAnswer) else self._response(chat, model, request)
             for request in requests
@@ -104,11 +98,11 @@ class TextGenerator:
 
     def _request(self, chat: bool, body: dict[str, Any]) -> GenerationRequest:
         options, sampling = self._parsed(chat, body)
-        prompts = [self._inputs.chat(body)] if chat else self._inputs.prompts(body.get("prompt"), "prompt")
+        prompts = [self.inputs.chat(body)] if chat else self.inputs.prompts(body.get("prompt"), "prompt")
         request = GenerationRequest(options, prompts)
         limit = sampling.max_tokens if chat else sampling.max_tokens or COMPLETION_TOKENS
         for prompt in request.prompts:
-            room = self._inputs.room(prompt, "messages" if chat else "prompt", 0 if options.reads_only else limit)
+            room = self.inputs.room(prompt, "messages" if chat else "prompt", 0 if options.reads_only else limit)
             most = 1 if options.reads_only else min(limit or room, room)
             for index in range(sampling.n):
                 source = generator(sampling.seed, index)
@@ -143,14 +137,12 @@ class TextGenerator:
 
     def _response(self, chat: bool, model: str, request: GenerationRequest) -> EngineAnswer:
         if any(sample.finish_reason is None for sample in request.samples):
-            return EngineAnswer.timed_out(self._seconds)
+            return EngineAnswer.timed_out(self.seconds)
         options = request.options
         prompt_tokens = sum(len(prompt) for prompt in request.prompts)
         completion_tokens = 0 if options.reads_only else sum(len(sample.tokens) for sample in request.samples)
         choices = [self._choice(chat, index, sample, options) for index, sample in enumerate(request.samples)]
-        of_prompt = {}
-        if chat and options.prompt_top is not None:
-            of_prompt = {"prompt_logprobs": self._prompt_logprobs(request.samples[0])}
+        of_prompt = self._of_prompt(request.samples[0], options) if chat else {}
         return EngineAnswer(
             200,
             {
@@ -180,14 +172,13 @@ class TextGenerator:
             tokens, tops, text = [], [], ""
         texts = [tokens]
         if options.echo:
-            texts, text = [sample.prompt, tokens], self._tokenizer.decode(sample.prompt) + text
+            texts, text = [sample.prompt, tokens], self.tokenizer.decode(sample.prompt) + text
         logprobs = None
         if wanted:
             logprobs = self._logprobs.completion(texts, [*sample.prompt_logprobs, *tops] if options.echo else tops)
-        of_prompt = {}
-        if options.prompt_top is not None:
-            of_prompt = {"prompt_logprobs": self._prompt_logprobs(sample)}
-        return {"index": index, "text": text, "logprobs": logprobs, **ending, **of_prompt}
+        return {"index": index, "text": text, "logprobs": logprobs, **ending, **self._of_prompt(sample, options)}
 
-    def _prompt_logprobs(self, sample: GeneratedSample) -> list[dict[str, Any] | None]:
-        return self._logprobs.prompt(sample.prompt, sample.prompt_logprobs)
+    def _of_prompt(self, sample: GeneratedSample, options: OutputOptions) -> dict[str, Any]:
+        if options.prompt_top is None:
+            return {}
+        return {"prompt_logprobs": self._logprobs.prompt(sample.prompt, sample.prompt_logprobs)}

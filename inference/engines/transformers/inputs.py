@@ -67,7 +67,8 @@ class Inputs:
                 return [list(self._tokenizer(part)["input_ids"]) for part in value]
             if all(isinstance(part, int) for part in value):
                 value = [value]
-            if all(isinstance(part, list) and all(map(self._is_token, part)) for part in value):
+            are_lists = all(isinstance(part, list) for part in value)
+            if are_lists and all(type(id_) is int and 0 <= id_ < self._vocabulary for part in value for id_ in part):
                 return [list(part) for part in value]
         raise Refused(f"{param} must be text, token ids or a list of either", param=param, code="invalid_type")
 
@@ -94,9 +95,6 @@ class Inputs:
                 code="context_length_exceeded",
             )
         return room
-
-    def _is_token(self, value: Any) -> bool:
-        return type(value) is int and 0 <= value < self._vocabulary
 
 
 def _text(content: Any) -> Any:

@@ -6,7 +6,6 @@ import base64
 import json
 import threading
 import uuid
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +45,7 @@ class PoolingRequest:
         return sum(len(pair.tokens) for pair in self.inputs)
 
 
+@dataclass
 class Pooler:
     """Answers embeddings, scores, rankings and classifications, as vLLM does with the same model.
 
@@ -53,25 +53,16 @@ class Pooler:
     document as one input; any other model scores them by the cosine of their vectors.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        inputs: Inputs,
-        head: Head | None,
-        *,
-        pooling: Pooling,
-        padding: int,
-        batch_size: int,
-        on_step: Callable[[], None],
-    ) -> None:
-        self._model = model
-        self._inputs = inputs
-        self._head = head
-        self._pooling = pooling
-        self._padding = padding
-        self._batch_size = batch_size
-        self._on_step = on_step
-        self._activate = activation(model.config) if head in ("classify", "score") else None
+    model: Any
+    inputs: Inputs
+    head: Head | None
+    pooling: Pooling
+    padding: int
+    batch_size: int
+    on_step: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._activate = activation(self.model.config) if self.head in ("classify", "score") else None
 
     def answers(
         self, endpoint: str, bodies: list[dict[str, Any]], model: str, cancelled: threading.Event
@@ -97,24 +88,24 @@ class Pooler:
             texts = [*self._texts(queries, left), *self._texts(documents, right)]
             return PoolingRequest(body, [InputPair(tokens, None) for tokens in texts], len(queries))
         pairs = zip(queries * len(documents) if len(queries) == 1 else queries, documents, strict=True)
-        return PoolingRequest(body, [self._inputs.pair(query, document, right) for query, document in pairs])
+        return PoolingRequest(body, [self.inputs.pair(query, document, right) for query, document in pairs])
 
     def _texts(self, value: Any, param: str) -> list[list[int]]:
-        prompts = self._inputs.prompts(value, param)
+        prompts = self.inputs.prompts(value, param)
         for prompt in prompts:
-            self._inputs.room(prompt, param, 0)
+            self.inputs.room(prompt, param, 0)
         return prompts
 
     def _outputs(self, inputs: Sequence[InputPair], cancelled: threading.Event) -> list[Vector]:
         """Return the model's output for each input: its vector, or its labels' logits. Alike lengths run together."""
         outputs: list[Vector] = [[] for _ in inputs]
         order = sorted(range(len(inputs)), key=lambda index: len(inputs[index].tokens))
-        for start in range(0, len(order), self._batch_size):
+        for start in range(0, len(order), self.batch_size):
             if not cancelled.is_set():
-                batch = order[start : start + self._batch_size]
+                batch = order[start : start + self.batch_size]
                 for index, output in zip(batch, self._run([inputs[index] for index in batch]), strict=True):
                     outputs[index] = output
-                self._on_step()
+                self.on_step()
         return outputs
 
     def _run(self, batch: Sequence[InputPair]) -> list[Vector]:
@@ -124,20 +115,20 @@ class Pooler:
         width = max(len(pair.tokens) for pair in batch)
 
         def padded(rows: Iterator[Sequence[int]], value: int) -> torch.Tensor:
-            return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], device=self._model.device)
+            return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], device=self.model.device)
 
         inputs = {
-            "input_ids": padded((pair.tokens for pair in batch), self._padding),
+            "input_ids": padded((pair.tokens for pair in batch), self.padding),
             "attention_mask": padded(([1] * len(pair.tokens) for pair in batch), 0),
         }
         if any(pair.segments for pair in batch):
             inputs["token_type_ids"] = padded((pair.segments or [0] * len(pair.tokens) for pair in batch), 0)
         with torch.inference_mode():
             if self._activate is not None:
-                logits: list[Vector] = self._model(**inputs).logits.float().cpu().tolist()
+                logits: list[Vector] = self.model(**inputs).logits.float().cpu().tolist()
                 return logits
-            states = self._model.base_model(**inputs).last_hidden_state.float()
-            pooled = _pooled(states, inputs["attention_mask"], self._pooling)
+            states = self.model.base_model(**inputs).last_hidden_state.float()
+            pooled = _pooled(states, inputs["attention_mask"], self.pooling)
             vectors: list[Vector] = torch.nn.functional.normalize(pooled, dim=-1).cpu().tolist()
         return vectors
 
@@ -146,17 +137,18 @@ class Pooler:
         data: list[dict[str, Any]]
         if endpoint == catalog.EMBEDDINGS.path:
             pack = body.get("encoding_format") == "base64"
-            vectors = [packed(output) if pack else np.array(output, np.float32) for output in outputs]
-            data = [
-                {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)
-            ]
+            data = []
+            for index, output in enumerate(outputs):
+                vector = np.array(output, np.float32)
+                embedding = base64.b64encode(vector.tobytes()).decode() if pack else vector
+                data.append({"object": "embedding", "index": index, "embedding": embedding})
             return response_bodies.listed(f"embd-{name}", model, data, request.tokens)
         if self._activate is not None and body.get("use_activation") is not False:
             outputs = [self._activate(logits) for logits in outputs]
         if endpoint == catalog.CLASSIFY.path:
             data = []
             for index, output in enumerate(outputs):
-                label = self._model.config.id2label.get(max(range(len(output)), key=output.__getitem__))
+                label = self.model.config.id2label.get(max(range(len(output)), key=output.__getitem__))
                 data.append({"index": index, "label": label, "probs": output, "num_classes": len(output)})
             return response_bodies.listed(f"classify-{name}", model, data, request.tokens)
         if self._activate is None:
@@ -245,7 +237,3 @@ def cosines(queries: Sequence[Vector], documents: Sequence[Vector]) -> list[floa
     """Return the cosine of each document's vector and its query's, or the only query's. All have length 1."""
     pairs = zip(list(queries) * len(documents) if len(queries) == 1 else queries, documents, strict=True)
     return [sum(one * other for one, other in zip(query, document, strict=True)) for query, document in pairs]
-
-
-def packed(vector: Vector) -> str:
-    return base64.b64encode(array("f", vector).tobytes()).decode()

@@ -82,7 +82,7 @@ def test_a_live_request_enters_at_once_in_the_place_of_the_youngest_of_a_batch()
         await door.batch("one", "two", "three")
         await door.live("a1")
         assert door.log[:3] == ["+one", "+two", "+three"] and set(door.log[3:]) == {"!three", "+a1"}
-        assert (door.queue.preemptions, door.queue.live_inside, door.queue.batch_inside) == (1, 1, 2)
+        assert (door.queue.preemptions, door.queue.live_inside, door.queue.inside) == (1, 1, 3)
 
     soon(scene)
 

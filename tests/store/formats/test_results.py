@@ -10,7 +10,7 @@ import pytest
 
 from batchyard.errors import BatchyardError
 from store.formats import results
-from store.formats.results import AnswerReader, ResultRow, take_answer
+from store.formats.results import ResultRow
 
 
 def line(custom_id: str, status: int | None) -> bytes:
@@ -52,20 +52,9 @@ def test_a_request_without_a_line_is_a_fault_that_names_its_line() -> None:
         list(results.rows(source("ab"), file(line("a", 200)), None))
 
 
-def test_a_reader_goes_on_where_another_one_stopped() -> None:
-    content = file(line("a", 200), line("b", 200), line("c", 200))
-    first = AnswerReader(content)
-    assert first.take()["custom_id"] == "a"
-    second = AnswerReader(content, first.offset)
-    assert [second.take()["custom_id"] for _ in range(2)] == ["b", "c"]
-    assert (second.next, second.offset) == ({}, len(content.getvalue()))
-
-
-def test_a_line_is_taken_from_the_reader_whose_turn_it_is_and_from_no_other() -> None:
-    readers = [AnswerReader(file(line("a", 200))), AnswerReader(None)]
-    assert take_answer("b", readers) is None
-    assert (take_answer("a", readers) or {})["custom_id"] == "a"
-    assert take_answer("a", readers) is None
+def test_a_line_that_is_not_the_next_of_its_file_answers_no_request() -> None:
+    with pytest.raises(BatchyardError, match="line 1: no answer in either file"):
+        list(results.rows(source("ba"), file(line("a", 200), line("b", 200)), None))
 
 
 def test_a_row_tells_the_failure_of_a_request_that_ran_and_of_one_that_did_not() -> None:

@@ -10,7 +10,8 @@ import pytest
 from batchyard.endpoints.guards import REPETITION
 from batchyard.models import Adapter, ModelSpec
 from batchyard.request_lines.lines import LineError
-from tasks.intake.requests import Prepared, Refusal, RequestChecker
+from inference.engine import EngineAnswer
+from tasks.intake.requests import Prepared, RequestChecker
 from tests.support.stacks import ROOT
 
 CHAT = "/v1/chat/completions"
@@ -30,7 +31,7 @@ def body(**changes: Any) -> dict[str, Any]:
     return BODY | changes
 
 
-def prepare(**changes: Any) -> Prepared | Refusal:
+def prepare(**changes: Any) -> Prepared | EngineAnswer:
     content = body(**changes)
     return RequestChecker(MODELS).prepare(CHAT, "echo", content, orjson.dumps(content))
 
@@ -99,8 +100,8 @@ def test_a_prompt_that_fits_into_no_context_is_answered_without_an_engine() -> N
     nano = ModelSpec(name="nano", engine="transformers", source=str(ROOT / "examples/models/nano"))
     content = body(model="nano", messages=[{"role": "user", "content": "word " * 10_000}])
     refusal = RequestChecker({"nano": nano}).prepare(CHAT, "nano", content, orjson.dumps(content))
-    assert isinstance(refusal, Refusal)
-    assert (refusal.status_code, orjson.loads(refusal.json)["error"]["code"]) == (400, "context_length_exceeded")
+    assert isinstance(refusal, EngineAnswer) and refusal.body is not None
+    assert (refusal.status_code, refusal.body["error"]["code"]) == (400, "context_length_exceeded")
 
 
 VLLM = {"m": ModelSpec(name="m", engine="vllm", source="a/b")}
