@@ -255,7 +255,7 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     for text in texts:
         key, separator, value = text.partition("=")
         if not key or not separator:
-            raise click.UsageError(f"{option} {text}: write KEY=VALUE")
+            raise click.UsageError(f"{option} {key}{separator}: write KEY=VALUE")  # the value may be secret
         values[key] = value
     return values
 

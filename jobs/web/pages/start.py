@@ -51,8 +51,8 @@ def show(recipe: str) -> ResponseReturnValue:
         fields, values = {"stored": f"example:{card.input}"}, card.values()
     elif "again" in arguments:
         job = get_job(arguments["again"])
-        metadata = "\n".join(f"{name}={value}" for name, value in (job.request_metadata or {}).items())
-        fields = {"job_name": job.name or "", "completion_window": job.completion_window, "metadata": metadata}
+        options = {"completion_window": job.completion_window, "metadata": job.request_metadata}
+        fields = forms.option_fields(options) | {"job_name": job.name or ""}
         # A file that is gone has to be chosen again.
         fields |= {"seed": str(job.seed or ""), "stored": f"file:{job.input_file_id}" if job.input_file_id else ""}
         values = job.options

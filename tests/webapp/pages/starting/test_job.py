@@ -218,7 +218,8 @@ def test_a_job_with_a_plan_is_made_where_its_recipe_has_items(client: FlaskClien
 
 def test_running_again_opens_the_form_as_the_job_was_made(client: FlaskClient, context: AppContext) -> None:
     fields = {"option.n": "3", "option.sampling.stop": "END", "option.system": "two\r\nlines", "job_name": "evals"}
-    assert send(client, completion_window="2h", metadata="team=search", seed="7", **fields).status_code == 303
+    metadata = 'team=search\nnote=" two\\nlines"'
+    assert send(client, completion_window="2h", metadata=metadata, seed="7", **fields).status_code == 303
     job = only_job(context)
     page = html.unescape(client.get(f"/new/job/rollout?again={job.id}").text)
     inputs = dict(re.findall(r'<input [^>]*?name="([^"]+)"[^>]*?value="([^"]*)"', page))
