@@ -138,7 +138,6 @@ def test_a_verdict_is_given_once_to_an_item_that_waits_for_it(judged: Judged) ->
     ]
 
 
-@pytest.mark.usefixtures("frozen_time")
 def test_a_job_that_only_waits_rests_until_a_reply_a_cancellation_or_the_end_of_its_window(judged: Judged) -> None:
     judged.update(lease_expires_at=0.0)
     assert judged.due()

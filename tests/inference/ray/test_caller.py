@@ -7,7 +7,7 @@ import asyncio
 import pyarrow as pa
 
 from batchyard.models import ModelSpec
-from inference.ray.caller import EngineCaller, Replica
+from inference.ray.caller import EngineCaller, EngineRun, Replica
 from inference.residents.replies import EngineReply
 from inference.residents.session import EngineSession, EngineTimeouts
 
@@ -29,7 +29,9 @@ class LateReplies(EngineCaller):
 def test_the_last_answers_come_also_if_their_replies_come_while_the_reader_is_busy() -> None:
     async def answered() -> list[int]:
         session = EngineSession("session", "session", 3, 8)
-        caller = LateReplies(ModelSpec(name="m", engine="echo"), "/v1/completions", session, EngineTimeouts(9, 9, 9, 9))
+        caller = LateReplies(
+            EngineRun(ModelSpec(name="m", engine="echo"), "/v1/completions", session, EngineTimeouts(9, 9, 9, 9))
+        )
         caller.reader_is_busy = asyncio.Event()
         columns = {"position": [0, 1, 2], "line": [1, 2, 3], "custom_id": ["a", "b", "c"], "body": ["{}"] * 3}
         lines = []
