@@ -75,17 +75,17 @@ def bomb() -> None:
         time.sleep(0.002)
 
 @tool("leaves", "once")
-def leaves(name: str) -> str:
+def leaves(seconds: float) -> str:
+    reader, writer = os.pipe()
     if os.fork() == 0:
         os.setsid()
-        if os.fork() == 0:
-            Path(MARKS / name).write_text(str(os.getpid()))
+        if (pid := os.fork()) == 0:
             time.sleep(60)
+        os.write(writer, str(pid).encode())  # by the parent: what has left a session may be killed at once
         os._exit(0)
-    while not (MARKS / name).exists() or not (MARKS / name).read_text():
-        time.sleep(0.01)
-    time.sleep(float(name))
-    return (MARKS / name).read_text()
+    pid = os.read(reader, 20).decode()
+    time.sleep(seconds)
+    return pid
 
 @tool("odd", "once")
 def odd() -> object:
@@ -186,7 +186,7 @@ def test_what_hangs_crashes_floods_or_takes_too_much_harms_its_own_call_alone(ca
 
 
 def test_a_process_that_has_left_the_session_of_its_call_is_killed_with_it(calls: Calls) -> None:
-    short, long = calls.outcomes(Call("leaves", name="0"), Call("leaves", name="0.5"))
+    short, long = calls.outcomes(Call("leaves", seconds=0), Call("leaves", seconds=0.5))
     assert short.ok and long.ok
     until(lambda: not any(psutil.pid_exists(int(outcome.value)) for outcome in (short, long)))
 

@@ -38,9 +38,10 @@ class DirectedEngine:
         """Those of the last run that only some batches have."""
         self._threads = threading.local()
 
-    def start(self, *_: Any, **__: Any) -> StartedEngine:
+    def start(self, *_: Any, stopped: threading.Event, **__: Any) -> StartedEngine:
         from inference.residents.actor import StartedEngine
 
+        self._threads.stopped = stopped
         self.starts()
         return StartedEngine(self.versions, in_flight=256)
 
@@ -55,8 +56,11 @@ class DirectedEngine:
     def hang(self) -> None:
         """Wait as an engine that never answers: until the segment of this thread is stopped."""
         self.hanging += 1
-        assert self._threads.stopped.wait(600), "the segment was not stopped"
+        self.wait_until_stopped()
         raise Stopped
+
+    def wait_until_stopped(self) -> None:
+        assert self._threads.stopped.wait(600), "the segment was not stopped"
 
     def answer(
         self,
