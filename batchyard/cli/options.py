@@ -42,7 +42,12 @@ models_option = click.option("--models", type=click.Path(path_type=Path), help="
 
 
 def add_options(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 server_options = add_options(data_option, json_option)

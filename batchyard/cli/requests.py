@@ -123,6 +123,10 @@ def _copied(path: Path, context: click.Context) -> Path:
     return copy
 
 
+def _as_json(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> str | None:
+    return json.dumps(texts) if texts else None
+
+
 _NULL_VALUE: dict[str, Any] = {
     "multiple": True,
     "metavar": "TEXT",
@@ -135,12 +139,7 @@ prompt_options = add_options(
         "--template",
         help="Prompt of each row: 'Translate {text}', or all columns: {*}. Write {{ and }} for braces.",
     ),
-    click.option(
-        "--null-value",
-        "null_values",
-        callback=lambda *given: json.dumps(given[-1]) if given[-1] else None,
-        **_NULL_VALUE,
-    ),
+    click.option("--null-value", "null_values", callback=_as_json, **_NULL_VALUE),
     click.option("--system", help="System message for prompts."),
     click.option("--temperature", type=float, help="Temperature for prompts; 0 gives the likeliest answer."),
     click.option("--max-tokens", type=click.IntRange(1), help="Maximum tokens of an answer, for prompts."),

@@ -173,7 +173,10 @@ class ForkedProcess:
 
 
 class _Copied(BaseException):  # no error: it leaves the server's loop
-    """This process is a copy that is to become the program of its argument."""
+    """This process is a copy that is to become a program."""
+
+    def __init__(self, program: ServiceProgram) -> None:
+        self.program = program
 
 
 def serve(descriptor: int) -> None:
@@ -191,7 +194,7 @@ def serve(descriptor: int) -> None:
                 connection.send((None, error))
     except _Copied as copied:
         connection.close()
-        program: ServiceProgram = copied.args[0]
+        program = copied.program
     _replace_environment(program.environment)
     words = program.argv[program.argv.index("-m") + 1 :]
     kinship.take_identity(program.name, f"batchyard {program.name}: {' '.join(words)}", program.environment)

@@ -84,6 +84,11 @@ class ChildProcess:
         self.due = time.monotonic() + delay
         return delay
 
+    def signal_end(self) -> None:
+        """Send `end_signal` to a process that runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(self.end_signal)
+
     def runs(self) -> bool:
         return self.process is not None and self.process.poll() is None
 

@@ -1,5 +1,7 @@
 """The local stack: all processes of a deployment on one machine, started in order, restarted, ended together."""
 
+from __future__ import annotations
+
 import http.client
 import json
 import logging
@@ -13,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from batchyard import proxies, wording
 from batchyard.endpoints import live_wire
@@ -24,6 +26,9 @@ from batchyard.local.fork_server import ForkServer
 from batchyard.local.process import ChildProcess
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +127,7 @@ class Stack:
                 self._restart_ended()
         finally:
             self._stop()
-            if self._signals and (unfinished := self._counted("unfinished")):
+            if self._signals and (unfinished := self._counted(_unfinished)):
                 works, them = ("batch or job has", "it") if unfinished == 1 else ("batches and jobs have", "them")
                 start = f"start the stack on {self.folder.path} again"
                 self._say(f"{unfinished:,} {works} not ended: to go on with {them}, {start}.")
@@ -214,12 +219,11 @@ class Stack:
     def _end(self, group: Sequence[ChildProcess]) -> None:
         """Ask these to end, and wait for them at most their grace, or until the second signal."""
         for child in group:
-            if child.process is not None and child.runs():
-                child.process.send_signal(child.end_signal)
+            child.signal_end()
         began, told_at = time.monotonic(), -math.inf
         segments = ""
         if any(child.name == "worker" for child in group):
-            running = self._counted("running")
+            running = self._counted(_running_segments)
             unknown = "segments unknown: the database is slow"
             segments = unknown if running is None else f"{wording.count(running, 'segment')} running"
         while late := [child for child in group if child.runs() and time.monotonic() - began < child.grace]:
@@ -231,8 +235,8 @@ class Stack:
                 self._tell(f"Stopping: waits for {', '.join(names)}. Ctrl-C again ends all at once.")
             time.sleep(0.02)
 
-    def _counted(self, what: Literal["running", "unfinished"]) -> int | None:
-        """Return how many segments run, or works are unfinished; 0 if the database is away, None if it is slow."""
+    def _counted(self, count: Callable[[Session], int]) -> int | None:
+        """Return what a query counts, 0 if the database is away; None if it is slow."""
         counts: list[int] = []
 
         def query() -> None:
@@ -240,14 +244,7 @@ class Stack:
 
             try:
                 with closing(Database(self.settings.database)) as database, database.read() as session:
-                    if what == "running":
-                        from store import segments
-
-                        counts.append(segments.running(session))
-                    else:
-                        from store.work import overview
-
-                        counts.append(overview.unfinished(session))
+                    counts.append(count(session))
             except BatchyardError:
                 counts.append(0)
 
@@ -265,6 +262,18 @@ class Stack:
             return error.read(1000).decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__
+
+
+def _running_segments(session: Session) -> int:
+    from store import segments
+
+    return segments.running(session)
+
+
+def _unfinished(session: Session) -> int:
+    from store.work import overview
+
+    return overview.unfinished(session)
 
 
 def _served_models(settings: Settings) -> dict[str, ModelSpec]:
