@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from batchyard import durations
-from batchyard.cli import lines, view
+from batchyard.cli import view
 from batchyard.cli.options import add_options
 from batchyard.cli.output import note
 from batchyard.client import output_files
@@ -161,7 +161,7 @@ def becomes_requests(file: Path, options: Mapping[str, Any]) -> bool:
         return True
     with file.open("rb") as stream:
         line = next((line for line in stream if line.strip()), b"")
-    first = lines.first_value(line)
+    first = _first_value(line)
     if kind is None and line and not isinstance(first, dict | str):
         raise click.UsageError(
             f"{file}: its name tells no format, and its first line is no request; requests are JSON, one a line, and "
@@ -279,15 +279,34 @@ def steps(texts: Iterable[str]) -> list[dict[str, str]]:
 def endpoint_of(file: Path) -> str:
     """Return the `url` of a file's first line; chat completions if it has none."""
     with file.open("rb") as stream:
-        first = lines.first_value(next((line for line in stream if line.strip()), b""))
+        first = _first_value(next((line for line in stream if line.strip()), b""))
     url = first.get("url") if isinstance(first, dict) else None
     return url if url in ENDPOINTS else CHAT.path
 
 
+def _first_value(line: bytes) -> object:
+    """Return the JSON value of a line; None for one that has none, which validation reports."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
 def with_model(source: Path, model: str, target: Path) -> None:
     """Copy a request file and set every `body.model`. Lines that are no requests stay as they are."""
+    from batchyard import json_lines  # imports orjson
+    from batchyard.request_lines.lines import LineError, parse
+
     with source.open("rb") as original, target.open("wb") as copy:
-        copy.writelines(lines.with_model(line, model) for line in original)
+        for line in original:
+            try:
+                request = parse(0, line, len(line))
+            except LineError:
+                request = {}
+            body = request.get("body")
+            if isinstance(body, dict):
+                line = json_lines.line({**request, "body": {**body, "model": model}})
+            copy.write(line)
 
 
 def started(server: ApiClient, file: Path, form: Mapping[str, str]) -> dict[str, Any]:
