@@ -13,28 +13,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from batchyard.models import ModelSpec
 from batchyard.wording import FLAWS
 from tasks import metrics
 from tasks.context import AppContext
 from tasks.execution import tally
-from tasks.live import traffic
 from tasks.live.demand import answers_live
-from tasks.live.traffic import Kind
+from tasks.live.traffic import BOUNDS
 from tasks.metrics import JOB_TICK_SECONDS, BatchState, JobState, Snapshot
 
 BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
 TIER = ("model", "tier")
 SEVERAL = "(several)"
 """The label of a batch of several models."""
-LIVE = "live_"
-"""Begins the names of live requests' totals (tasks.live.traffic)."""
-LIVE_SECONDS: Mapping[Kind, tuple[str, str]] = {
-    "first": ("ttft", "From a streamed live request's arrival to its first token."),
-    "gap": ("itl", "Between two pieces of a live request's stream."),
-    "queue": ("queue", "Of a live request, before it entered its engine."),
-}
-
 Samples = Iterable[tuple[Sequence[str], float | None]]
 
 
@@ -50,10 +40,16 @@ class _Deployment(Collector):
         yield from _queue(snapshot)
         yield from _models(snapshot)
         yield from _jobs(snapshot)
-        totals = snapshot.totals or {}
-        yield from _totals({key: amount for key, amount in totals.items() if not key[0].startswith(LIVE)}, models)
-        yield from _live({key: amount for key, amount in totals.items() if key[0].startswith(LIVE)}, models)
-        yield from _job_totals(snapshot.job_totals or {})
+        # A counter that begins with its first death would show no increase.
+        amounts: dict[tuple[str, ...], int] = {("engine_deaths", name): 0 for name in models}
+        for (what, model), amount in (snapshot.totals or {}).items():
+            name, *labels = what.split(":")
+            amounts[name, model, *labels] = amount
+        yield from _totals(amounts | (snapshot.job_totals or {}))
+        for kind in ("ttft", "itl"):
+            live = {name: spec.live for name, spec in models.items() if answers_live(spec)}
+            targets = {name: getattr(settings, f"{kind}_ms") / 1000 for name, settings in live.items()}
+            yield _gauge(f"live_{kind}_target_seconds", "What models.toml aims at.", ["model"], _by_name(targets))
         yield _gauge("deliveries", "Webhook deliveries on their way.", ["state"], _by_name(snapshot.deliveries))
         if snapshot.messages is not None:
             yield _gauge("messages", "Messages that wait for a worker.", ["queue"], _by_name(snapshot.messages))
@@ -156,7 +152,7 @@ def _jobs(snapshot: Snapshot) -> Iterator[Metric]:
     yield _spare("job_spare_seconds", meaning, "recipe", [(job.recipe, job) for job in snapshot.jobs])
 
 
-TOTALS = {
+COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {
     "requests": ("Requests answered.", ("model", "outcome")),
     "shared_requests": ("Requests that got another's answer.", ("model",)),
     "flawed_answers": (
@@ -168,96 +164,71 @@ TOTALS = {
     "segment_retries": ("Segments that failed and run again.", ("model",)),
     "engine_deaths": ("Engines that died.", ("model",)),
     "judgement_errors": ("Calls of a reward or a gate that raised, hung or died.", ("name",)),
+    "live_requests": ("Live requests that have ended.", TIER),
+    "live_failures": ("Those of them that have no answer.", TIER),
+    "live_output_tokens": ("Tokens of their answers.", TIER),
+    "live_engine_seconds": ("Their share of the time of their engines.", TIER),
+    "job_items": ("Items that have ended.", ("recipe", "state")),
+    "job_counter": ("What the results of items have counted, as their recipe names it.", ("recipe", "name")),
+    "hungry_seconds": (
+        "Time in which jobs held requests back while less than half of what the model holds was out.",
+        ("model",),
+    ),
 }
-"""Counters of what was answered, by name: what they mean, and their labels."""
-OF_TOTALS = {
+"""What each counter means, and its labels."""
+OF_TOTALS: Mapping[str, tuple[str, Sequence[str]]] = {
     **{what: ("requests", (what,)) for what in ("completed", "failed")},
     **{what: ("flawed_answers", (what,)) for what in FLAWS},
     **{
         f"{kind}_tokens": ("tokens", (kind,)) for kind in ("input", "cached", "output", "shared_input", "shared_output")
     },
-    "shared_requests": ("shared_requests", ()),
-    "retries": ("segment_retries", ()),
-    "engine_deaths": ("engine_deaths", ()),
-    tally.JUDGEMENT_ERRORS: ("judgement_errors", ()),
+    **{"error": ("request_errors", ()), "retries": ("segment_retries", ())},
+    **{"live_failed": ("live_failures", ()), "live_tokens": ("live_output_tokens", ())},
+    **{"live": ("live_engine_seconds", ()), "hungry": ("hungry_seconds", ())},
+    **{"items": ("job_items", ()), "counter": ("job_counter", ())},
 }
-"""The counter of a total, and the labels that follow from its name."""
+"""The counter of a total with another name, and the labels that follow from its name."""
+HISTOGRAMS: Mapping[str, tuple[str, str, Sequence[str], Sequence[float]]] = {
+    "seconds": ("request", "Time of a request in its engine.", ("model", "request_class"), tally.REQUEST_SECONDS),
+    "live_first": ("live_ttft", "From a streamed live request's arrival to its first token.", TIER, BOUNDS["first"]),
+    "live_gap": ("live_itl", "Between two pieces of a live request's stream.", TIER, BOUNDS["gap"]),
+    "live_queue": ("live_queue", "Of a live request, before it entered its engine.", TIER, BOUNDS["queue"]),
+    "tick": ("job_advance", "Time of one tick of a job.", (), JOB_TICK_SECONDS),
+}
+"""By the name of its totals, what each histogram of seconds is called, what it means, its labels and its bounds."""
+
+UNITS = {"_ms": 1000, "_us": 1_000_000}
+"""Parts of a second that totals are in, by the end of their names."""
 
 
-def _totals(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpec]) -> Iterator[Metric]:
-    families = {
-        name: CounterMetricFamily(f"batchyard_{name}", meaning, labels=labels)
-        for name, (meaning, labels) in TOTALS.items()
-    }
-    timed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    # A counter that begins with its first death would show no increase.
-    for (what, model), amount in ({("engine_deaths", name): 0 for name in models} | dict(totals)).items():
-        kind, _, rest = what.partition(":")
-        if kind in ("seconds", "milliseconds"):
-            request_class, _, bucket = rest.partition(":")
-            timed[model, request_class][bucket or "sum"] = amount
-        else:
-            name, labels = OF_TOTALS.get(what, ("request_errors", (what.removeprefix("error:"),)))
-            families[name].add_metric([model, *labels], amount)
-    yield from families.values()
-    # By model and class, each bucket and the sum: see tasks.execution.tally.request_seconds.
-    seconds = HistogramMetricFamily(
-        "batchyard_request_seconds", "Time of a request in its engine.", labels=["model", "request_class"]
-    )
-    for of_class, numbers in timed.items():
-        seconds.add_metric(of_class, _buckets(tally.REQUEST_SECONDS, numbers), numbers.get("sum", 0) / 1000)
-    yield seconds
+def _totals(amounts: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
+    """Yield the counters and histograms of totals by name and labels.
 
-
-def _live(totals: Mapping[tuple[str, str], int], models: Mapping[str, ModelSpec]) -> Iterator[Metric]:
+    Those of a histogram are its buckets, with the bucket's number as the last label, and the sum, which has a unit.
+    """
     counters = {
-        "requests": CounterMetricFamily("batchyard_live_requests", "Live requests that have ended.", labels=TIER),
-        "failed": CounterMetricFamily("batchyard_live_failures", "Those of them that have no answer.", labels=TIER),
-        "tokens": CounterMetricFamily("batchyard_live_output_tokens", "Tokens of their answers.", labels=TIER),
-        "ms": CounterMetricFamily(
-            "batchyard_live_engine_seconds", "Their share of the time of their engines.", labels=TIER
-        ),
+        name: CounterMetricFamily(f"batchyard_{name}", meaning, labels=labels)
+        for name, (meaning, labels) in COUNTERS.items()
     }
-    timed: dict[str, dict[tuple[str, str], Counter[str]]] = {kind: defaultdict(Counter) for kind in LIVE_SECONDS}
-    for (what, model), amount in totals.items():
-        name, tier, *bucket = what.removeprefix(LIVE).split(":")
-        kind = name.removesuffix("_us")
-        if kind in timed:
-            timed[kind][model, tier][bucket[0] if bucket else "sum"] = amount
-        elif name in counters:
-            counters[name].add_metric([model, tier], amount / 1000 if name == "ms" else amount)
-    yield from counters.values()
-    for kind, (name, meaning) in LIVE_SECONDS.items():
-        family = HistogramMetricFamily(f"batchyard_live_{name}_seconds", meaning, labels=TIER)
-        for labels, numbers in timed[kind].items():
-            family.add_metric(labels, _buckets(traffic.BOUNDS[kind], numbers), numbers.get("sum", 0) / 1e6)
-        yield family
-    for kind in ("ttft", "itl"):
-        targets = {name: getattr(spec.live, f"{kind}_ms") / 1000 for name, spec in models.items() if answers_live(spec)}
-        yield _gauge(f"live_{kind}_target_seconds", "What models.toml aims at.", ["model"], _by_name(targets))
-
-
-def _job_totals(totals: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
-    items = CounterMetricFamily("batchyard_job_items", "Items that have ended.", labels=["recipe", "state"])
-    meaning = "What the results of items have counted, as their recipe names it."
-    counters = CounterMetricFamily("batchyard_job_counter", meaning, labels=["recipe", "name"])
-    meaning = "Time in which jobs held requests back while less than half of what the model holds was out."
-    hungry = CounterMetricFamily("batchyard_hungry_seconds", meaning, labels=["model"])
-    families, ticks, milliseconds = {"items": items, "counter": counters, "hungry_ms": hungry}, Counter[str](), 0
-    for (what, *labels), amount in totals.items():
-        if what in families:
-            families[what].add_metric(labels, amount / 1000 if what == "hungry_ms" else amount)
-        elif what == "tick":
-            ticks[labels[0]] += amount
+    timed: dict[str, dict[tuple[str, ...], dict[str, float]]] = {name: defaultdict(dict) for name in HISTOGRAMS}
+    for (what, *labels), amount in amounts.items():
+        name, unit = (what[:-3], UNITS[what[-3:]]) if what[-3:] in UNITS else (what, 1)
+        if name in timed:
+            *values, bucket = labels if unit == 1 else (*labels, "sum")
+            timed[name][tuple(values)][bucket] = amount / unit
         else:
-            milliseconds += amount
-    yield from families.values()
-    advance = HistogramMetricFamily("batchyard_job_advance_seconds", "Time of one tick of a job.", labels=[])
-    advance.add_metric([], _buckets(JOB_TICK_SECONDS, ticks), milliseconds / 1000)
-    yield advance
+            counter, fixed = OF_TOTALS.get(name, (name, ()))
+            if counter in counters:  # Redis may have others, of another version
+                counters[counter].add_metric([*labels, *fixed], amount / unit)
+    yield from counters.values()
+    for name, (called, meaning, names, bounds) in HISTOGRAMS.items():
+        family = HistogramMetricFamily(f"batchyard_{called}_seconds", meaning, labels=names)
+        for of_labels, numbers in timed[name].items():
+            family.add_metric(of_labels, _buckets(bounds, numbers), numbers.get("sum", 0))
+        yield family
 
 
-def _buckets(bounds: Sequence[float], numbers: Mapping[str, int]) -> list[tuple[str, float]]:
+def _buckets(bounds: Sequence[float], numbers: Mapping[str, float]) -> list[tuple[str, float]]:
     """Return the cumulative buckets of a histogram, of numbers by the index of the bound; the last has none."""
     names = [*map(floatToGoString, bounds), "+Inf"]
     reached = itertools.accumulate(numbers.get(str(bucket), 0) for bucket in range(len(names)))

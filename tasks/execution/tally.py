@@ -42,13 +42,13 @@ def request_seconds(request_class: str, seconds: Sequence[float]) -> dict[str, i
     """Return the amounts that count requests of a class by their seconds in the engine.
 
     They are `seconds:<class>:<n>` for bucket n of REQUEST_SECONDS, the last one without a bound, and
-    `milliseconds:<class>` for the sum.
+    `seconds_ms:<class>` for the sum.
     """
     if not seconds:
         return {}
     buckets = Counter(bisect.bisect_left(REQUEST_SECONDS, value) for value in seconds)
     amounts = {f"seconds:{request_class}:{bucket}": number for bucket, number in buckets.items()}
-    return amounts | {f"milliseconds:{request_class}": round(1000 * sum(seconds))}
+    return amounts | {f"seconds_ms:{request_class}": round(1000 * sum(seconds))}
 
 
 def read(context: AppContext) -> Amounts:

@@ -170,7 +170,7 @@ def test_requests_are_counted_by_their_seconds(connected: AppContext, project: s
         f"seconds:decode:{bucket(0.2)}": 1,
         f"seconds:decode:{bucket(0.5)}": 1,
         f"seconds:decode:{len(tally.REQUEST_SECONDS)}": 1,
-        "milliseconds:decode": 5_000_500,
+        "seconds_ms:decode": 5_000_500,
     }
     measured = latency.summary(reload(connected.database, batch).latencies)
     assert measured is not None
