@@ -24,6 +24,8 @@ from store.formats.results import readable
 Only = Literal["", "differ", "changed", "worse", "better"]
 CHANGES = {-1: "worse", 0: "", 1: "better"}
 COMPARED_BYTES = 16 * 1024 * 1024
+COMPARED_PAIRS = 5_000
+"""Most pairs that `differences` compares."""
 _OWN = ("id", "created", "usage", "model", "object", "system_fingerprint", "service_tier", "simulated")
 """Parts of a response that say nothing of its answer."""
 _PROMPTS = ("messages", "prompt", "input", "file_url", "query", "documents", "text_1", "text_2")
@@ -126,7 +128,7 @@ class Pairs:
         return PairPage(pairs, None, stopped=False)
 
     def differences(self) -> Differences:
-        """Compare the pairs, as far as COMPARED_BYTES go."""
+        """Compare the first pairs."""
         found = Differences()
         for _, raw, other, within in self._raws(np.flatnonzero(self._places >= 0), PIECE):
             found.compared += 1
@@ -136,7 +138,7 @@ class Pairs:
             for name in settings.keys() | other_settings.keys():
                 if settings.get(name) != other_settings.get(name):
                     found.settings[name][settings.get(name), other_settings.get(name)] += 1
-            if not within:
+            if not within or found.compared == COMPARED_PAIRS:
                 break
         return found
 

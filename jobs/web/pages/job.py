@@ -203,7 +203,7 @@ def _runs(job: Job) -> list[dict[str, Any]]:
     """Return the jobs of the job's name that have a score, newest first, each with the options that it has changed."""
     with current_context().database.read() as session:
         alike = job_records.runs(session, job, TREND)
-    runs = [{"job": one, "score": score} for one in alike if (score := _score(one))]
+    runs: list[dict[str, Any]] = [{"job": one, "score": score} for one in alike if (score := _score(one))]
     for now, before in pairwise(runs):
         options, others = now["job"].options, before["job"].options
         now["changed"] = [
