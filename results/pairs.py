@@ -24,7 +24,7 @@ from store.formats.results import readable
 Only = Literal["", "differ", "changed", "worse", "better"]
 CHANGES = {-1: "worse", 0: "", 1: "better"}
 COMPARED_BYTES = 16 * 1024 * 1024
-COMPARED_PAIRS = 5_000
+COMPARED_PAIRS = 2_000
 """Most pairs that `differences` compares."""
 _OWN = ("id", "created", "usage", "model", "object", "system_fingerprint", "service_tier", "simulated")
 """Parts of a response that say nothing of its answer."""
