@@ -85,8 +85,8 @@ class Adapter(_TomlTable):
 class LiveSettings(_TomlTable):
     """How a model answers live requests: `live` in models.toml, a word or a table.
 
-    `ttft_ms` and `itl_ms` are targets of the time to a live request's first token and between two later ones; batches
-    get fewer places as long as they are missed.
+    `ttft_ms` and `itl_ms` are targets of the time to a live request's first token and between two later ones. Batches
+    get shorter steps for them where the engine can, and otherwise fewer places while they are missed.
     """
 
     mode: Literal["on", "off", "always"] = Field(
@@ -94,7 +94,7 @@ class LiveSettings(_TomlTable):
     )
     ttft_ms: PositiveFloat = 1000.0
     itl_ms: PositiveFloat = 100.0
-    bound_steps: bool = Field(False, description="engine vllm, experimental: its steps end within the targets")
+    bound_steps: bool = Field(True, description="engine vllm: its steps end within the targets while live requests run")
 
 
 _TEXT = ("/v1/chat/completions", "/v1/completions")

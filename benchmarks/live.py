@@ -2,9 +2,10 @@
 
 Live requests come at random (Poisson), many and few a second in turn, while three batches run: the shape of a public
 scenario of the llm-d project. Four runs, each on a stack of its own: live alone, batches alone, both without protection
-(live requests of tier `flex`, which take their turn among the batches'), both as shipped.
+(live requests of tier `flex`, which take their turn among the batches'), both as shipped. With a real model two more:
+limits of batch requests in place of bounded steps, and vLLM's priority alone.
 
-    python benchmarks/live.py [--replicas 2] [--model 300m] [--seconds 80]
+    python benchmarks/live.py [--replicas 2] [--model 40m|300m] [--seconds 80]
 
 By default the engine is simulated: its tokens cost time, and no CPU. Tables go to `live*.md` in `benchmarks/results`
 by what has run, and beside each a plot of what live requests have waited.
@@ -206,7 +207,7 @@ def report(scenario: Scenario, outcomes: dict[str, Outcome]) -> str:
     columns = ["run", "live requests", "TTFT p50/p99, ms", "ITL p50/p99, ms", "live tokens/s", "batch tokens/s"]
     table = harness.table([*columns, "redone", "errors", "batches whole"], rows)
     lines = [table]
-    if len(outcomes) == 4:
+    if len(outcomes) >= 4:
         alone, batch, both = outcomes["live alone"], outcomes["batches alone"], outcomes["both, as shipped"]
         first = percentiles(both.first)[1] / percentiles(alone.first)[1]
         gap = percentiles(both.gaps)[1] / percentiles(alone.gaps)[1]
@@ -244,45 +245,52 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=80)
     parser.add_argument("--slots", type=int, default=64)
-    parser.add_argument("--model", choices=["simulated", "300m"], default="simulated")
+    parser.add_argument("--model", choices=["simulated", "40m", "300m"], default="simulated")
     parser.add_argument("--only", nargs="*", help="the runs to make")
     parser.add_argument("--live", default="", help="TOML of the model's `live` table, such as '{itl_ms = 50}'")
     options = parser.parse_args()
     settings = {"BATCHYARD_ALLOW_SIMULATED": "1", "BATCHYARD_LIVE_REQUESTS_PER_MINUTE": "1000000"}
+    both = {"live": True, "batch": True, "tier": "default"}
+    runs: dict[str, dict[str, Any]] = {
+        "live alone": {**both, "batch": False},
+        "batches alone": {**both, "live": False},
+        "both, unprotected": {**both, "tier": "flex"},
+        "both, as shipped": both,
+    }
     # Two CPUs miss the default target between tokens without any batch: each prompt takes as long.
-    targets = options.live or ("{itl_ms = 300}" if options.model == "300m" else "")
-    live = f"live = {targets}\n" if targets else ""
+    targets = options.live or ("{itl_ms = 300}" if options.model == "300m" else "{}")
+    others = {}
     if options.model == "simulated":
         arguments = f"{{slots = {options.slots}, prefill_ms = 50, ms_per_token = 20}}"
-        model = f'[models.{NAME}]\nengine = "echo"\nreplicas = {options.replicas}\n{live}engine_args = {arguments}\n'
+        entry = f'engine = "echo"\nreplicas = {options.replicas}\nengine_args = {arguments}\n'
         scale = options.replicas
         rates = (15 * scale, scale, 15 * scale, scale)
         scenario = Scenario(rates, options.seconds / 4, 400, (100, 60), (100, 60), 1000 * scale)
     else:
-        folder = made("300M")
-        model = (
-            f'[models.{NAME}]\nengine = "vllm"\nsource = "{folder}"\n{live}'
+        entry = (
+            f'engine = "vllm"\nsource = "{made(options.model.upper())}"\n'
             "engine_args = {max_model_len = 1024, max_num_seqs = 16, max_num_batched_tokens = 128}\n"
         )
         # A prompt takes this engine on two CPUs two to three times as long as a token does, as in the scenario.
-        scenario = Scenario((1.5, 0.1, 1.5, 0.1), options.seconds / 4, 13, (24, 12), (24, 12), 160)
-    runs: dict[str, dict[str, Any]] = {
-        "live alone": {"live": True, "batch": False, "tier": "default"},
-        "batches alone": {"live": False, "batch": True, "tier": "default"},
-        "both, unprotected": {"live": True, "batch": True, "tier": "flex"},
-        "both, as shipped": {"live": True, "batch": True, "tier": "default"},
-    }
+        rows = 160 if options.model == "300m" else 400
+        scenario = Scenario((1.5, 0.1, 1.5, 0.1), options.seconds / 4, 13, (24, 12), (24, 12), rows)
+        runs |= {"both, limits of places": both, "both, vLLM's priority alone": both}
+        others = {
+            "both, limits of places": targets.replace("{", "{bound_steps = false, ", 1).replace(", }", "}"),
+            "both, vLLM's priority alone": "{bound_steps = false, ttft_ms = 1e9, itl_ms = 1e9}",
+        }
     machine = harness.machine("ray")
     outcomes = {}
     for name, parts in runs.items():
         if not options.only or name in options.only:
+            model = f"[models.{NAME}]\nlive = {others.get(name, targets)}\n{entry}"
             outcomes[name] = run(scenario, model, settings, **parts)
             print(report(scenario, outcomes), flush=True)
             for error in outcomes[name].errors[:3]:
                 print("error:", error)
     if len(outcomes) < len(runs):
         return
-    name = "live" if options.model == "simulated" else "live-300m"
+    name = "live" if options.model == "simulated" else f"live-{options.model}"
     name += f"-{options.replicas}-replicas" if options.replicas > 1 else ""
     kept = {
         run: {

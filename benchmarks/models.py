@@ -32,7 +32,11 @@ class Size:
         return tokens * self.layers * 2 * 2 * (self.width // self.heads) * 4
 
 
-SIZES = {"1M": Size(layers=2, width=128, heads=4), "300M": Size(layers=24, width=896, heads=14)}
+SIZES = {
+    "1M": Size(layers=2, width=128, heads=4),
+    "40M": Size(layers=8, width=512, heads=8),
+    "300M": Size(layers=24, width=896, heads=14),
+}
 
 
 def make(name: str, folder: Path) -> int:

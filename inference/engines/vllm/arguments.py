@@ -187,7 +187,8 @@ def set_environment(spec: ModelSpec) -> None:
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
     live = spec.live
     os.environ.pop(STEP_SECONDS, None)
-    if live.bound_steps and not spec.reproducible:  # there, a prompt's tokens depend on no live request
+    # With `reproducible`, the parts of a prompt must not depend on live requests.
+    if live.bound_steps and live.mode != "off" and not spec.reproducible:
         # A first token waits for the end of a step, and comes with the next.
         os.environ[STEP_SECONDS] = str(min(live.itl_ms, live.ttft_ms / 2) / 1000)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

@@ -21,7 +21,7 @@ class MeteredLLM(internals.AsyncLLM):  # type: ignore[misc]  # vLLM has no types
         wanted = STEP_SECONDS in os.environ
         self.bounds_steps = wanted and internals.untested() is None and install(vllm_config)
         if wanted and not self.bounds_steps:
-            log.warning("live.bound_steps has no effect: this configuration or version of vLLM keeps its own scheduler")
+            log.info("live.bound_steps has no effect: this configuration or version of vLLM keeps its own scheduler")
         super().__init__(vllm_config, *args, **options)
 
     async def generate(

@@ -125,10 +125,11 @@ def test_only_files_with_weights_are_weighed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "seconds"),
     [
-        ({"live": {"itl_ms": 80, "bound_steps": True}}, "0.08"),
-        ({"live": {"ttft_ms": 100, "bound_steps": True}}, "0.05"),  # a token waits for two steps at most
-        ({"live": {"itl_ms": 80}}, None),
-        ({"live": {"bound_steps": True}, "reproducible": True}, None),
+        ({"live": {"itl_ms": 80}}, "0.08"),
+        ({"live": {"ttft_ms": 100}}, "0.05"),  # a token waits for two steps at most
+        ({"live": {"itl_ms": 80, "bound_steps": False}}, None),
+        ({"live": {"mode": "off"}}, None),
+        ({"reproducible": True}, None),
     ],
 )
 def test_a_step_beside_live_requests_is_as_long_as_their_targets_allow(
