@@ -94,6 +94,20 @@ FLAWS = {
     "looped": "ended because they repeated themselves",
 }
 """What may be wrong with an answer, by the name of its count, and how it is said."""
+REMEDIES = {
+    "batch_expired": "Retry it with a longer completion window or a higher priority.",
+    "batch_cancelled": "Retry it.",
+    "request_timeout": "Lower max_tokens or raise BATCHYARD_REQUEST_TIMEOUT, then retry.",
+    "engine_died": "It ended its engine each time: shorten the prompt or lower max_tokens, then retry it corrected.",
+    "engine_unavailable": "Repair the engine (`batchyard doctor`, `batchyard logs`), then retry.",
+    "model_not_found": "Add the model to models.toml and retry, or name another model and retry it corrected.",
+    "context_length_exceeded": "Shorten the prompt, lower max_tokens or raise the model's max_model_len, then retry.",
+    "invalid_json_line": "Write each request as one JSON object on one line.",
+    "line_too_long": "Shorten the line or raise BATCHYARD_MAX_LINE_BYTES.",
+    "unsupported_parameter": "Remove the parameter or choose a model that supports it.",
+    "duplicate_custom_id": "Give each request its own custom_id.",
+}
+"""What people do about a failed request, by its code."""
 PLAN_SHARES = {
     "failed": "failed",
     "stuck": "stuck",
@@ -111,6 +125,12 @@ def flaws(counted: Mapping[str, int], before: str = "") -> str:
     """Return what is said of answers with flaws; empty if there are none."""
     said = ", ".join(f"{number:,} {what}" for name, what in FLAWS.items() if (number := counted.get(name)))
     return said and before + said
+
+
+def remedy(code: str | None, passing: bool) -> str:
+    """Return what to do about a failed request. `passing`: another try may succeed."""
+    default = "Retry: another try may succeed." if passing else "Correct the request as the message says, then retry."
+    return REMEDIES.get(code or "", default)
 
 
 def column_order(names: Iterable[str]) -> str:

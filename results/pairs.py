@@ -1,8 +1,11 @@
 """Pairs: the requests that two batches share, by custom_id, which batch did better, and whether their answers differ.
 
-Only a search for answers that differ reads texts, COMPARED_BYTES for a page at most; the next page goes on.
+Only `differences` and a search for answers that differ read texts: COMPARED_BYTES at most. The next page continues.
 """
 
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,12 +19,16 @@ from results.filter import Numbers
 from results.rows import PIECE, Entry, Rows
 from results.search import Raw
 from store.formats import rows as rows_file
+from store.formats.results import readable
 
 Only = Literal["", "differ", "changed", "worse", "better"]
 CHANGES = {-1: "worse", 0: "", 1: "better"}
 COMPARED_BYTES = 16 * 1024 * 1024
+COMPARED_PAIRS = 2_000
+"""Most pairs that `differences` compares."""
 _OWN = ("id", "created", "usage", "model", "object", "system_fingerprint", "service_tier", "simulated")
 """Parts of a response that say nothing of its answer."""
+_PROMPTS = ("messages", "prompt", "input", "file_url", "query", "documents", "text_1", "text_2")
 
 Flags = npt.NDArray[np.bool_]
 
@@ -33,6 +40,19 @@ class Pair(NamedTuple):
     second: Entry
     differ: bool
     change: str
+
+
+@dataclass
+class Differences:
+    """How many of the first `compared` pairs differ in their answers and prompts.
+
+    `settings` counts the first and second value of each setting that differs: a parameter, or the system message.
+    """
+
+    compared: int = 0
+    answers: int = 0
+    prompts: int = 0
+    settings: dict[str, Counter[tuple[str | None, str | None]]] = field(default_factory=lambda: defaultdict(Counter))
 
 
 class PairPage(NamedTuple):
@@ -95,8 +115,36 @@ class Pairs:
         if after is not None:
             left = left[left > self._first.position(after)]
         pairs: list[Pair] = []
+        for position, raw, other, within in self._raws(left, PIECE if differing else limit + 1):
+            differ = _answer(raw) != _answer(other)
+            if differ or not differing:
+                if len(pairs) == limit:
+                    return PairPage(pairs, pairs[-1].first.row.line, stopped=False)
+                place = int(self._places[position])
+                entries = self._first.entry(position, raw), self._second.entry(place, other)
+                pairs.append(Pair(*entries, differ, CHANGES[int(self._changes[position])]))
+            if not within and position != left[-1]:
+                return PairPage(pairs, int(self._first.table["line"][position].as_py()), stopped=True)
+        return PairPage(pairs, None, stopped=False)
+
+    def differences(self) -> Differences:
+        """Compare the first pairs."""
+        found = Differences()
+        for _, raw, other, within in self._raws(np.flatnonzero(self._places >= 0), PIECE):
+            found.compared += 1
+            found.answers += _answer(raw) != _answer(other)
+            (prompt, settings), (other_prompt, other_settings) = (_asked(each.request) for each in (raw, other))
+            found.prompts += prompt != other_prompt
+            for name in settings.keys() | other_settings.keys():
+                if settings.get(name) != other_settings.get(name):
+                    found.settings[name][settings.get(name), other_settings.get(name)] += 1
+            if not within or found.compared == COMPARED_PAIRS:
+                break
+        return found
+
+    def _raws(self, left: Numbers, step: int) -> Iterator[tuple[int, Raw, Raw, bool]]:
+        """Yield these rows of the first batch with both lines, and whether COMPARED_BYTES allow more."""
         budget = COMPARED_BYTES
-        step = PIECE if differing else limit + 1
         for start in range(0, left.size, step):
             piece = left[start : start + step]
             places = self._places[piece]
@@ -105,17 +153,22 @@ class Pairs:
             ranks = np.argsort(order).tolist()
             raws = zip(piece.tolist(), self._first.raw(piece), (others[rank] for rank in ranks), strict=True)
             for position, raw, other in raws:
-                differ = _answer(raw) != _answer(other)
-                if differ or not differing:
-                    if len(pairs) == limit:
-                        return PairPage(pairs, pairs[-1].first.row.line, stopped=False)
-                    place = int(self._places[position])
-                    entries = self._first.entry(position, raw), self._second.entry(place, other)
-                    pairs.append(Pair(*entries, differ, CHANGES[int(self._changes[position])]))
                 budget -= len(raw.request) + len(raw.answer) + len(other.request) + len(other.answer)
-                if budget <= 0 and position != left[-1]:
-                    return PairPage(pairs, int(self._first.table["line"][position].as_py()), stopped=True)
-        return PairPage(pairs, None, stopped=False)
+                yield position, raw, other, budget > 0
+
+
+def _asked(request: bytes) -> tuple[Any, dict[str, str]]:
+    """Return the prompt of a request, and its settings as texts."""
+    body = readable(request)[1]
+    prompt = {name: body[name] for name in _PROMPTS if name in body}
+    settings = {name: value for name, value in body.items() if name not in (*_PROMPTS, "metadata")}
+    match prompt.get("messages"):
+        case [{"role": "system", "content": system}, *rest]:
+            settings["system message"], prompt["messages"] = system, rest
+    texts = {
+        name: value if isinstance(value, str) else json_lines.dumps(value).decode() for name, value in settings.items()
+    }
+    return prompt, texts
 
 
 def _answer(raw: Raw) -> Any:

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from batchyard import wording
+from batchyard.endpoints import output_lines
 from results.filter import Filter
-from results.rows import Rows
+from results.rows import Entry, Rows
 
 EXAMPLES = 3
 GROUPS = 20
@@ -27,6 +29,7 @@ class Failures:
     code: str
     count: int = 0
     examples: list[Example] = field(default_factory=list)
+    remedy: str = ""
 
 
 class Problems(NamedTuple):
@@ -36,11 +39,18 @@ class Problems(NamedTuple):
     codes: int
 
 
+def remedy_of(entry: Entry) -> str:
+    """Return what to do about a request that failed."""
+    answer = {"response": {"status_code": entry.row.status_code}, "error": entry.row.error}
+    return wording.remedy(entry.code, output_lines.is_passing(answer))
+
+
 def of_validation(errors: Iterable[Mapping[str, Any]]) -> Problems:
     """Return the problems of an invalid input, from the errors that validation reported."""
     groups: dict[str, Failures] = {}
     for entry in errors:
-        group = groups.setdefault(entry["code"], Failures(entry["code"]))
+        remedy = wording.remedy(entry["code"], passing=False)
+        group = groups.setdefault(entry["code"], Failures(entry["code"], remedy=remedy))
         group.count += 1
         if len(group.examples) < EXAMPLES:
             group.examples.append(Example(entry["line"], "", entry["message"]))
@@ -58,6 +68,7 @@ def of_rows(rows: Rows) -> Problems:
     for group, members in zip(groups, places, strict=True):
         for place in members.tolist():
             row = entries[place].row
+            group.remedy = remedy_of(entries[place])
             message = (row.failure or {}).get("message")
             group.examples.append(Example(row.line, row.custom_id, str(message or "")))
     return Problems(tuple(groups), len(codes))

@@ -174,6 +174,12 @@ def is_looped(body: Any) -> bool:
     return any(output.finish_reason == REPETITION for output in outputs(body))
 
 
+def flaws(body: Any) -> list[str]:
+    """Return the names of the flaws that an answer shows by itself."""
+    found = {"cut_off": is_cut_off, "refused": is_refused, "empty": is_empty, "looped": is_looped}
+    return [name for name, is_found in found.items() if is_found(body)]
+
+
 def explained(body: dict[str, Any]) -> dict[str, Any]:
     """Return a response body; one that repeats itself says so, and where that begins, under `batchyard`."""
     looped = next((output for output in outputs(body) if output.finish_reason == REPETITION), None)

@@ -83,7 +83,7 @@ def item(storage: Storage, job: Job, number: int) -> ItemDetails:
         details.error = json_lines.loads(end["error"]) if end["error"] else None
         details.started_at, details.ended_at = end["started_at"], end["ended_at"]
     texts_of = texts.of(job, known.reader, position, end["result"] if end is not None else None)
-    details.question, details.answer, details.scores = texts_of
+    details.question, details.answer, details.expected, details.scores = texts_of
     details.turns = _turns(storage, job, position, details)
     with storage.database.read() as session:
         details.replies = replies.of_item(session, job.id, position)

@@ -61,7 +61,7 @@ def page(
     for position in sorted(by_position):  # as the items file has them
         shown = texts.of(job, known.reader, position, ended.get(position, {}).get("result"))
         item = by_position[position]
-        item.question, item.answer, item.scores = shown
+        item.question, item.answer, item.expected, item.scores = shown
     return rows, len(positions) > limit
 
 

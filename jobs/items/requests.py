@@ -24,6 +24,7 @@ class RequestRow:
     custom_id: str
     stage: str
     batch_id: str
+    line: int
     visit: int
     sample: int
     retry: int
@@ -61,6 +62,7 @@ def requests_of(storage: Storage, job: Job, position: int) -> Iterator[tuple[int
                 custom_id=row["custom_id"],
                 stage=group.stage,
                 batch_id=group.batch_id,
+                line=row["line"],
                 visit=row["visit"],
                 sample=row["sample"] + 1,
                 retry=row["retry"],

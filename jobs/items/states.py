@@ -39,6 +39,7 @@ class ItemRow:
     reason: str | None = None
     question: str | None = None
     answer: str | None = None
+    expected: str | None = None
     scores: list[float] = field(default_factory=list)
 
 

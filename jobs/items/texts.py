@@ -1,10 +1,12 @@
-"""The texts of items in lists: what each asks, what it was answered, and how that was scored; cut."""
+"""The texts of items in lists: what each asks, its answer, the expected one, and its scores; cut."""
 
 from typing import Any, NamedTuple
 
 from batchyard import json_lines
 from batchyard.recipes import InvalidItem, messages_of
 from batchyard.wording import cut
+from recipes.options import column_of
+from recipes.reports import as_text
 from store.formats.items import Reader
 from store.records import Job
 
@@ -12,10 +14,11 @@ SHOWN = 300
 
 
 class ItemTexts(NamedTuple):
-    """What an item asks, its answer and scores, as far as known."""
+    """What an item asks, its answer, the expected one, and scores, as far as known."""
 
     question: str | None
     answer: str | None
+    expected: str | None
     scores: list[float]
 
 
@@ -32,7 +35,9 @@ def of(job: Job, reader: Reader, position: int, result: str | None) -> ItemTexts
         last = None
     if isinstance(last, list):
         last = "\n".join(str(part["text"]) for part in last if isinstance(part, dict) and part.get("text"))
-    return ItemTexts(_shown(last), _shown(answer), scores)
+    column = job.options.get("ground_truth")
+    expected = column_of(stored.columns, column) if isinstance(column, str) else None
+    return ItemTexts(_shown(last), _shown(answer), None if expected is None else _shown(as_text(expected)), scores)
 
 
 def samples(result: Any) -> list[dict[str, Any]]:

@@ -17,8 +17,6 @@ from recipes.options import column_of
 from recipes.reports import histogram, interval, number
 
 ANSWERS = "answers.jsonl"
-SHOWN = 20
-"""Wrong answers on the page, one of a question. All are in answers.jsonl, and among the items."""
 CELL = 200
 """Characters of a text in a table of the page."""
 BARS = 20
@@ -27,19 +25,11 @@ BARS = 20
 def write(results: Results, options: Evaluate) -> Report:
     """Write the artifacts, and return metrics, page and warnings."""
     outcomes = Outcomes(options)
-    shown: list[list[Any]] = []
     with results.create(ANSWERS) as file:
         for item in results.items():
             wrong = [line for line in _lines(item, options) if line["wrong"]]
             outcomes.add(item, len(wrong))
             file.writelines(map(json_lines.line, wrong))
-            if wrong and len(shown) < SHOWN:
-                line = wrong[0]
-                expected = "" if line["expected"] is None else text_of(line["expected"])
-                code = (line["error"] or {}).get("code", "no answer")
-                answer = line["answer"] if line["answer"] is not None else f"({code})"
-                texts = [cut(text, CELL) for text in (line["question"], expected, line["predicted"] or "", answer)]
-                shown.append([line["custom_id"], *texts, number(next(iter(line["scores"].values()), 0.0))])
         for item in results.items():
             file.writelines(json_lines.line(line) for line in _lines(item, options) if not line["wrong"])
     metrics: dict[str, Any] = {"questions": len(outcomes), **outcomes.counts}
@@ -81,9 +71,6 @@ def write(results: Results, options: Evaluate) -> Report:
     if len(scores) and not is_binary(scores):  # the first metric is more than right or wrong
         ends = min(0.0, float(scores.min())), max(1.0, float(scores.max()))
         view.append(histogram(f"Questions by {options.labels[0]}", scores, BARS, ends))
-    if shown:
-        columns = ["item", "question", "expected", "predicted", "answer", options.labels[0]]
-        view.append(Table(title=f"Wrong answers, the first {len(shown)}", columns=columns, rows=shown))
     return Report(metrics, view, warnings)
 
 

@@ -68,6 +68,14 @@ def same(session: Session, project_id: str, config_sha256: str) -> str | None:
     return session.scalar(statement.order_by(Job.id.desc()).limit(1))
 
 
+def runs(session: Session, job: Job, limit: int) -> Sequence[Job]:
+    """Return the newest completed jobs with a job's recipe and name, or input if it has no name; newest first."""
+    named = Job.name == job.name if job.name else Job.name.is_(None) & (Job.input_name == job.input_name)
+    alike = Job.project_id == job.project_id, Job.recipe == job.recipe, Job.parent_id.is_(None), named
+    statement = select(Job).where(*alike, Job.status == "completed").order_by(Job.id.desc()).limit(limit)
+    return session.scalars(statement).all()
+
+
 class PlanGroup(NamedTuple):
     """A segment of stage `number`, and the row group with its requests."""
 

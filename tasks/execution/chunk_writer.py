@@ -147,9 +147,8 @@ class ChunkWriter:
         if ENDPOINTS[self.segment.endpoint].generates:
             for line in table.filter(table["ok"])["answer"].to_pylist():
                 body = (json_lines.loads(line)["response"] or {}).get("body")
-                flaws["cut_off"] += responses.is_cut_off(body)
-                flaws["empty"] += responses.is_empty(body)
-                flaws["looped"] += responses.is_looped(body)
+                for name in FLAWS.keys() & responses.flaws(body):
+                    flaws[name] += 1
         return flaws
 
 

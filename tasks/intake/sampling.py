@@ -128,10 +128,8 @@ def parsed(
     body = (answer["response"] or {}).get("body")
     is_error = bool(responses.error(body) or answer["error"])
     text, usage = responses.output(body).text, responses.usage(body)
-    found = {"failed": is_error}
+    found = {"failed": is_error} | dict.fromkeys([] if is_error else responses.flaws(body), True)
     if not is_error:
-        found |= {"cut_off": responses.is_cut_off(body), "refused": responses.is_refused(body)}
-        found |= {"empty": responses.is_empty(body), "looped": responses.is_looped(body)}
         with suppress(TimeoutError):
             found["invalid"] = checks.is_invalid(request, line)
     correct = None

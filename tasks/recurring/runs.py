@@ -92,7 +92,7 @@ def create(context: AppContext, session: Session, schedule: Schedule, draft: Dra
     unfinished = [] if schedule.overlap == "allow" else schedules.unfinished(session, schedule)
     if unfinished and schedule.overlap == "skip":
         kind = "Batch" if isinstance(unfinished[0], Batch) else "Job"
-        return Outcome("skipped", f"{kind} '{unfinished[0].id}' of a run before has not ended, and overlap is 'skip'.")
+        return Outcome("skipped", f"{kind} '{unfinished[0].id}' of an earlier run has not ended (overlap 'skip').")
     try:
         with session.begin_nested():
             # Before the project is locked (store.projects.get).

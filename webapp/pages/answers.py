@@ -3,14 +3,21 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from batchyard import json_lines
 from batchyard.endpoints import responses
+from batchyard.endpoints.forms import Checks
+from batchyard.wording import PLAN_SHARES
+from store.formats.results import ResultRow
 from webapp.pages.formats import figure, size
 
 PROMPTS = ("file_url", "prompt", "input")
 IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+=*")
 """An image that is shown: it runs nothing, and a browser gets it from no other place."""
+CHECK_SECONDS = 0.02
+"""CPU time to check whether an answer has the form that was asked for."""
 SOUND = re.compile(r"data:audio/[a-z0-9.+-]{1,40};base64,[A-Za-z0-9+/]+=*")
 MAX_SHOWN, MAX_LISTED = 2 * 1024 * 1024, 64 * 1024
 """The longest URL of an image or audio that is shown: on a page of its own, and in a list."""
@@ -101,3 +108,14 @@ def choices(response: Any) -> list[ShownAnswer]:
             parts = [output.no_text.message]
         shown.append(ShownAnswer("\n".join(parts), output.reasoning or "", output.finish_reason))
     return shown or [ShownAnswer(text_of(response), "", None)]
+
+
+def flaws(row: ResultRow) -> list[str]:
+    """Return what is wrong with an answer, in words."""
+    if row.status_code != 200:
+        return []
+    names = responses.flaws(row.response)
+    request, line = (json_lines.line(part).decode() for part in (row.body, {"response": {"body": row.response}}))
+    with suppress(TimeoutError):
+        names += ["invalid"] if Checks(CHECK_SECONDS).is_invalid(request, line) else []
+    return [PLAN_SHARES[name] for name in names]

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
 import flask
+import orjson
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
-from batchyard import signatures
-from batchyard.errors import NotFoundError, UnavailableError
+from batchyard import json_lines, signatures
+from batchyard.errors import NotFoundError, RequestError, UnavailableError
 from batchyard.statuses import TERMINAL
 from batchyard.wording import PLAN_SHARES
 from store import batches, events, files, keys, segments
@@ -190,6 +191,8 @@ def change(batch_id: str) -> ResponseReturnValue:
 def retry(batch_id: str) -> ResponseReturnValue:
     """Create a batch of the requests without a successful answer, with the corrections of the form's file, if any."""
     original, part = get_batch(batch_id), flask.request.files.get("file")
+    if "corrected" in flask.request.form:
+        return _redirect(retry_once(original, _corrected(flask.request.form["corrected"])))
     if part is None:
         return _redirect(retry_once(original))
     upload = uploaded() if part.filename else None
@@ -197,6 +200,18 @@ def retry(batch_id: str) -> ResponseReturnValue:
         raise missing("file")
     upload[0].commit()
     return _redirect(retry_once(original, upload[0]))
+
+
+def _corrected(text: str) -> ArtifactWriter:
+    """Store a request of the page of the line that it replaces. Raises RequestError."""
+    try:
+        request = {"line": flask.request.form.get("line", type=int), **json_lines.loads(text)}
+    except (orjson.JSONDecodeError, TypeError) as error:
+        message = f"The request is not a JSON object: {error}."
+        raise RequestError(message, code="invalid_json", param="corrected") from None
+    with current_context().artifacts.create() as writer:
+        writer.write(json_lines.line(request))
+    return writer
 
 
 def retry_once(original: Batch, corrected: ArtifactWriter | None = None) -> Batch:

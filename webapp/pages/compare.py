@@ -1,4 +1,4 @@
-"""/compare?a=…&b=…: two batches side by side: how they went, their scores, and the answers that differ."""
+"""/compare?a=…&b=…: two batches or jobs side by side: what changed, the answers that differ, and their figures."""
 
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
@@ -10,10 +10,13 @@ from flask.typing import ResponseReturnValue
 from pydantic import Field
 
 from batchyard.errors import NotFoundError, RequestError, UnavailableError
+from batchyard.wording import FLAWS
 from results.opening import open_rows
 from results.pairs import Only, Pairs
 from results.rows import Rows, TaskGrades
 from store import segments
+from store.jobs import reading
+from store.jobs.lifecycle import JOBS
 from store.records import Batch
 from webapp.batches import get_batch, to_wire
 from webapp.pages import rows, speed
@@ -23,6 +26,7 @@ from webapp.pages.forms import Blank
 from webapp.requests import current_context, query
 from webapp.wire.batches import BatchObject
 from webapp.wire.lists import QueryParams
+from webapp.work import get
 
 routes = Blueprint("compare", __name__, url_prefix="/compare")
 
@@ -34,7 +38,7 @@ TASKS = 50
 class CompareParams(QueryParams):
     a: str = Field("", max_length=64)
     b: str = Field("", max_length=64)
-    only: Only = ""
+    only: Only = "differ"
     after: Annotated[int | None, Blank] = Field(None, ge=1, le=2**53)
 
 
@@ -52,7 +56,7 @@ def show() -> ResponseReturnValue:
     params = query(CompareParams)
     if not params.a or not params.b or params.a == params.b:
         raise RequestError("Choose two batches to compare: ?a=batch_…&b=batch_…", param="b")
-    pair = get_batch(params.a), get_batch(params.b)
+    pair = _batch(params.a), _batch(params.b)
     first, second = shown = to_wire(pair)
     variables: dict[str, Any] = {"params": params, "batches": shown, "measures": list(_measures(pair, first, second))}
     try:
@@ -60,6 +64,18 @@ def show() -> ResponseReturnValue:
     except (NotFoundError, UnavailableError) as error:
         variables |= {"problem": rows.problem_of(error)}
     return flask.render_template("compare.html", **variables)
+
+
+def _batch(work_id: str) -> Batch:
+    """Return a batch, or that of a job's first stage. Raises NotFoundError."""
+    if not work_id.startswith("job_"):
+        return get_batch(work_id)
+    job = get(JOBS, work_id)
+    with current_context().database.read() as session:
+        made = [batch for _, batch in reading.stage_batches(session, [job.id])[job.id] if batch is not None]
+    if not made:
+        raise NotFoundError(f"Job '{work_id}' has no requests of its own to compare.")
+    return made[0]
 
 
 def _answers(pair: tuple[Batch, Batch], params: CompareParams) -> dict[str, Any]:
@@ -77,6 +93,7 @@ def _answers(pair: tuple[Batch, Batch], params: CompareParams) -> dict[str, Any]
             "only": (pairs.only_first, pairs.only_second),
             "graded": pairs.graded,
             "goods": pairs.goods,
+            "differences": pairs.differences(),
             "tasks": list(_tasks(one, other)) if pairs.graded else [],
             "page": page,
             "pairs": [(rows.pair_of(pair.first), rows.pair_of(pair.second), pair) for pair in page.pairs],
@@ -101,6 +118,9 @@ def _measures(pair: tuple[Batch, Batch], first: BatchObject, second: BatchObject
     yield measure("Requests", "request_counts.total")
     yield measure("Succeeded", "request_counts.completed")
     yield measure("Failed", "request_counts.failed")
+    for name, words in FLAWS.items():
+        if getattr(first.batchyard, name) or getattr(second.batchyard, name):
+            yield measure(f"Answers {words}", f"batchyard.{name}")
     yield measure("Input tokens", "usage.input_tokens")
     yield measure("Cached prompt tokens", "usage.input_tokens_details.cached_tokens")
     yield measure("Output tokens", "usage.output_tokens")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from webapp.pages.formats import figure
+from webapp.pages.formats import figure, percent
 
 MAX_FIGURES = 200
 MAX_ROWS, MAX_COLUMNS = 100, 12
@@ -30,6 +30,19 @@ class Group:
     columns: list[str] = field(default_factory=list)
     rows: list[list[Figure]] = field(default_factory=list)
     more: str = ""
+
+
+def headline(metrics: Any, accuracy: float | None = None) -> tuple[Figure, float] | None:
+    """Return the score that says the most about a job, with its value: the share of right answers, else a mean."""
+    scores = dict(metrics) if isinstance(metrics, Mapping) else {}
+    right = accuracy if accuracy is not None else scores.get("pass@1")
+    if isinstance(right, int | float):
+        return Figure("right", f"{percent(right)} right"), right
+    for name, value in scores.items():
+        if isinstance(value, Mapping) and isinstance(value.get("mean"), int | float):
+            [mean] = _figures({"mean": value["mean"], INTERVALS: value.get(INTERVALS)})
+            return Figure(name.replace("_", " "), mean.value, mean.note), value["mean"]
+    return None
 
 
 def groups(metrics: Any) -> list[Group]:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import secrets
 from contextlib import ExitStack
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -81,6 +82,7 @@ class RowPreview(NamedTuple):
     prompt: list[Passage]
     answer: str
     expected: str
+    flaws: list[str]
 
 
 def _cut(text: str) -> str:
@@ -99,7 +101,7 @@ def pair_of(entry: Entry) -> RowPreview:
         answer = message or code or shown
     passages = [passage._replace(text=_cut(passage.text)) for passage in prompt[-2:]]
     expected = _cut(str(row.body["metadata"]["expected"])) if entry.grade == "wrong" and row.body else ""
-    return RowPreview(row, entry.state, entry.grade, passages, _cut(answer), expected)
+    return RowPreview(row, entry.state, entry.grade, passages, _cut(answer), expected, answers.flaws(row))
 
 
 def _error(row: ResultRow) -> tuple[str, str]:
@@ -175,6 +177,7 @@ def one(batch_id: str, line: int) -> ResponseReturnValue:
         beside, missing = rows.beside(params.filter, line), rows.missing
     row = entry.row
     code, message = _error(row)
+    failed, ended = entry.state not in ("succeeded", "waiting"), batch.status in TERMINAL
     texts = answers.choices(row.response) if row.status_code == 200 and row.response else []
     contents = {"request": lines.request, "answer": lines.answer}
     return flask.render_template(
@@ -188,13 +191,19 @@ def one(batch_id: str, line: int) -> ResponseReturnValue:
         row=row,
         code=code or entry.code,
         message=message,
+        flaws=answers.flaws(row),
+        remedy=problems.remedy_of(entry) if failed else "",
+        can_retry=failed and ended and batch.error_file_id is not None and batch.job_id is None,
+        failures=batch.total - batch.completed,
+        once=secrets.token_hex(16),
+        fields={},
         prompt=answers.prompt(row.body),
         parameters=answers.parameters(row.body),
         choices=texts,
         rendered=rendered(choice.text for choice in texts),
         usage=responses.usage(row.response),
         loop_start=responses.loop_start(row.response),
-        scores=_scores(context, batch, row.custom_id) if batch.status in TERMINAL else {},
+        scores=_scores(context, batch, row.custom_id) if ended else {},
         json={name: _shown(content) for name, content in contents.items() if content},
     )
 

@@ -42,8 +42,8 @@ def show() -> ResponseReturnValue:
     if not ids:
         raise RequestError("Nothing is selected: tick the boxes next to the names first.", param="id")
     if flask.request.args.get("action") == "compare":
-        if len(ids) != 2 or any(work_id.startswith("job_") for work_id in ids):
-            raise RequestError("Tick two batches to compare them; jobs are compared by an experiment.", param="id")
+        if len(ids) != 2 or len({work_id.startswith("job_") for work_id in ids}) != 1:
+            raise RequestError("Tick two batches or two jobs to compare them.", param="id")
         second, first = ids  # the newer one stands above the other in the list
         return flask.redirect(flask.url_for("pages.compare.show", a=first, b=second), 303)
     action = _action(flask.request.args.get("action"))

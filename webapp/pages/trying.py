@@ -4,6 +4,7 @@ This process checks the session and the form, and hands the request to the gatew
 """
 
 import secrets
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import flask
@@ -19,7 +20,7 @@ from tasks.execution import engine_status
 from tasks.live.demand import answers_live
 from webapp.gateway import tickets
 from webapp.gateway.tickets import Ticket
-from webapp.pages import forms
+from webapp.pages import forms, snippets
 from webapp.pages.forms import Blank, Problem
 from webapp.requests import caller, current_context, validated
 
@@ -58,19 +59,12 @@ def show(name: str) -> ResponseReturnValue:
 def ask(name: str) -> ResponseReturnValue:
     """Hand the prompt to the gateway: a stream for a script, a page for a form without one."""
     endpoint, streams = _endpoint(name), EVENTS in flask.request.headers.get("Accept", "")
-    fields = flask.request.form
     try:
-        form = validated(TryForm, {field: forms.text(fields, field) for field in TryForm.model_fields})
+        body = _body(name, endpoint, flask.request.form)
     except RequestError as error:
         if streams:
             return {"error": {"message": error.message, "param": error.param}}, error.status
         return _page(name, Problem(error.message, error.param)), error.status
-    body: dict[str, Any] = {"model": name, **form.model_dump(exclude_none=True, exclude={"prompt", "system"})}
-    if endpoint == CHAT.path:
-        system = [{"role": "system", "content": form.system}] if form.system else []
-        body["messages"] = [*system, {"role": "user", "content": form.prompt}]
-    else:
-        body["prompt"] = form.prompt
     body |= {"stream": True, "stream_options": {"include_usage": True}} if streams else {}
     place = secrets.token_hex(16)
     before, _, after = ("", "", "") if streams else _page(name, place=place).partition(place)
@@ -79,6 +73,32 @@ def ask(name: str) -> ResponseReturnValue:
     response = Response(ticket.model_dump_json(), content_type="application/json")
     response.headers[tickets.HEADER] = "1"
     return response
+
+
+@routes.post("/<path:name>/try/code")
+def code(name: str) -> str:
+    """Show the form as code."""
+    return flask.render_template("snippets.html", snippets=_code(name))
+
+
+def _code(name: str) -> dict[str, str]:
+    """Return the form as code; a field that is wrong or missing is left out."""
+    fields, endpoint = flask.request.form, _endpoint(name)
+    try:
+        body = _body(name, endpoint, fields)
+    except RequestError:
+        body = _body(name, endpoint, {"prompt": fields.get("prompt", "").strip() or "…"})
+    return snippets.live(endpoint, body)
+
+
+def _body(name: str, endpoint: str, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the request of a form. Raises RequestError."""
+    form = validated(TryForm, {field: forms.text(fields, field) for field in TryForm.model_fields})
+    body: dict[str, Any] = {"model": name, **form.model_dump(exclude_none=True, exclude={"prompt", "system"})}
+    if endpoint == CHAT.path:
+        system = [{"role": "system", "content": form.system}] if form.system else []
+        return body | {"messages": [*system, {"role": "user", "content": form.prompt}]}
+    return body | {"prompt": form.prompt}
 
 
 def _page(name: str, problem: Problem | None = None, place: str | None = None) -> str:
@@ -91,6 +111,7 @@ def _page(name: str, problem: Problem | None = None, place: str | None = None) -
         others=[other for other, one in served_by_name(current_context().models).items() if endpoint_of(one)],
         simulated=engine_status.capabilities(spec).simulated,
         chats=endpoint_of(spec) == CHAT.path,
+        snippets=_code(name),
         fields=flask.request.form,
         problem=problem,
         place=place,

@@ -218,14 +218,12 @@ def _outlook(server: ApiClient, source: Path, body: Mapping[str, Any]) -> dict[s
         return server.create_job(dry_run=True, **body, input_file_id=file_id)
 
 
-def report_tables(server: ApiClient, job: dict[str, Any], *, without: str | None = None) -> str:
-    """Return the tables of a job's report, but for those whose title begins with `without`."""
+def report_tables(server: ApiClient, job: dict[str, Any]) -> str:
+    """Return the tables of a job's report."""
     files = {artifact["name"]: artifact["file_id"] for artifact in job["batchyard"]["artifacts"]}
     blocks = json.loads(server.content(files[VIEW])) if VIEW in files else []
     return "\n\n".join(
-        f"{block['title']}\n{lines_of(block['columns'], block['rows'])}"
-        for block in blocks
-        if block["kind"] == "table" and not (without and block["title"].startswith(without))
+        f"{block['title']}\n{lines_of(block['columns'], block['rows'])}" for block in blocks if block["kind"] == "table"
     )
 
 

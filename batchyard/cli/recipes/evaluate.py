@@ -145,7 +145,7 @@ def _compared(server: ApiClient, again: bool, name: str, compare_with: str | Non
 
 def _summary(server: ApiClient, job: dict[str, Any]) -> str:
     """The tables of the report but that of wrong answers, which page and artifact have, and how the questions ended."""
-    tables = commands.report_tables(server, job, without="Wrong answers")
+    tables = commands.report_tables(server, job)
     warnings = "\n".join(f"Warning: {warning['message']}" for warning in job["batchyard"]["warnings"])
     wrong = job["batchyard"]["counters"].get("wrong", 0)
     where = f"{wrong} answers are wrong: {server.page(job['id'])}/items" if wrong else ""

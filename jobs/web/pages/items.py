@@ -1,6 +1,7 @@
 """/jobs/<id>/items/<number>: one item with its row, its conversation turn by turn, and its result."""
 
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from flask.typing import ResponseReturnValue
 from batchyard.endpoints import responses
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
+from batchyard.wording import REMEDIES
 from jobs.item_replies import MENDABLE
 from jobs.items import detail
 from jobs.items.detail import ItemDetails, JudgementRow, TurnRow
@@ -85,6 +87,10 @@ def show(job_id: str, number: int) -> ResponseReturnValue:
         columns=[answers.passage(name, value) for name, value in item.columns.items()],
         turns=turns,
         result=_result(item),
+        scored=[answer for view in turns for exchange in view.exchanges for answer in exchange.answers if answer.marks],
+        remedy=REMEDIES.get((item.error or {}).get("code", "")),
+        left=job.total - job.completed,
+        once=secrets.token_hex(16),
         most=None if params.all else ANSWERS,
         waits_for=[Passage(name, text_of(value)) for name, value in (item.waits_for or {}).items() if name != "gate"],
         can_be_mended=item.state in MENDABLE,

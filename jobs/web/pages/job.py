@@ -4,6 +4,7 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import flask
@@ -15,7 +16,7 @@ from pydantic import Field
 from batchyard import json_lines
 from batchyard.errors import BatchyardError, ConflictError, NotFoundError, UnavailableError
 from batchyard.statuses import ITEM_STATES, TERMINAL, ItemState
-from batchyard.wording import PLAN_SHARES
+from batchyard.wording import PLAN_SHARES, cut
 from jobs.catalogue import catalogue_of
 from jobs.finishing.artifacts import RESULTS
 from jobs.items import listing, sample
@@ -33,6 +34,7 @@ from store.work.lifecycle import Verb
 from webapp import batches
 from webapp.files import get_file, send
 from webapp.pages import forms, metrics
+from webapp.pages.answers import text_of
 from webapp.pages.batches import MAX_EVENTS, steps
 from webapp.pages.charts.shapes import Chart
 from webapp.pages.charts.view import charts_of
@@ -51,6 +53,10 @@ MAX_VIEW_BYTES = 1024 * 1024
 VIEW = "view.json"
 SAMPLES = "samples"
 """A counter of jobs whose items have scored samples, as recipe `rollout` counts them."""
+TREND = 12
+"""Most runs of one name that are shown."""
+MOST = 60
+"""Characters of a changed option."""
 WRONG_SAMPLES = "wrong"
 """A counter of jobs whose wrong answers are what people look for, as recipe `evaluate` counts them."""
 
@@ -123,6 +129,8 @@ class _JobPage:
             "ended": self._job.status in TERMINAL,
             "stages": self._stages,
             "children": self._children,
+            "score": _score(self._job),
+            "wrong": listing.WRONG if listing.WRONG in _kinds(self._job) else None,
             "child_metrics": _common_metrics(self._children),
             "speed": [_total(self._stages, name) for name in ("rows_per_second", "tokens_per_second")],
         }
@@ -148,7 +156,7 @@ class _JobPage:
             with suppress(UnavailableError):  # the other tabs do without its artifacts
                 variables |= {"plan": sample.report(current_context(), job), "plan_shares": PLAN_SHARES}
         if tab == "report":
-            variables |= {"groups": metrics.groups(job.metrics), "charts": _charts(self._view)}
+            variables |= {"groups": metrics.groups(job.metrics), "charts": _charts(self._view), "runs": _runs(job)}
         elif tab == "items":
             first, filtered = filtered is None, filtered or ItemFilter()
             listed = _most_telling(job, filtered) if first else _list(job, filtered)
@@ -184,6 +192,26 @@ def _main(job: Job) -> str:
         return catalogue_of(current_context()).recipe(job.recipe).main
     except BatchyardError:  # the deployment has it no longer
         return RESULTS
+
+
+def _score(job: Job) -> tuple[metrics.Figure, float] | None:
+    summaries = [step.get("summary") for step in job.post_process if step["step"] == "score"]
+    return metrics.headline(job.metrics, next((summary["accuracy"] for summary in summaries if summary), None))
+
+
+def _runs(job: Job) -> list[dict[str, Any]]:
+    """Return the jobs of the job's name that have a score, newest first, each with the options that it has changed."""
+    with current_context().database.read() as session:
+        alike = job_records.runs(session, job, TREND)
+    runs: list[dict[str, Any]] = [{"job": one, "score": score} for one in alike if (score := _score(one))]
+    for now, before in pairwise(runs):
+        options, others = now["job"].options, before["job"].options
+        now["changed"] = [
+            f"{name}: {cut(text_of(others.get(name)), MOST)} → {cut(text_of(value), MOST)}"
+            for name, value in options.items()
+            if value != others.get(name) and name != "compare_with"
+        ]
+    return runs
 
 
 def _charts(view: File | None) -> list[Chart]:

@@ -28,7 +28,7 @@ from tasks.intake import preview, submission
 from tasks.intake.estimate import scaled
 from tasks.intake.submission import NewInput
 from webapp.files import uploaded
-from webapp.pages import forms
+from webapp.pages import forms, snippets
 from webapp.pages.forms import Problem
 from webapp.pages.starting import asks, examples
 from webapp.requests import caller, current_context, validated
@@ -36,6 +36,7 @@ from webapp.wire.jobs import DryRun, JobOptions
 
 routes = Blueprint("new_job", __name__, url_prefix="/new/job/<recipe>")
 
+DEFAULT_WINDOW = "24h"
 FILES = 50
 _MAX_ERRORS = 20
 
@@ -105,7 +106,11 @@ def _outlook(request: JobRequest) -> dict[str, Any]:
     outlook = creation.dry_run(current_context(), caller().project_id, beginning.request)
     if not whole:
         outlook = _scaled(outlook, beginning.factor, request.options.get("limit"))
-    return _outlook_variables(outlook_to_wire(outlook), whole, beginning.columns)
+    fields = ("recipe", "options", "completion_window", "seed", "name", "metadata")
+    values = {name: getattr(request, name) for name in fields}
+    body = {name: value for name, value in values.items() if value and value != DEFAULT_WINDOW}
+    variables = _outlook_variables(outlook_to_wire(outlook), whole, beginning.columns)
+    return variables | {"snippets": snippets.job(body, _content(request)[0])}
 
 
 def _page(
@@ -116,7 +121,7 @@ def _page(
     **variables: Any,
 ) -> str:
     context = current_context()
-    fields = flask.request.form or {"completion_window": "24h", **fields}
+    fields = flask.request.form or {"completion_window": DEFAULT_WINDOW, **fields}
     with context.database.read() as session:
         records, _ = files.page(session, caller().project_id, after=None, limit=FILES, descending=True, purpose=None)
         chosen = files.find(session, caller().project_id, fields.get("stored", "").removeprefix("file:"))
@@ -192,7 +197,7 @@ def _request(recipe: str) -> JobRequest | None:
     values = {
         "recipe": recipe,
         "options": option_fields.read(_document(recipe), fields),
-        "completion_window": fields.get("completion_window", "").strip() or "24h",
+        "completion_window": fields.get("completion_window", "").strip() or DEFAULT_WINDOW,
         "seed": int(seed) if seed.isdecimal() else seed,
         "name": fields.get("job_name", "").strip() or None,
         "metadata": forms.metadata(fields.get("metadata", "")),

@@ -16,6 +16,7 @@ from tasks.context import AppContext
 from tests.support.planned import answers, append, end_batch, finish_segment, plan_batch, started
 from tests.support.spending import spend
 from tests.support.webapps import project_of
+from tests.support.written_jobs import Written
 from tests.webapp.pages.conftest import Visit, signed_in
 from webapp import create_app
 
@@ -78,9 +79,10 @@ def test_prompts_that_differ_stand_beside_each_other_and_nothing_got_worse(
     other = plan_batch(context, project_of(context), ["question 1", "another question"], segment_requests=2)
     finish_segment(context, other, answers(range(1, 3)))
     end_batch(context, other)
-    page = client.get(f"/compare?a={one.id}&b={other.id}").text
+    page = client.get(f"/compare?a={one.id}&b={other.id}&only=").text
     text = words(page)
-    assert "got worse" not in text and "Neither batch did better: 2 succeeded in both" in text
+    assert "got worse" not in text and "neither is better: 2 succeeded in both" in text
+    assert "Prompts 1 differ of 2" in text
     assert text.count("question 1") == 1 and "different prompts" in text
     assert "question 2" in text and "another question" in text
     assert all(batch.id[-12:] in text for batch in (one, other))
@@ -108,13 +110,31 @@ def test_answers_are_matched_by_custom_id_whatever_their_lines_are(client: Flask
     one = ended(context, 3, texts={1: "yes", 2: NASTY, 3: "left"})
     swapped = {1: "r3", 2: "r1", 3: "r2"}
     other = ended(context, 3, texts={1: "right", 2: "yes", 3: NASTY}, custom_ids=swapped)
-    page = client.get(f"/compare?a={one.id}&b={other.id}").text
+    page = client.get(f"/compare?a={one.id}&b={other.id}&only=").text
     assert shown(page) == ["r1", "r2", "r3"] and page.count("differs") == 1
-    assert "onerror" in page and "<img src=x" not in page
-    different = client.get(f"/compare?a={one.id}&b={other.id}&only=differ").text
+    assert "onerror" in page and "<img src=x" not in page and "Answers 1 differ of 3" in words(page)
+    different = client.get(f"/compare?a={one.id}&b={other.id}").text
     assert shown(different) == ["r3"]
     sides = r"r3 differs different prompts line 3 0\.5 s question 3 left line 1 0\.5 s question 1 right"
     assert re.search(sides, words(different))
+
+
+def test_two_jobs_are_compared_by_the_requests_of_their_first_stages(client: FlaskClient, context: AppContext) -> None:
+    jobs = []
+    for temperature, system in ((0, "Be brief."), (0.7, "Be brief and kind.")):
+        job = Written(context, project_of(context))
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": "Why?"}]
+        lines = job.ask("argue", (0, 1, 0, 0), (1, 1, 0, 0), messages=messages, temperature=temperature)
+        job.answer("argue", dict(zip(lines, (f"It is {system}", "It is so."), strict=True)), segment=0)
+        jobs.append(job.job.id)
+    page = client.get("/compare?a={}&b={}".format(*jobs)).text
+    for part in (
+        "system message Be brief. → Be brief and kind. temperature 0 → 0.7 Prompts the same of 2 Answers 1 differ of 2",
+        "It is Be brief and kind.",
+    ):
+        assert part in words(page), words(page)
+    assert f'href="/jobs/{jobs[0]}"' in page and len(shown(page)) == 1
+    assert client.get(f"/compare?a={jobs[0]}&b=job_none").status_code == 404
 
 
 def test_what_failed_in_the_same_way_does_not_differ_and_what_failed_once_does(
@@ -142,7 +162,7 @@ def test_pages_of_what_differs_go_on_where_the_last_one_stopped(
         assert pages < 100
     assert ids == [f"r{line}" for line in different] and pages > 2
     monkeypatch.undo()
-    assert len(shown(client.get(f"/compare?a={one.id}&b={other.id}").text)) == 25
+    assert len(shown(client.get(f"/compare?a={one.id}&b={other.id}&only=").text)) == 25
 
 
 def test_a_batch_that_runs_is_compared_with_one_that_has_ended(client: FlaskClient, context: AppContext) -> None:
@@ -151,13 +171,15 @@ def test_a_batch_that_runs_is_compared_with_one_that_has_ended(client: FlaskClie
     append(context, started(context.database, running), answers([2], texts={2: "new"}))
     page = client.get(f"/compare?a={one.id}&b={running.id}").text
     assert shown(page) == ["r1", "r2", "r3"] and page.count("not answered yet") == 2
-    assert "Neither batch did better: 1 succeeded in both, 0 in neither." in words(page)
+    assert "neither is better: 1 succeeded in both, 0 in neither." in words(page)
 
 
 def test_two_ticked_batches_are_compared_and_anything_else_is_refused(client: FlaskClient, context: AppContext) -> None:
     one, other = ended(context, 1), ended(context, 1)
     answer = client.get("/selected", query_string={"action": "compare", "id": [other.id, one.id]})
     assert answer.location == f"/compare?a={one.id}&b={other.id}"
+    answer = client.get("/selected", query_string={"action": "compare", "id": ["job_b", "job_a"]})
+    assert answer.location == "/compare?a=job_a&b=job_b"
     for ids in ([one.id], [one.id, other.id, "batch_x"], [one.id, "job_x"]):
         refused = client.get("/selected", query_string={"action": "compare", "id": ids})
         assert (refused.status_code, "Tick two batches" in refused.text) == (400, True)
@@ -185,10 +207,12 @@ def test_two_batches_are_chosen_in_the_list_and_compared_in_a_browser(
     for batch in (one, other):
         page.locator(f"tr#{batch.id}").get_by_role("checkbox").check()
     page.get_by_role("button", name="Compare two").click()
+    expect(page.locator("article.pair")).to_have_count(1)
+    page.get_by_label("Requests").select_option("all")
+    page.get_by_role("button", name="Show").click()
     expect(page.locator("article.pair")).to_have_count(25)
     window.check_accessibility()
-    page.get_by_label("Requests").select_option("only answers that differ")
-    page.get_by_role("button", name="Show").click()
+    page.get_by_role("link", name="1 differ").click()
     expect(page.locator("article.pair")).to_have_count(1)
     expect(page.locator("article.pair .answer")).to_contain_text(NASTY)
     window.check_phone_in_the_dark()

@@ -38,7 +38,7 @@ def words(client: FlaskClient, path: str, **headers: str) -> str:
 def test_the_batchs_page_has_a_banner_with_the_whole_reason(client: FlaskClient, batch: Batch) -> None:
     text = words(client, f"/batches/{batch.id}")
     assert "Engines died 4 times, the last one at" in text
-    assert f"model echo , replica 1, with 7 requests in it. {REASON} They run again, with nothing else" in text
+    assert f"model echo , replica 1, with 7 requests in flight. {REASON} They run again, with nothing else" in text
 
 
 def test_a_batch_on_hold_is_never_beside_a_green_on_track(

@@ -150,6 +150,44 @@ def test_an_ended_job_offers_its_files_and_shows_its_metrics(client: FlaskClient
     assert "/cancel" not in page
 
 
+def test_runs_of_one_name_are_shown_with_their_scores_and_what_changed(
+    client: FlaskClient, context: AppContext
+) -> None:
+    runs = []
+    for model, mean in (("small", 0.5), ("large", 0.75)):
+        runs.append(Written(context, project_of(context), name="nightly", options={"model": model}))
+        runs[-1].update(metrics={"questions": 4, "exact": {"mean": mean, "n": 4, "intervals": {"mean": [mean, 1]}}})
+        runs[-1].finished("completed")
+    page = client.get(f"/jobs/{runs[1].job.id}?tab=report").text
+    trend = text_of(page.partition('<div class="bars runs"')[2].partition("</section>")[0])
+    assert re.search(r"UTC 0.75 0.75 0.75 to 1 model: small → large compare \S+ \S+ UTC 0.5 0.5 0.5 to 1", trend), trend
+    assert f'href="/compare?a={runs[0].job.id}&amp;b={runs[1].job.id}"' in page
+    assert "Exact 0.75 0.75 to 1" in text_of(page)
+
+
+def test_a_scored_item_shows_question_answer_truth_and_score_and_leads_to_its_request(
+    client: FlaskClient, context: AppContext
+) -> None:
+    job = Written(
+        context,
+        project_of(context),
+        columns=lambda number: {"prompt": f"Why {number}?", "answer": f"right {number}"},
+        options={"model": "echo", "ground_truth": "answer"},
+    )
+    [line] = job.ask("argue", (0, 1, 0, 0), messages=MESSAGES)
+    job.answer("argue", {line: "nonsense"}, segment=0)
+    job.end((0, "completed"), samples=[{"text": "nonsense", "score": 0.0}], text="nonsense")
+    metrics = {"exact": {"mean": 0.0, "n": 1}}
+    job.update(completed=1, counters={"samples": 1, "wrong": 1}, metrics=metrics)
+    path = f"/jobs/{job.job.id}"
+    assert f'href="{path}/items?state=wrong#tab">1 wrong<' in client.get(path).text
+    listed = text_of(client.get(f"{path}/items?state=wrong").text)
+    assert f"Question Answer Expected Scores {NUMBERS[0]} id-{NUMBERS[0]} Why {NUMBERS[0]}? nonsense right" in listed
+    page = client.get(f"{path}/items/{NUMBERS[0]}").text
+    assert f"Why {NUMBERS[0]}? nonsense request right {NUMBERS[0]} score 0" in text_of(page)
+    assert f'href="/batches/{job.batches["argue"]}/requests/{line}"' in page
+
+
 def test_a_view_is_drawn_without_scripts_and_what_cannot_be_says_why(client: FlaskClient, job: Written) -> None:
     end(job)
     page = client.get(f"/jobs/{job.job.id}").text
@@ -267,7 +305,7 @@ def test_items_are_listed_by_state_and_id_page_by_page(
 def test_items_that_are_sometimes_right_stand_first(client: FlaskClient, job: Written) -> None:
     page = client.get(f"/jobs/{job.job.id}").text
     items = page.partition('<div id="items">')[2].partition("</section>")[0]
-    assert f"{NUMBERS[0]} id-{NUMBERS[0]} 1 0 Why {NUMBERS[0]}?" in text_of(items)
+    assert f"{NUMBERS[0]} id-{NUMBERS[0]} Why {NUMBERS[0]}?" in text_of(items)
     assert f"id-{NUMBERS[1]}" not in items
     assert '<option value="sometimes_right" selected>' in page
 
@@ -420,10 +458,10 @@ def test_items_that_need_a_person_are_linked_and_have_forms(client: FlaskClient,
     job.update(waiting_for_verdict=1, stuck=1)
     path, token = f"/jobs/{job.job.id}", csrf_of(client)
     words = text_of(client.get(path).text)
-    columns = "Row custom_id State Turns Stage or reason Scores Question Answer"
+    columns = "Row custom_id State Turns Question Answer Scores"
     waiting, stuck = (f"{NUMBERS[position]} id-{NUMBERS[position]}" for position in (2, 3))
-    assert f"Waiting for a verdict {columns} {waiting} waiting for verdict 2 house" in words
-    assert f"Stuck {columns} {stuck} stuck 2 tie" in words
+    assert f"Waiting for a verdict {columns} {waiting} waiting for verdict house 2" in words
+    assert f"Stuck {columns} {stuck} stuck tie 2" in words
     page = client.get(f"{path}/items/{NUMBERS[2]}").text
     assert NASTY[0] not in page and html.escape(NASTY[0], quote=False) in page
     form = {"csrf": token, "gate": "house", "message": "Shorter.", "category": "", "by": "Ann", "reply": "fail"}

@@ -14,8 +14,9 @@ from store import files
 from store.records import Batch
 from tasks.context import AppContext
 from tests.support.messages import SentMessages
+from tests.support.planned import answers, end_batch, finish_segment, plan_batch
 from tests.support.stacks import a_chat
-from tests.support.webapps import client_of, upload
+from tests.support.webapps import client_of, project_of, upload
 from tests.webapp.pages.conftest import csrf_of
 
 
@@ -68,3 +69,30 @@ def test_a_wrong_correction_and_a_missing_file_are_refused_with_the_message_of_t
         data = {"csrf": csrf_of(client), "file": file}
         refused = client.post(f"/batches/{failed}/retry", data=data, content_type="multipart/form-data")
         assert (refused.status_code, says in refused.text) == (400, True), refused.text
+
+
+def test_the_page_of_a_failed_request_says_how_to_fix_it_and_retries_it_as_corrected(
+    client: FlaskClient, context: AppContext, sent: SentMessages
+) -> None:
+    batch = plan_batch(context, project_of(context), ["one", "two", "three"])
+    finish_segment(context, batch, answers(range(1, 4), failed={2: "context_length_exceeded", 3: "odd"}))
+    batch = end_batch(context, batch)
+    for path in (f"/batches/{batch.id}", f"/batches/{batch.id}/requests/2"):
+        assert "Shorten the prompt, lower max_tokens" in client.get(path).text
+    page = client.get(f"/batches/{batch.id}/requests/2").text
+    assert "Retry all 2 failed requests" in page and "Correct and retry" in page
+    assert "Retry all" not in client.get(f"/batches/{batch.id}/requests/1").text
+
+    def send(corrected: str) -> Any:
+        data = {"csrf": csrf_of(client), "line": "2", "corrected": corrected}
+        return client.post(f"/batches/{batch.id}/retry", data=data)
+
+    for wrong in ("{", "[]"):
+        assert send(wrong).status_code == 400
+    location = send(line("r2", body={"model": "echo", "messages": []}).decode()).headers["location"]
+    with context.database.read() as session:
+        retried = session.get_one(Batch, location.rpartition("/")[2])
+        source = files.find(session, retried.project_id, retried.input_file_id)
+    assert source is not None
+    lines = [json.loads(each) for each in context.artifacts.read(source.sha256).splitlines()]
+    assert [each["custom_id"] for each in lines] == ["r2", "r3"] and lines[0]["body"]["messages"] == []

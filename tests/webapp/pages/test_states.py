@@ -93,7 +93,7 @@ def test_a_batch_that_waits_says_why_what_is_before_it_and_what_runs_next(
     line: dict[str, Any] = {"model": "echo", "running": 1}
     text = why(mine, BatchActivity("waiting", 3, (runs.id, waits.id), next_id=waits.id, **line))
     assert "The engines of model echo are busy with 1 batch, and 2 waiting batches are due before it." in text
-    assert "Batches run in the order of their due times. Next runs nightly &lt;evals&gt;." in text
+    assert "Batches run in the order of their due times. nightly &lt;evals&gt; runs next." in text
     assert text.endswith("in.jsonl due in 2 h nightly &lt;evals&gt; due in 2 h and 1 more")
     assert (
         why(waits, BatchActivity("waiting", 1, (runs.id,), next_id=waits.id, **line))
@@ -102,4 +102,4 @@ def test_a_batch_that_waits_says_why_what_is_before_it_and_what_runs_next(
     )
     text = why(mine, BatchActivity("waiting", 2, (), running=2, infeasible=True))
     assert "2 batches use all slots of this deployment. It cannot end within its window" in text
-    assert text.endswith("Next runs a batch of another project.")
+    assert text.endswith("A batch of another project runs next.")

@@ -22,6 +22,8 @@ def test_an_answer_is_streamed_and_its_speed_is_shown(visit: Callable[..., Visit
     )
     expect(page.get_by_role("status")).to_have_text(figures)
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    page.get_by_text("As code").click()
+    expect(page.get_by_role("group", name="Python")).to_contain_text("'content': 'one two three")
     window.check_accessibility()
     page.get_by_label("Max tokens").fill("0")
     page.get_by_role("button", name="Send").click()
