@@ -102,9 +102,7 @@ def show() -> ResponseReturnValue:
     shown += port().to_wire(of_jobs) if of_jobs else []
     by_id = {one.id: one for one in shown}
     variables = {
-        "alike": Counter(
-            key for one in records for key in (title(one), (title(one), "".join(one.models), one.created_at))
-        ),
+        "alike": Counter(key for one in records for key in _names(one)),
         "groups": groups,
         "tabs": tabs,
         "numbers": numbers,
@@ -142,3 +140,9 @@ def _groups(session: Session, project_id: str, records: Sequence[Work]) -> dict[
     waiting, _ = work_list.page(session, project_id, wanted, limit=len(ids), condition=lambda one: one.id.in_(ids))
     groups = {record.id: finished if record.status in TERMINAL else running for record in records}
     return groups | {record.id: attention for record in waiting}
+
+
+def _names(work: Work) -> tuple[object, ...]:
+    """Return what work is known by, each more exact than the one before."""
+    name, models = title(work), ", ".join(work.models)
+    return name, (name, models), (name, models, work.created_at)

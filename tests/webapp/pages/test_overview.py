@@ -122,10 +122,10 @@ def test_batches_of_one_name_are_told_apart_by_model_and_time_or_else_by_their_i
     )
     alone = make(name="alone", created_at=1_600_000_000)
     listed = rows(client.get("/").text)
-    assert "large , 2020-09-13 14:26:40 UTC" in listed[large.id] and large.id[-12:] not in listed[large.id]
-    assert "echo , 2020-09-13 13:26:40 UTC" in listed[early.id]
-    assert all(f"14:26:40 UTC , …{batch.id[-12:]}" in listed[batch.id] for batch in (one, other))
-    assert "UTC" not in listed[alone.id]
+    assert "simulated large waiting" in listed[large.id] and "2020-09-13 14:26:40 UTC" in listed[large.id]
+    assert "simulated echo waiting" in listed[early.id] and "2020-09-13 13:26:40 UTC" in listed[early.id]
+    assert all(f"echo, …{batch.id[-12:]} waiting" in listed[batch.id] for batch in (one, other))
+    assert "simulated waiting" in listed[alone.id] and "UTC" not in listed[alone.id]
 
 
 def test_the_list_is_what_runs_then_what_needs_me_then_what_has_finished(client: FlaskClient, make: Make) -> None:
