@@ -58,11 +58,17 @@ _PARTS: Mapping[Sort, tuple[_Part, ...]] = MappingProxyType(
 )
 
 
+def count(session: Session, project_id: str | None, wanted: WorkFilter) -> int:
+    """Return how much work of a project, or of all (None), passes a filter."""
+    of_each = (
+        select(func.count()).select_from(record).where(*_scope(record, project_id), *_conditions(record, wanted))
+        for record in _PREFIXES
+    )
+    return sum(session.scalar(statement) or 0 for statement in of_each)
+
+
 def unfinished(session: Session, project_id: str | None = None) -> int:
-    """Return how many batches and jobs of a project, or of all, have not ended."""
-    batches = select(func.count()).select_from(Batch).where(*_scope(Batch, project_id), Batch.status.in_(RUNNING))
-    jobs = select(func.count()).select_from(Job).where(*_scope(Job, project_id), Job.status.in_(JOB_RUNNING))
-    return (session.scalar(batches) or 0) + (session.scalar(jobs) or 0)
+    return count(session, project_id, WorkFilter(status="unfinished"))
 
 
 def bytes_in_flight(session: Session, project_id: str) -> int:

@@ -39,6 +39,7 @@ def test_an_unknown_route_is_answered_with_what_is_served(client: FlaskClient, p
         ("POST", "/batches"),
         ("POST", "/batches/batch_1/cancel"),
         ("GET", "/models"),
+        ("GET", "/models/echo"),
         ("GET", "/files"),
         ("GET", "/files/file-1/content"),
         ("GET", "/batches/batch_1"),

@@ -130,7 +130,7 @@ def test_the_terminal_and_the_form_show_it(context: AppContext, client: FlaskCli
     visitor = signed_in(create_app(context).test_client(), key)
 
     def preview() -> str:
-        fields = {"csrf": csrf_of(visitor), "run": "/v1/chat/completions echo", "text": "hello"}
+        fields = {"csrf": csrf_of(visitor), "endpoint": "/v1/chat/completions", "model": "echo", "text": "hello"}
         return visitor.post("/new/preview", data=fields, headers={"HX-Request": "true"}).text
 
     assert "this project has not run a batch with that model" in preview()

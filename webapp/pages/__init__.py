@@ -31,16 +31,16 @@ MODULES = (
     *(usage, keys, audit),
 )
 NAVIGATION = {
-    "Batches and jobs": "pages.overview.show",
-    "Start": "pages.start.show",
-    "New batch": "pages.new.show",
-    "Files": "pages.files.show",
-    "Models": "pages.models.show",
-    "Schedules": "pages.schedules.show",
-    "Webhooks": "pages.webhooks.show",
-    "Usage": "pages.usage.show",
+    "Work": {
+        "Home": "pages.overview.show",
+        "Start": "pages.start.show",
+        "New batch": "pages.new.show",
+        "Schedules": "pages.schedules.show",
+        "Files": "pages.files.show",
+    },
+    "Service": {"Models": "pages.models.show", "Usage": "pages.usage.show", "Webhooks": "pages.webhooks.show"},
 }
-ADMINISTRATION = {"Keys": "pages.keys.show", "Audit": "pages.audit.show"}
+ADMINISTRATION = {"Administration": {"Keys": "pages.keys.show", "Audit": "pages.audit.show"}}
 
 # The browser may load only what this server sends, and runs no inline script or style.
 POLICY = "; ".join(

@@ -25,7 +25,7 @@ from webapp.requests import current_context
 from webapp.wire.lists import ListQuery
 
 # The form field of an error's parameter, where the names differ.
-_FIELDS = {"model": "run", "url": "run", "prompts": "text", "prompt": "text", "messages": "text"}
+_FIELDS = {"url": "endpoint", "prompts": "text", "prompt": "text", "messages": "text"}
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 Blank = BeforeValidator(lambda value: None if value == "" else value)
 """Turns an empty field of a form into None."""
@@ -89,11 +89,9 @@ def text(fields: Mapping[str, str], name: str) -> str:
     return fields.get(name, "").replace("\r\n", "\n")
 
 
-def prompt_options(fields: Mapping[str, str], *names: str) -> dict[str, Any]:
-    """Return how prompts are run as in a request body: endpoint, model, and the options of these names that are set."""
-    endpoint, _, model = fields.get("run", "").partition(" ")
-    options = {name: text(fields, name) for name in names}
-    return {"endpoint": endpoint, "model": model} | {name: value for name, value in options.items() if value.strip()}
+def filled(fields: Mapping[str, str], *names: str) -> dict[str, str]:
+    """Return these of the fields, as they were typed, without those that are blank."""
+    return {name: value for name in names if (value := text(fields, name)).strip()}
 
 
 def fields_of(batch: Batch) -> dict[str, str]:
@@ -165,8 +163,12 @@ def idempotency(action: str, content: str) -> Idempotency:
 
 
 def template_context() -> dict[str, Any]:
-    """Return the variables of templates that have a batch's options, with the names of the models by endpoint."""
-    models = served_by_name(current_context().models).items()
-    by_endpoint = {path: [name for name, spec in models if path in spec.endpoints] for path in ENDPOINTS}
-    served = {path: names for path, names in by_endpoint.items() if names}
-    return {"served": served, "endpoints": {path: path for path in served}, "steps": post_processing()}
+    """Return the variables of templates that have a batch's options: the tasks by endpoint, and the models by name."""
+    models = served_by_name(current_context().models)
+    served = {path for spec in models.values() for path in spec.endpoints}
+    tasks = {
+        path: re.sub("[/_]", " ", path.removeprefix("/v1/")).strip().capitalize()
+        for path in ENDPOINTS
+        if path in served
+    }
+    return {"models": models, "tasks": tasks, "steps": post_processing()}

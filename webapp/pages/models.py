@@ -1,4 +1,4 @@
-"""/models: the models served, with their measured throughput, queues and engines."""
+"""/models: the models served, and the page of each with its measured throughput, queue and engines."""
 
 import hashlib
 import time
@@ -11,8 +11,9 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
 from batchyard import latency, models
-from batchyard.errors import RequestError
+from batchyard.errors import NotFoundError, RequestError
 from batchyard.recipes.blocks import Lines, Series
+from batchyard.wording import quoted
 from store import batches, holds
 from tasks.context import AppContext
 from tasks.execution import engine_status
@@ -52,13 +53,17 @@ def change() -> ResponseReturnValue:
 
 
 @routes.get("")
-def show() -> ResponseReturnValue:
-    """Show the page. For htmx: the models alone, or nothing (204) if what the browser shows is still so."""
-    return _page()
+@routes.get("/<path:name>")
+def show(name: str | None = None) -> ResponseReturnValue:
+    """Show all models or one. For htmx: the live part, or nothing (204) if what the browser shows is still so."""
+    if name is not None and name not in current_context().models:
+        raise NotFoundError(f"There is no model {quoted(name)}.")
+    return _page(name=name)
 
 
-def _page(problem: Problem | None = None) -> str | Response:
+def _page(problem: Problem | None = None, name: str | None = None) -> str | Response:
     context, admin = current_context(), caller().admin
+    shown = {one: spec for one, spec in context.models.items() if name in (None, one)}
     with context.database.read() as session:
         throughputs = measured_throughputs(context, session)
         latest = batches.latest_latencies(session, None if admin else caller().project_id, time.time())
@@ -72,10 +77,10 @@ def _page(problem: Problem | None = None) -> str | Response:
     known = engine_status.known(context)
     variables = {
         "throughputs": {
-            name: {kind: throughput for (model, kind), throughput in throughputs.items() if model == name}
-            for name in context.models
+            one: {kind: throughput for (model, kind), throughput in throughputs.items() if model == one}
+            for one in shown
         },
-        "latencies": {name: measured and measured.models.get(name) for name in context.models},
+        "latencies": {one: measured and measured.models.get(one) for one in shown},
         "unserved": [queue for queue in snapshot.queue.models if queue.held and queue.model not in context.models],
         "queues": {queue.model: replace(queue, oldest_seconds=None) for queue in snapshot.queue.models},
         "holds": {
@@ -87,10 +92,10 @@ def _page(problem: Problem | None = None) -> str | Response:
         "starting": known.starting if known is not None else {},
         "prefix_hits": _prefix_hits(snapshot.totals or {}) if admin else {},
         "live": {one.model: one for one in snapshot.live or ()},
-        "charts": _charts(context),
+        "charts": {} if name is None else _charts(context),
         "engines": None
         if snapshot.engines is None
-        else {name: [engine for engine in snapshot.engines if engine.model == name] for name in context.models},
+        else {one: [engine for engine in snapshot.engines if engine.model == one] for one in shown},
     }
     stamp, is_part = hashlib.sha256(repr(variables).encode()).hexdigest()[:16], "HX-Request" in flask.request.headers
     if is_part and flask.request.args.get("seen") == stamp:
@@ -100,12 +105,13 @@ def _page(problem: Problem | None = None) -> str | Response:
         **variables,
         problem=problem,
         fields=flask.request.form,
-        stamp=stamp,
+        one=shown.get(name or ""),
+        poll=flask.url_for("pages.models.show", name=name, seen=stamp),
         now=time.time(),
-        models=context.models.values(),
-        capabilities={name: engine_status.capabilities(spec) for name, spec in context.models.items()},
-        tryable={name for name, spec in context.models.items() if endpoint_of(spec)},
-        contexts={name: engine_status.context_length(spec) for name, spec in context.models.items()},
+        models=shown.values(),
+        capabilities={one: engine_status.capabilities(spec) for one, spec in shown.items()},
+        tryable={one for one, spec in shown.items() if endpoint_of(spec)},
+        contexts={one: engine_status.context_length(spec) for one, spec in shown.items()},
     )
 
 

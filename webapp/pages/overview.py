@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -9,12 +10,14 @@ import flask
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 from pydantic import Field
+from sqlalchemy.orm import Session
 
 from batchyard import durations
+from batchyard.statuses import TERMINAL
 from store import keys
 from store.records import Batch, Job
 from store.work import overview as work_list
-from store.work.overview import Sort, Wanted, WorkFilter
+from store.work.overview import Sort, Wanted, Work, WorkFilter
 from webapp import batches, metrics
 from webapp.pages import sessions
 from webapp.pages.forms import Blank, PageParams
@@ -42,6 +45,12 @@ SORTS = {
     "failures": "most failures",
     "largest": "largest first",
 }
+TABS: dict[str, dict[str, Any]] = {
+    "Running": {"status": "unfinished"},
+    "Needs attention": {"attention": True, "since": "7d"},
+    "Finished": {"status": "ended", "since": "24h"},
+}
+"""What the list is asked for most, with its filter; the unfiltered list has a group for each."""
 
 
 class ListParams(PageParams):
@@ -72,6 +81,7 @@ def show() -> ResponseReturnValue:
     """Show the page. For htmx: its live part, or nothing (204) if what the browser shows is still so."""
     owner, context = caller(), current_context()
     params, live = query(ListParams), "HX-Request" in flask.request.headers
+    filtered = bool(params.model_dump(exclude_defaults=True, exclude={"after", "limit", "seen", "sort"}))
     with context.database.read() as session:
         unfinished = work_list.unfinished(session, owner.project_id)
         stamp = f"{work_list.newest(session, owner.project_id)} {unfinished}"
@@ -80,16 +90,22 @@ def show() -> ResponseReturnValue:
         records, has_more = work_list.page(
             session, owner.project_id, params.work_filter(), sort=params.sort, after=params.after, limit=params.limit
         )
+        last = records[-1].id if records else None
+        groups = {} if filtered or params.sort != "next" else _groups(session, owner.project_id, records)
+        records.sort(key=lambda record: [*TABS].index(groups[record.id]) if groups else 0)
+        tabs = {name: ListParams(**fields) for name, fields in TABS.items()}
+        numbers = {name: work_list.count(session, owner.project_id, tab.work_filter()) for name, tab in tabs.items()}
         creators = keys.named(session, owner.project_id, {record.created_by for record in records if record.created_by})
-    filtered = bool(params.model_dump(exclude_defaults=True, exclude={"after", "limit", "seen", "sort"}))
-    named = Counter(map(title, records))
     of_batches = [record for record in records if isinstance(record, Batch)]
     of_jobs = [record for record in records if isinstance(record, Job)]
     shown: list[BatchObject | JobObject] = [*batches.to_wire(of_batches)] if of_batches else []
     shown += port().to_wire(of_jobs) if of_jobs else []
     by_id = {one.id: one for one in shown}
     variables = {
-        "repeated": {name for name, number in named.items() if number > 1},
+        "alike": Counter(key for one in records for key in _names(one)),
+        "groups": groups,
+        "tabs": tabs,
+        "numbers": numbers,
         "now": time.time(),
         "params": params,
         "unfinished": unfinished,
@@ -97,8 +113,9 @@ def show() -> ResponseReturnValue:
         "names": {record.id: title(record) for record in records if isinstance(record, Job)},
         "creators": creators,
         "filtered": filtered,
-        "has_more": has_more,
+        "following": params.url(after=last) if has_more else None,
         "poll": params.url(seen=stamp),
+        "models": {name: name for name in context.models},
         "snapshot": None if filtered or params.after else metrics.snapshot_for_caller(),
     }
     if live:
@@ -112,6 +129,20 @@ def show() -> ResponseReturnValue:
         statuses=STATUSES,
         periods=SINCE,
         sorts=SORTS,
-        models={name: name for name in context.models},
         project_keys={key.id: key.name for key in project_keys},
     )
+
+
+def _groups(session: Session, project_id: str, records: Sequence[Work]) -> dict[str, str]:
+    """Return the group of each record by id: what waits for a person is in one of its own, even if it runs."""
+    (running, _), (attention, fields), (finished, _) = TABS.items()
+    ids, wanted = [record.id for record in records], ListParams(**fields).work_filter()
+    waiting, _ = work_list.page(session, project_id, wanted, limit=len(ids), condition=lambda one: one.id.in_(ids))
+    groups = {record.id: finished if record.status in TERMINAL else running for record in records}
+    return groups | {record.id: attention for record in waiting}
+
+
+def _names(work: Work) -> tuple[object, ...]:
+    """Return what work is known by, each more exact than the one before."""
+    name, models = title(work), ", ".join(work.models)
+    return name, (name, models), (name, models, work.created_at)

@@ -30,6 +30,17 @@ document.addEventListener("DOMContentLoaded", () => {
     }
   });
 
+  // Only the models of the chosen task are offered.
+  function offerModels() {
+    const model = place("#model");
+    for (const option of model?.querySelectorAll("[data-tasks]") ?? []) {
+      option.hidden = option.disabled = !option.dataset.tasks.split(" ").includes(place("#endpoint").value);
+    }
+    if (model?.selectedOptions[0]?.disabled) model.value = model.querySelector(":enabled")?.value;
+  }
+  document.addEventListener("change", (event) => event.target.id === "endpoint" && offerModels());
+  offerModels();
+
   // The names of columns, models and the like become buttons that insert them where the cursor is.
   function showChips() {
     for (const list of document.querySelectorAll("#new [data-into]")) {
@@ -113,6 +124,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!answer.getElementById("new")) return say(answer.querySelector(".lead")?.textContent ?? `Status ${request.status}`);
     const chosen = place("#file").files;
     document.querySelector("main").replaceWith(answer.querySelector("main"));
+    offerModels();
     showChips();
     place("#file").files = chosen;
     document.getElementById("file-lost")?.remove();

@@ -58,11 +58,11 @@ def test_the_models_page_keeps_the_failure_when_its_batch_was_cancelled_until_an
     with context.database.write() as session:
         holds.hold_after_deaths(session, "echo")
         batches.cancel(session, batch.project_id, batch.id)
-    text = words(client, "/models")
+    text = words(client, "/models/echo")
     assert f"with 7 requests in it: {REASON}" in text and "No engine has answered since." in text
     with context.database.write() as session:
         holds.engine_answered(session, "echo")
-    assert "died" not in words(client, "/models")
+    assert "died" not in words(client, "/models/echo")
 
 
 def test_the_jobs_page_has_the_banner_of_its_stages_and_is_not_on_track_while_one_is_held(

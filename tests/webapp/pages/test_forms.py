@@ -90,27 +90,17 @@ def test_what_is_blank_in_a_form_has_its_default() -> None:
         "on_invalid": "fail",
         "priority": "normal",
     }
-    assert forms.prompt_options({"system": " ", "seed": "7"}, "system", "seed", "stop") == {
-        "endpoint": "",
-        "model": "",
-        "seed": "7",
-    }
-
-
-@given(TEXT, st.sampled_from(["/v1/chat/completions", "/v1/embeddings"]))
-def test_a_model_with_spaces_in_its_name_is_that_model(name: str, endpoint: str) -> None:
-    assert forms.prompt_options({"run": f"{endpoint} {name}"}) == {"endpoint": endpoint, "model": name}
+    assert forms.filled({"system": " ", "seed": "7"}, "system", "seed", "stop") == {"seed": "7"}
 
 
 def test_a_text_area_has_the_line_breaks_that_were_typed() -> None:
-    fields = {"run": "/v1/completions echo", "system": "Be brief.\r\nBe kind."}
-    assert forms.prompt_options(fields, "system")["system"] == "Be brief.\nBe kind."
+    assert forms.filled({"system": "Be brief.\r\nBe kind."}, "system") == {"system": "Be brief.\nBe kind."}
 
 
 @pytest.mark.parametrize(
     ("param", "field"),
     [
-        ("model", "run"),
+        ("url", "endpoint"),
         ("body.messages", "text"),
         ("batch.metadata", "metadata"),
         ("input.file_id", "file_id"),
@@ -137,6 +127,7 @@ def test_a_form_that_is_sent_twice_is_known_by_its_key_and_what_it_submits(
     assert len(key("k" * 1000, "new", "a" * 64)[0]) < 255
 
 
-def test_only_endpoints_that_a_model_serves_are_offered(client: FlaskClient, context: AppContext) -> None:
+def test_only_tasks_that_a_model_serves_are_offered_and_each_model_once(client: FlaskClient) -> None:
     page = client.get("/new").text
-    assert 'value="/v1/chat/completions echo"' in page and "/v1/embeddings" not in page
+    assert '<option value="/v1/chat/completions">Chat completions</option>' in page and "/v1/embeddings" not in page
+    assert page.count(' value="echo"') == 1

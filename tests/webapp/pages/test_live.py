@@ -50,7 +50,7 @@ def text_of(page: str) -> str:
 def test_a_model_shows_its_live_requests_beside_its_batches(context: AppContext) -> None:
     with context.database.write() as session:
         key = keys.create(session, "default").key
-    page = signed_in(create_app(context).test_client(), key).get("/models").text
+    page = signed_in(create_app(context).test_client(), key).get("/models/echo").text
     text = text_of(page)
     assert "2 in its engine, 0 waiting" in text and "Slots available to batches 7 requests" in text
     row = text_of(page.partition(">live</th>")[2].partition("</tr>")[0]).split()

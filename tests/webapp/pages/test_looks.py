@@ -21,6 +21,7 @@ PAGES = (
     *(f"/new/job/{recipe}" for recipe in ("batch", "experiment", "panel", "rank", "rollout", "tune")),
     "/files",
     "/models",
+    "/models/echo",
     "/models/echo/try",
     "/keys",
     "/schedules",

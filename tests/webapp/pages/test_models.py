@@ -1,4 +1,4 @@
-"""/models: the models served, with their measurements."""
+"""/models: the models served in a table, and the page of each with its measurements."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ from webapp import create_app
 from webapp.pages.formats import NOTHING
 
 
-def test_a_model_that_was_not_measured_says_so(client: FlaskClient) -> None:
-    page = client.get("/models").text
+def test_each_model_is_a_row_that_leads_to_its_page(client: FlaskClient) -> None:
+    table = client.get("/models").text
+    assert '<a href="/models/echo"><bdi>echo</bdi></a>' in table and "Not measured" not in table
+    page = client.get("/models/echo").text
     assert "Not measured yet." in page
-    assert "simulated" in page
-    assert "Engines unknown: Redis is unreachable." in page
+    for shown in (table, page):
+        assert "simulated" in shown and "Engines unknown: Redis is unreachable." in shown
+    assert client.get("/models/nowhere").status_code == 404
 
 
 def test_a_model_that_is_gone_says_so_where_its_batches_are_shown(client: FlaskClient, context: AppContext) -> None:
@@ -55,18 +58,18 @@ def test_the_measured_speed_is_shown_and_only_that_of_this_configuration(
     with context.database.write() as session:
         speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measured)
         speeds.measure(session, "echo", "0" * 64, "prefill", measured)
-    page = client.get("/models").text
+    page = client.get("/models/echo").text
     row = re.sub(r"<[^>]+>|\s+", " ", page.partition("<tbody>")[2].partition("</tbody>")[0]).split()
     assert row == ["answer-heavy", "4.0", "200", NOTHING, NOTHING]
 
 
 def test_the_time_of_a_request_is_that_of_recent_batches(client: FlaskClient, context: AppContext) -> None:
-    assert "Per request" not in client.get("/models").text
+    assert "Per request" not in client.get("/models/echo").text
     with context.database.read() as session:
         project_id = session.scalars(select(Project.id)).one()
     batch = plan_batch(context, project_id, ["one", "two"])
     append(context, started(context.database, batch), answers([1, 2], seconds=[0.02, 3.0]))
-    for path in ("/models", f"/batches/{batch.id}"):
+    for path in ("/models/echo", f"/batches/{batch.id}"):
         page = " ".join(re.sub(r"<[^>]+>", " ", client.get(path).text).split())
         assert "Per request p50 20 ms, p95 3 s, p99 3 s" in page, path
     assert "20 ms in the engine" in client.get(f"/batches/{batch.id}").text
@@ -86,18 +89,19 @@ def test_a_batch_of_several_models_shows_the_time_of_each(client: FlaskClient, c
     assert [row[:3] for row in rows] == [["&lt;other&gt;", "prompt-heavy", "2"], ["echo", "answer-heavy", "1"]]
 
 
-def test_only_an_administrator_sees_engines_by_name(
+def test_only_an_administrator_sees_each_engine_and_nobody_its_internal_name(
     client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = EngineStatus(name="engine:echo:0", model="echo", state="idle", answered=7, seen_at=1.0)
+    state = EngineStatus(name="engine:echo:0.1.0:0f27e:t60:3", model="echo", state="idle", seen_at=1.0)
     monkeypatch.setattr("tasks.metrics._messages", lambda _context: {})
     monkeypatch.setattr("tasks.execution.tally.read", lambda _context: {})
     monkeypatch.setattr(engine_status, "read", lambda _context: [state])
     with context.database.write() as session:
         plain = keys.create(session, "plain").key
-    theirs = signed_in(create_app(context).test_client(), plain).get("/models").text
-    ours = client.get("/models").text
-    assert ("engine:echo:0" in ours, "engine:echo:0" in theirs) == (True, False)
+    stranger = signed_in(create_app(context).test_client(), plain)
+    for path in ("/", "/models/echo"):
+        ours, theirs = client.get(path).text, stranger.get(path).text
+        assert ("eplica 3" in ours, "eplica 3" in theirs, "engine:echo" in ours + theirs) == (True, False, False), path
     assert '<span class="state idle">idle</span>' in theirs
 
 
@@ -131,7 +135,7 @@ def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_
     monkeypatch.setattr("tasks.metrics._messages", lambda _context: {})
     monkeypatch.setattr("tasks.execution.tally.read", lambda _context: totals)
     monkeypatch.setattr(engine_status, "read", lambda _context: engines)
-    page = client.get("/models").text
+    page = client.get("/models/echo").text
     words = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     for part in (
         *("State busy", "Up since 1 min ago start took 24 s", "In flight 3 batch size 256 7 sent so far"),
@@ -152,7 +156,7 @@ def test_an_administrator_sees_what_each_engine_does_and_the_browser_is_told_of_
     changed = client.get(poll[1], headers={"HX-Request": "true"}).text
     assert '<span class="state">was busy</span>' in changed and "<html" not in changed
     engines.clear()
-    assert "No engine is up" in client.get("/models").text
+    assert "No engine is up" in client.get("/models/echo").text
 
 
 def test_why_no_engine_starts_is_said_with_since_when_and_when_it_is_tried_again(
@@ -164,6 +168,6 @@ def test_why_no_engine_starts_is_said_with_since_when_and_when_it_is_tried_again
     with context.database.write() as session:
         for _ in range(2):
             holds.hold(session, "echo", "no <kernel> for this GPU")
-    words = " ".join(re.sub(r"<[^>]+>", " ", client.get("/models").text).split())
+    words = " ".join(re.sub(r"<[^>]+>", " ", client.get("/models/echo").text).split())
     assert "cannot run: no &lt;kernel&gt; for this GPU Tried 2 times since" in words, words
     assert re.search(r"the next attempt is (in \d+ s|due now)", words)

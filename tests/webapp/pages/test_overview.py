@@ -113,10 +113,38 @@ def test_a_filter_that_a_page_does_not_have_is_refused_by_its_name(client: Flask
     assert ("Did you mean &#39;status&#39;?" in answer.text) == (path == "/")
 
 
-def test_batches_of_one_name_are_told_apart_by_their_ids(client: FlaskClient, make: Make) -> None:
-    one, other = make(), make()
+def test_batches_of_one_name_are_told_apart_by_model_and_time_or_else_by_their_ids(
+    client: FlaskClient, make: Make
+) -> None:
+    large, early, one, other = (
+        make(models={model: {"engine": "echo"}}, created_at=1_600_000_000 + hour * 3600)
+        for model, hour in (("large", 2), ("echo", 1), ("echo", 2), ("echo", 2))
+    )
+    alone = make(name="alone", created_at=1_600_000_000)
+    listed = rows(client.get("/").text)
+    assert "simulated large waiting" in listed[large.id] and "2020-09-13 14:26:40 UTC" in listed[large.id]
+    assert "simulated echo waiting" in listed[early.id] and "2020-09-13 13:26:40 UTC" in listed[early.id]
+    assert all(f"echo, …{batch.id[-12:]} waiting" in listed[batch.id] for batch in (one, other))
+    assert "simulated waiting" in listed[alone.id] and "UTC" not in listed[alone.id]
+
+
+def test_the_list_is_what_runs_then_what_needs_me_then_what_has_finished(client: FlaskClient, make: Make) -> None:
+    ended = {"status": "completed", "completed_at": 2_000_000_000, "total": 2}
+    finished, failed = make(**ended, completed=2), make(**ended, completed=1, failed=1)
+    late, running = make(sla="late"), make()
     page = client.get("/").text
-    assert all(f'<span class="note">…{batch.id[-12:]}</span>' in page for batch in (one, other))
+    order = ("Running", running.id, "Needs attention", late.id, failed.id, "Finished", finished.id)
+    places = [page.index(f'rowgroup">{part}<' if part[0].isupper() else f'id="{part}"') for part in order]
+    assert places == sorted(places)
+    tabs = re.findall(r'<a href="([^"]+)"[^>]*>(Running|Needs attention|Finished) <strong>(\d)</strong>', page)
+    assert [int(number) for _, _, number in tabs] == [2, 2, 2]
+    shown = [rows(client.get(path.replace("&amp;", "&")).text).keys() for path, _, _ in tabs]
+    assert shown == [{late.id, running.id}, {late.id, failed.id}, {failed.id, finished.id}]
+    first = client.get("/?limit=2").text
+    following = re.search(r'<a href="([^"]+)" rel="next">', first)
+    assert following is not None
+    rest = client.get(following[1].replace("&amp;", "&")).text
+    assert [*rows(first), *rows(rest)] == [running.id, late.id, failed.id, finished.id]
 
 
 def test_the_creator_of_a_batch_is_its_keys_label(client: FlaskClient, context: AppContext, make: Make) -> None:

@@ -1,5 +1,7 @@
 """/usage: what was used in a month and what it has cost. Administrators see all projects, and their budgets."""
 
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import NamedTuple
@@ -13,16 +15,20 @@ from batchyard.errors import RequestError
 from store import projects
 from store.accounting import budgets
 from store.accounting.budgets import Standing
-from store.accounting.months import Month, day_text
+from store.accounting.months import Month, day_of, day_text
 from store.accounting.usage import UsageEntry
 from webapp.accounts.budgets import remove_budget, set_budget
 from webapp.accounts.usage import Listed, as_csv, read, total_of
+from webapp.pages.charts.bars import stacked
+from webapp.pages.charts.shapes import Chart
 from webapp.pages.forms import Problem
 from webapp.requests import administrator, caller, current_context, query, validated
 from webapp.wire.lists import QueryParams
 from webapp.wire.usage import DIMENSIONS, SetBudget, UsageQuery, UsageTotal
 
 routes = Blueprint("usage", __name__, url_prefix="/usage")
+MODELS = 5
+"""The number of models in the chart that stand for themselves."""
 ROWS = 50
 """The number of rows shown of a table: the csv file has all."""
 
@@ -92,6 +98,7 @@ def _page(problem: Problem | None = None) -> str:
         next=str(listed.month.next) if listed.month < Month.of() else None,
         project=params.project,
         total=total_of(listed.lines),
+        chart=_chart(listed) if listed.lines else None,
         tables=_tables(listed),
         budget=standing and _shown(standing, names.get(standing.budget.project_id, "")),
         budgets=[_shown(one, names[one.budget.project_id]) for one in standings],
@@ -105,6 +112,24 @@ def _page(problem: Problem | None = None) -> str:
 def _shown(standing: Standing, name: str) -> dict[str, object]:
     share = standing.spent / standing.amount if standing.amount else Fraction(1)
     return {**standing.document, "project": name, "share": float(share)}
+
+
+def _chart(listed: Listed) -> Chart:
+    """Return the tokens of each day until today, by the models that used most and the others together."""
+    month = listed.month
+    days = range(month.first, min(month.end, day_of(time.time()) + 1))
+    tokens: dict[str, Counter[int]] = defaultdict(Counter)
+    for line in listed.lines:
+        tokens[line.model or ""][line.day or 0] += line.amounts.input_tokens + line.amounts.output_tokens
+    largest = sorted(tokens, key=lambda model: tokens[model].total(), reverse=True)
+    for model in largest[MODELS:]:
+        tokens["other models"] += tokens.pop(model)
+    series = {
+        model: [by_day[day] for day in days]
+        for model in [*largest[:MODELS], "other models"]
+        if (by_day := tokens.get(model))
+    }
+    return stacked("Input and output tokens by day and model", [day_text(day)[-2:] for day in days], series)
 
 
 def _tables(listed: Listed) -> list[UsageTable]:

@@ -20,7 +20,7 @@ from webapp.wire.start import PARAMETERS, Start
 SHOWN = 200_000
 """Longest template that stands in the form, in characters. A form that is sent has at most 500 kB."""
 _SAME = ("name", "cron", "timezone", "overlap", "catch_up")
-_PROMPTS = ("run", "system", "format", "text", *PARAMETERS)
+_PROMPTS = ("endpoint", "model", "system", "format", "text", *PARAMETERS)
 """The fields that prompts become a template by."""
 
 
@@ -35,10 +35,9 @@ def body(old: Schedule | None = None) -> dict[str, Any]:
     source = _source(fields, old)
     if source is not None:
         values["input"] = source
-    endpoint = forms.prompt_options(fields)["endpoint"] if _of_prompts(fields) else fields.get("endpoint")
     unseen = ("output_expires_after", "callback_url", "stop_when", "guard")
     kept = {} if old is None else {name: old.batch.get(name) for name in unseen}
-    return values | {"batch": {**options, "endpoint": endpoint, **kept}}
+    return values | {"batch": {**options, "endpoint": fields.get("endpoint"), **kept}}
 
 
 def _of_prompts(fields: Mapping[str, str]) -> bool:
@@ -74,7 +73,7 @@ def _source(fields: Mapping[str, str], old: Schedule | None) -> dict[str, str] |
 
 def _requests(fields: Mapping[str, str]) -> str:
     """Return the form's prompts as the lines of a batch file. Raises RequestError."""
-    options = validated(Start, forms.prompt_options(fields, "system", *PARAMETERS))
+    options = validated(Start, forms.filled(fields, "endpoint", "model", "system", *PARAMETERS))
     text = io.BytesIO(forms.text(fields, "text").encode())
     kind: Format = "prompts" if fields.get("format") == "prompts" else "txt"
     context = current_context()
@@ -100,9 +99,9 @@ def fields_of(schedule: Schedule) -> dict[str, str]:
         return fields | forms.option_fields(schedule.job | {"post_process": []})
     fields |= forms.option_fields(schedule.batch)
     fields |= {"holds": "requests", "endpoint": schedule.batch["endpoint"], "file_id": schedule.input["file_id"] or ""}
-    made_of: dict[str, str] = schedule.input.get("prompts", {"run": ""})
-    endpoint, _, model = made_of["run"].partition(" ")
-    if (spec := current_context().models.get(model)) and endpoint in spec.endpoints:
+    made_of: dict[str, str] = schedule.input.get("prompts", {})
+    spec = current_context().models.get(made_of.get("model", ""))
+    if spec is not None and made_of["endpoint"] in spec.endpoints:
         return fields | made_of | {"holds": "prompts"}
     template = _template(schedule)
     return fields | ({"template": template} if len(template) <= SHOWN else {})

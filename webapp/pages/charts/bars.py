@@ -1,9 +1,11 @@
-"""Charts of bars, of histograms and of matrices: a box a value."""
+"""Charts of bars, of columns and of matrices: a box a value."""
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from batchyard.recipes.blocks import Bars, Histogram, Matrix
-from webapp.pages.charts.shapes import CHARACTER, WIDTH, Box, Chart, Text, short, with_values, within
+from webapp.pages.charts.shapes import CHARACTER, WIDTH, Box, Chart, ChartLine, Text, short, with_values, within
 from webapp.pages.formats import figure
 
 ROW = 24.0
@@ -47,22 +49,39 @@ def histogram(block: Histogram) -> Chart:
     """Draw a column a label, with its value on top."""
     chart = _labelled(block)
     labels, values = [short(label) for label in block.labels[:MAX_BARS]], block.values[:MAX_BARS]
+    return _columns(chart, labels, [[max(value or 0, 0) for value in values]], [figure(value) for value in values])
+
+
+def stacked(title: str, labels: Sequence[str], series: Mapping[str, Sequence[float]]) -> Chart:
+    """Draw a column a label, with a part for each series, the first one at the bottom."""
+    chart = with_values(Chart(title), ["", *series], list(zip(labels, *series.values(), strict=True)))
+    chart.lines = [ChartLine(number, name, "", []) for number, name in enumerate(series)]
+    return _columns(chart, labels, [*series.values()])
+
+
+def _columns(chart: Chart, labels: Sequence[str], series: Sequence[Sequence[float]], tops: Sequence[str] = ()) -> Chart:
+    """Draw columns of parts. `tops`: what stands above each if there is room; the highest always has its value."""
     if not labels:
         return chart
-    top, bottom, height = 18.0, 150.0, 172.0
-    step = WIDTH / len(labels)
-    high = max(0.0, *(value or 0 for value in values), 0.0) or 1.0
+    top, bottom, step = 18.0, 150.0, WIDTH / len(labels)
+    totals = [sum(parts) for parts in zip(*series, strict=True)]
+    tops = tops or [figure(total) for total in totals]
+    high = max(totals) or 1.0
     # Only each n-th label has room.
     every = max(1, math.ceil(CHARACTER * (1 + max(map(len, labels))) / step))
-    says = step >= CHARACTER * max(len(figure(value)) for value in values)
-    for index, (label, value) in enumerate(zip(labels, values, strict=True)):
-        x, size = index * step, (bottom - top) * (max(value or 0, 0) / high)
-        chart.boxes.append(Box(x + step * 0.1, bottom - size, step * 0.8, size))
-        if says or value == high:
-            chart.texts.append(Text(x + step / 2, bottom - size - 5, figure(value), kind="value"))
+    says = step >= CHARACTER * max(map(len, tops))
+    for index, (label, total) in enumerate(zip(labels, totals, strict=True)):
+        x, y = index * step, bottom
+        for number, values in enumerate(series):
+            size = (bottom - top) * (values[index] / high)
+            y -= size
+            if size:
+                chart.boxes.append(Box(x + step * 0.1, y, step * 0.8, size, series=number if chart.lines else None))
+        if says or total == high:
+            chart.texts.append(replace(within(x + step / 2, y - 5, tops[index]), kind="value"))
         if index % every == 0:
             chart.texts.append(within(x + step / 2, bottom + 16, label))
-    chart.rules, chart.height = [bottom], height
+    chart.rules, chart.height = [bottom], 172.0
     return chart
 
 

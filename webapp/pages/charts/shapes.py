@@ -28,13 +28,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Box:
-    """A bar or a cell. `shade` is its opacity."""
+    """A bar or a cell. `shade` is its opacity, `series` the look of what it is a part of."""
 
     x: float
     y: float
     width: float
     height: float
     shade: float = 1.0
+    series: int | None = None
 
 
 @dataclass(frozen=True)

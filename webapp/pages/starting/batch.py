@@ -17,14 +17,13 @@ from flask.typing import ResponseReturnValue
 
 from batchyard import json_lines
 from batchyard.errors import RequestError
-from batchyard.models import served_by_name
 from batchyard.request_lines import warnings
 from batchyard.tables import formats
 from store import batches, files
 from store.artifacts import ArtifactWriter
 from store.records import Batch, File
 from store.work.lifecycle import refuse_stage
-from tasks.intake import estimate, inputs, preview, prompts, submission
+from tasks.intake import budgets, estimate, inputs, preview, prompts, submission
 from tasks.intake.inputs import InputOptions
 from tasks.intake.preview import Preview
 from tasks.intake.prompts import InputPrompt
@@ -35,14 +34,14 @@ from webapp.intake import start
 from webapp.pages import forms
 from webapp.pages.forms import Problem
 from webapp.pages.starting import asks, examples
-from webapp.requests import caller, current_context, validated
+from webapp.requests import caller, current_context, reading, validated
 from webapp.wire.start import PARAMETERS, StartDryRun, StartForm
 
 routes = Blueprint("new", __name__, url_prefix="/new")
 
 _CHANGEABLE = ("model", "temperature", "top_p", "max_tokens", "seed")
 """The parameters that the form can change in all requests of a stored file."""
-_OPTIONS = ("system", "template", *PARAMETERS)
+_OPTIONS = ("model", "system", "template", *PARAMETERS)
 _MAX_ERRORS = 20
 _MAX_ROWS = 500
 """Only so many rows of a Parquet file are previewed."""
@@ -129,6 +128,9 @@ def look() -> ResponseReturnValue:
         source = _source()
         if source is not None:
             seen.read(_options(), source)
+            with reading() as (session, owner):
+                budgets.check(current_context(), session, owner.project_id)
+                budgets.check(current_context(), session, owner.project_id, owner.key_id)
     except RequestError as error:
         seen.problem = Problem.of(error)
     if flask.request.headers.get("HX-Request"):
@@ -183,6 +185,7 @@ class _Look:
             "requests": asks.of_lines(requests),
             "max_errors": _MAX_ERRORS,
             "head_bytes": preview.HEAD_BYTES,
+            "refuses_late": current_context().settings.admission == "refuse",
         }
 
 
@@ -205,7 +208,6 @@ def _page(seen: _Look | None = None, file: File | None = None, fields: Mapping[s
         fields=fields,
         once=fields.get("once") or secrets.token_hex(16),
         file=file,
-        models=sorted(served_by_name(context.models)),
         plan_rows=forms.PLAN_ROWS,
         upload_name=upload.filename if upload else None,
         **forms.template_context(),
@@ -223,17 +225,15 @@ def _is_requests() -> bool:
 def _options() -> StartForm:
     """Return the form's options as those of POST /start. Raises RequestError."""
     fields = flask.request.form
-    values = forms.batch_options(fields)
+    values = forms.batch_options(fields) | {"endpoint": fields.get("endpoint")}
     if "plan" in fields:
         values["plan"] = {"rows": forms.PLAN_ROWS}
     if name := fields.get("batch_name", "").strip():
         values["metadata"] = (values["metadata"] or {}) | {batches.NAME: name}
-    if _is_requests():
-        values["endpoint"] = fields.get("endpoint")
-        if fields.get("file_id"):
-            values |= {name: fields[name] for name in _CHANGEABLE if fields.get(name, "").strip()}
-    else:
-        values |= forms.prompt_options(fields, *_OPTIONS)
+    if fields.get("file_id"):
+        values |= forms.filled(fields, *_CHANGEABLE)
+    elif not _is_requests():
+        values |= forms.filled(fields, *_OPTIONS)
         if null_values := [text for part in fields.get("null_values", "").split(",") if (text := part.strip())]:
             values["null_values"] = null_values
     options = validated(StartForm, values)
@@ -337,6 +337,8 @@ def _title(input_preview: Preview) -> str | None:
 def _submit(options: StartForm, source: _Source, input_preview: Preview) -> Batch:
     content, artifacts = source.content, current_context().artifacts
     title = _title(input_preview) if source.typed else None
+    if options.template is not None and not source.typed:
+        title = prompts.title_of(f"{source.name}: {options.template}")  # one table may run with several templates
     if isinstance(content, File) and (changes := _changes(options, source)):
         with artifacts.open(content.sha256) as file, artifacts.create() as writer:
             for line in prompts.changed(file, changes, current_context().settings.max_line_bytes):

@@ -43,6 +43,8 @@ def test_usage_stands_by_day_model_project_and_key(
     page = client.get("/usage").text
     assert "43.00 EUR" in words(page) and "&lt;b&gt;large" in page
     assert all(title in page for title in ("By day", "By model", "By project", "By key"))
+    assert page.index('aria-label="Chart: Input and output tokens by day and model"') < page.index("By day")
+    assert page.count('class="box series series-0"') == page.count('class="box series series-1"') > 0
     own = plain.get("/usage").text
     assert "40.00 EUR" in words(own) and "3.00 EUR" not in words(own)
     assert "By project" not in own and "Set a budget" not in own
@@ -91,8 +93,13 @@ def test_every_page_of_a_project_that_has_spent_its_budget_says_so(
     client.post("/usage/budget", data={**fields, "amount": "9"})
     assert "new batches and jobs are refused" in plain.get("/files").text
     assert "budget" not in client.get("/files").text
-    sent = plain.post("/new", data={"csrf": csrf_of(plain), "run": "/v1/chat/completions echo", "text": "hello"})
+    sent = plain.post(
+        "/new", data={"csrf": csrf_of(plain), "endpoint": "/v1/chat/completions", "model": "echo", "text": "hello"}
+    )
     assert sent.status_code == 403 and "has spent 9.00 EUR of its budget" in sent.text
+    fields = {"csrf": csrf_of(plain), "endpoint": "/v1/chat/completions", "model": "echo", "text": "hello"}
+    preview = plain.post("/new/preview", data=fields, headers={"HX-Request": "true"}).text
+    assert "This would be refused." in preview and "has spent 9.00 EUR" in preview
 
 
 def test_usage_is_accessible_and_shows_a_batch_that_ran(visit: Open, stack: RunningStack) -> None:

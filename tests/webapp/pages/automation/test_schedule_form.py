@@ -27,7 +27,8 @@ PROMPTS = {
     "holds": "prompts",
     "text": "News of {{date}}?\r\n---\r\nWhat is\r\nleft?",
     "format": "prompts",
-    "run": "/v1/chat/completions echo",
+    "endpoint": "/v1/chat/completions",
+    "model": "echo",
     "system": "Be brief.",
     "temperature": "0.5",
     "stop": '["END"]',
@@ -89,7 +90,9 @@ def fields_of(page: str) -> dict[str, str]:
     hidden = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form)
     ticked = re.findall(r'<input type="(?:radio|checkbox)" name="([^"]+)" value="([^"]+)" checked', form)
     chosen = re.findall(
-        r'<select[^>]* name="([^"]+)"(?:(?!</select>).)*?<option(?: value="([^"]*)")? selected>([^<]*)', form, re.DOTALL
+        r'<select[^>]* name="([^"]+)"(?:(?!</select>).)*?<option[^>]*?(?: value="([^"]*)")? selected>([^<]*)',
+        form,
+        re.DOTALL,
     )
     areas = re.findall(r'<textarea [^>]*name="([^"]+)"[^>]*>\n([^<]*)</textarea>', form)
     fields = [*inputs, *hidden, *ticked, *((name, value or text) for name, value, text in chosen), *areas]
@@ -269,7 +272,7 @@ def test_a_template_of_a_model_that_is_not_served_any_more_stays_whole_requests(
     client: FlaskClient, context: AppContext
 ) -> None:
     context.models["gone"] = ModelSpec(name="gone", engine="echo")
-    schedule = create_schedule(client, context, **PROMPTS | {"run": "/v1/chat/completions gone"})
+    schedule = create_schedule(client, context, **PROMPTS | {"model": "gone"})
     path = f"/schedules/{schedule.id}/edit"
     assert fields_of(client.get(path).text)["holds"] == "prompts"
     del context.models["gone"]

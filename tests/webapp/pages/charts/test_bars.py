@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.webapp.pages.charts.test_view import VALUES, chart
+from webapp.pages.charts.bars import stacked
 from webapp.pages.charts.shapes import WIDTH
 from webapp.pages.formats import NOTHING
 
@@ -33,3 +34,13 @@ def test_a_cell_is_darker_the_higher_it_is_and_none_is_empty() -> None:
     shades = [box.shade for box in drawn.boxes]
     assert len(shades) == 3 and shades == sorted(shades)
     assert [text.text for text in drawn.texts if text.kind == "value"] == ["1", "2", NOTHING, "4"]
+
+
+def test_parts_of_a_column_stand_on_one_another_and_none_is_drawn_for_nothing() -> None:
+    drawn = stacked("tokens", ["1", "2"], {"a": [3, 0], "b": [1, 2]})
+    assert [(box.series, box.height / drawn.boxes[1].height) for box in drawn.boxes] == [
+        *((0, pytest.approx(3)), (1, pytest.approx(1)), (1, pytest.approx(2)))
+    ]
+    first, above, _ = drawn.boxes
+    assert above.y + above.height == pytest.approx(first.y)
+    assert [line.name for line in drawn.lines] == ["a", "b"]

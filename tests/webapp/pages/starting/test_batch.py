@@ -30,11 +30,10 @@ from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
 
 Open = Callable[..., Visit]
-CHAT = "/v1/chat/completions echo"
 
 
 def send(client: FlaskClient, path: str = "/new", fragment: bool = False, **fields: Any) -> TestResponse:
-    data = {"csrf": csrf_of(client), "run": CHAT, "endpoint": "/v1/chat/completions"} | fields
+    data = {"csrf": csrf_of(client), "endpoint": "/v1/chat/completions", "model": "echo"} | fields
     headers = {"HX-Request": "true"} if fragment else {}
     return client.post(path, data=data, content_type="multipart/form-data", headers=headers)
 
@@ -225,7 +224,9 @@ def fields_of(page: str) -> dict[str, str]:
     inputs = re.findall(r'<input (?![^>]*type="(?:radio|checkbox)")[^>]*?name="([^"]+)"[^>]*?value="([^"]*)"', page)
     ticked = re.findall(r'<input type="checkbox" name="([^"]+)" value="1" checked', page)
     chosen = re.findall(
-        r'<select[^>]* name="([^"]+)"(?:(?!</select>).)*?<option(?: value="([^"]*)")? selected>([^<]*)', page, re.DOTALL
+        r'<select[^>]* name="([^"]+)"(?:(?!</select>).)*?<option[^>]*?(?: value="([^"]*)")? selected>([^<]*)',
+        page,
+        re.DOTALL,
     )
     areas = re.findall(r'<textarea[^>]* name="([^"]+)"[^>]*>\n(.*?)</textarea>', page, re.DOTALL)
     return (
@@ -284,8 +285,8 @@ def test_a_pasted_batch_is_called_after_its_first_prompt_unless_it_has_a_name(
     [
         ({}, "Choose a file", "text"),
         ({"text": "a", "temperature": "hot"}, "Invalid value for &#39;temperature&#39;", "temperature"),
-        ({"text": "a", "run": "/v1/chat/completions gone"}, "is not supported here", "run"),
-        ({"text": "a", "run": ""}, "endpoint", "endpoint"),
+        ({"text": "a", "model": "gone"}, "is not supported here", "model"),
+        ({"text": "a", "endpoint": ""}, "endpoint", "endpoint"),
         ({"text": "a", "completion_window": "400d"}, "supported are 24h", "completion_window"),
         ({"text": "a", "completion_window": "soon"}, "completion_window", "completion_window"),
         ({"text": "a", "metadata": "team"}, "Line 1 of the metadata", "metadata"),
@@ -347,9 +348,12 @@ def test_bad_lines_are_told_by_their_number_before_anything_is_submitted(
 
 def test_bad_lines_are_skipped_where_the_form_says_so(client: FlaskClient, context: AppContext) -> None:
     text = "\n".join([json.dumps(a_chat("a", "x")), "{no json"])
-    assert (
-        "These lines are skipped" in send(client, "/new/preview", holds="requests", text=text, on_invalid="skip").text
-    )
+    previews = [
+        send(client, "/new/preview", fragment=True, holds="requests", text=text, **fields).text
+        for fields in ({"on_invalid": "skip"}, {})
+    ]
+    assert ["These lines are skipped" in page for page in previews] == [True, False]
+    assert ["This would be refused.</strong> <bdi>Some lines" in page for page in previews] == [False, True]
     assert send(client, "/new", holds="requests", text=text, on_invalid="skip").status_code == 303
     with context.database.read() as session:
         assert session.query(Batch).one().on_invalid == "skip"
@@ -419,7 +423,7 @@ def test_pasted_prompts_are_shown_as_requests_and_lead_to_the_batchs_page(
     page = window.sign_in(stack.key, "/new")
     window.check_accessibility()
     page.get_by_label("Or type or paste it here").fill("What is 2 + 3?\n<img src=x onerror=alert(1)>\nthree\nfour")
-    page.get_by_label("Model").select_option(CHAT)
+    page.get_by_label("Model").select_option("echo")
     page.get_by_text("More options").click()
     page.get_by_label("Seed").fill("7")
     expect(page.locator("#shown")).to_contain_text("4 requests in all")
