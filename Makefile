@@ -169,6 +169,7 @@ bench: dev
 	$(BIN)/python benchmarks/labels.py
 	$(BIN)/python benchmarks/cascade.py
 	$(BIN)/python benchmarks/cascade.py --filter
+	$(BIN)/python benchmarks/cascade.py --supg
 	$(BIN)/python benchmarks/cascade.py --real 1200
 	$(BIN)/python benchmarks/match.py
 	$(BIN)/python benchmarks/panel.py

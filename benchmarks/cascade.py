@@ -1,10 +1,11 @@
-"""Whether a cascade keeps its target, and what it costs: python benchmarks/cascade.py [--filter] [--real 1200].
+"""Whether a cascade keeps its target, and what it costs: python benchmarks/cascade.py [--filter|--supg|--real 1200].
 
 Each cell is so many seeded runs of the recipe's own decisions over simulated rows, at confidence 0.95, without models:
 the target may be missed in 5 % of them. Beside the rows that the large model answers stand those of an oracle, which
 knows all errors and needs no sample.
 
-With `--filter` the cells are those of filters, with precision and recall as targets.
+With `--filter` the cells are those of filters, with precision and recall as targets. With `--supg` they stand beside
+SUPG (`supg.py`), which gets as many sampled rows in each run.
 
 With `--real` the bundled models answer so many held-out problems instead: `nano` is the small model of `mini`, on
 engine transformers. `mini` answers all rows, too, so that the agreement of all rows is known.
@@ -22,6 +23,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import supg
 from harness import machine, stack, table, write
 
 import batchyard
@@ -39,6 +42,7 @@ AGREE = (0.9, 0.95, 0.99)
 ROWS = (500, 2000, 10_000, 50_000)
 FILTER_TARGETS = (0.9, 0.95)
 FILTER_ROWS = (500, 2000, 5000, 20_000)
+SUPG_ROWS = (2000, 5000, 20_000)
 
 
 def cell(kind: str, rows: int, agree: float, runs: int) -> dict[str, Any]:
@@ -75,6 +79,53 @@ def filter_cell(kind: str, rows: int, target: float, runs: int) -> dict[str, Any
         "precision": statistics.mean(run.precision for _, run in made),
         "recall": statistics.mean(run.recall for _, run in made),
     }
+
+
+def supg_cell(kind: str, rows: int, target: float, runs: int) -> dict[str, Any]:
+    """Return how many rows the large model answers in filters by a cascade and by SUPG, and who misses a target."""
+    made = filtered.runs(kind, rows, target, target, runs)
+    large = {"cascade": [run.large for _, run in made]}
+    large["oracle"] = [drawn.best(target, target) for drawn, _ in made]
+    missed = {"cascade": sum(run.is_missed for _, run in made)}
+    for name, select in (("joint", supg.joint), ("two cuts", supg.two_cuts)):
+        selections = [
+            select(of.scores, of.wanted, target, run.sampled, 0.05, np.random.default_rng([seed, rows]))
+            for seed, (of, run) in enumerate(made)
+            if run.sampled
+        ]
+        large[name] = [each.large for each in selections]
+        missed[name] = sum(min(each.precision, each.recall) + 1e-12 < target for each in selections)
+    return {
+        "kind": kind,
+        "rows": rows,
+        "target": target,
+        "runs": sum(run.sampled > 0 for _, run in made),
+        "sampled": statistics.mean(run.sampled / rows for _, run in made),
+        "large": {name: statistics.mean(values) / rows for name, values in large.items() if values},
+        "missed": missed,
+    }
+
+
+def report_supg(runs: int, processes: int) -> None:
+    made = list(cells(supg_cell, SUPG_ROWS, FILTER_TARGETS, runs, processes))
+    names = ("cascade", "joint", "two cuts")
+    columns = ["rows", "n", "target", "sampled", *names, "oracle", *(f"missed: {name}" for name in names)]
+    lines = [
+        [
+            *(each["kind"], f"{each['rows']:,}", each["target"], f"{each['sampled']:.1%}"),
+            *(f"{each['large'][name]:.1%}" if name in each["large"] else "-" for name in (*names, "oracle")),
+            *(f"{each['missed'][name]} of {each['runs']}" for name in names),
+        ]
+        for each in made
+    ]
+    summary = f"{runs} runs a cell. Columns: share of rows that the large model answers, and runs that miss a target."
+    settings = {"runs": runs}
+    write(
+        "cascade-supg",
+        {"machine": machine("numpy"), "settings": settings, "cells": made},
+        table(columns, lines),
+        summary,
+    )
 
 
 def cells(
@@ -169,10 +220,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--filter", action="store_true")
+    parser.add_argument("--supg", action="store_true")
     parser.add_argument("--real", type=int, metavar="ROWS")
     arguments = parser.parse_args()
     if arguments.real:
         return report_real(arguments.real)
+    if arguments.supg:
+        return report_supg(arguments.runs, arguments.processes)
     if arguments.filter:
         name, made = (
             "cascade-filter",

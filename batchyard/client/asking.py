@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ PLAN_POLL_SECONDS = 0.3
 DETAILS = ("error", "tokens")
 _CASCADES = dict.fromkeys(("cascade", "confidence"), "map and filter") | {
     "agree": "map",
+    "by": "map",
     "precision": "filter",
     "recall": "filter",
 }
@@ -293,19 +296,41 @@ def some_column(templates: Iterable[Template], columns: Sequence[str]) -> None:
         raise ConfigurationError(f"template: it names no column in braces, so all rows are one; there are {there}")
 
 
-def targets(cascade: str | None, **options: float | str | None) -> dict[str, float]:
-    """Return the targets that are set. Raises ConfigurationError: there is no `cascade`, or one is out of range.
+def targets(cascade: str | None, **options: float | str | None) -> dict[str, Any]:
+    """Return the targets that are set, as options of recipe `cascade`.
+
+    Raises ConfigurationError: there is no `cascade`, or a target is out of range.
 
     `options`: targets, and names of columns, which also need a cascade.
     """
     given = {name: value for name, value in options.items() if value is not None}
+    if given and cascade is None:
+        option = "--cascade" if _in_terminal() else "cascade="
+        raise ConfigurationError(f"{next(iter(given))} needs a cascade: name the small model with {option}")
+    given |= _range(given.pop("agree", None), given.pop("by", None))
     for name, value in given.items():
-        if cascade is None:
-            option = "--cascade" if _in_terminal() else "cascade="
-            raise ConfigurationError(f"{name} needs a cascade: name the small model with {option}")
         if not isinstance(value, str) and not 0 < value < 1:
             raise ConfigurationError(f"{name}={value}: pass a share between 0 and 1, such as 0.95")
-    return {name: value for name, value in given.items() if not isinstance(value, str)}
+    return {name: value for name, value in given.items() if not isinstance(value, str) or name == "by"}
+
+
+def _range(agree: Any, by: Any) -> dict[str, float | str]:
+    """Return a target, or the ends of a range such as 0.9..0.98, and its deadline, such as the next 07:00."""
+    low, dots, high = agree.partition("..") if isinstance(agree, str) else (agree, "", "")
+    if bool(dots) != (by is not None):
+        raise ConfigurationError("a range of agree, such as 0.9..0.98, goes together with by, such as 07:00")
+    try:
+        if by is None:
+            return {} if low is None else {"agree": float(low) if isinstance(low, str) else low}
+        if "-" in by:
+            at = datetime.fromisoformat(by).astimezone()
+        else:
+            days = (date.today() + timedelta(days) for days in (0, 1))
+            today, tomorrow = (datetime.combine(day, clock.fromisoformat(by)).astimezone() for day in days)
+            at = today if today > datetime.now(UTC) else tomorrow
+        return {"agree": float(high), "lowest_agree": float(low), "by": at.isoformat()}
+    except ValueError as error:
+        raise ConfigurationError(f"agree or by: {error}; pass 0.95, or 0.9..0.98 and a time such as 07:00") from None
 
 
 def _in_terminal() -> bool:

@@ -42,7 +42,8 @@ def filter(
     Args:
         data: a table, as for `map`.
         template: the question, with columns in braces: "Is this about billing? {text}", or "{*}" for all.
-        cascade: a smaller model. It decides as many rows as the targets allow, and `model` decides the others.
+        cascade: a smaller model, or the best of several ("nano,mini"). It decides as many rows as the targets allow,
+            and `model` decides the others.
         precision: minimum share of the returned rows to which `model` says yes; default 0.95.
         recall: minimum share of the rows with a yes of `model` that are returned; default 0.95.
         confidence: minimum probability that both targets are reached; default 0.95.
@@ -75,7 +76,7 @@ def filter(
         frame = frames.of(data)
     else:
         server = asking.CallOptions(server=server).connected()
-        names = (model, cascade) if scores is None else (model,)
+        names = (model, *cascade.split(",")) if scores is None else (model,)
         specs = [asking.served(server, name, CHAT.path)["batchyard"] for name in names]
         options = {"proxy": cascade, "labels": [YES, NO], "precision": DEFAULT, "recall": DEFAULT} | targets
         options |= {"structured": all("choice" in spec["answer_forms"] for spec in specs)}

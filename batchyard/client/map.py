@@ -12,7 +12,7 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from batchyard import json_lines
+from batchyard import durations, json_lines
 from batchyard.client import answers, asking, frames, resume
 from batchyard.client.answers import RowAnswer, RowText, Structure
 from batchyard.client.api import ApiClient, uploaded
@@ -47,7 +47,8 @@ def map(
     server: ApiClient | None = None,
     name: str = "map",
     cascade: str | None = None,
-    agree: float | None = None,
+    agree: float | str | None = None,
+    by: str | None = None,
     confidence: float | None = None,
     truth: str | None = None,
     **parameters: Any,
@@ -76,12 +77,12 @@ def map(
         progress: say on standard error how far it is: a bar in a terminal, elsewhere a line every ten seconds.
         server: by default the one that BATCHYARD_URL names, or the local stack in ./data.
         name: of the batches' input files.
-        cascade: a smaller model, for rows on which it agrees with `model`; details have `answered_by` and `confidence`.
-        agree: minimum share of rows with the answer of `model`; default 0.95 with a cascade.
+        cascade: a smaller model for rows on which it agrees with `model`, or several: "nano,mini". Details have more.
+        agree: minimum share of rows with the answer of `model`; default 0.95 with a cascade; with `by` "0.9..0.98".
+        by: time such as "07:00". Of the range, the highest share is taken that is forecast to be done by then.
         confidence: minimum probability that `agree` is reached; default 0.95 with a cascade.
         truth: with `cascade`, a column with known answers; standard error has how many answers equal them.
-        parameters: any others of the requests' bodies, such as `seed`, `top_p` or `max_completion_tokens`. A row has
-            one answer, so `n` is 1; for several samples of a prompt see recipe `rollout`.
+        parameters: others of the requests' bodies, such as `seed`. For several answers of a row see recipe `rollout`.
 
     Returns:
         A column: a Series of pandas, which has the table's index, or of polars, a ChunkedArray, or a list for a dataset
@@ -97,10 +98,9 @@ def map(
     body = _body(model, structure, response_format, temperature, max_tokens, parameters)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
     are_texts = structure is None and response_format is None and not finish_reason
-    targets = asking.targets(cascade, agree=agree, confidence=confidence, truth=truth)
+    targets = asking.targets(cascade, agree=agree, by=by, confidence=confidence, truth=truth)
     if cascade is not None and not are_texts:
-        message = "cascade: its answers are plain texts; leave out schema, response_format and finish_reason"
-        raise ConfigurationError(message)
+        raise ConfigurationError("cascade: its answers are plain texts; leave out forms of answers and finish_reason")
     results = TextResults() if cascade is None else CascadeResults({"proxy": cascade, **targets}, data, truth=truth)
     frame = ask(results, data, template, system, body, how)
     columns = results.columns(structure)
@@ -326,7 +326,9 @@ class CascadeResults(TextResults):
                     self.record(int(name.removeprefix("row-")), answer)
         self.close()
         metrics, simulated = job["batchyard"]["metrics"], " (simulated)" if job["batchyard"]["simulated"] else ""
-        said = f"{self._options['proxy']} answered {metrics['proxy']:,} of {metrics['rows']:,} rows{simulated}"
+        proxy = metrics.get("chosen_proxy", self._options["proxy"])
+        said = f"{proxy} answered {metrics['proxy']:,} of {metrics['rows']:,} rows{simulated}"
+        said += f", agree={metrics['agree']:g}" if "by" in self._options else ""
         known = ", ".join(
             f"{name} {share['mean']:.1%} of {share['n']:,}"
             for name, share in metrics.get("truth", {}).items()
@@ -358,7 +360,8 @@ class CascadeResults(TextResults):
 
 def _job(server: ApiClient, file: Path, how: CallOptions, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job of the rows, an earlier one of the same call or a new one, when it has ended."""
-    mark = resume.mark(server, "map", resume.sha256(file), options)
+    known_by = {name: value for name, value in options.items() if name != "by"}  # tomorrow's 07:00 is another time
+    mark = resume.mark(server, "map", resume.sha256(file), known_by)
     earlier = resume.Earlier(() if how.again else server.jobs(recipe=CASCADE))
     job = earlier.find(mark, resume.AGAIN if how.progress else None)
     if job is None or _is_unfinished(job):  # a new job takes the rounds that have completed
@@ -371,11 +374,14 @@ def _job(server: ApiClient, file: Path, how: CallOptions, options: Mapping[str, 
                 completion_window=how.window,
                 metadata=mark,
             )
-    latest = [job]
+    latest, target = [job], None
 
     def fetch() -> list[dict[str, Any]]:
+        nonlocal target
         if latest[0]["status"] not in TERMINAL:
             latest[0] = server.job(latest[0]["id"])
+            if "by" in options and target is None and (target := _target(server, latest[0])):
+                click.echo(f"cascade: {target}", err=True)
         return latest
 
     interrupted = partial(resume.goes_on, server, latest)
@@ -385,6 +391,13 @@ def _job(server: ApiClient, file: Path, how: CallOptions, options: Mapping[str, 
 def _is_unfinished(job: Mapping[str, Any]) -> bool:
     """True for a job that has ended without the answers of its last round."""
     return job["status"] in TERMINAL and "rows" not in (job["batchyard"]["metrics"] or {})
+
+
+def _target(server: ApiClient, job: Mapping[str, Any]) -> str | None:
+    """Return the target that a job has chosen for its deadline, None while its sample is not answered."""
+    reports = (child["batchyard"]["metrics"] or {} for child in server.jobs(parent_id=job["id"]))
+    chosen = next((report for report in reports if "eta_seconds" in report), None)
+    return None if chosen is None else f"agree={chosen['agree']:g}, done in {durations.text(chosen['eta_seconds'])}"
 
 
 def _drawn(job: Mapping[str, Any]) -> str:

@@ -109,6 +109,7 @@ class CutDecision(NamedTuple):
     upper: float  # rows with a higher score are accepted; infinity if nothing is certified
     lower: float  # rows with a lower score that are not accepted are rejected; minus infinity likewise
     sample: int  # rows that have to be sampled for the next look; 0 if no look comes
+    saved: float  # rows that the proxy is forecast to answer; 0 before a sample
 
     def accepts(self, scores: Floats) -> Flags:
         return scores > self.upper
@@ -177,6 +178,11 @@ def looks(rows: int, budget: int, risk: float) -> list[Look]:
     return []
 
 
+def with_budget(made: Sequence[Look], rows: int, budget: int, risk: float) -> list[Look]:
+    """Return looks at the same sizes for another budget."""
+    return [Look(size, most_errors(rows, budget, size, risk / len(made))) for size, _ in made]
+
+
 def sample_sizes(rows: int, least: float, risk: float) -> list[int]:
     """Return the sample sizes of the looks for two targets; none if so few rows cannot certify anything.
 
@@ -212,10 +218,10 @@ def decide(tails: Sequence[Tail], rows: int, sample: int) -> CutDecision:
         min((_cut(tail, *look) for look in tail.looks if look.sample <= sample), default=math.inf) for tail in tails
     ]
     sizes = [look.sample for look in tails[0].looks]
+    most, size = saved(best, sample), 0
     if sample == 0:
         size = sizes[0] if sizes and len(tails[0].scores) else 0
     else:
-        most, size = saved(best, sample), 0
         for place, larger in enumerate(sizes):
             if larger > sample:
                 seen = [math.floor(tail.looks[place].errors * sample / larger) for tail in tails]
@@ -224,7 +230,7 @@ def decide(tails: Sequence[Tail], rows: int, sample: int) -> CutDecision:
                     most, size = forecast, larger
     upper, lower = best[0], -best[1] if len(best) > 1 else -math.inf
     # Between cuts that cross, either is certified: the proxy's own answer decides.
-    return CutDecision(min(max(upper, 0.5), lower) if upper < lower else upper, lower, size)
+    return CutDecision(min(max(upper, 0.5), lower) if upper < lower else upper, lower, size, most)
 
 
 def _cut(tail: Tail, sample: int, most: int) -> float:

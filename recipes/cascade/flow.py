@@ -16,8 +16,7 @@ from recipes.cascade.options import STATE, Cascading, Round, check, label_of
 PROXY, LARGE = "proxy", "large"
 
 
-def _ask(options: Cascading, stage: str, content: Any) -> Ask:
-    model = options.proxy if stage == PROXY else options.model
+def _ask(options: Cascading, stage: str, model: str, content: Any) -> Ask:
     choice = options.labels if options.labels and options.structured else None
     probabilities: dict[str, Any] = {}
     if stage == PROXY:
@@ -26,9 +25,9 @@ def _ask(options: Cascading, stage: str, content: Any) -> Ask:
 
 
 def _probe(options: Round) -> list[Ask | Score]:
-    stages = (PROXY, LARGE) if options.scores is None else (LARGE,)
-    asks: list[Ask | Score] = [_ask(options, stage, "1 + 1 =") for stage in stages]
-    return [*asks, Score(options.comparison[0], "", "2", "2")]
+    proxies = options.proxies if options.scores is None else []
+    stages = [*((PROXY, model) for model in proxies), (LARGE, options.model)]
+    return [*(_ask(options, *stage, "1 + 1 =") for stage in stages), Score(options.comparison[0], "", "2", "2")]
 
 
 def _columns(options: Round, row: Mapping[str, Any]) -> Sequence[str]:
@@ -107,29 +106,36 @@ def answered(item: Item, options: Round) -> Flow:
     if state is None and options.scores is not None:
         score = _given_score(options, item.columns)
         text = None if score is None else options.labels[score <= 0.5]
-        return Result(text, **values, proxy={"text": text, "confidence": score})
-    stage = PROXY if state is None else LARGE
-    (answer,) = yield [_ask(options, stage, item.chat())]
-    kept: dict[str, Any] = {"text": None, "tokens": [answer.input_tokens, answer.output_tokens]}
-    error = unanswered(answer)
-    if error is None:
-        kept["text"] = (label_of(answer.text, options.labels) if options.labels else None) or answer.text
-    else:
-        kept["error"] = dict(error)
-    if not options.filters and kept["text"] is not None and (known := options.known(item.columns)) is not None:
-        kept["right"] = yield from _same(options, kept["text"], known)
+        return Result(text, **values, proxies=[{"text": text, "confidence": score}])
+    stage, models = (PROXY, options.proxies) if state is None else (LARGE, [options.model])
+    answers = yield [_ask(options, stage, model, item.chat()) for model in models]
+    all_kept = []
+    for answer in answers:
+        all_kept.append((yield from _kept(options, item, answer, stage)))
     if state is None:
-        is_usable = error is None and (not options.labels or kept["text"] in options.labels)
-        kept["confidence"] = None
-        if is_usable:
-            kept["confidence"] = (
-                score_of(answer, kept["text"], options.labels) if options.filters else confidence_of(answer)
-            )
-        values["proxy"] = kept
+        values["proxies"] = all_kept
     else:
-        values["large"] = kept
-        if options.filters:
-            kept["equal"] = error is None and kept["text"] == state["proxy"]["text"]
-        elif error is None and state["proxy"].get("confidence") is not None:
-            kept["equal"] = yield from _same(options, state["proxy"]["text"], kept["text"])
-    return lost(item, answer, **values) if error is not None else Result(kept["text"], **values)
+        (kept,) = all_kept
+        values["large"], kept["equal"] = kept, []
+        for proxy in state["proxies"]:
+            is_equal = "error" not in kept and proxy["text"] == kept["text"]
+            if not options.filters and "error" not in kept and proxy.get("confidence") is not None:
+                is_equal = yield from _same(options, proxy["text"], kept["text"])
+            kept["equal"].append(is_equal)
+    failed = next((answer for kept, answer in zip(all_kept, answers, strict=True) if "error" in kept), None)
+    return Result(all_kept[0]["text"], **values) if failed is None else lost(item, failed, **values)
+
+
+def _kept(options: Round, item: Item, answer: Answer, stage: str) -> Part[dict[str, Any]]:
+    """Return what is kept of an answer: text or error, tokens, confidence, and whether it is right where known."""
+    kept: dict[str, Any] = {"text": None, "tokens": [answer.input_tokens, answer.output_tokens]}
+    if (error := unanswered(answer)) is not None:
+        return {**kept, "error": dict(error)}
+    kept["text"] = (label_of(answer.text, options.labels) if options.labels else None) or answer.text
+    if not options.filters and (known := options.known(item.columns)) is not None:
+        kept["right"] = yield from _same(options, kept["text"], known)
+    if stage == PROXY and (not options.labels or kept["text"] in options.labels):
+        kept["confidence"] = (
+            score_of(answer, kept["text"], options.labels) if options.filters else confidence_of(answer)
+        )
+    return kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AwareDatetime, Field, field_validator
 
 from batchyard.recipes import BASIC, BareOptions, ColumnName, CompositeOptions, Options
 from batchyard.tables import cells
@@ -14,6 +14,8 @@ from recipes.options import GreedySampling, option
 
 STATE = "batchyard_cascade"
 """The column of a later round's rows with what the rounds before have left."""
+TARGETS = 5
+"""Targets of a range, from which a deadline chooses."""
 
 
 def plain(text: str) -> str:
@@ -30,7 +32,7 @@ class Cascading(BareOptions):
     """The models, and how far their answers may differ."""
 
     model: str = Field(description="Large model, whose answers are wanted")
-    proxy: str = Field(description="Small model, which answers every row first")
+    proxy: str = Field(description="Small model, which answers every row first; of several (`a,b`) the best counts")
     agree: float | None = Field(
         None,
         gt=0,
@@ -38,6 +40,10 @@ class Cascading(BareOptions):
         description="Minimum share of all rows with the large model's answer; default 0.95",
         json_schema_extra=BASIC,
     )
+    lowest_agree: float | None = Field(
+        None, gt=0, lt=1, description="With `by`: `agree` may be lowered to this, so that all is done in time"
+    )
+    by: AwareDatetime | None = Field(None, description="With `lowest_agree`: when all rows should have an answer")
     precision: float | None = Field(
         None, gt=0, lt=1, description="Instead of `agree`: minimum precision of the rows with the first label"
     )
@@ -85,6 +91,24 @@ class Cascading(BareOptions):
             return {"agree": 0.95 if self.agree is None else self.agree}
         return {"precision": self.precision, "recall": self.recall}
 
+    @property
+    def proxies(self) -> list[str]:
+        """The small models; one of them decides."""
+        return [self.proxy] if self.scores is not None else [name.strip() for name in self.proxy.split(",")]
+
+    @property
+    def range(self) -> list[float]:
+        """The targets from which the deadline chooses, the highest first; without one `agree` alone, 0 for filters."""
+        high = self.targets.get("agree", 0)
+        if self.lowest_agree is None:
+            return [high]
+        return [round(high + (self.lowest_agree - high) * place / (TARGETS - 1), 6) for place in range(TARGETS)]
+
+    @property
+    def risk(self) -> float:
+        """The probability of missing one target with one small model: all of them have equal shares."""
+        return (1 - self.confidence) / (len(self.range) * len(self.proxies))
+
     def known(self, columns: Mapping[str, Any]) -> str | None:
         """Return the known answer to a row, None without one. Raises CellError."""
         text = None if self.truth is None else cells.optional(columns.get(self.truth), self.truth)
@@ -115,10 +139,16 @@ class Round(Cascading, Options):
 
 
 def check(options: Cascading) -> None:
-    if options.model == options.proxy:
+    if options.model in options.proxies:
         raise ValueError("proxy: it is the same as model; name a smaller one")
+    if len(set(options.proxies)) < len(options.proxies):
+        raise ValueError("proxy: a model is named twice")
     if (options.precision is None) != (options.recall is None):
         raise ValueError("precision: set it together with recall, or set agree alone")
+    if (options.by is None) != (options.lowest_agree is None):
+        raise ValueError("by: set it together with lowest_agree")
+    if options.lowest_agree is not None and (options.filters or options.lowest_agree >= options.targets["agree"]):
+        raise ValueError("lowest_agree: it must be below agree, and precision and recall have no range")
     if options.filters and options.agree is not None:
         raise ValueError("agree: precision and recall replace it; set either these two or agree")
     if options.filters and options.equal != "exact":

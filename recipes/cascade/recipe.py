@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from batchyard.recipes import Block, Child, Histogram, Report, Results, Table, composite
@@ -26,10 +28,16 @@ def finish(results: Results, options: Cascade) -> Report:
         return Report(warnings=[("unfinished", "A round has not completed. A new job reuses the completed rounds.")])
     metrics = dict(last.result["metrics"])
     targets = {**options.targets, "confidence": options.confidence, "rounds": len(made)}
+    if options.by is not None:
+        metrics |= {"range": [options.lowest_agree, targets["agree"]], "due_at": options.by.timestamp()}
+        metrics["ended_at"] = last.ended_at or 0
     return Report(targets | metrics, _view(metrics, options), list(_warnings(metrics, options)))
 
 
 def _warnings(metrics: Mapping[str, Any], options: Cascade) -> Iterator[tuple[str, str]]:
+    targets = {name: metrics.get(name, target) for name, target in options.targets.items()}
+    if metrics.get("ended_at", 0) > metrics.get("due_at", math.inf):
+        yield "late", f"The last answer came at {_time(metrics['ended_at'])}, after {_time(metrics['due_at'])}."
     if not metrics["certified"]:
         if metrics["unusable"] == metrics["rows"]:
             reason = "the small model gave no answer with a confidence; its engine has to return log-probabilities"
@@ -54,7 +62,7 @@ def _warnings(metrics: Mapping[str, Any], options: Cascade) -> Iterator[tuple[st
             "these words."
         )
         yield "no_label", message
-    for name, least in options.targets.items():
+    for name, least in targets.items():
         ends = metrics["audit"]["intervals"].get("mean" if name == "agree" else name)
         if ends is not None and ends[1] < least:
             message = f"According to the audit, `{name}` is {interval(ends)}: this run has missed its target."
@@ -64,8 +72,9 @@ def _warnings(metrics: Mapping[str, Any], options: Cascade) -> Iterator[tuple[st
 def _view(metrics: Mapping[str, Any], options: Cascade) -> list[Block]:
     tokens, alone, audit = metrics["tokens"], metrics["large_alone"], metrics["audit"]
     columns = ["model", "rows answered", "requests", "input tokens", "output tokens"]
+    proxy = f"{metrics['chosen_proxy']} of {options.proxy}" if "chosen_proxy" in metrics else options.proxy
     models = [
-        [options.proxy, metrics["proxy"], *tokens["proxy"].values()],
+        [proxy, metrics["proxy"], *tokens["proxy"].values()],
         [options.model, metrics["large"], *tokens["large"].values()],
         [f"{options.model} alone (estimated)", metrics["rows"], *alone.values()],
     ]
@@ -81,11 +90,16 @@ def _view(metrics: Mapping[str, Any], options: Cascade) -> list[Block]:
             *([f"{name} by the audit", interval(audit["intervals"].get(name))] for name in options.targets),
         ]
     else:
-        target = f"{options.targets['agree']:g} of all rows {sure}"
+        agree = metrics.get("agree", options.targets["agree"])
+        target = f"{agree:g} of all rows {sure}"
         facts = [
             ["certified agreement", target if metrics["certified"] else "none: the large model answered all rows"],
             ["minimum confidence of the small model's answers", number(metrics["threshold"])],
         ]
+        if options.by is not None:
+            times = [_time(metrics[name]) for name in ("due_at", "forecast_at", "ended_at")]
+            chosen = "{:g} of {:g} to {:g}".format(agree, *metrics["range"])
+            facts += [["target chosen for the deadline", chosen], ["deadline, forecast, end", ", ".join(times)]]
     facts += [
         ["rows in the sample", metrics["sampled"]],
         ["small model's agreement in the sample", _mean(metrics["proxy_agreement"])],
@@ -103,6 +117,10 @@ def _view(metrics: Mapping[str, Any], options: Cascade) -> list[Block]:
         Table(title="Agreement", columns=["", "value"], rows=facts),
         Histogram(title="Confidence of the small model", labels=[*edges], values=metrics["confidences"]),
     ]
+
+
+def _time(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _mean(share: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,11 @@ _NEVER = 1 << 53
 Row = dict[str, Any]
 
 
-def rows_of(results: Results) -> Iterator[Row]:
+def rows_of(results: Results, options: Cascading) -> Iterator[Row]:
     """Stream the rows in the order of the input, with what all rounds so far have found.
 
-    A row has `id`, `columns`, its place `order` in the order of sampling, `proxy` and, once it was asked, `large`.
+    A row has `id`, `columns`, its place `order` in the order of sampling, the small models' answers `proxies` and, once
+    it was asked, `large`.
     """
     for item in results.items():
         state = item.columns.get(STATE)
@@ -55,45 +56,56 @@ def rows_of(results: Results) -> Iterator[Row]:
         row = {"id": item.custom_id, "columns": columns}
         ended = {"error": dict(item.error or {"code": item.state, "message": None})}  # of a program that never ended
         if state is None:
-            yield row | {"order": item.result.get("order", _NEVER), "proxy": item.result.get("proxy") or ended}
+            yield row | {
+                "order": item.result.get("order", _NEVER),
+                "proxies": item.result.get("proxies") or [ended] * len(options.proxies),
+            }
         else:
-            large = {**(item.result.get("large") or ended), "why": state["why"]}
-            yield row | {"order": state["order"], "proxy": state["proxy"], "large": large}
+            large = {**(item.result.get("large") or ended), "why": state["why"], "chosen": state["chosen"]}
+            yield row | {"order": state["order"], "proxies": state["proxies"], "large": large}
 
 
 @dataclass
 class Findings:
-    """What is known about the rows after a round."""
+    """What is known about the rows, by one small model, after a round."""
 
     order: np.ndarray[Any, np.dtype[np.int64]]  # of sampling, for each row
     confidences: Floats  # of the small model, NaN where its answer is unusable
     why: np.ndarray[Any, np.dtype[np.str_]]  # why the large model was asked, empty where it was not
     errors: Flags  # the large model was asked, and has another answer or none
     wanted: Flags  # the large model was asked, and has the first label; without two targets none
+    chosen: Mapping[str, Any] = field(default_factory=dict)  # by an earlier round, see `_decided`
+    place: int = 0  # of the small model
 
     @classmethod
-    def of(cls, results: Results, options: Cascading) -> Findings:
+    def of(cls, results: Results, options: Cascading, place: int) -> Findings:
         order, confidences, why, errors, wanted = array("q"), array("d"), [], bytearray(), bytearray()
+        chosen: Mapping[str, Any] = {}
         label = options.labels[0] if options.filters else None
-        for row in rows_of(results):
-            confidence, large = row["proxy"].get("confidence"), row.get("large") or {}
+        for row in rows_of(results, options):
+            confidence, large = row["proxies"][place].get("confidence"), row.get("large") or {}
             order.append(row["order"])
             confidences.append(math.nan if confidence is None else confidence)
             why.append(large.get("why", ""))
-            errors.append(bool(large) and not large.get("equal"))
+            equal = large.get("equal")
+            errors.append(bool(large) and not (equal and equal[place]))
             wanted.append(label is not None and large.get("text") == label)
-        flags = (np.frombuffer(each, bool) for each in (errors, wanted))
-        return cls(np.array(order), np.array(confidences), np.array(why, "U6"), *flags)
+            chosen = large.get("chosen") or chosen
+        flags = np.frombuffer(errors, bool), np.frombuffer(wanted, bool)
+        return cls(np.array(order), np.array(confidences), np.array(why, "U6"), *flags, chosen, place)
 
     @property
     def rows(self) -> int:
         return len(self.order)
 
-    def tails(self, options: Cascading) -> list[Tail]:
-        """Return what the cuts may leave to the small model: by two targets, or by equal answers."""
+    def tails(self, options: Cascading, agree: float | None = None) -> list[Tail]:
+        """Return what the cuts may leave to the small model: by two targets, or by equal answers.
+
+        `agree`: one of `options.range`; by default the highest.
+        """
         ranks = np.empty(self.rows, int)
         ranks[np.argsort(self.order, kind="stable")] = np.arange(self.rows)
-        answered, sampled, risk = ~np.isnan(self.confidences), self.why == SAMPLE, 1 - options.confidence
+        answered, sampled, risk = ~np.isnan(self.confidences), self.why == SAMPLE, options.risk
 
         def tail(scores: Floats, errors: Flags, looks: list[Look]) -> Tail:
             pairs = [(int(ranks[row]), float(scores[row])) for row in np.flatnonzero(sampled & answered & errors)]
@@ -101,8 +113,12 @@ class Findings:
 
         if not options.filters:
             # Without the margin (1 - 0.93) * 100 would be 6 rows.
-            budget = math.floor((1 - options.targets["agree"]) * self.rows + 1e-9)
-            return [tail(self.confidences, self.errors, bounds.looks(self.rows, budget, risk))]
+            budgets = {each: math.floor((1 - each) * self.rows + 1e-9) for each in options.range}
+            # All targets have the looks of the highest one that so many rows can certify: no more than LOOKS.
+            looks = next(filter(None, (bounds.looks(self.rows, each, risk) for each in budgets.values())), [])
+            if agree is not None and options.by is not None:
+                looks = bounds.with_budget(looks, self.rows, budgets[agree], risk)
+            return [tail(self.confidences, self.errors, looks)]
         shares = bounds.shares(**options.targets)
         sizes = bounds.sample_sizes(self.rows, max(shares), risk / 2)
         done, found = int(sampled.sum()), np.sort(ranks[sampled & self.wanted])
@@ -117,8 +133,8 @@ class Findings:
         )
         return [tail(self.confidences, ~self.wanted, accepted), tail(-self.confidences, self.wanted, rejected)]
 
-    def decide(self, options: Cascading) -> CutDecision:
-        return bounds.decide(self.tails(options), self.rows, int((self.why == SAMPLE).sum()))
+    def decide(self, options: Cascading, agree: float | None = None) -> CutDecision:
+        return bounds.decide(self.tails(options, agree), self.rows, int((self.why == SAMPLE).sum()))
 
     def asked_next(self, decision: CutDecision, options: Cascading) -> dict[int, str]:
         """Return the rows of the large model's next round, each with the reason; none if all is done."""
@@ -136,20 +152,56 @@ class Findings:
 
 def finish(results: Results, options: Cascading) -> Report:
     """Write the input of the next round, or the answers after the last one."""
-    findings = Findings.of(results, options)
-    decision = findings.decide(options)
+    findings, decision, chosen = _decided(results, options)
     asked = findings.asked_next(decision, options)
     if asked:
-        write_lines(results, NEXT, _next_rows(results, asked))
-        return Report({"rows": findings.rows, "next": dict(Counter(asked.values()))})
+        write_lines(results, NEXT, _next_rows(results, asked, chosen, options))
+        return Report({"rows": findings.rows, "next": dict(Counter(asked.values())), **chosen})
     totals = _Totals()
     with results.create(ANSWERS) as file:
-        for row in rows_of(results):
-            file.write(json_lines.line(totals.answered(row, decision, options)))
-    return Report(_metrics(findings, decision, totals, options))
+        for row in rows_of(results, options):
+            file.write(json_lines.line(totals.answered(row, findings.place, decision, options)))
+    return Report({**chosen, **_metrics(findings, decision, totals, options)})
 
 
-def _next_rows(results: Results, asked: Mapping[int, str]) -> Iterator[Row]:
+def _decided(results: Results, options: Cascading) -> tuple[Findings, CutDecision, Mapping[str, Any]]:
+    """Return what is known of the best small model, what follows, and what was chosen.
+
+    Of a range it is the highest target that the deadline allows, and of several small models the one that is forecast
+    to answer most rows.
+    """
+    found = [Findings.of(results, options, place) for place in range(len(options.proxies))]
+    if chosen := found[0].chosen:
+        findings = found[options.proxies.index(chosen.get("chosen_proxy", options.proxies[0]))]
+        return findings, findings.decide(options, chosen.get("agree")), chosen
+    seconds, now = _pace(results)
+    for agree in options.range:
+        decisions = [each.decide(options, agree) for each in found]
+        place = max(range(len(found)), key=lambda place: (decisions[place].saved, decisions[place].sample))
+        findings, decision = found[place], decisions[place]
+        left = findings.rows - int(np.count_nonzero(findings.why)) - decision.saved
+        eta = seconds * (left + min(options.audit, decision.saved))
+        is_known = decision.sample or findings.why.any()  # without a sample of the large model nobody knows its pace
+        if options.by is not None and is_known and now + eta <= options.by.timestamp():
+            break
+    several = {"chosen_proxy": options.proxies[place]} if len(found) > 1 else {}
+    late = {} if options.by is None else {"agree": agree, "eta_seconds": eta, "forecast_at": now + eta}
+    return findings, decision, {} if decision.sample else {**late, **several}
+
+
+def _pace(results: Results) -> tuple[float, float]:
+    """Return the seconds per row of the large model in this round, 0 if it has none, and when the round ended."""
+    rows, began, ended, last = 0, math.inf, 0.0, 0.0
+    for item in results.items():
+        last = max(last, item.ended_at or 0)
+        if item.started_at and item.ended_at and "why" in (item.columns.get(STATE) or {}):
+            rows, began, ended = rows + 1, min(began, item.started_at), max(ended, item.ended_at)
+    return (ended - began) / rows if rows else 0.0, last
+
+
+def _next_rows(
+    results: Results, asked: Mapping[int, str], chosen: Mapping[str, Any], options: Cascading
+) -> Iterator[Row]:
     """Yield the rows that are asked, each by itself, and those between them in bundles."""
     bundle: list[Row] = []
     size = 0
@@ -158,13 +210,13 @@ def _next_rows(results: Results, asked: Mapping[int, str]) -> Iterator[Row]:
         return {"custom_id": f"{STATE}-{number}", "prompt": "-", STATE: {"rows": bundle}}
 
     number = 0
-    for number, row in enumerate(rows_of(results)):
+    for number, row in enumerate(rows_of(results, options)):
         why = asked.get(number)
         if bundle and (why is not None or len(bundle) >= BUNDLE_ROWS or size >= BUNDLE_BYTES):
             yield bundled(number)
             bundle, size = [], 0
         if why is not None:
-            state = {"order": row["order"], "proxy": row["proxy"], "why": why}
+            state = {"order": row["order"], "proxies": row["proxies"], "why": why, "chosen": chosen}
             yield {**row["columns"], "custom_id": row["id"], STATE: state}
         else:
             bundle.append(row)
@@ -183,17 +235,17 @@ class _Totals:
         self.right: Counter[tuple[str, bool]] = Counter()  # whose answers to rows with a known one are right
         self.known: Counter[tuple[bool, bool]] = Counter()  # whether a row is kept, and is known to be wanted
 
-    def answered(self, row: Row, decision: CutDecision, options: Cascading) -> Row:
-        """Return a row as the file of answers has it."""
-        proxy, large = row["proxy"], row.get("large")
-        for name, answer in (("proxy", proxy), ("large", large)):
-            if answer is not None:
-                _add(self.tokens[name], answer)
+    def answered(self, row: Row, place: int, decision: CutDecision, options: Cascading) -> Row:
+        """Return a row as the file of answers has it. `place`: of the small model that decides."""
+        proxy, large = row["proxies"][place], row.get("large")
+        asked = [*(("proxy", answer) for answer in row["proxies"]), *([("large", large)] if large else [])]
+        for name, answer in asked:
+            _add(self.tokens[name], answer)
         if large is not None and large["why"] == SAMPLE:
             _add(self.sampled, large)
         confidence = proxy.get("confidence")
         if large is None:
-            answer, answered_by, error = proxy["text"], options.proxy, None
+            answer, answered_by, error = proxy["text"], options.proxies[place], None
             if options.filters:
                 answer = options.labels[0 if confidence > decision.upper else 1]
         else:
@@ -202,12 +254,12 @@ class _Totals:
         if options.filters:
             self.answers["wanted"] += answer == options.labels[0]
             self.answers["no_label"] += answer not in (None, *options.labels)
-        self._compare(row, answer, large is None, options)
-        tokens = sum(sum(each.get("tokens") or ()) for each in (proxy, large or {}))
+        self._compare(row, proxy, answer, options)
+        tokens = sum(sum(each.get("tokens") or ()) for _, each in asked)
         new = (answer, None if answer is None else answered_by, confidence, proxy.get("text"), error, tokens)
         return {"custom_id": row["id"], **row["columns"], **dict(zip(NEW, new, strict=True))}
 
-    def _compare(self, row: Row, answer: str | None, is_proxy: bool, options: Cascading) -> None:
+    def _compare(self, row: Row, proxy: Mapping[str, Any], answer: str | None, options: Cascading) -> None:
         """Compare the answers to a row with the known one, if there is one."""
         known, large = options.known(row["columns"]), row.get("large") or {}
         if known is None:
@@ -218,8 +270,8 @@ class _Totals:
                 return text is not None and (text == options.labels[0]) == (known == options.labels[0])
             return bool(source.get("right"))
 
-        self.right["all", is_right(answer, row["proxy"] if is_proxy else large)] += 1
-        self.right["proxy", is_right(row["proxy"].get("text"), row["proxy"])] += 1
+        self.right["all", is_right(answer, large or proxy)] += 1
+        self.right["proxy", is_right(proxy.get("text"), proxy)] += 1
         if large.get("why") == SAMPLE:
             self.right["large", is_right(large.get("text"), large)] += 1
         if options.filters:

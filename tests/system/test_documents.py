@@ -55,6 +55,7 @@ NOT_RUN = {
     ("docs/start.md", ".venv/bin/batchyard eval examples/evaluate.yaml"): CARDS,
     ("docs/api.md", "batchyard schedule create --name inbox"): "tests/tasks/recurring/test_watching.py watches some",
     ("docs/cascade.md", "batchyard map reviews.csv"): "tests/system/test_cascade.py and test_map.py run such ones",
+    ("docs/cascade.md", "batchyard map notes.csv"): "tests/batchyard/cli/rows/test_map.py runs one",
     ("docs/cascade.md", "batchyard filter tickets.csv"): "tests/batchyard/client/test_filter.py runs one",
     ("docs/cascade.md", "batchyard match crm.csv"): "tests/batchyard/client/test_match.py runs one",
     ("docs/engines.md", "batchyard doctor --reproducible"): "tests/batchyard/cli/test_doctor.py runs such ones",

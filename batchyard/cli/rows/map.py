@@ -31,8 +31,13 @@ from batchyard.errors import ConfigurationError
     type=requests.INPUT_FILE,
     help="JSON schema of the answers; its properties become columns.",
 )
-@click.option("--cascade", metavar="MODEL", help="Smaller model, which answers the rows on which it agrees.")
-@click.option("--agree", type=float, help="With --cascade: minimum share of rows with the answer of --model [0.95].")
+@click.option("--cascade", metavar="MODEL", help="Smaller model for rows on which it agrees, or several: nano,mini.")
+@click.option(
+    "--agree",
+    metavar="SHARE",
+    help="With --cascade: minimum share of rows with the answer of --model [0.95]; with --by a range: 0.9..0.98.",
+)
+@click.option("--by", metavar="TIME", help="With --cascade: when to be done, such as 07:00. Lowers --agree if need be.")
 @click.option("--confidence", type=float, help="With --cascade: minimum probability of reaching that share [0.95].")
 @click.option("--truth", metavar="COLUMN", help="With --cascade: column with known answers, to measure against.")
 @click.option("--finish-reason", is_flag=True, help="Add the column finish_reason.")
@@ -52,7 +57,7 @@ def map_(template: str, schema: Path | None, finish_reason: bool, **shared: Any)
     from batchyard.client.map import map
 
     sampling = {name: shared.pop(name) for name in ("system", "temperature", "max_tokens", "max_completion_tokens")}
-    cascade = {name: shared.pop(name) for name in ("cascade", "agree", "confidence", "truth")}
+    cascade = {name: shared.pop(name) for name in ("cascade", "agree", "by", "confidence", "truth")}
     asking.targets(**cascade)  # before a server starts
     command = RowsCommand(**shared)
     try:
@@ -70,7 +75,9 @@ def map_(template: str, schema: Path | None, finish_reason: bool, **shared: Any)
 @source_and_output(".csv, .tsv, .jsonl or .parquet")
 @click.option("-t", "--template", required=True, help="Question about each row: 'Is this about billing? {text}'.")
 @click.option("--system", help="System message in place of the default one, which asks for yes or no.")
-@click.option("--cascade", metavar="MODEL", help="Smaller model, which decides as many rows as the targets allow.")
+@click.option(
+    "--cascade", metavar="MODEL", help="Smaller model, or several, to decide as many rows as the targets allow."
+)
 @click.option("--precision", type=float, help="With --cascade: minimum share of --model's yes in the output [0.95].")
 @click.option("--recall", type=float, help="With --cascade: minimum share of --model's yes that is found [0.95].")
 @click.option("--confidence", type=float, help="With --cascade: minimum probability of reaching both targets [0.95].")

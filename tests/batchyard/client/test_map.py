@@ -215,6 +215,10 @@ def test_a_cascade_answers_rows_by_the_smaller_model_where_it_agrees(
     [
         ({"agree": 0.9}, "agree needs a cascade: name the small model with cascade="),
         ({"cascade": "other", "agree": 95}, "agree=95: pass a share between 0 and 1"),
+        ({"cascade": "other", "agree": "0.9..0.98"}, "a range of agree, such as 0.9..0.98, goes together with by"),
+        ({"cascade": "other", "agree": 0.9, "by": "07:00"}, "a range of agree, such as 0.9..0.98, goes together with"),
+        ({"cascade": "other", "agree": "0.9..0.98", "by": "27:00"}, "agree or by: hour must be in 0..23"),
+        ({"cascade": "other", "agree": "much"}, "agree or by: could not convert"),
         ({"cascade": "other", "recall": 0.9}, "recall is an option of filter; leave it out here"),
         ({"cascade": "other", "finish_reason": True}, "plain texts"),
         ({"cascade": "other", "schema": {"type": "object", "properties": {"a": {}}}}, "plain texts"),

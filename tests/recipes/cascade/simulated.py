@@ -81,11 +81,16 @@ def rows(kind: str, number: int, agree: float, draw: np.random.Generator) -> Row
     return Rows(confidences, errors)
 
 
-def run(of: Rows, agree: float, draw: np.random.Generator) -> Run:
-    """Sample and decide as the recipe does, until only the large model's rest is left."""
+def start(of: Rows, draw: np.random.Generator) -> Findings:
+    """Return what is known after the small model's round."""
     number = len(of.errors)
     none = np.zeros(number, bool)
-    findings = Findings(draw.permutation(number), of.confidences, np.full(number, "", "U6"), of.errors, none)
+    return Findings(draw.permutation(number), of.confidences, np.full(number, "", "U6"), of.errors, none)
+
+
+def run(of: Rows, agree: float, draw: np.random.Generator) -> Run:
+    """Sample and decide as the recipe does, until only the large model's rest is left."""
+    findings = start(of, draw)
     decision, looks = decided(findings, options(agree))
     by_proxy = decision.accepts(of.confidences) & (findings.why != SAMPLE)
     return Run(int(by_proxy.sum()), int((by_proxy & of.errors).sum()), int((findings.why == SAMPLE).sum()), looks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from recipes.cascade.flow import answered, confidence_of
 from recipes.cascade.options import STATE, Round, label_of
 from recipes.cascade.rounds import BUNDLE_ROWS, NEXT
 from tests.recipes.cascade.made import planted, run, sure
+from tests.support.played import finished
 
 
 def rows(number: int, wrong_below: float = 0.7) -> list[dict[str, Any]]:
@@ -109,6 +111,48 @@ def test_where_nothing_can_be_certified_the_large_model_answers_all_rows(
     (warning,) = report.warnings
     assert warning[0] == "not_certified" and reason in warning[1]
     assert {line["answer"] for line in results.lines("answers.jsonl")} == {"good"}
+
+
+def test_the_target_is_the_highest_of_the_range_that_the_deadline_allows(tmp_path: Path) -> None:
+    """Here each round takes 1.5 s, and all end at the same time."""
+
+    def options(seconds: float) -> dict[str, Any]:
+        return {"agree": 0.96, "lowest_agree": 0.8, "by": datetime.fromtimestamp(1_700_000_001.5 + seconds, UTC)}
+
+    late, results = run(tmp_path, planted, rows(700), **options(-1))
+    sampled, metrics = results.rounds[-2][1], late.metrics
+    assert "agree" not in results.rounds[0][0].metrics, "the large model's pace is not known yet"
+    assert (metrics["agree"], metrics["range"], metrics["certified"]) == (0.8, [0.8, 0.96], True)
+    assert metrics["eta_seconds"] == results.rounds[-2][0].metrics["eta_seconds"] > 0, "as said before the last round"
+    assert [code for code, _ in late.warnings] == ["late"]
+    facts = dict(late.view[1].rows)  # type: ignore[union-attr]
+    assert facts["target chosen for the deadline"] == "0.8 of 0.8 to 0.96"
+    for seconds, agree in ((4, 0.88), (60, 0.96)):
+        chosen = finished(answered, sampled, Round(model="large", proxy="small", **options(seconds))).metrics
+        assert chosen["agree"] == agree and chosen["eta_seconds"] <= seconds
+        assert chosen["next"]["rest"] > results.rounds[-2][0].metrics["next"]["rest"], "a higher target takes longer"
+
+
+def test_a_range_with_too_few_rows_for_its_highest_target_can_have_a_lower_one(tmp_path: Path) -> None:
+    by = datetime.fromtimestamp(1_700_000_000, UTC)
+    report, _ = run(tmp_path, planted, rows(300, 0), agree=0.99, lowest_agree=0.9, by=by)
+    assert report.metrics["certified"] and report.metrics["agree"] == 0.9
+
+
+@pytest.mark.parametrize("targets", [{"agree": 0.95}, {"precision": 0.9, "recall": 0.9}])
+def test_of_several_small_models_the_one_that_saves_most_decides(tmp_path: Path, targets: dict[str, float]) -> None:
+    def models(item: Item, request: Request) -> Answer:
+        return sure(item.columns["large"], item.columns["p"]) if request.model == "other" else planted(item, request)
+
+    table = [row | {"large": "good" if n % 3 else "bad", "small": "good"} for n, row in enumerate(rows(700))]
+    options = {"labels": ["good", "bad"], **targets, "audit": 0}
+    report, results = run(tmp_path, models, table, proxy="small, other", **options)
+    metrics, lines = report.metrics, results.lines("answers.jsonl")
+    assert metrics["chosen_proxy"] == "other" and {line["answered_by"] for line in lines} == {"other", "large"}
+    assert all(line["proxy_answer"] == line["large"] for line in lines) and metrics["certified"]
+    assert sum(line["answer"] == line["large"] for line in lines) >= 0.9 * 700
+    assert metrics["tokens"]["proxy"]["requests"] == 1400 and {line["tokens"] for line in lines} == {24, 36}
+    assert report.view[0].rows[0][0] == "other of small, other"  # type: ignore[union-attr]
 
 
 def test_a_single_row_is_answered_by_the_large_model(tmp_path: Path) -> None:

@@ -184,11 +184,13 @@ def test_a_cascade_writes_who_answered_each_row_and_how_sure_the_smaller_model_w
 ) -> None:
     rows = [{"n": n, "text": f"{n} <other {0.5 + n / 500}>yes</other> <echo 1>yes</echo>"} for n in range(200)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = ["--cascade", "other", "--agree", "0.9", "--confidence", "0.9", "-o", "out.csv"]
+    target = ["--agree", "0.8..0.9", "--by", "2100-01-01T00:00", "--confidence", "0.9"]
+    options = ["--cascade", "other", *target, "-o", "out.csv"]
     ended = terminal("in.jsonl", "-t", "{text}", "-m", "echo", *options)
     written = read_csv(tmp_path / "out.csv")
     assert list(written[0]) == ["n", "text", "answer", "answered_by", "confidence", "error", "tokens"]
     by = [row["answered_by"] for row in written]
     assert by.count("other") > 100 and {row["answer"] for row in written} == {"yes"}
-    assert f"cascade: other answered {by.count('other')} of 200 rows" in ended.stderr
+    assert "cascade: agree=0.9, done in " in ended.stderr
+    assert f"cascade: other answered {by.count('other')} of 200 rows (simulated), agree=0.9" in ended.stderr
     assert "200 of 200 rows answered" in ended.stdout
