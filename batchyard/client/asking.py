@@ -34,8 +34,8 @@ MAX_BYTES = 200_000_000
 """Of one batch: OpenAI's limits, which are this server's defaults. More rows become several batches."""
 PLAN_POLL_SECONDS = 0.3
 DETAILS = ("error", "tokens")
-_CASCADES = dict.fromkeys(("cascade", "confidence"), "map and filter") | {
-    "agree": "map",
+_CASCADES = dict.fromkeys(("cascade", "confidence"), "map, filter and classify") | {
+    "agree": "map and classify",
     "by": "map",
     "precision": "filter",
     "recall": "filter",

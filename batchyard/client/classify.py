@@ -10,17 +10,17 @@ from batchyard.client import answers, asking, frames
 from batchyard.client.api import ApiClient
 from batchyard.client.asking import RowResults, Values
 from batchyard.client.frames import Column, Kind
+from batchyard.client.map import LABEL_TOKENS, labelled
 from batchyard.endpoints import label_probabilities, responses
 from batchyard.endpoints.catalog import CHAT, CLASSIFY, SYSTEMONE
 from batchyard.errors import ConfigurationError
+from batchyard.tables.template import Template
 from batchyard.wording import MAX_LIST, cut, quoted
 
 SYSTEM = "Classify what the user sends. Answer with one of these labels, and with nothing else: {labels}"
 QUESTION = "label"
 """The id of the question of a decision."""
 By = Literal["chat", "decision"]
-MAX_TOKENS = 64
-"""Of a label that nothing holds an engine to."""
 
 
 def classify(
@@ -31,6 +31,10 @@ def classify(
     labels: Sequence[str] | None = None,
     system: str | None = None,
     by: By = "chat",
+    cascade: str | None = None,
+    agree: float | None = None,
+    confidence: float | None = None,
+    truth: str | None = None,
     details: bool = False,
     window: str = "24h",
     again: bool = False,
@@ -49,13 +53,14 @@ def classify(
         labels: the labels. A classifier needs none; with labels, any other is an error of its row.
         system: of a chat, in place of a message with the labels; of a decision, its question.
         by: how a model without labels is asked: by a chat, or by a decision of `/v1/systemone`.
+        cascade, agree, confidence, truth: a smaller chat model for the rows on which it agrees, as `map` has them.
         details: return a table with columns `probability`, `probabilities`, `error` and `tokens` beside the labels.
         window, again, progress, server, parameters: as `map` has them. Chats have temperature 0 by default.
 
     Returns:
         A column as that of `map`, or with `details` a table with a column `label`. `probability` is that of the label,
         and `probabilities` has those of all `labels`, 1 together: of a decision, and of a chat whose engine can be held
-        to the labels. A classifier tells that of its label alone.
+        to the labels. A classifier tells that of its label alone. A cascade has `answered_by` and `confidence` instead.
 
     Raises ConfigurationError, RequestError, UnavailableError: as `map`. Or there are no labels, and no classifier.
     """
@@ -65,16 +70,21 @@ def classify(
     text = asking.ordered(text, asking.rows(frame, frame.columns), say=progress)
     names = None if labels is None else _checked(labels)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name="classify")
+    targets = asking.targets(cascade, agree=agree, confidence=confidence, truth=truth)
+    instruction = {"role": "system", "content": system or SYSTEM.format(labels=", ".join(names or ()))}
+    if cascade is not None:
+        if names is None or by == "decision":
+            raise ConfigurationError("a cascade asks in chats: pass labels, and leave out by")
+        plain = instruction["content"].replace("{", "{{").replace("}", "}}")
+        options = {"proxy": cascade, "labels": names, **targets}
+        table, found = labelled(data, template, plain, model, options, how, {"truth": truth}, parameters)
+        found = {"label": found.pop("answer"), **found}
+        return table.table(found) if details else table.column("label", found["label"])
     server = how.connected()
     way = SYSTEMONE if by == "decision" else CHAT
     spec = asking.served(server, model, CLASSIFY.path, way.path)
     classifies = CLASSIFY.path in spec["batchyard"]["endpoints"]
-    if classifies and (system is not None or text.images):
-        raise ConfigurationError(f"model {model} is a classifier: it takes a text, and neither system nor images")
-    if not classifies and names is None:
-        raise ConfigurationError(f"model {model} is no classifier, so it has no labels of its own; pass labels")
-    if by == "decision" and text.images:
-        raise ConfigurationError("a decision is about a text here; leave the images out, or ask by chat")
+    _check(model, text, names, system, by, classifies=classifies)
     endpoint = CLASSIFY.path if classifies else way.path
     results = Labels(names)
     if classifies:
@@ -86,8 +96,7 @@ def classify(
     else:
         form = _form(spec["batchyard"]["answer_forms"], names or [])
         tells = label_probabilities.REQUEST if details and form and spec["batchyard"]["logprobs"] else {}
-        body = asking.parameters(model, **{"temperature": 0, "max_tokens": MAX_TOKENS, **form, **tells, **parameters})
-    instruction = {"role": "system", "content": system or SYSTEM.format(labels=", ".join(names or ()))}
+        body = asking.parameters(model, **{"temperature": 0, "max_tokens": LABEL_TOKENS, **form, **tells, **parameters})
 
     def make(values: Values) -> Mapping[str, Any]:
         content = text.fill(values)
@@ -102,6 +111,18 @@ def classify(
     columns = {name: results.column(name) for name in COLUMNS}
     results.warn()
     return frame.table({**columns, **results.details()}) if details else frame.column("label", columns["label"])
+
+
+def _check(
+    model: str, text: Template, names: Sequence[str] | None, system: str | None, by: By, *, classifies: bool
+) -> None:
+    """Raise ConfigurationError for options that a model or a way to ask does not take."""
+    if classifies and (system is not None or text.images):
+        raise ConfigurationError(f"model {model} is a classifier: it takes a text, and neither system nor images")
+    if not classifies and names is None:
+        raise ConfigurationError(f"model {model} is no classifier, so it has no labels of its own; pass labels")
+    if by == "decision" and text.images:
+        raise ConfigurationError("a decision is about a text here; leave the images out, or ask by chat")
 
 
 COLUMNS: Mapping[str, Kind | None] = {"label": "string", "probability": "number", "probabilities": None}

@@ -4,10 +4,9 @@ from typing import Any
 
 from batchyard.client import asking, frames
 from batchyard.client.api import ApiClient
-from batchyard.client.classify import MAX_TOKENS, classify
+from batchyard.client.classify import classify
 from batchyard.client.frames import Column
-from batchyard.client.map import CascadeResults, ask
-from batchyard.endpoints.catalog import CHAT
+from batchyard.client.map import labelled
 
 YES, NO = "yes", "no"
 SYSTEM = f"Answer the user's question with {YES} or {NO}, and with nothing else."
@@ -75,17 +74,10 @@ def filter(
         }
         frame = frames.of(data)
     else:
-        server = asking.CallOptions(server=server).connected()
-        names = (model, *cascade.split(",")) if scores is None else (model,)
-        specs = [asking.served(server, name, CHAT.path)["batchyard"] for name in names]
         options = {"proxy": cascade, "labels": [YES, NO], "precision": DEFAULT, "recall": DEFAULT} | targets
-        options |= {"structured": all("choice" in spec["answer_forms"] for spec in specs)}
-        results = CascadeResults(options, data, scores=scores, truth=truth)
-        body = asking.parameters(model, **{"temperature": 0, "max_tokens": MAX_TOKENS, **parameters})
         call = asking.CallOptions(**how, server=server, name="filter")
-        frame = ask(results, data, template, system or SYSTEM, body, call)
-        columns = {**results.columns(None), **results.details()}
-        results.warn()
+        named = {"scores": scores, "truth": truth}
+        frame, columns = labelled(data, template, system or SYSTEM, model, options, call, named, parameters)
     if details:
         return frame.table(columns)
     return frame.taken([row for row, answer in enumerate(columns["answer"].values) if answer == YES])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from batchyard.tables.cells import CellError, json_value
 from batchyard.tables.template import Template
 
 CASCADE, ANSWERS = "cascade", "answers.jsonl"
+LABEL_TOKENS = 64
+"""Most tokens of a label that nothing holds an engine to."""
 Make = Callable[[asking.Values], Mapping[str, Any]]
 
 
@@ -183,6 +186,31 @@ def ask(
     table = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
     results.ask(body["model"], table, make, how)
     return frame
+
+
+def labelled(
+    data: Any,
+    template: str,
+    system: str,
+    model: str,
+    options: Mapping[str, Any],
+    how: CallOptions,
+    named: Mapping[str, str | None],
+    parameters: Mapping[str, Any],
+) -> tuple[Frame, dict[str, Column]]:
+    """Label each row of `data` by a cascade with these options. `named`: those that name columns of `data`.
+
+    Return the table, and the columns answer, answered_by, confidence, error and tokens.
+    """
+    how = replace(how, server=how.connected())
+    proxies = () if named.get("scores") else options["proxy"].split(",")
+    specs = [asking.served(how.connected(), name, CHAT.path)["batchyard"] for name in (model, *proxies)]
+    structured = all("choice" in spec["answer_forms"] for spec in specs)
+    results = CascadeResults({**options, "structured": structured}, data, **named)
+    body = asking.parameters(model, **{"temperature": 0, "max_tokens": LABEL_TOKENS, **parameters})
+    frame = ask(results, data, template, system, body, how)
+    results.warn()
+    return frame, {**results.columns(None), **results.details()}
 
 
 class TextResults(RowResults):

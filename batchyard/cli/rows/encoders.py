@@ -59,20 +59,29 @@ def embed(template: str, normalize: bool, dtype: str, dimensions: int | None, **
 @click.option("--system", help="System message in place of the default one with the labels.")
 @click.option("--by", type=click.Choice(("chat", "decision")), default="chat", show_default=True,
               help="How to ask a model without labels of its own.")  # fmt: skip
+@click.option("--cascade", metavar="MODEL", help="Smaller chat model for rows on which it agrees, or several.")
+@click.option("--agree", type=float, help="With --cascade: minimum share of rows with the label of --model [0.95].")
+@click.option("--confidence", type=float, help="With --cascade: minimum probability of reaching that share [0.95].")
+@click.option("--truth", metavar="COLUMN", help="With --cascade: column with known labels, to measure against.")
 @common_options
 def classify(template: str, labels: tuple[str, ...], system: str | None, by: By, **shared: Any) -> None:
     """Label each row of a table.
 
     The output has all columns of FILE plus label, probability, probabilities, error and tokens. A classifier has its
     own labels. Any other model chooses among yours, in a chat or by a decision of /v1/systemone. `probability` is that
-    of the chosen label, and `probabilities` has those of all labels.
+    of the chosen label, and `probabilities` has those of all labels. With --cascade, answered_by and confidence (the
+    smaller model's) replace both.
 
     FILE, the server and resuming work as in `batchyard map`.
     """
+    from batchyard.client import asking
     from batchyard.client.classify import classify
 
-    ask = partial(classify, template=template, labels=labels or None, system=system, by=by, details=True)
-    RowsCommand(**shared).add_columns(["label", "probability", "probabilities"], ask)
+    cascade = {name: shared.pop(name) for name in ("cascade", "agree", "confidence", "truth")}
+    asking.targets(**cascade)  # before a server starts
+    ask = partial(classify, template=template, labels=labels or None, system=system, by=by, details=True, **cascade)
+    told = ["answered_by", "confidence"] if cascade["cascade"] else ["probability", "probabilities"]
+    RowsCommand(**shared).add_columns(["label", *told], ask)
 
 
 @click.command()

@@ -64,6 +64,28 @@ def test_a_filter_keeps_the_rows_to_which_the_model_says_yes() -> None:
     assert details["error"].tolist()[3:] == ["the answer 'maybe' is none of the labels", "column text is empty"]
 
 
+def test_a_smaller_model_labels_the_rows_of_which_it_is_sure(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, server: dict[str, str]
+) -> None:
+    rows = [*tickets(), {"n": "none", "text": None}]
+    how: dict[str, Any] = {"labels": ["yes", "{no}", "no"], "model": "echo", "cascade": "other", "agree": 0.9}
+    labels = batchyard.classify(rows, "{text}", truth="large", **how)
+    said = capsys.readouterr().err
+    assert "cascade: other answered" in said and "right by the known answers" in said
+    assert set(labels[:-1]) == {"yes", "no"} and labels[-1] is None
+    equal = sum(label == row.get("large") for label, row in zip(labels[:-1], rows, strict=False))
+    assert equal >= 0.9 * ROWS
+    source, output = tmp_path / "rows.csv", tmp_path / "labels.jsonl"
+    pd.DataFrame(rows).to_csv(source, index=False)
+    options = ["--cascade", "other", "--agree", "0.9", "-l", "yes", "-l", "{no}", "-l", "no", "-m", "echo"]
+    command("classify", str(source), "-t", "{text}", *options, "-o", str(output), folder=tmp_path, **server)
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert {line["answered_by"] for line in lines} == {"other", "echo", None}
+    assert [line["label"] for line in lines] == labels, "both have the seed of their text"
+    with pytest.raises(ConfigurationError, match="pass labels, and leave out by"):
+        batchyard.classify(rows, "{text}", **how | {"labels": None})
+
+
 def test_a_smaller_model_decides_the_rows_of_which_it_is_sure(
     stack: RunningStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,7 +161,7 @@ def test_a_file_without_a_yes_keeps_its_columns_and_rows_that_fail_are_told(
     ("options", "reason"),
     [
         ({"precision": 0.9}, "precision needs a cascade: name the small model with cascade="),
-        ({"cascade": "other", "agree": 0.9}, "agree is an option of map; leave it out here"),
+        ({"cascade": "other", "agree": 0.9}, "agree is an option of map and classify; leave it out here"),
         ({"cascade": "other", "recall": 1.5}, "recall=1.5: pass a share between 0 and 1, such as 0.95"),
         ({"cascade": "other", "confidence": 1}, "confidence=1: pass a share"),
         ({"scores": "text"}, "scores needs a cascade"),
