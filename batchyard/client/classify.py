@@ -75,11 +75,11 @@ def classify(
     if cascade is not None:
         if names is None or by == "decision":
             raise ConfigurationError("a cascade asks in chats: pass labels, and leave out by")
-        plain = instruction["content"].replace("{", "{{").replace("}", "}}")
         options = {"proxy": cascade, "labels": names, **targets}
-        table, found = labelled(data, template, plain, model, options, how, {"truth": truth}, parameters)
+        plain = instruction["content"].replace("{", "{{").replace("}", "}}")
+        frame, found = labelled(data, template, plain, model, options, how, {"truth": truth}, parameters)
         found = {"label": found.pop("answer"), **found}
-        return table.table(found) if details else table.column("label", found["label"])
+        return frame.table(found) if details else frame.column("label", found["label"])
     server = how.connected()
     way = SYSTEMONE if by == "decision" else CHAT
     spec = asking.served(server, model, CLASSIFY.path, way.path)
@@ -87,16 +87,8 @@ def classify(
     _check(model, text, names, system, by, classifies=classifies)
     endpoint = CLASSIFY.path if classifies else way.path
     results = Labels(names)
-    if classifies:
-        body = asking.parameters(model, **parameters)
-    elif by == "decision":
-        question = {"type": "choice", "criteria": dict.fromkeys(names or ()), "instructions": system or None}
-        question = {key: value for key, value in question.items() if value is not None}
-        body = asking.parameters(model, questions={QUESTION: question}, **parameters)
-    else:
-        form = _form(spec["batchyard"]["answer_forms"], names or [])
-        tells = label_probabilities.REQUEST if details and form and spec["batchyard"]["logprobs"] else {}
-        body = asking.parameters(model, **{"temperature": 0, "max_tokens": LABEL_TOKENS, **form, **tells, **parameters})
+    common = {} if classifies else _asked(spec, names or [], system, by, details)
+    body = asking.parameters(model, **common | parameters)
 
     def make(values: Values) -> Mapping[str, Any]:
         content = text.fill(values)
@@ -111,6 +103,16 @@ def classify(
     columns = {name: results.column(name) for name in COLUMNS}
     results.warn()
     return frame.table({**columns, **results.details()}) if details else frame.column("label", columns["label"])
+
+
+def _asked(spec: Mapping[str, Any], names: Sequence[str], system: str | None, by: By, details: bool) -> dict[str, Any]:
+    """Return what all requests of a decision or a chat have in common."""
+    if by == "decision":
+        question = {"type": "choice", "criteria": dict.fromkeys(names), "instructions": system or None}
+        return {"questions": {QUESTION: {key: value for key, value in question.items() if value is not None}}}
+    form = _form(spec["batchyard"]["answer_forms"], names)
+    tells = label_probabilities.REQUEST if details and form and spec["batchyard"]["logprobs"] else {}
+    return {"temperature": 0, "max_tokens": LABEL_TOKENS, **form, **tells}
 
 
 def _check(
