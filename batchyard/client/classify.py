@@ -64,10 +64,6 @@ def classify(
 
     Raises ConfigurationError, RequestError, UnavailableError: as `map`. Or there are no labels, and no classifier.
     """
-    frame = frames.of(data)
-    text = asking.template(template, "template", frame.columns)
-    asking.some_column([text], frame.columns)
-    text = asking.ordered(text, asking.rows(frame, frame.columns), say=progress)
     names = None if labels is None else _checked(labels)
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name="classify")
     targets = asking.targets(cascade, agree=agree, confidence=confidence, truth=truth)
@@ -77,9 +73,13 @@ def classify(
             raise ConfigurationError("a cascade asks in chats: pass labels, and leave out by")
         options = {"proxy": cascade, "labels": names, **targets}
         plain = instruction["content"].replace("{", "{{").replace("}", "}}")
-        frame, found = labelled(data, template, plain, model, options, how, {"truth": truth}, parameters)
-        found = {"label": found.pop("answer"), **found}
-        return frame.table(found) if details else frame.column("label", found["label"])
+        frame, columns = labelled(data, template, plain, model, options, how, {"truth": truth}, parameters)
+        columns = {"label": columns.pop("answer"), **columns}
+        return frame.table(columns) if details else frame.column("label", columns["label"])
+    frame = frames.of(data)
+    text = asking.template(template, "template", frame.columns)
+    asking.some_column([text], frame.columns)
+    text = asking.ordered(text, asking.rows(frame, frame.columns), say=progress)
     server = how.connected()
     way = SYSTEMONE if by == "decision" else CHAT
     spec = asking.served(server, model, CLASSIFY.path, way.path)

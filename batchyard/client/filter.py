@@ -76,8 +76,8 @@ def filter(
     else:
         options = {"proxy": cascade, "labels": [YES, NO], "precision": DEFAULT, "recall": DEFAULT} | targets
         call = asking.CallOptions(**how, server=server, name="filter")
-        named = {"scores": scores, "truth": truth}
-        frame, columns = labelled(data, template, system or SYSTEM, model, options, call, named, parameters)
+        data_columns = {"scores": scores, "truth": truth}
+        frame, columns = labelled(data, template, system or SYSTEM, model, options, call, data_columns, parameters)
     if details:
         return frame.table(columns)
     return frame.taken([row for row, answer in enumerate(columns["answer"].values) if answer == YES])

@@ -195,18 +195,18 @@ def labelled(
     model: str,
     options: Mapping[str, Any],
     how: CallOptions,
-    named: Mapping[str, str | None],
+    data_columns: Mapping[str, str | None],
     parameters: Mapping[str, Any],
 ) -> tuple[Frame, dict[str, Column]]:
-    """Label each row of `data` by a cascade with these options. `named`: those that name columns of `data`.
+    """Label each row of `data` by a cascade. `data_columns`: options that name columns of `data`.
 
     Return the table, and the columns answer, answered_by, confidence, error and tokens.
     """
     how = replace(how, server=how.connected())
-    proxies = () if named.get("scores") else options["proxy"].split(",")
+    proxies = () if data_columns.get("scores") else options["proxy"].split(",")
     specs = [asking.served(how.connected(), name, CHAT.path)["batchyard"] for name in (model, *proxies)]
     structured = all("choice" in spec["answer_forms"] for spec in specs)
-    results = CascadeResults({**options, "structured": structured}, data, **named)
+    results = CascadeResults({**options, "structured": structured}, data, **data_columns)
     body = asking.parameters(model, **{"temperature": 0, "max_tokens": LABEL_TOKENS, **parameters})
     frame = ask(results, data, template, system, body, how)
     results.warn()

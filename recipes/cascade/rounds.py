@@ -174,7 +174,7 @@ def _decided(results: Results, options: Cascading) -> tuple[Findings, CutDecisio
     if chosen := found[0].chosen:
         findings = found[options.proxies.index(chosen.get("chosen_proxy", options.proxies[0]))]
         return findings, findings.decide(options, chosen.get("agree")), chosen
-    seconds, now = _pace(results)
+    seconds, now = (0.0, 0.0) if options.by is None else _pace(results)  # it reads all rows
     for agree in options.range:
         decisions = [each.decide(options, agree) for each in found]
         place = max(range(len(found)), key=lambda place: (decisions[place].saved, decisions[place].sample))

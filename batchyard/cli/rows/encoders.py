@@ -80,8 +80,8 @@ def classify(template: str, labels: tuple[str, ...], system: str | None, by: By,
     cascade = {name: shared.pop(name) for name in ("cascade", "agree", "confidence", "truth")}
     asking.targets(**cascade)  # before a server starts
     ask = partial(classify, template=template, labels=labels or None, system=system, by=by, details=True, **cascade)
-    told = ["answered_by", "confidence"] if cascade["cascade"] else ["probability", "probabilities"]
-    RowsCommand(**shared).add_columns(["label", *told], ask)
+    details = ["answered_by", "confidence"] if cascade["cascade"] else ["probability", "probabilities"]
+    RowsCommand(**shared).add_columns(["label", *details], ask)
 
 
 @click.command()
