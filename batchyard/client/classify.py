@@ -53,7 +53,7 @@ def classify(
         labels: the labels. A classifier needs none; with labels, any other is an error of its row.
         system: of a chat, in place of a message with the labels; of a decision, its question.
         by: how a model without labels is asked: by a chat, or by a decision of `/v1/systemone`.
-        cascade, agree, confidence, truth: a smaller chat model for the rows on which it agrees, as `map` has them.
+        cascade, agree, confidence, truth: as `map` has them. An embedding model is a small model, too.
         details: return a table with columns `probability`, `probabilities`, `error` and `tokens` beside the labels.
         window, again, progress, server, parameters: as `map` has them. Chats have temperature 0 by default.
 

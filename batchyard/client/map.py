@@ -20,7 +20,7 @@ from batchyard.client.api import ApiClient, uploaded
 from batchyard.client.asking import DETAILS, CallOptions, RowResults
 from batchyard.client.frames import Column, Frame
 from batchyard.client.progress import follow, problems
-from batchyard.endpoints.catalog import CHAT
+from batchyard.endpoints.catalog import CHAT, EMBEDDINGS
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError, json_value
@@ -203,9 +203,17 @@ def labelled(
     Return the table, and the columns answer, answered_by, confidence, error and tokens.
     """
     how = replace(how, server=how.connected())
-    proxies = () if data_columns.get("scores") else options["proxy"].split(",")
-    specs = [asking.served(how.connected(), name, CHAT.path)["batchyard"] for name in (model, *proxies)]
-    structured = all("choice" in spec["answer_forms"] for spec in specs)
+    proxies = [] if data_columns.get("scores") else [name.strip() for name in options["proxy"].split(",")]
+    specs = {model: asking.served(how.connected(), model, CHAT.path)["batchyard"]}
+    for name in proxies:
+        specs[name] = asking.served(how.connected(), name, CHAT.path, EMBEDDINGS.path)["batchyard"]
+    embedding = [name for name in proxies if CHAT.path not in specs[name]["endpoints"]]
+    if len(embedding) > 1:
+        raise ConfigurationError(f"cascade: {' and '.join(embedding)} are embedding models; name one of them")
+    if embedding:
+        chats = ",".join(name for name in proxies if name not in embedding)
+        options = {**options, "proxy": chats, "embedding": embedding[0]}
+    structured = all("choice" in spec["answer_forms"] for name, spec in specs.items() if name not in embedding)
     results = CascadeResults({**options, "structured": structured}, data, **data_columns)
     body = asking.parameters(model, **{"temperature": 0, "max_tokens": LABEL_TOKENS, **parameters})
     frame = ask(results, data, template, system, body, how)
@@ -354,7 +362,7 @@ class CascadeResults(TextResults):
                     self.record(int(name.removeprefix("row-")), answer)
         self.close()
         metrics, simulated = job["batchyard"]["metrics"], " (simulated)" if job["batchyard"]["simulated"] else ""
-        proxy = metrics.get("chosen_proxy", self._options["proxy"])
+        proxy = metrics.get("chosen_proxy", self._options["proxy"] or self._options["embedding"])
         said = f"{proxy} answered {metrics['proxy']:,} of {metrics['rows']:,} rows{simulated}"
         said += f", agree={metrics['agree']:g}" if "by" in self._options else ""
         known = ", ".join(

@@ -6,7 +6,8 @@
 whether or not that is ever asked. A row is an *error* if the two differ. All of this is fixed. Only the sample is
 random: s rows, each set of s as likely as any other. A cut accepts the rows with a higher confidence. The proxy
 answers accepted rows that are not in the sample, and the large model answers all others. The proxy may answer b
-errors.
+errors. Rows that have trained a classifier are none of the n: the large model answers them, and given them the sample
+of the others is as random as before.
 
 **Theorem.** Let k be such that, of b + 1 + k given rows, at most k are in the sample with probability d or less.
 Then, with probability 1 - d or more, every cut that accepts at most k sampled errors leaves at most b errors to the

@@ -7,13 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchyard.endpoints import label_probabilities
-from batchyard.recipes import Answer, Ask, Flow, InvalidItem, Item, Result, Score, recipe
+from batchyard.recipes import Answer, Ask, Flow, InvalidItem, Item, Result, Score, Stage, recipe
 from batchyard.tables.cells import CellError, is_empty
 from recipes.answers import Part, lost, unanswered
 from recipes.cascade import rounds
+from recipes.cascade.classifier import packed
 from recipes.cascade.options import STATE, Cascading, Round, check, label_of
 
 PROXY, LARGE = "proxy", "large"
+EMBED = Stage("embed", "/v1/embeddings")
+
+
+def _stages(options: Round) -> list[str | Stage]:
+    return [PROXY, *([] if options.embedding is None else [EMBED]), LARGE]
+
+
+def _embed(options: Round, text: str) -> list[Ask]:
+    return [] if options.embedding is None else [Ask(EMBED.name, text, model=options.embedding)]
 
 
 def _ask(options: Cascading, stage: str, model: str, content: Any) -> Ask:
@@ -25,9 +35,9 @@ def _ask(options: Cascading, stage: str, model: str, content: Any) -> Ask:
 
 
 def _probe(options: Round) -> list[Ask | Score]:
-    proxies = options.proxies if options.scores is None else []
-    stages = [*((PROXY, model) for model in proxies), (LARGE, options.model)]
-    return [*(_ask(options, *stage, "1 + 1 =") for stage in stages), Score(options.comparison[0], "", "2", "2")]
+    stages = [*((PROXY, model) for model in options.chat_proxies), (LARGE, options.model)]
+    asks = [_ask(options, *stage, "1 + 1 =") for stage in stages]
+    return [*asks, *_embed(options, "1 + 1 ="), Score(options.comparison[0], "", "2", "2")]
 
 
 def _columns(options: Round, row: Mapping[str, Any]) -> Sequence[str]:
@@ -89,7 +99,7 @@ def _same(options: Round, answer: str, other: str) -> Part[bool]:
 @recipe(
     "cascade-round",
     Round,
-    stages=(PROXY, LARGE),
+    stages=_stages,
     probe=_probe,
     check=check,
     columns=_columns,
@@ -107,8 +117,10 @@ def answered(item: Item, options: Round) -> Flow:
         score = _given_score(options, item.columns)
         text = None if score is None else options.labels[score <= 0.5]
         return Result(text, **values, proxies=[{"text": text, "confidence": score}])
-    stage, models = (PROXY, options.proxies) if state is None else (LARGE, [options.model])
-    answers = yield [_ask(options, stage, model, item.chat()) for model in models]
+    stage, models = (PROXY, options.chat_proxies) if state is None else (LARGE, [options.model])
+    asks = [_ask(options, stage, model, item.chat()) for model in models]
+    embeds = _embed(options, str(item.messages[-1]["content"])) if state is None else []
+    answers: list[Answer] = yield [*asks, *embeds]
     all_kept = []
     for answer in answers:
         all_kept.append((yield from _kept(options, item, answer, stage)))
@@ -118,7 +130,7 @@ def answered(item: Item, options: Round) -> Flow:
         (kept,) = all_kept
         values["large"], kept["equal"] = kept, []
         for proxy in state["proxies"]:
-            is_equal = "error" not in kept and proxy["text"] == kept["text"]
+            is_equal = "error" not in kept and proxy["text"] == kept["text"]  # an embedding's text may come later
             if not options.filters and "error" not in kept and proxy.get("confidence") is not None:
                 is_equal = yield from _same(options, proxy["text"], kept["text"])
             kept["equal"].append(is_equal)
@@ -131,6 +143,8 @@ def _kept(options: Round, item: Item, answer: Answer, stage: str) -> Part[dict[s
     kept: dict[str, Any] = {"text": None, "tokens": [answer.input_tokens, answer.output_tokens]}
     if (error := unanswered(answer)) is not None:
         return {**kept, "error": dict(error)}
+    if answer.extra.get("data"):
+        return {**kept, "vector": packed(answer.extra["data"])}
     kept["text"] = (label_of(answer.text, options.labels) if options.labels else None) or answer.text
     if not options.filters and (known := options.known(item.columns)) is not None:
         kept["right"] = yield from _same(options, kept["text"], known)

@@ -32,7 +32,14 @@ class Cascading(BareOptions):
     """The models, and how far their answers may differ."""
 
     model: str = Field(description="Large model, whose answers are wanted")
-    proxy: str = Field(description="Small model, which answers every row first; of several (`a,b`) the best counts")
+    proxy: str = Field(
+        "",
+        description="Small model, which answers every row first; of several (`a,b`) the best counts",
+        json_schema_extra=BASIC,
+    )
+    embedding: str | None = Field(
+        None, description="Embedding model as another small model: a classifier of its vectors chooses among `labels`"
+    )
     agree: float | None = Field(
         None,
         gt=0,
@@ -92,9 +99,16 @@ class Cascading(BareOptions):
         return {"precision": self.precision, "recall": self.recall}
 
     @property
+    def chat_proxies(self) -> list[str]:
+        """The small models that answer in chats."""
+        return [name.strip() for name in self.proxy.split(",")] if self.proxy and self.scores is None else []
+
+    @property
     def proxies(self) -> list[str]:
-        """The small models; one of them decides."""
-        return [self.proxy] if self.scores is not None else [name.strip() for name in self.proxy.split(",")]
+        """The small models; one of them decides. An embedding model is the last."""
+        if self.scores is not None:
+            return [self.proxy]
+        return [*self.chat_proxies, *([] if self.embedding is None else [self.embedding])]
 
     @property
     def range(self) -> list[float]:
@@ -139,6 +153,10 @@ class Round(Cascading, Options):
 
 
 def check(options: Cascading) -> None:
+    if not options.proxy and options.embedding is None:
+        raise ValueError("proxy: name a small model, here or in embedding")
+    if options.embedding is not None and (not options.labels or options.equal != "exact" or options.scores is not None):
+        raise ValueError("embedding: it chooses among labels; set these, and neither equal nor scores")
     if options.model in options.proxies:
         raise ValueError("proxy: it is the same as model; name a smaller one")
     if len(set(options.proxies)) < len(options.proxies):

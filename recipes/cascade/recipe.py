@@ -39,8 +39,11 @@ def _warnings(metrics: Mapping[str, Any], options: Cascade) -> Iterator[tuple[st
     if metrics.get("ended_at", 0) > metrics.get("due_at", math.inf):
         yield "late", f"The last answer came at {_time(metrics['ended_at'])}, after {_time(metrics['due_at'])}."
     if not metrics["certified"]:
-        if metrics["unusable"] == metrics["rows"]:
-            reason = "the small model gave no answer with a confidence; its engine has to return log-probabilities"
+        if metrics["unusable"] + metrics.get("trained", 0) == metrics["rows"]:
+            missing = "its engine has to return log-probabilities"
+            if not options.chat_proxies and options.embedding is not None:
+                missing = "its classifier needs embeddings of rows that the large model has answered with a label"
+            reason = f"the small model gave no answer with a confidence; {missing}"
         elif not metrics["looks"]:
             lower = ", ".join(f"`{name}`" for name in options.targets)
             reason = f"{metrics['rows']:,} rows are too few for this target; lower {lower} or `confidence`"
@@ -72,7 +75,8 @@ def _warnings(metrics: Mapping[str, Any], options: Cascade) -> Iterator[tuple[st
 def _view(metrics: Mapping[str, Any], options: Cascade) -> list[Block]:
     tokens, alone, audit = metrics["tokens"], metrics["large_alone"], metrics["audit"]
     columns = ["model", "rows answered", "requests", "input tokens", "output tokens"]
-    proxy = f"{metrics['chosen_proxy']} of {options.proxy}" if "chosen_proxy" in metrics else options.proxy
+    proxy = ", ".join(options.proxies)
+    proxy = f"{metrics['chosen_proxy']} of {proxy}" if "chosen_proxy" in metrics else proxy
     models = [
         [proxy, metrics["proxy"], *tokens["proxy"].values()],
         [options.model, metrics["large"], *tokens["large"].values()],
@@ -101,6 +105,7 @@ def _view(metrics: Mapping[str, Any], options: Cascade) -> list[Block]:
             chosen = "{:g} of {:g} to {:g}".format(agree, *metrics["range"])
             facts += [["target chosen for the deadline", chosen], ["deadline, forecast, end", ", ".join(times)]]
     facts += [
+        *([["rows that trained the classifier", metrics["trained"]]] if "trained" in metrics else []),
         ["rows in the sample", metrics["sampled"]],
         ["small model's agreement in the sample", _mean(metrics["proxy_agreement"])],
         ["agreement of all rows by the audit", _mean(audit)],
@@ -134,5 +139,5 @@ def cascade(options: Cascade) -> Sequence[Child]:
     values = options.model_dump(mode="json", include=set(Round.model_fields))
     return [
         Child("rows", 0, number, "cascade-round", values, rounds.NEXT if number else None, optional=bool(number))
-        for number in range(rounds.ROUNDS)
+        for number in range(rounds.ROUNDS + (options.embedding is not None))
     ]

@@ -1,9 +1,10 @@
 """The rounds of `cascade`: the input of the next round, and the answers of the last one.
 
 The first round asks the small model about every row. The next ones ask the large model about a growing sample, in an
-order that is fixed from the start, until a larger sample would not pay. The last one asks it about the rows that the
-cut leaves to it, and about an audit of the others. What a round does follows from its rows alone. Rows that it does
-not ask about go through it in bundles.
+order that is fixed from the start, until a larger sample would not pay. The first rows of this order train the
+classifier of an embedding model, in a round of their own. The last round asks about the rows that the cut leaves to
+the large model, and about an audit of the others. What a round does follows from its rows alone. Rows that it does not
+ask about go through it in bundles.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,17 +24,21 @@ from batchyard.comparing.shares import interval
 from batchyard.recipes import Report, Results
 from recipes.cascade import bounds
 from recipes.cascade.bounds import CutDecision, Flags, Floats, Look, Tail
+from recipes.cascade.classifier import Classifier
 from recipes.cascade.options import STATE, Cascading
 from recipes.measures import intervals
 from recipes.reports import write_lines
 
 NEXT, ANSWERS = "next.jsonl", "answers.jsonl"
 ROUNDS = bounds.LOOKS + 2
-"""The small model's round, one for each look, and the last one."""
+"""The small model's round, one for each look, and the last one; an embedding model adds that of training."""
 NEW = ("answer", "answered_by", "confidence", "proxy_answer", "error", "tokens")
 """Columns that each row gets."""
-SAMPLE, REST, AUDIT = "sample", "rest", "audit"
+TRAINING, SAMPLE, REST, AUDIT = "training", "sample", "rest", "audit"
 """Why the large model is asked about a row."""
+TRAINED = 0.05
+"""Share of the rows that train a classifier of embeddings, within these limits and at most a quarter."""
+FEWEST, MOST = 100, 2000
 BUNDLE_ROWS, BUNDLE_BYTES = 1000, 1 << 18
 BINS = 20
 _NEVER = 1 << 53
@@ -41,12 +47,32 @@ _NEVER = 1 << 53
 Row = dict[str, Any]
 
 
-def rows_of(results: Results, options: Cascading) -> Iterator[Row]:
+def rows_of(results: Results, options: Cascading, classifier: Classifier | None = None) -> Iterator[Row]:
     """Stream the rows in the order of the input, with what all rounds so far have found.
+
+    A classifier turns embeddings into answers.
 
     A row has `id`, `columns`, its place `order` in the order of sampling, the small models' answers `proxies` and, once
     it was asked, `large`.
     """
+    for row in _carried(results, options):
+        proxies = row["proxies"]
+        if classifier is not None and "vector" in proxies[-1]:
+            row["proxies"] = [*proxies[:-1], _classified(row, classifier, options)]
+        yield row
+
+
+def _classified(row: Row, classifier: Classifier, options: Cascading) -> Row:
+    """Return what is kept of a row's embedding: the label that follows from it, with its probability."""
+    kept = {name: value for name, value in row["proxies"][-1].items() if name != "vector"}
+    probabilities = classifier.probabilities(row["proxies"][-1]["vector"])
+    best = max(range(len(probabilities)), key=probabilities.__getitem__)
+    known = options.known(row["columns"])
+    right = {} if known is None else {"right": options.labels[best] == known}
+    return {**kept, **right, "text": options.labels[best], "confidence": probabilities[0 if options.filters else best]}
+
+
+def _carried(results: Results, options: Cascading) -> Iterator[Row]:
     for item in results.items():
         state = item.columns.get(STATE)
         if state is not None and "rows" in state:
@@ -78,12 +104,14 @@ class Findings:
     place: int = 0  # of the small model
 
     @classmethod
-    def of(cls, results: Results, options: Cascading, place: int) -> Findings:
+    def of(cls, rows: Iterable[Row], options: Cascading, place: int) -> Findings:
         order, confidences, why, errors, wanted = array("q"), array("d"), [], bytearray(), bytearray()
         chosen: Mapping[str, Any] = {}
         label = options.labels[0] if options.filters else None
-        for row in rows_of(results, options):
+        for row in rows:
             confidence, large = row["proxies"][place].get("confidence"), row.get("large") or {}
+            if large.get("why") == TRAINING:
+                confidence = None  # the guarantee is about the other rows
             order.append(row["order"])
             confidences.append(math.nan if confidence is None else confidence)
             why.append(large.get("why", ""))
@@ -92,11 +120,21 @@ class Findings:
             wanted.append(label is not None and large.get("text") == label)
             chosen = large.get("chosen") or chosen
         flags = np.frombuffer(errors, bool), np.frombuffer(wanted, bool)
-        return cls(np.array(order), np.array(confidences), np.array(why, "U6"), *flags, chosen, place)
+        return cls(np.array(order), np.array(confidences), np.array(why, "U8"), *flags, chosen, place)
 
     @property
     def rows(self) -> int:
         return len(self.order)
+
+    def in_order(self) -> list[int]:
+        """Return the rows in the order of sampling."""
+        rows: list[int] = np.argsort(self.order, kind="stable").tolist()
+        return rows
+
+    @property
+    def trained(self) -> int:
+        """The number of rows that have trained a classifier. They come first in the order of sampling."""
+        return int((self.why == TRAINING).sum())
 
     def tails(self, options: Cascading, agree: float | None = None) -> list[Tail]:
         """Return what the cuts may leave to the small model: by two targets, or by equal answers.
@@ -104,7 +142,8 @@ class Findings:
         `agree`: one of `options.range`; by default the highest.
         """
         ranks = np.empty(self.rows, int)
-        ranks[np.argsort(self.order, kind="stable")] = np.arange(self.rows)
+        ranks[self.in_order()] = np.arange(self.rows) - self.trained
+        rows = self.rows - self.trained
         answered, sampled, risk = ~np.isnan(self.confidences), self.why == SAMPLE, options.risk
 
         def tail(scores: Floats, errors: Flags, looks: list[Look]) -> Tail:
@@ -115,12 +154,12 @@ class Findings:
             # Without the margin (1 - 0.93) * 100 would be 6 rows.
             budgets = {each: math.floor((1 - each) * self.rows + 1e-9) for each in options.range}
             # All targets have the looks of the highest one that so many rows can certify: no more than LOOKS.
-            looks = next(filter(None, (bounds.looks(self.rows, each, risk) for each in budgets.values())), [])
+            looks = next(filter(None, (bounds.looks(rows, each, risk) for each in budgets.values())), [])
             if agree is not None and options.by is not None:
-                looks = bounds.with_budget(looks, self.rows, budgets[agree], risk)
+                looks = bounds.with_budget(looks, rows, budgets[agree], risk)
             return [tail(self.confidences, self.errors, looks)]
         shares = bounds.shares(**options.targets)
-        sizes = bounds.sample_sizes(self.rows, max(shares), risk / 2)
+        sizes = bounds.sample_sizes(rows, max(shares), risk / 2)
         done, found = int(sampled.sum()), np.sort(ranks[sampled & self.wanted])
         # A later look is forecast with one wanted row more: none in a small sample is no reason to give up.
         wanted = [
@@ -134,17 +173,18 @@ class Findings:
         return [tail(self.confidences, ~self.wanted, accepted), tail(-self.confidences, self.wanted, rejected)]
 
     def decide(self, options: Cascading, agree: float | None = None) -> CutDecision:
-        return bounds.decide(self.tails(options, agree), self.rows, int((self.why == SAMPLE).sum()))
+        tails, sampled = self.tails(options, agree), int((self.why == SAMPLE).sum())
+        return bounds.decide(tails, self.rows - self.trained, sampled)
 
     def asked_next(self, decision: CutDecision, options: Cascading) -> dict[int, str]:
         """Return the rows of the large model's next round, each with the reason; none if all is done."""
         if np.isin(self.why, (REST, AUDIT)).any():
             return {}
-        order = np.argsort(self.order, kind="stable")
+        order = self.in_order()
         if decision.sample:
-            return {int(row): SAMPLE for row in order[: decision.sample] if not self.why[row]}
+            return {row: SAMPLE for row in order[: self.trained + decision.sample] if not self.why[row]}
         decided = decision.accepts(self.confidences) | decision.rejects(self.confidences)
-        left = [int(row) for row in order if not self.why[row]]
+        left = [row for row in order if not self.why[row]]
         # What follows in the order is a fresh sample: the cuts depend on the rows before.
         audit = [row for row in left if decided[row]][: options.audit]
         return {row: REST for row in left if not decided[row]} | dict.fromkeys(audit, AUDIT)
@@ -152,25 +192,52 @@ class Findings:
 
 def finish(results: Results, options: Cascading) -> Report:
     """Write the input of the next round, or the answers after the last one."""
-    findings, decision, chosen = _decided(results, options)
-    asked = findings.asked_next(decision, options)
+    is_untrained, classifier = _training(results, options)
+    rows = partial(rows_of, results, options, classifier)
+    chosen: Mapping[str, Any] = {}
+    if is_untrained:
+        findings = Findings.of(rows(), options, 0)
+        asked = dict.fromkeys(findings.in_order()[: trained_rows(findings.rows)], TRAINING)
+    else:
+        findings, decision, chosen = _decided(rows, results, options)
+        asked = findings.asked_next(decision, options)
     if asked:
-        write_lines(results, NEXT, _next_rows(results, asked, chosen, options))
+        write_lines(results, NEXT, _next_rows(rows(), asked, chosen))
         return Report({"rows": findings.rows, "next": dict(Counter(asked.values())), **chosen})
     totals = _Totals()
     with results.create(ANSWERS) as file:
-        for row in rows_of(results, options):
+        for row in rows():
             file.write(json_lines.line(totals.answered(row, findings.place, decision, options)))
     return Report({**chosen, **_metrics(findings, decision, totals, options)})
 
 
-def _decided(results: Results, options: Cascading) -> tuple[Findings, CutDecision, Mapping[str, Any]]:
+def trained_rows(rows: int) -> int:
+    """Return how many rows train a classifier of embeddings; 0 of fewer than 4 rows."""
+    return min(max(round(TRAINED * rows), FEWEST), MOST, rows // 4)
+
+
+def _training(results: Results, options: Cascading) -> tuple[bool, Classifier | None]:
+    """Return whether a classifier lacks rows to learn from, and the classifier that this round's rows have trained."""
+    vectors, labels, is_asked, has_vectors = [], [], False, False
+    for row in _carried(results, options) if options.embedding is not None else ():
+        vector, large = row["proxies"][-1].get("vector"), row.get("large") or {}
+        has_vectors, is_asked = has_vectors or vector is not None, is_asked or bool(large)
+        if vector is not None and large.get("why") == TRAINING and large.get("text") in options.labels:
+            vectors.append(vector)
+            labels.append(options.labels.index(large["text"]))
+    classifier = Classifier.trained(vectors, labels, len(options.labels)) if vectors else None
+    return has_vectors and not is_asked, classifier
+
+
+def _decided(
+    rows: Callable[[], Iterable[Row]], results: Results, options: Cascading
+) -> tuple[Findings, CutDecision, Mapping[str, Any]]:
     """Return what is known of the best small model, what follows, and what was chosen.
 
     Of a range it is the highest target that the deadline allows, and of several small models the one that is forecast
     to answer most rows.
     """
-    found = [Findings.of(results, options, place) for place in range(len(options.proxies))]
+    found = [Findings.of(rows(), options, place) for place in range(len(options.proxies))]
     if chosen := found[0].chosen:
         findings = found[options.proxies.index(chosen.get("chosen_proxy", options.proxies[0]))]
         return findings, findings.decide(options, chosen.get("agree")), chosen
@@ -199,9 +266,7 @@ def _pace(results: Results) -> tuple[float, float]:
     return (ended - began) / rows if rows else 0.0, last
 
 
-def _next_rows(
-    results: Results, asked: Mapping[int, str], chosen: Mapping[str, Any], options: Cascading
-) -> Iterator[Row]:
+def _next_rows(rows: Iterable[Row], asked: Mapping[int, str], chosen: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows that are asked, each by itself, and those between them in bundles."""
     bundle: list[Row] = []
     size = 0
@@ -210,7 +275,7 @@ def _next_rows(
         return {"custom_id": f"{STATE}-{number}", "prompt": "-", STATE: {"rows": bundle}}
 
     number = 0
-    for number, row in enumerate(rows_of(results, options)):
+    for number, row in enumerate(rows):
         why = asked.get(number)
         if bundle and (why is not None or len(bundle) >= BUNDLE_ROWS or size >= BUNDLE_BYTES):
             yield bundled(number)
@@ -315,7 +380,8 @@ def _metrics(findings: Findings, decision: CutDecision, totals: _Totals, options
         "sampled": size,
         "sampled_errors": int((decided & sampled & wrong).sum()),
         "looks": len(findings.tails(options)[0].looks),
-        "unusable": int((~answered).sum()),
+        "unusable": int((~answered).sum()) - findings.trained,
+        **({} if options.embedding is None else {"trained": findings.trained}),
         "proxy_agreement": intervals.share(int(agreeing.sum()), size),
         "tokens": {name: dict(zip(names, values, strict=True)) for name, values in totals.tokens.items()},
         "large_alone": dict(zip(names, alone, strict=True)),

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +31,7 @@ from batchyard.recipes import (
 )
 from batchyard.recipes.program import RecipeError, Request, play
 from jobs.running.judging import judge
-from recipes.registry import load
+from recipes.registry import Catalogue, load
 
 
 def played_item(
@@ -94,7 +95,12 @@ class PlayedRounds(PlayedResults):
 
 def judged(want: Score | Check, item: Item) -> Scored | Checked:
     """Return the outcome of the built-in reward or gate, as a job's processes judge it."""
-    return judge(load(None), want, item)
+    return judge(_built_in(), want, item)
+
+
+@cache
+def _built_in() -> Catalogue:
+    return load(None)
 
 
 def played(

@@ -59,7 +59,7 @@ def embed(template: str, normalize: bool, dtype: str, dimensions: int | None, **
 @click.option("--system", help="System message in place of the default one with the labels.")
 @click.option("--by", type=click.Choice(("chat", "decision")), default="chat", show_default=True,
               help="How to ask a model without labels of its own.")  # fmt: skip
-@click.option("--cascade", metavar="MODEL", help="Smaller chat model for rows on which it agrees, or several.")
+@click.option("--cascade", metavar="MODEL", help="Smaller model for rows on which it agrees, or several: a,b.")
 @click.option("--agree", type=float, help="With --cascade: minimum share of rows with the label of --model [0.95].")
 @click.option("--confidence", type=float, help="With --cascade: minimum probability of reaching that share [0.95].")
 @click.option("--truth", metavar="COLUMN", help="With --cascade: column with known labels, to measure against.")

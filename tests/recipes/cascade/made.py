@@ -47,3 +47,10 @@ def planted(item: Item, request: Request) -> Answer:
     if request.stage == "proxy":
         return sure(item.columns["small"], item.columns["p"])
     return sure(item.columns["large"], 1.0)
+
+
+def embedded(item: Item, request: Request) -> Answer:
+    """Answer as `planted` does; embed a row as its column `vector`."""
+    if request.stage != "embed":
+        return planted(item, request)
+    return Answer(ok=True, text="", input_tokens=3, extra={"data": [{"index": 0, "embedding": item.columns["vector"]}]})
