@@ -8,7 +8,11 @@ With `--filter` the cells are those of filters, with precision and recall as tar
 SUPG (`supg.py`), which gets as many sampled rows in each run.
 
 With `--real` the bundled models answer so many held-out problems instead: `nano` is the small model of `mini`, on
-engine transformers. `mini` answers all rows, too, so that the agreement of all rows is known.
+engine transformers. `mini` answers all rows, too, so that the agreement of all rows is known. With `--labels` they
+label and filter so many reviews: small models are `nano` and `mini-embed`, whose vectors a classifier learns from.
+
+With `--many` engine echo answers so many rows of a filter, whose scores are planted: what the rounds cost by row, and
+the most memory that a process of the stack takes.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import argparse
 import random
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,10 +30,13 @@ from typing import Any
 
 import numpy as np
 import supg
-from harness import machine, stack, table, write
+from harness import RESULTS, machine, stack, table, write
+from memory import Sampler
 
 import batchyard
+from batchyard.client import asking
 from batchyard.client.api import ApiClient
+from batchyard.client.map import CascadeResults, ask
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -43,6 +51,7 @@ ROWS = (500, 2000, 10_000, 50_000)
 FILTER_TARGETS = (0.9, 0.95)
 FILTER_ROWS = (500, 2000, 5000, 20_000)
 SUPG_ROWS = (2000, 5000, 20_000)
+QUANTILES = (0.05, 0.5, 0.95)
 
 
 def cell(kind: str, rows: int, agree: float, runs: int) -> dict[str, Any]:
@@ -60,7 +69,30 @@ def cell(kind: str, rows: int, agree: float, runs: int) -> dict[str, Any]:
         "oracle": statistics.mean(1 - drawn.best(budget) / rows for drawn, _ in made),
         "sampled": statistics.mean(run.sampled / rows for _, run in made),
         "looks": statistics.mean(run.looks for _, run in made),
+        "agreement": np.quantile([1 - run.errors / rows for _, run in made], QUANTILES).tolist(),
     }
+
+
+def plot(made: Sequence[dict[str, Any]]) -> None:
+    """Draw the measured agreement of 90 % of the runs, by the target, beside the line where both are equal."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(ROWS), figsize=(10, 3.4), layout="constrained", sharey=True)
+    for axes, rows in zip(panels, ROWS, strict=True):
+        axes.plot(AGREE, AGREE, "k--", linewidth=1, label="target")
+        for place, kind in enumerate(simulated.KINDS):
+            ends = np.array([each["agreement"] for each in made if (each["kind"], each["rows"]) == (kind, rows)])
+            shift = 0.0012 * (place - len(simulated.KINDS) / 2)
+            below, middle, above = ends.T
+            errors = (middle - below, above - middle)
+            axes.errorbar(np.array(AGREE) + shift, middle, errors, fmt=".", linewidth=1, label=kind)
+        axes.set(title=f"{rows:,} rows", xlabel="agree", xticks=AGREE)
+    panels[0].set_ylabel("measured agreement of all rows")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
+    figure.savefig(RESULTS / "cascade.svg")
 
 
 def filter_cell(kind: str, rows: int, target: float, runs: int) -> dict[str, Any]:
@@ -215,16 +247,131 @@ def report_real(rows: int) -> None:
     write("cascade-real", {"machine": facts, "settings": settings, "tasks": made}, table(columns, lines))
 
 
+LABELS = [f'{{"sentiment": "{label}"}}' for label in ("positive", "negative", "neutral")]
+SMALL = {
+    "nano": {"proxy": "nano"},
+    "mini-embed": {"proxy": "", "embedding": "mini-embed"},
+    "nano,mini-embed": {"proxy": "nano", "embedding": "mini-embed"},
+}
+
+
+def labels(server: ApiClient, rows: int) -> Iterator[dict[str, Any]]:
+    """Yield what cascades did that label reviews, and that filter those that are not neutral for positive ones."""
+    reviews = [{"text": problem.prompt} for problem in problems.held_out("sentiment", rows, 7)]
+    how = asking.CallOptions(server=server, progress=False, name="reviews")
+    body = {"model": "mini", "temperature": 0, "max_tokens": 32}
+    alone = batchyard.map(reviews, "{text}", progress=False, server=server, **body)
+    clear = [number for number, answer in enumerate(alone) if answer in LABELS[:2]]
+    for small, options in SMALL.items():
+        for task, wanted, targets in (
+            ("labels", range(len(reviews)), {"labels": LABELS, "agree": 0.95}),
+            ("filter", clear, {"labels": LABELS[:2], "precision": 0.9, "recall": 0.9}),
+        ):
+            results = CascadeResults({**options, **targets, "structured": False})
+            began = time.monotonic()
+            ask(results, [reviews[number] for number in wanted], "{text}", None, body, how)
+            seconds = time.monotonic() - began
+            pairs = list(zip(results.columns(None)["answer"].values, (alone[number] for number in wanted), strict=True))
+            kept = [answer == LABELS[0] for answer, _ in pairs]
+            right = [wanted == LABELS[0] for _, wanted in pairs]
+            both = sum(map(min, kept, right))
+            measured = {"precision": both / sum(kept), "recall": both / sum(right)}
+            if task == "labels":
+                measured = {"agree": sum(answer == wanted for answer, wanted in pairs) / len(pairs)}
+            metrics = next(server.jobs(recipe="cascade"))["batchyard"]["metrics"]
+            yield {"task": task, "small": small, "seconds": seconds, "measured": measured, **metrics}
+
+
+def report_labels(rows: int) -> None:
+    settings = {"BATCHYARD_MIN_WINDOW": "1s"}
+    facts = machine("numpy", "transformers")
+    embed = f'''[models.mini-embed]\nengine = "transformers"\nsource = "{ROOT}/examples/models/embed"\n'''
+    embed += """endpoints = ["/v1/embeddings"]\nengine_args = { dtype = "float32" }\n"""
+    with stack(MODELS + embed, settings) as (server, _):
+        made = list(labels(server, rows))
+    columns = [
+        "task",
+        "small",
+        "rows",
+        "certified",
+        "trained",
+        "sampled",
+        "by the small model",
+        "tokens of mini",
+        "measured",
+    ]
+    lines = [
+        [
+            *(each[name] for name in ("task", "small", "rows", "certified")),
+            each.get("trained", 0),
+            each["sampled"],
+            f"{each['proxy'] / each['rows']:.1%}",
+            f"{each['large_share']:.1%}",
+            ", ".join(f"{name} {share:.1%}" for name, share in each["measured"].items()),
+        ]
+        for each in made
+    ]
+    write("cascade-labels", {"machine": facts, "settings": settings, "tasks": made}, table(columns, lines))
+
+
+def report_many(rows: int) -> None:
+    """Filter so many rows by planted scores, with engine echo as the large model."""
+    facts = machine("numpy")
+    with stack('[models.large]\nengine = "echo"\n', {}) as (server, data):
+        draw = random.Random(7)
+        scores = (round(draw.random(), 6) for _ in range(rows))
+        planted = [{"text": "yes" if draw.random() < score**4 else "no", "p": score} for score in scores]
+        sampler, ended = Sampler(data), threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(1):
+                sampler.sample(0)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        began = time.monotonic()
+        try:
+            kept = batchyard.filter(planted, "{text}", model="large", cascade="planted", scores="p", server=server)
+        finally:
+            ended.set()
+            watcher.join()
+        seconds = time.monotonic() - began
+        metrics = next(server.jobs(recipe="cascade"))["batchyard"]["metrics"]
+    largest = {name: max(sample[name] for sample in sampler.samples) for name in ("web", "worker", "housekeeper")}
+    made = {"machine": facts, "settings": {}, "metrics": metrics, "seconds": seconds, "largest_mib": largest}
+    columns = [
+        "rows",
+        "rows kept",
+        "by the scores",
+        "sampled",
+        "seconds",
+        "ms a row",
+        *(f"{name}, MiB" for name in largest),
+    ]
+    facts_of_run = [
+        rows,
+        len(kept),
+        metrics["proxy"],
+        metrics["sampled"],
+        round(seconds),
+        round(1000 * seconds / rows, 2),
+    ]
+    write("cascade-many", made, table(columns, [[*facts_of_run, *largest.values()]]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--filter", action="store_true")
     parser.add_argument("--supg", action="store_true")
-    parser.add_argument("--real", type=int, metavar="ROWS")
+    reports = {"real": report_real, "labels": report_labels, "many": report_many}
+    for name in reports:
+        parser.add_argument(f"--{name}", type=int, metavar="ROWS")
     arguments = parser.parse_args()
-    if arguments.real:
-        return report_real(arguments.real)
+    for name, report in reports.items():
+        if rows := getattr(arguments, name):
+            return report(rows)
     if arguments.supg:
         return report_supg(arguments.runs, arguments.processes)
     if arguments.filter:
@@ -236,6 +383,7 @@ def main() -> None:
     else:
         name, made = "cascade", list(cells(cell, ROWS, AGREE, arguments.runs, arguments.processes))
         target, others = "agree", {"looks": ".1f"}
+        plot(made)
     columns = ["rows", "n", target, "target missed (95 % interval)", "large model", "oracle", "sampled", *others]
     lines = [
         [
