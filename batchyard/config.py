@@ -305,7 +305,7 @@ def _message(schema: Schema, error: ValidationError, settings: Mapping[Keys, Set
         known = refusing.get("properties", {})
         unknown = next(name for name in value if name not in known)
         near = nearest(unknown, known)
-        others = f"there are {cut(', '.join(known), MAX_LIST)}" if known else "nothing may stand there"
+        others = f"available: {cut(', '.join(known), MAX_LIST)}" if known else "nothing may stand there"
         remedy = f"did you mean {name_of([*keys, near])}?" if near else others
         return f"{_where(_origin([*keys, unknown], settings), [*keys, unknown])}: unknown key; {remedy}"
     where = _where(_origin(keys, settings), keys)

@@ -61,7 +61,7 @@ def suggestion(name: str, candidates: Iterable[str], form: str = "{!r}", *, sent
     close = nearest(name, names)
     if close is not None:
         return f"{'D' if sentence else 'd'}id you mean {form.format(close)}?"
-    return f"{'T' if sentence else 't'}here are {cut(', '.join(names), MAX_LIST) or 'none'}{'.' if sentence else ''}"
+    return f"{'A' if sentence else 'a'}vailable: {cut(', '.join(names), MAX_LIST) or 'none'}{'.' if sentence else ''}"
 
 
 def hint(name: str, candidates: Iterable[str], cutoff: float = CLOSE) -> str:

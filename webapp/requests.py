@@ -337,7 +337,7 @@ def validated(model: type[Parsed], values: dict[str, Any]) -> Parsed:
         raise RequestError(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
     if first.kind == "extra_forbidden":
         hint = f" Did you mean '{first.near}'?" if first.near else ""
-        hint += f" There are {', '.join(model.model_fields)}." if issubclass(model, QueryParams) else ""
+        hint += f" Available: {', '.join(model.model_fields)}." if issubclass(model, QueryParams) else ""
         raise RequestError(f"Unknown parameter: '{param}'.{hint}", code="unknown_parameter", param=param)
     code = value_code(first.kind, first.value)
     if first.choices:

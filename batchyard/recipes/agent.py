@@ -188,7 +188,7 @@ def _used(
             outcomes.append(Called.failed("too_many_calls", f"A turn has at most {MAX_CALLS} calls."))
         elif name not in tools:
             hint = f" Did you mean {near!r}?" if (near := nearest(str(name), tools)) else ""
-            message = f"No tool is named {quoted(str(name))}.{hint} There are {', '.join(tools) or 'none'}."
+            message = f"No tool is named {quoted(str(name))}.{hint} Available: {', '.join(tools) or 'none'}."
             outcomes.append(Called.failed("tool_not_found", message))
         else:
             parsed = _parsed(arguments)

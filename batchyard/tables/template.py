@@ -16,7 +16,7 @@ from batchyard.tables.images import Part
 from batchyard.wording import quoted, suggestion
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_BRACES = "Braces that are text are doubled: {{ and }}"
+_BRACES = "Write literal braces twice: {{ and }}"
 _IMAGE = ":image"
 ALL = "*"
 """The name of all columns, in one order that the rows decide."""

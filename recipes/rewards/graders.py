@@ -319,7 +319,7 @@ def _formula(text: str, names: frozenset[str]) -> Callable[[Mapping[str, float]]
             case ast.Name(id=name) if name in names:
                 pass
             case ast.Name(id=name):
-                raise ValueError(f"{name!r} is no grader; there are {', '.join(sorted(names))}")
+                raise ValueError(f"{name!r} is no grader; available: {', '.join(sorted(names))}")
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 check(left)
                 check(right)

@@ -51,7 +51,7 @@ def columns_of(options: Rollout, row: Mapping[str, Any], rewards: RewardCatalogu
         raise InvalidItem(
             "no_reward",
             f"Data source {data_source_of(row)!r} has no reward; name one in the option `reward`. "
-            f"There are {', '.join(rewards.rewards)}.",
+            f"Available: {', '.join(rewards.rewards)}.",
         )
     return columns_of_reward(options, name, rewards)
 

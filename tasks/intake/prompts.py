@@ -309,7 +309,7 @@ def _content(row: Mapping[str, Any], *, is_table: bool) -> str | list[Any]:
                 "'Translate {text}'."
             )
             raise RequestError(message, code="invalid_value", param="template")
-        reason = f"is missing, and so is 'messages'; there are {present}. Name them in a template"
+        reason = f"is missing, and so is 'messages'; available: {present}. Name them in a template"
         raise CellError(reason, "missing_column", name)
     if not isinstance(row[name], list):
         text = cells.text(row[name], name)

@@ -38,7 +38,7 @@ def test_the_nearest_name_is_the_most_alike_in_any_case(name: str, nearest: str 
     [
         ("txt", "did you mean 'text'?"),
         ("lan", "did you mean 'language'?"),
-        ("price", "there are text, language"),
+        ("price", "available: text, language"),
     ],
 )
 def test_a_name_that_is_like_none_gets_all_there_are_and_no_guess(name: str, remedy: str) -> None:

@@ -115,7 +115,7 @@ def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> Non
             {"options": {**OPTIONS, "reward": {"a": "b"}}},
             "reward_not_found",
             "options.reward.a",
-            "There are exact, numeric",
+            "Available: exact, numeric",
         ),
         ({"options": {**OPTIONS, "gates": ["no-apologi"]}}, "gate_not_found", "options.gates.0", "'no-apology'"),
         ({"options": {**OPTIONS, "temperature": 0}}, "invalid_value", "options.temperature", "are the same"),

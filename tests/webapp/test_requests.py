@@ -51,13 +51,13 @@ def test_every_answer_has_a_request_id(client: FlaskClient) -> None:
     [
         ("/v1/batches?state=completed", "Unknown parameter: 'state'. Did you mean 'status'?"),
         ("/v1/batches?status=bogus", "Supported values: "),
-        ("/v1/batches?colour=red", "Unknown parameter: 'colour'. There are after, limit, status."),
+        ("/v1/batches?colour=red", "Unknown parameter: 'colour'. Available: after, limit, status."),
         ("/v1/jobs?state=failed", "Did you mean 'status'?"),
         ("/v1/files?purpos=batch", "Did you mean 'purpose'?"),
-        ("/v1/schedules?state=failed", "There are after, limit."),
-        ("/v1/webhook_endpoints?enabled=1", "There are after, limit."),
+        ("/v1/schedules?state=failed", "Available: after, limit."),
+        ("/v1/webhook_endpoints?enabled=1", "Available: after, limit."),
         ("/v1/usage?mont=2026-11", "Did you mean 'month'?"),
-        ("/v1/audit?kind=x", "There are after, limit."),
+        ("/v1/audit?kind=x", "Available: after, limit."),
         ("/v1/keys?projet=x", "Did you mean 'project'?"),
     ],
 )

@@ -264,7 +264,7 @@ def download(batch_id: str, format_name: str) -> Response:
     """Send the requests that a filter leaves, with their answers; `merged` with those of the batch's retries."""
     params, batch = query(DownloadParams), _planned(batch_id)
     if format_name not in downloads.FORMATS:
-        raise NotFoundError(f"No format '{format_name}'; there are {', '.join(downloads.FORMATS)}.")
+        raise NotFoundError(f"No format '{format_name}'; available: {', '.join(downloads.FORMATS)}.")
     media_type, write = downloads.FORMATS[format_name]
     stack = ExitStack()
     try:  # before the first byte: what is missing is then an error, not a cut response

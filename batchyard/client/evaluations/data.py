@@ -112,7 +112,7 @@ def _files(path: Path) -> dict[str, list[Path]]:
 def _chosen(path: Path, split: str | None, names: Sequence[str]) -> str:
     if split is not None:
         if split not in names:
-            raise wrong(path, f"there is no split {split!r}; there are {', '.join(names) or 'none'}")
+            raise wrong(path, f"there is no split {split!r}; available: {', '.join(names) or 'none'}")
         return split
     usual = next((name for name in SPLITS if name in names), None)
     if usual is None and len(names) != 1:

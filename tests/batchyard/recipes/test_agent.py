@@ -118,7 +118,7 @@ def test_responses_are_asked_with_items_of_calls_and_their_outputs() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "told"),
     [
-        ("ad", {"a": 1}, "Error: tool_not_found: No tool is named 'ad'. Did you mean 'add'? There are add, submit."),
+        ("ad", {"a": 1}, "Error: tool_not_found: No tool is named 'ad'. Did you mean 'add'? Available: add, submit."),
         ("add", '{"a": 1,', "Error: invalid_arguments: The arguments are not JSON: "),
         ("add", "[1, 2]", "Error: invalid_arguments: The arguments are not a JSON object: [1, 2]"),
         ("add", '{"a": NaN}', "Error: invalid_arguments: The arguments are not JSON: "),

@@ -38,8 +38,8 @@ def test_a_cell_with_braces_is_text() -> None:
     ("template", "message"),
     [
         ("Translate {txt}", "no column 'txt'; did you mean 'text'?"),
-        ("Translate {quite other}", "no column 'quite other'; there are text, lang;"),
-        ('Answer {"label": 1}', "Braces that are text are doubled: {{ and }}"),
+        ("Translate {quite other}", "no column 'quite other'; available: text, lang;"),
+        ('Answer {"label": 1}', "Write literal braces twice: {{ and }}"),
         ("Translate {text", "a '{' without '}' at character 11; close it behind the column's name, or write {{ if"),
         ("Translate text}", "a '}' without '{' at character 15; open it before the name, or write }} if it is text"),
         ("{}", "no column ''"),
@@ -80,7 +80,7 @@ def test_columns_in_an_order_are_lines_and_can_be_written_again() -> None:
         ({"text": None}, "column text is empty"),
         ({"text": ""}, "column text is empty"),
         ({"test": "a"}, "column text is missing; did you mean 'test'?"),
-        ({"prompt": "a"}, "column text is missing; there are prompt"),
+        ({"prompt": "a"}, "column text is missing; available: prompt"),
         ({"text": "\ud83d"}, "column text has half of a character (a lone surrogate), which is no text"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_models_label_scores_1_if_it_is_one_that_passes() -> None:
         ({"type": "string_chek"}, "grader: .*string_chek"),
         ({"type": "string_check", "operation": "is", **ANSWER}, "operation: .*'eq', 'ne'"),
         ({"type": "text_similarity", "evaluation_metric": "bleu", **ANSWER}, "evaluation_metric: .*'fuzzy_match'"),
-        (MULTI | {"calculate_output": "name + male"}, "calculate_output: 'male' is no grader; there are mail, name"),
+        (MULTI | {"calculate_output": "name + male"}, "calculate_output: 'male' is no grader; available: mail, name"),
         (MULTI | {"calculate_output": "__import__('os')"}, r"calculate_output: \"__import__\('os'\)\" cannot be part"),
         (MULTI | {"calculate_output": "name.real"}, r"calculate_output: 'name\.real' cannot be part of a formula"),
         (MULTI | {"calculate_output": "name +"}, r"calculate_output: 'name \+' is no formula"),

@@ -76,7 +76,7 @@ def test_what_the_library_datasets_has_saved_is_read(tmp_path: Path, scratch: Pa
 
 @pytest.mark.parametrize(
     ("split", "complaint"),
-    [("dev", "there is no split 'dev'; there are one, two"), (None, "`split` says which of one, two")],
+    [("dev", "there is no split 'dev'; available: one, two"), (None, "`split` says which of one, two")],
 )
 def test_a_split_that_is_not_there_or_not_clear_is_named(
     tmp_path: Path, scratch: Path, split: str | None, complaint: str

@@ -108,7 +108,7 @@ def test_a_task_may_include_another(folder: Path) -> None:
         ),
         ({"process_docs": "!function utils.f"}, "process_docs: Python functions are not run here"),
         ({"dataset_path": "openai/gsm8k", "dataset_kwargs": None}, "openai/gsm8k is no file or folder of this machine"),
-        ({"metric_list": [{"metric": "chrf"}]}, "metric_list.0: 'chrf' is not read; there are acc"),
+        ({"metric_list": [{"metric": "chrf"}]}, "metric_list.0: 'chrf' is not supported; available: acc"),
         ({"doc_to_target": "{{nothing}}"}, "doc_to_target, document 1: the template cannot be filled: 'nothing' is"),
         ({"doc_to_choice": ["one"]}, "doc_to_choice, document 1: it gives no list of choices"),
         ({"num_fewshot": 1}, "num_fewshot: examples come from `fewshot_split`, another one than is evaluated"),
