@@ -15,7 +15,8 @@ from tests.webapp.pages.conftest import signed_in
 from webapp import create_app
 
 MOST_BYTES = 100_000
-MOST_SECONDS = 0.2
+MOST_ADDITIONS = 3_000_000
+"""CPU time that a page may take, in additions: 0.2 seconds on a machine of 2024, more on a slow or a busy one."""
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +47,26 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[FlaskClient, str]:
 )
 def test_a_page_is_light_and_quick(filled: tuple[FlaskClient, str], path: str) -> None:
     client, large = filled
-    seconds = []
+    seconds, most = [], 0.0
     for _ in range(5):
         began = time.process_time()  # of CPU, so that nothing that runs beside it counts
         answer = client.get(path.format(large))
         seconds.append(time.process_time() - began)
         assert answer.status_code == 200
-        if seconds[-1] < MOST_SECONDS:
+        most = max(most, additions(MOST_ADDITIONS))
+        if seconds[-1] < most:
             break
     print(f"{path}: {len(answer.data):,} bytes, first {seconds[0] * 1000:.0f} ms, best {min(seconds) * 1000:.0f} ms")
     assert len(answer.data) < MOST_BYTES
-    assert min(seconds) < MOST_SECONDS
+    assert min(seconds) < most
+
+
+def additions(number: int) -> float:
+    """Return the CPU time of so many additions: how fast this machine is now."""
+    total, began = 0, time.process_time()
+    for value in range(number):
+        total += value
+    return time.process_time() - began
 
 
 def test_errors_are_grouped_with_a_few_examples(filled: tuple[FlaskClient, str]) -> None:
