@@ -242,29 +242,22 @@ def renew(session: Session, segment: SegmentLease, seconds: float) -> Literal["r
     return "make_way" if batch.priority == BACKGROUND else "run"
 
 
-def add(session: Session, added: Sequence[Segment], refused: Mapping[int, str]) -> int:
-    """Add segments to a batch. Return how many of their requests were refused.
+def add(session: Session, batch_id: str, added: Sequence[Segment], refused: Mapping[int, str], first: int = 0) -> int:
+    """Add segments to a batch, numbered from `first`. Return how many of their requests were refused.
 
-    `refused`: SHA-256 of the result chunk of each segment whose requests were all refused, by number: it is done.
+    `refused`: SHA-256 of the result chunk of each segment whose requests were all refused, by its place: it is done.
     """
-    for segment in added:
-        segment.state = "done" if segment.number in refused else "pending"
+    for place, segment in enumerate(added):
+        segment.batch_id, segment.number = batch_id, first + place
+        segment.state = "done" if place in refused else "pending"
     session.add_all(added)
     session.flush()
-    chunks = [
-        ResultChunk(
-            batch_id=segment.batch_id,
-            segment_id=segment.id,
-            sha256=refused[segment.number],
-            failed=segment.requests,
-            created_at=time.time(),
-        )
-        for segment in added
-        if segment.number in refused
-    ]
-    session.add_all(chunks)
+    for place, sha256 in refused.items():
+        segment = added[place]
+        values = {"sha256": sha256, "failed": segment.requests, "created_at": time.time()}
+        session.add(ResultChunk(batch_id=batch_id, segment_id=segment.id, **values))
     session.flush()
-    return sum(chunk.failed for chunk in chunks)
+    return sum(added[place].requests for place in refused)
 
 
 def append(

@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.artifacts import Artifacts, ArtifactWriter
-from store.batches import PlannedSegment
 from store.formats import chunks, parquet
 from store.formats.spill import RequestSorter, Row, SortedQueue
+from store.records import Segment
 from store.speeds import RequestClass
 
 SCHEMA = pa.schema(
@@ -80,7 +80,7 @@ class PlanWriter:
         self._artifacts = artifacts
         self._sorter = RequestSorter()
         self._queues: dict[tuple[bool, str | None, bool], int] = {}
-        self.segments: list[PlannedSegment] = []
+        self.segments: list[Segment] = []
         self.refused: dict[int, str] = {}
         self.sample_segments = 0
 
@@ -159,7 +159,7 @@ class PlanWriter:
             self.refused[len(self.segments)] = self._write_chunk(rows)
         size = len(rows.bodies.data)
         kind = request_class(size, sum(rows.output_tokens))
-        self.segments.append(PlannedSegment(model, table.num_rows, size, kind))
+        self.segments.append(Segment(model=model, requests=table.num_rows, bytes=size, request_class=kind))
 
     def _write_chunk(self, rows: _OpenSegment) -> str:
         if self._artifacts is None:

@@ -345,7 +345,11 @@ def test_a_request_too_long_for_its_model_is_answered_in_the_plan_already(artifa
     report, planned, sha256 = validate(source, artifacts)
     assert report.errors == []
     ((number, chunk),) = planned.refused.items()
-    assert sorted(segment[:2] for segment in planned.segments) == [("echo", 1), ("nano", 1), ("nano", 2)]
+    assert sorted((one.model, one.requests) for one in planned.segments) == [
+        ("echo", 1),
+        ("nano", 1),
+        ("nano", 2),
+    ]
     assert plan.segment(artifacts, sha256, number)["line"].to_pylist() == [1, 4]
     with artifacts.open(chunk) as file:
         answers = pq.read_table(file)
@@ -362,7 +366,7 @@ def test_a_request_with_remote_media_is_one_error_line_and_the_others_run(artifa
     remote = a_request("a", body={"messages": [{"role": "user", "content": [image]}]})
     report, planned, _ = validate(joined(remote, a_request("b")), artifacts)
     assert report.errors == []
-    assert [segment[:2] for segment in planned.segments] == [("echo", 1), ("echo", 1)]
+    assert [(one.model, one.requests) for one in planned.segments] == [("echo", 1), ("echo", 1)]
     (chunk,) = planned.refused.values()
     with artifacts.open(chunk) as file:
         answer = json.loads(pq.read_table(file)["answer"][0].as_py())
@@ -373,7 +377,11 @@ def test_a_request_with_remote_media_is_one_error_line_and_the_others_run(artifa
 def test_refused_requests_are_cut_into_segments_too(artifacts: Artifacts) -> None:
     body = {"model": "nano", "max_tokens": 65}
     _, planned, _ = validate(joined(*(a_request(str(n), body=body) for n in range(5))), artifacts, segment_requests=2)
-    assert [segment[:2] for segment in planned.segments] == [("nano", 2), ("nano", 2), ("nano", 1)]
+    assert [(one.model, one.requests) for one in planned.segments] == [
+        ("nano", 2),
+        ("nano", 2),
+        ("nano", 1),
+    ]
     assert len(set(planned.refused.values())) == 3
 
 
@@ -431,12 +439,12 @@ def test_the_plan_holds_every_request_once_in_segments_of_one_model(
     with artifacts.open(sha256) as file:
         parquet = pq.ParquetFile(file)
         assert parquet.num_row_groups == len(planned.segments)
-        for number, (model, requests, *_) in enumerate(planned.segments):
+        for number, segment in enumerate(planned.segments):
             rows = parquet.read_row_group(number).to_pylist()
-            assert len(rows) == requests <= segment_requests
+            assert len(rows) == segment.requests <= segment_requests
             for row in rows:
                 body = json.loads(row["body"])
-                assert body["model"] == model
+                assert body["model"] == segment.model
                 planned_rows[row["line"]] = (row["custom_id"], body)
     assert planned_rows == {line: (request["custom_id"], request["body"]) for line, request in expected.items()}
 
