@@ -456,8 +456,7 @@ def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(context
         with context.database.write() as session:
             for _ in range(chunks):
                 speeds.measure(
-                    session,
-                    *key,
+                    speeds.locked(session, *key),
                     Measurement(seconds=1.0, requests=100, bytes=1e4, tokens=900, squares=0.0, in_flight=256),
                 )
         return validation.segment_sizes(context)["echo"].requests
